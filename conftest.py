@@ -1,4 +1,5 @@
-"""What every member's tests have: `--changed` and `--seconds`, for `nox -s quick`, and a note of what is skipped, for the gate.
+"""What every member's tests have: `--changed` and `--seconds`, for `nox -s quick`, and a note of
+what is skipped, for the gate.
 
 Quick runs the tests nearest to a change first, and as many as a patience allows.
 """
@@ -21,9 +22,17 @@ ENDS = pytest.StashKey[float]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("a quick look")
-    group.addoption("--changed", default="", metavar="FILE,FILE", help="run first what is nearest to these files")
     group.addoption(
-        "--seconds", type=float, metavar="N", help="begin no test after N seconds; say how many are left out"
+        "--changed",
+        default="",
+        metavar="FILE,FILE",
+        help="run first what is nearest to these files",
+    )
+    group.addoption(
+        "--seconds",
+        type=float,
+        metavar="N",
+        help="begin no test after N seconds; say how many are left out",
     )
 
 
@@ -43,7 +52,10 @@ def distance(test: Path, root: Path, changed: list[str]) -> int:
     """0: the test's file changed; 1: it imports a module that did; 2: neither."""
     if str(test.relative_to(root)) in changed:
         return 0
-    modules = {Path(path).with_suffix("").as_posix().partition("/src/")[2].replace("/", ".") for path in changed}
+    modules = {
+        Path(path).with_suffix("").as_posix().partition("/src/")[2].replace("/", ".")
+        for path in changed
+    }
     return 1 if imported(test) & (modules - {""}) else 2
 
 
@@ -64,11 +76,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("the time of a quick look is over")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if left_out := config.stash[LEFT_OUT]:
-        terminalreporter.write_line(f"left out for want of time: {len(left_out)} tests; nox -s test runs them all")
+        terminalreporter.write_line(
+            f"left out for want of time: {len(left_out)} tests; nox -s test runs them all"
+        )
     noted = os.environ.get(SKIPPED)
-    if noted and not hasattr(config, "workerinput"):  # a worker of xdist reports to the one that started it
+    if noted and not hasattr(
+        config, "workerinput"
+    ):  # a worker of xdist reports to the one that started it
         with Path(noted).open("a") as file:
             for report in terminalreporter.stats.get("skipped", []):
                 file.write(f"{report.nodeid}\t{reason(report)}\n")

@@ -29,7 +29,9 @@ nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "third-par
 
 
 def _members() -> dict[str, tuple[str, dict[str, Any]]]:
-    """By name: each member's folder, and what its own pyproject.toml says of it under [tool.preflight]."""
+    """By name: each member's folder, and what its own pyproject.toml says of it under
+    [tool.preflight].
+    """
     found = {}
     for path in (
         *sorted(Path(__file__).parent.glob("packages/*/pyproject.toml")),
@@ -50,14 +52,25 @@ FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "c
 """The least share of a member's source, in percent, that its own tests must run."""
 TORCHES = ("2.6", "2.13")
 """The oldest torch that an image may bring, Debian's, and the newest, the lock's."""
-GENERATED = tuple((folder, said["generated"]) for folder, said in _members().values() if "generated" in said)
+GENERATED = tuple(
+    (folder, said["generated"]) for folder, said in _members().values() if "generated" in said
+)
 """Whose codegen.py makes which files and folders."""
 
 
 def sync(session: nox.Session, *args: str) -> None:
     """Make the session's environment exactly what uv.lock says for `args`."""
     environment = Path(session.virtualenv.location)
-    install(session, "uv", "sync", "--frozen", "--python", f"{environment}/bin/python", *args, into=environment)
+    install(
+        session,
+        "uv",
+        "sync",
+        "--frozen",
+        "--python",
+        f"{environment}/bin/python",
+        *args,
+        into=environment,
+    )
 
 
 def install(session: nox.Session, *command: str, into: Path) -> None:
@@ -73,10 +86,12 @@ def install(session: nox.Session, *command: str, into: Path) -> None:
 
 
 def run_tests(session: nox.Session, *args: str) -> None:
-    """Run pytest. With RERUN_FAILED=1, what failed is run once more, alone, and named in the last lines.
+    """Run pytest. With RERUN_FAILED=1, what failed is run once more, alone, and named in the last
+    lines.
 
-    Tests of real processes wait for what happens, but a machine that stands still for a minute outlasts any patience.
-    Who fails twice fails, and so does a suite in which more than three tests fail.
+    Tests of real processes wait for what happens, but a machine that stands still for a minute
+    outlasts any patience. Who fails twice fails, and so does a suite in which more than three tests
+    fail.
     """
     if os.environ.get("RERUN_FAILED") != "1":
         session.run("pytest", *args)
@@ -92,7 +107,9 @@ def run_tests(session: nox.Session, *args: str) -> None:
             raise
         session.warn(f"failed, and run once more alone: {', '.join(failed)}")
         session.run("pytest", *failed)
-        session.warn(f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?")
+        session.warn(
+            f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
+        )
 
 
 @nox.session
@@ -130,7 +147,9 @@ def codegen(session: nox.Session) -> None:
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
     session.run("python", "-m", "preflight_e2e.supply", "builder")
-    manual = session.run("git", "grep", "-l", "^<!-- \\[\\[\\[cog", "--", "*.md", external=True, silent=True)
+    manual = session.run(
+        "git", "grep", "-l", "^<!-- \\[\\[\\[cog", "--", "*.md", external=True, silent=True
+    )
     pages = str(manual).split()
     session.run("cog", "-r", "-I", "docs", *pages)
     generated = [
@@ -170,29 +189,50 @@ def test_313(session: nox.Session, member: str) -> None:
 
 @nox.session
 def links(session: nox.Session) -> None:
-    """All-reduce's gangs on real, shaped links and in real time: minutes, so apart from `test` (`-- ARGS` go to pytest)."""
+    """All-reduce's gangs on real, shaped links and in real time: minutes, so apart from `test` (`--
+    ARGS` go to pytest).
+    """
     tests_of(session, "check-nccl-allreduce", "-m", "links", *session.posargs)
 
 
 @nox.session
 @nox.parametrize("torch", TORCHES, ids=["oldest", "newest"])
 def gloo(session: nox.Session, torch: str) -> None:
-    """All-reduce's gangs of real ranks, with the oldest and the newest torch that an image may bring (`-- ARGS` go to pytest)."""
-    sync(session, "--inexact", "--package", "check-nccl-allreduce", "--group", "test")  # torch, once added, stays
+    """All-reduce's gangs of real ranks, with the oldest and the newest torch that an image may
+    bring (`-- ARGS` go to pytest).
+    """
+    sync(
+        session, "--inexact", "--package", "check-nccl-allreduce", "--group", "test"
+    )  # torch, once added, stays
     add_torch(session, Path(session.virtualenv.location), torch)
     run_tests(
-        session, "packages/check-nccl-allreduce/tests", "-m", "not links", "-k", "gang or measure", *session.posargs
+        session,
+        "packages/check-nccl-allreduce/tests",
+        "-m",
+        "not links",
+        "-k",
+        "gang or measure",
+        *session.posargs,
     )
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """In a minute: lint, and of each member that changed its tests, nearest to the change first (`-- BASE`, else the merge base)."""
+    """In a minute: lint, and of each member that changed its tests, nearest to the change first
+    (`-- BASE`, else the merge base).
+    """
     start = time.monotonic()
     lint(session)
     changed = changed_files(session, *session.posargs[:1])
-    members = [name for name, folder in MEMBERS.items() if any(path.startswith(f"{folder}/") for path in changed)]
-    if any(path.startswith(("tests/", "docs/", "packages/", "charts/")) or "/" not in path for path in changed):
+    members = [
+        name
+        for name, folder in MEMBERS.items()
+        if any(path.startswith(f"{folder}/") for path in changed)
+    ]
+    if any(
+        path.startswith(("tests/", "docs/", "packages/", "charts/")) or "/" not in path
+        for path in changed
+    ):
         members.append("workspace")
     session.log(f"changed: {len(changed)} files, of {', '.join(members) or 'no member'}")
     environments = Path(session.virtualenv.location).parent
@@ -206,25 +246,41 @@ def quick(session: nox.Session) -> None:
         left = max(5.0, (55 - (time.monotonic() - start)) / (len(members) - number))
         folder = "tests" if member == "workspace" else f"{MEMBERS[member]}/tests"
         ignored = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
-        words = ["-q", "-m", "not links", "--seconds", f"{left:.0f}", "--changed", ",".join(changed), *ignored, folder]
+        words = [
+            "-q",
+            "-m",
+            "not links",
+            "--seconds",
+            f"{left:.0f}",
+            "--changed",
+            ",".join(changed),
+            *ignored,
+            folder,
+        ]
         session.run(str(environment / "bin/pytest"), *words, external=True, success_codes=[0, 5])
 
 
 def changed_files(session: nox.Session, base: str | None = None) -> list[str]:
-    """What differs from the merge base with ``base`` (origin's main branch, else main), committed or not; what is new too."""
+    """What differs from the merge base with ``base`` (origin's main branch, else main), committed
+    or not; what is new too.
+    """
 
     def git(*words: str) -> list[str]:
         return str(session.run("git", *words, external=True, silent=True, log=False)).splitlines()
 
     known = git("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes/origin")
     for name in (
-        [base] if base else [name for name in ("origin/main", "main", "origin/master", "master") if name in known]
+        [base]
+        if base
+        else [name for name in ("origin/main", "main", "origin/master", "master") if name in known]
     ):
         against = git("merge-base", name, "HEAD")[0]
         break
     else:
         against = "HEAD"
-    return sorted({*git("diff", "--name-only", against), *git("ls-files", "--others", "--exclude-standard")})
+    return sorted(
+        {*git("diff", "--name-only", against), *git("ls-files", "--others", "--exclude-standard")}
+    )
 
 
 def tests_of(session: nox.Session, member: str, *args: str) -> None:
@@ -246,7 +302,9 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Which share of each member's source its own tests run, and the floor that its pyproject sets (`-- MEMBER...`)."""
+    """Which share of each member's source its own tests run, and the floor that its pyproject sets
+    (`-- MEMBER...`).
+    """
     chosen = session.posargs or [name for name in MEMBERS if name != "preflight-e2e"]
     pins = Path(session.virtualenv.location) / "coverage.txt"
     table, below = [], []
@@ -255,15 +313,31 @@ def coverage(session: nox.Session) -> None:
             session.error(f"{member}: no member is called so; they are {', '.join(MEMBERS)}.")
         tests_of(session, member, "--collect-only", "-qq")  # makes the environment
         session.run_install(
-            "uv", "export", "--quiet", "--frozen", "--only-group", "coverage", "--output-file", str(pins)
+            "uv",
+            "export",
+            "--quiet",
+            "--frozen",
+            "--only-group",
+            "coverage",
+            "--output-file",
+            str(pins),
         )
         session.run_install(
-            "uv", "pip", "install", "--python", f"{session.virtualenv.location}/bin/python", "-r", str(pins)
+            "uv",
+            "pip",
+            "install",
+            "--python",
+            f"{session.virtualenv.location}/bin/python",
+            "-r",
+            str(pins),
         )
         folder = Path(session.virtualenv.location) / "data" / member
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        data = {"COVERAGE_FILE": str(folder / "coverage"), "COVERAGE_RCFILE": str(Path("pyproject.toml").resolve())}
+        data = {
+            "COVERAGE_FILE": str(folder / "coverage"),
+            "COVERAGE_RCFILE": str(Path("pyproject.toml").resolve()),
+        }
         words = [
             "-m",
             "not links",
@@ -286,37 +360,67 @@ def coverage(session: nox.Session) -> None:
         )
         session.run("coverage", "combine", "--quiet", env=data)
         share = float(
-            str(session.run("coverage", "report", "--format=total", "--precision=1", env=data, silent=True)).split()[-1]
+            str(
+                session.run(
+                    "coverage", "report", "--format=total", "--precision=1", env=data, silent=True
+                )
+            ).split()[-1]
         )
         floor = FLOORS.get(member)
-        table.append(f"{member:26} {share:5.1f} %  floor {'none' if floor is None else f'{floor} %'}")
-        below += [f"{member} ({share} % of {floor} %)"] if floor is not None and share < floor else []
+        table.append(
+            f"{member:26} {share:5.1f} %  floor {'none' if floor is None else f'{floor} %'}"
+        )
+        below += (
+            [f"{member} ({share} % of {floor} %)"] if floor is not None and share < floor else []
+        )
     session.log("coverage:\n" + "\n".join(table))
     if below:
-        session.error(f"below the floor of their pyproject: {', '.join(below)}; add the tests that are missing.")
+        session.error(
+            f"below the floor of their pyproject: {', '.join(below)}; add the tests that are missing."
+        )
 
 
 @nox.session(name="third-party", reuse_venv=False)
 def third_party(session: nox.Session) -> None:
-    """What others build checks on: preflight-proto's wheel, alone in an empty environment, runs the manual's samples."""
+    """What others build checks on: preflight-proto's wheel, alone in an empty environment, runs the
+    manual's samples.
+    """
     folder = Path(session.virtualenv.location) / "made"
     session.run_install(
-        "uv", "build", "--quiet", "--wheel", "--package", "preflight-proto", "--out-dir", f"{folder}/dist"
+        "uv",
+        "build",
+        "--quiet",
+        "--wheel",
+        "--package",
+        "preflight-proto",
+        "--out-dir",
+        f"{folder}/dist",
     )
     [wheel] = (folder / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         [metadata] = [
-            archive.read(name).decode() for name in archive.namelist() if name.endswith(".dist-info/METADATA")
+            archive.read(name).decode()
+            for name in archive.namelist()
+            if name.endswith(".dist-info/METADATA")
         ]
     needs = {
-        found.lower().replace("_", "-") for found in re.findall(r"^Requires-Dist: ([\w.-]+)", metadata, re.MULTILINE)
+        found.lower().replace("_", "-")
+        for found in re.findall(r"^Requires-Dist: ([\w.-]+)", metadata, re.MULTILINE)
     }
     if ours := sorted(needs & set(MEMBERS)):
         session.error(
             f"{wheel.name}: it needs {', '.join(ours)}, which nobody outside has; preflight-proto stands alone."
         )
     pins = folder / "pins.txt"
-    locked = ["--frozen", "--no-hashes", "--no-emit-workspace", "--package", "preflight-proto", "--group", "test"]
+    locked = [
+        "--frozen",
+        "--no-hashes",
+        "--no-emit-workspace",
+        "--package",
+        "preflight-proto",
+        "--group",
+        "test",
+    ]
     session.run_install("uv", "export", "--quiet", *locked, "--output-file", str(pins))
     python = str(Path(session.virtualenv.location) / "bin/python")
     alone = [f"{wheel}[check]", "pytest", "pytest-timeout"]
@@ -335,8 +439,12 @@ def third_party(session: nox.Session) -> None:
     probe = "import importlib.metadata as m; print(*(one.name.lower().replace('_', '-') for one in m.distributions()))"
     found = str(session.run(python, "-c", probe, silent=True, env=without_pythonpath())).split()
     if beside := sorted(set(found) & set(MEMBERS) - {"preflight-proto"}):
-        session.error(f"the environment has {', '.join(beside)} too, so the wheel was not tried alone.")
-    session.run("pytest", "packages/preflight-proto/tests/test_own_check.py", env=without_pythonpath())
+        session.error(
+            f"the environment has {', '.join(beside)} too, so the wheel was not tried alone."
+        )
+    session.run(
+        "pytest", "packages/preflight-proto/tests/test_own_check.py", env=without_pythonpath()
+    )
 
 
 @nox.session
@@ -348,58 +456,93 @@ def images(session: nox.Session) -> None:
 
 @nox.session
 def audit(session: nox.Session) -> None:
-    """Ask the public advisories about every locked package (`AUDIT_REQUIRED=1`: fail where they cannot be reached)."""
+    """Ask the public advisories about every locked package (`AUDIT_REQUIRED=1`: fail where they
+    cannot be reached).
+    """
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e.supply", "audit", *session.posargs)
 
 
 @nox.session
 def sbom(session: nox.Session) -> None:
-    """Write what is in each image, by the lock, as CycloneDX JSON (`-- --output FOLDER`; sbom/ if none is named)."""
+    """Write what is in each image, by the lock, as CycloneDX JSON (`-- --output FOLDER`; sbom/ if
+    none is named).
+    """
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e.supply", "sbom", *session.posargs)
 
 
 @nox.session
 def e2e(session: nox.Session) -> None:
-    """Install the charts on a real cluster and run the fault matrix (kind; `-- --cluster existing`)."""
+    """Install the charts on a real cluster and run the fault matrix (kind; `-- --cluster
+    existing`).
+    """
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e", "run", *session.posargs)
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
+    """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster
+    (`-- --json FILE`).
+    """
     sync(session, "--package", "preflight-e2e")
     environments = Path(session.virtualenv.location).parent / "demo-components"
     for member in DEMO:
         # Not exact: torch, once added, stays.
         install(
-            session, "uv", "sync", "--frozen", "--inexact", "--no-dev", "--package", member, into=environments / member
+            session,
+            "uv",
+            "sync",
+            "--frozen",
+            "--inexact",
+            "--no-dev",
+            "--package",
+            member,
+            into=environments / member,
         )
     add_torch(session, environments / "check-nccl-allreduce")
     options = ["--environments", str(environments), *session.posargs]
     # It ends its processes and removes its files: that may take longer than nox waits of itself.
-    session.run("python", "-m", "preflight_e2e.demo", *options, interrupt_timeout=30, terminate_timeout=30)
+    session.run(
+        "python", "-m", "preflight_e2e.demo", *options, interrupt_timeout=30, terminate_timeout=30
+    )
 
 
 def add_torch(session: nox.Session, environment: Path, release: str = TORCHES[-1]) -> None:
-    """Torch for check-nccl-allreduce: a wheel of PIP_FIND_LINKS, else the CPU build, else the lock's. Says which, and how large."""
+    """Torch for check-nccl-allreduce: a wheel of PIP_FIND_LINKS, else the CPU build, else the
+    lock's. Says which, and how large.
+    """
     probe = "import importlib.metadata as m; print(m.version('torch'), m.version('numpy'))"
     there = session.run_install(
-        str(environment / "bin/python"), "-c", probe, silent=True, log=False, external=True, success_codes=[0, 1]
+        str(environment / "bin/python"),
+        "-c",
+        probe,
+        silent=True,
+        log=False,
+        external=True,
+        success_codes=[0, 1],
     )
     if there and "Traceback" not in there:
         session.log(f"torch {there.split()[0]} is there already")
         return
     needs = [f"torch=={release}.*", "numpy>=2,<3"]
     pip = ["uv", "pip", "install", "--python", str(environment)]
-    folders = [Path(place) for place in os.environ.get("PIP_FIND_LINKS", "").split() if Path(place).is_dir()]
-    wheels = [wheel for folder in folders for wheel in sorted(folder.glob(f"torch-{release}.*.whl"))]
-    choices = [
-        (f"{wheel} of PIP_FIND_LINKS, {wheel.stat().st_size / 1e6:.0f} MB", [str(wheel), needs[1]]) for wheel in wheels
+    folders = [
+        Path(place)
+        for place in os.environ.get("PIP_FIND_LINKS", "").split()
+        if Path(place).is_dir()
     ]
-    choices.append(("the CPU build, 190 MB to download unless uv has it", ["--torch-backend", "cpu", *needs]))
+    wheels = [
+        wheel for folder in folders for wheel in sorted(folder.glob(f"torch-{release}.*.whl"))
+    ]
+    choices = [
+        (f"{wheel} of PIP_FIND_LINKS, {wheel.stat().st_size / 1e6:.0f} MB", [str(wheel), needs[1]])
+        for wheel in wheels
+    ]
+    choices.append(
+        ("the CPU build, 190 MB to download unless uv has it", ["--torch-backend", "cpu", *needs])
+    )
     quick = {"UV_HTTP_TIMEOUT": "5", "UV_HTTP_RETRIES": "0"}
     for what, words in choices:
         trial = session.run_install(
@@ -430,13 +573,19 @@ MEASURED = {
     "gpu-scheduler": ("--server", "bin/preflight-gpu-scheduler", ("preflight-gpu-scheduler",)),
     "checks": ("--programs", "", ("check-dcgm", "check-nccl-loopback")),
 }
-"""By bench: the option that says where the measured programs are, where they are in their environment (empty: in the folder of
-all), and whose they are. They are installed as in their images, since what lies beside a program is looked through when it imports."""
+"""By bench: the option that says where the measured programs are, where they are in their
+environment (empty: in the folder of all), and whose they are. They are installed as in their
+images, since what lies beside a program is looked through when it imports."""
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace`, `-- gpu-scheduler` (of these systems); `--json FILE`."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `--
+    localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `--
+    gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`,
+    `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace`, `-- gpu-scheduler` (of these
+    systems); `--json FILE`.
+    """
     chosen = "".join(session.posargs[:1])
     if chosen in {"clean", "reals", "verdict"}:
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
@@ -448,28 +597,59 @@ def bench(session: nox.Session) -> None:
         option, place, members = MEASURED[chosen]
         components = Path(session.virtualenv.location).parent / "bench-components"
         for member in members:
-            ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", member)]
-            how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--all-extras", "--package", member]
+            ours = [
+                f"--reinstall-package={name}"
+                for name in ("preflight-proto", "preflight-kube", member)
+            ]
+            how = [
+                "--frozen",
+                "--no-dev",
+                "--no-editable",
+                "--compile-bytecode",
+                "--all-extras",
+                "--package",
+                member,
+            ]
             install(session, "uv", "sync", *how, *ours, into=components / member)
         measured = [option, str(components / members[0] / place if place else components)]
-    session.run("python", "-m", "preflight_e2e.bench", *session.posargs, *measured, env=without_pythonpath())
+    session.run(
+        "python", "-m", "preflight_e2e.bench", *session.posargs, *measured, env=without_pythonpath()
+    )
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Hostile objects through a real API server into the running services (`-- --seconds 60`; KUBEBUILDER_ASSETS)."""
+    """Hostile objects through a real API server into the running services (`-- --seconds 60`;
+    KUBEBUILDER_ASSETS).
+    """
     sync(session, "--package", "preflight-e2e")
     options = []
     for option, member in (("--webhook", "preflight-webhook"), ("--gang", "preflight-gang")):
         if option not in session.posargs:
             # As its image has it: no other packages beside it.
             folder = Path(session.virtualenv.location).parent / "fuzz-components" / member
-            ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", member)]
-            how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--package", member]
+            ours = [
+                f"--reinstall-package={name}"
+                for name in ("preflight-proto", "preflight-kube", member)
+            ]
+            how = [
+                "--frozen",
+                "--no-dev",
+                "--no-editable",
+                "--compile-bytecode",
+                "--package",
+                member,
+            ]
             install(session, "uv", "sync", *how, *ours, into=folder)
             options += [option, str(folder / "bin" / member)]
     session.run(
-        "python", "-m", "preflight_e2e.fuzz", *options, *session.posargs, env=without_pythonpath(), interrupt_timeout=30
+        "python",
+        "-m",
+        "preflight_e2e.fuzz",
+        *options,
+        *session.posargs,
+        env=without_pythonpath(),
+        interrupt_timeout=30,
     )
 
 

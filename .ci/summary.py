@@ -1,4 +1,6 @@
-"""The gate's last lines: its ten slowest parts, and what was left out. `python3 .ci/summary.py FOLDER`, of what `.ci/run` noted."""
+"""The gate's last lines: its ten slowest parts, and what was left out. `python3 .ci/summary.py
+FOLDER`, of what `.ci/run` noted.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ def parts(folder: Path) -> list[tuple[float, str]]:
     """Seconds and name of each nox session and of what ran outside of nox, the slowest first."""
     reports = [json.loads(report.read_text()) for report in folder.glob("nox-*.json")]
     sessions = [session for report in reports for session in report["sessions"]]
-    found = [(float(session.get("duration") or 0), str(session["signatures"][-1])) for session in sessions]
+    found = [
+        (float(session.get("duration") or 0), str(session["signatures"][-1]))
+        for session in sessions
+    ]
     if (listed := folder / "parts").is_file():
         for line in listed.read_text().splitlines():
             name, _, seconds = line.partition("\t")
@@ -33,7 +38,9 @@ def main(folder: Path) -> None:
     for seconds, name in parts(folder)[:10]:
         print(f"{seconds:7.0f} s  {name}")
     tests = skipped(folder)
-    whole = (folder / "left-out").read_text().splitlines() if (folder / "left-out").is_file() else []
+    whole = (
+        (folder / "left-out").read_text().splitlines() if (folder / "left-out").is_file() else []
+    )
     print(f"\n== left out: {len(whole)} sessions, {tests.total()} tests")
     for name in whole:
         print(f"  session  {name}")

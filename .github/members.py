@@ -1,4 +1,6 @@
-"""`nox -l --json -s test | python members.py`: the members that the session `test` knows, as an output of a workflow's step."""
+"""`nox -l --json -s test | python members.py`: the members that the session `test` knows, as an
+output of a workflow's step.
+"""
 
 import json
 import sys

@@ -1,11 +1,13 @@
 """Tables of the manual that are made from the code: metrics, variables of checks, values of charts.
 
-Cog runs what stands between `[[[cog` and `]]]` of a Markdown file and replaces what follows up to `[[[end]]]`:
+Cog runs what stands between `[[[cog` and `]]]` of a Markdown file and replaces what follows up to
+`[[[end]]]`:
 
     <!-- [[[cog import tables; tables.metrics("preflight-gang") ]]] -->
     <!-- [[[end]]] -->
 
-`nox -s codegen` does it for every file that has such a place, and fails where one was not up to date.
+`nox -s codegen` does it for every file that has such a place, and fails where one was not up to
+date.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def _compute_domain_plugin() -> CollectorRegistry:
 
 
 def _gpu_scheduler() -> CollectorRegistry:
-    meters, agent = (import_module(f"preflight_gpu_scheduler.{name}") for name in ("meters", "agent"))
+    meters, agent = (
+        import_module(f"preflight_gpu_scheduler.{name}") for name in ("meters", "agent")
+    )
     extender, controller, node = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
     meters.ExtenderMeters(extender)
     meters.ControllerMeters(controller)
@@ -95,12 +99,18 @@ def metrics(program: str) -> None:
 
 def variables(check: str) -> None:
     """Each variable of a check, as the schema says that is published with its image."""
-    schema = json.loads(resources.files("preflight_proto.settings").joinpath(f"{check}.json").read_text())
+    schema = json.loads(
+        resources.files("preflight_proto.settings").joinpath(f"{check}.json").read_text()
+    )
     needed = schema.get("required", [])
     _table(
         ("variable", "meaning", "default"),
         [
-            (f"`{name}`", one["description"], "required" if name in needed else _code(one.get("default", "")))
+            (
+                f"`{name}`",
+                one["description"],
+                "required" if name in needed else _code(one.get("default", "")),
+            )
             for name, one in schema["properties"].items()
         ],
     )
@@ -111,15 +121,23 @@ def values(chart: str) -> None:
     folder = CHARTS / chart
     schema = json.loads((folder / "values.schema.json").read_text())
     given = yaml.safe_load((folder / "values.yaml").read_text()) or {}
-    _table(("value", "default", "meaning"), list(_values(schema, given, schema.get("$defs", {}), "")))
+    _table(
+        ("value", "default", "meaning"), list(_values(schema, given, schema.get("$defs", {}), ""))
+    )
 
 
-def _values(schema: Any, given: Any, definitions: Any, above: str) -> Iterator[tuple[str, str, str]]:
+def _values(
+    schema: Any, given: Any, definitions: Any, above: str
+) -> Iterator[tuple[str, str, str]]:
     for key, said in sorted(schema.get("properties", {}).items()):
         if (above + key) == "global":
             continue
         one = _resolved(said, definitions)
-        default = given.get(key, one.get("default", "")) if isinstance(given, dict) else one.get("default", "")
+        default = (
+            given.get(key, one.get("default", ""))
+            if isinstance(given, dict)
+            else one.get("default", "")
+        )
         if one.get("properties"):
             yield from _values(one, default, definitions, f"{above}{key}.")
         else:
@@ -137,7 +155,9 @@ def _resolved(schema: Any, definitions: Any) -> Any:
 
 def _described(registry: CollectorRegistry) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
     seen = set()
-    for collector in list(registry._collector_to_names):  # the only place that knows labels without series
+    for collector in list(
+        registry._collector_to_names
+    ):  # the only place that knows labels without series
         for family in collector.collect():
             labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
             if family.name not in seen:
@@ -178,5 +198,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     lines = [head, tuple("---" for _ in head), *rows]
     cog.outl()
     for line in lines:
-        cog.outl("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |")
+        cog.outl(
+            "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |"
+        )
     cog.outl()

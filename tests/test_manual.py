@@ -1,4 +1,5 @@
-"""What READMEs, manual and charts say is what the code has: modules, metrics, codes, variables and values, both ways.
+"""What READMEs, manual and charts say is what the code has: modules, metrics, codes, variables and
+values, both ways.
 
 The source is read as text, not imported: this session has none of the members' dependencies.
 """
@@ -22,7 +23,9 @@ KIT = ROOT / "packages/preflight-proto/src/preflight_proto/check"
 NAMES = ROOT / "packages/preflight-proto/src/preflight_proto/names.py"
 
 LONG = 60
-"""Characters from which on a line says something of its own; shorter ones may well stand in two lists."""
+"""Characters from which on a line says something of its own; shorter ones may well stand in two
+lists.
+"""
 OUTCOMES = {"passed", "skipped", "failed", "inconclusive"}
 CODE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 
@@ -32,7 +35,9 @@ def name(path: Path) -> str:
 
 
 def pages() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     return [ROOT / page for page in listed.stdout.split("\0") if page and (ROOT / page).is_file()]
 
 
@@ -64,7 +69,11 @@ def table(page: Path, *headers: str) -> list[list[str]]:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split(" | ")] if line.startswith("|") else [""]
+    return (
+        [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith("|")
+        else [""]
+    )
 
 
 def quoted(text: str) -> set[str]:
@@ -134,7 +143,9 @@ def test_no_page_says_the_same_line_twice(page: Path) -> None:
 def test_no_two_long_lines_of_a_page_begin_alike(page: Path) -> None:
     """A merge that keeps both versions of a changed sentence leaves two with one beginning."""
     lines = (re.sub(r"\]\([^)]*\)", "]", line).strip() for line in prose(page))
-    beginnings = [line[: LONG // 2] for line in lines if len(line) >= LONG and not line.startswith("|")]
+    beginnings = [
+        line[: LONG // 2] for line in lines if len(line) >= LONG and not line.startswith("|")
+    ]
     twice = {one for one in beginnings if beginnings.count(one) > 1}
     assert not twice
 
@@ -169,14 +180,22 @@ def test_a_readme_names_every_module_of_its_package(package: Path) -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=name)
 def test_a_table_of_modules_names_no_other(package: Path) -> None:
     folder = source(package)
-    known = modules(folder) | {path.name for path in folder.rglob("*.toml")} | {"__main__", "_generated"}
+    known = (
+        modules(folder)
+        | {path.name for path in folder.rglob("*.toml")}
+        | {"__main__", "_generated"}
+    )
     known |= {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.py")}
-    gone = {one for row in table(package / "README.md", "module", "around it") for one in quoted(row[0])} - known
+    gone = {
+        one for row in table(package / "README.md", "module", "around it") for one in quoted(row[0])
+    } - known
     assert not gone
 
 
 def modules(folder: Path) -> set[str]:
-    """Modules by name, packages by name and a slash, at any depth; what begins with an underscore is nobody's to read about."""
+    """Modules by name, packages by name and a slash, at any depth; what begins with an underscore
+    is nobody's to read about.
+    """
     paths = [path for path in folder.rglob("*.py") if "_generated" not in path.parts]
     folders = {f"{path.parent.name}/" for path in paths if path.parent != folder}
     return {one for one in {path.stem for path in paths} | folders if not one.startswith("_")}
@@ -218,8 +237,16 @@ def metrics(package: Path) -> dict[str, set[str]]:
     """Label names by the metric's name, as Prometheus shows it."""
     found = {}
     for node in nodes(source(package) / "metrics.py"):
-        if isinstance(node, ast.Call) and called(node) in _FAMILIES and node.args and (metric := text(node.args[0])):
-            labels = [*node.args[2:3], *(keyword.value for keyword in node.keywords if keyword.arg == "labels")]
+        if (
+            isinstance(node, ast.Call)
+            and called(node) in _FAMILIES
+            and node.args
+            and (metric := text(node.args[0]))
+        ):
+            labels = [
+                *node.args[2:3],
+                *(keyword.value for keyword in node.keywords if keyword.arg == "labels"),
+            ]
             found[metric + _FAMILIES[called(node)]] = {
                 text(item) for one in labels if isinstance(one, ast.List) for item in one.elts
             }
@@ -233,7 +260,9 @@ def metrics(package: Path) -> dict[str, set[str]]:
 def test_a_readme_names_every_code_that_its_check_can_end_with(package: Path) -> None:
     said = quoted((package / "README.md").read_text())
     families = tuple(one.rstrip("…") for one in said if one.endswith("…"))
-    missing = {code for code in codes(package) if code not in said and not code.startswith(families)}
+    missing = {
+        code for code in codes(package) if code not in said and not code.startswith(families)
+    }
     assert not missing
 
 
@@ -241,7 +270,11 @@ def test_a_readme_names_every_code_that_its_check_can_end_with(package: Path) ->
 def test_a_readme_names_no_code_that_its_check_cannot_end_with(package: Path) -> None:
     said = {one for row in table(package / "README.md", "code") for one in quoted(row[0])}
     known = codes(package)
-    gone = {one for one in said if one not in known and not (one.endswith("…") and _family(package, one))}
+    gone = {
+        one
+        for one in said
+        if one not in known and not (one.endswith("…") and _family(package, one))
+    }
     assert said
     assert not gone
 
@@ -252,7 +285,11 @@ def _family(package: Path, said: str) -> bool:
     tables = "".join(path.read_text() for path in source(package).glob("*.toml"))
     texts = {node.value for node in nodes(source(package)) if isinstance(node, ast.Constant)}
     put_together = any(isinstance(one, str) and one.startswith(beginning) for one in texts)
-    return beginning in tables or put_together or any(code.startswith(beginning) for code in codes(package))
+    return (
+        beginning in tables
+        or put_together
+        or any(code.startswith(beginning) for code in codes(package))
+    )
 
 
 def codes(package: Path) -> set[str]:
@@ -260,7 +297,9 @@ def codes(package: Path) -> set[str]:
     own = source(package)
     whole = "".join(path.read_text() for path in own.rglob("*.py"))
     parts = [
-        part for part in ("nccl", "topology", "scan") if re.search(rf"check\.{part}\b|check import .*\b{part}\b", whole)
+        part
+        for part in ("nccl", "topology", "scan")
+        if re.search(rf"check\.{part}\b|check import .*\b{part}\b", whole)
     ]
     parts += ["nccl_errors"] if "nccl" in parts else []
     parts += ["gang"] if "gang=True" in whole else []
@@ -272,8 +311,8 @@ def codes(package: Path) -> set[str]:
 
 
 def given(folder: Path) -> Iterator[str]:
-    """Texts that become a code: given for a parameter or put into a variable of that name, first in a table's row, or behind
-    an outcome."""
+    """Texts that become a code: given for a parameter or put into a variable of that name, first in
+    a table's row, or behind an outcome."""
     places = parameters(KIT) | parameters(folder)
     for node in nodes(folder):
         found: list[ast.expr] = []
@@ -281,13 +320,23 @@ def given(folder: Path) -> Iterator[str]:
             at = places.get(called(node), len(node.args))
             found = [*node.args[at : at + 1], *(k.value for k in node.keywords if k.arg == "code")]
         elif isinstance(node, ast.Dict):
-            found = [value.elts[0] for value in node.values if isinstance(value, ast.Tuple) and value.elts]
+            found = [
+                value.elts[0]
+                for value in node.values
+                if isinstance(value, ast.Tuple) and value.elts
+            ]
         elif isinstance(node, ast.Tuple) and node.elts and text(node.elts[0]) in OUTCOMES:
             found = node.elts[1:2]
-        elif isinstance(node, ast.Assign) and "code" in (words := [getattr(w, "id", "") for w in _words(node)]):
+        elif isinstance(node, ast.Assign) and "code" in (
+            words := [getattr(w, "id", "") for w in _words(node)]
+        ):
             rows = [part for part in ast.walk(node.value) if isinstance(part, ast.Tuple)]
-            found = [row.elts[words.index("code")] for row in rows] if len(words) > 1 else [node.value]
-        yield from (code for one in found for part in ast.walk(one) if CODE.fullmatch(code := text(part)))
+            found = (
+                [row.elts[words.index("code")] for row in rows] if len(words) > 1 else [node.value]
+            )
+        yield from (
+            code for one in found for part in ast.walk(one) if CODE.fullmatch(code := text(part))
+        )
 
 
 def _words(assigned: ast.Assign) -> list[ast.expr]:
@@ -297,15 +346,23 @@ def _words(assigned: ast.Assign) -> list[ast.expr]:
 
 @lru_cache
 def parameters(folder: Path) -> dict[str, int]:
-    """Where the parameter `code` stands, by what is called: functions, classes by their fields or their __init__."""
+    """Where the parameter `code` stands, by what is called: functions, classes by their fields or
+    their __init__.
+    """
     found = {"inconclusive": 0}
     for node in nodes(folder):
         if isinstance(node, ast.FunctionDef):
-            asked = [argument.arg for argument in node.args.args if argument.arg not in {"self", "cls"}]
+            asked = [
+                argument.arg for argument in node.args.args if argument.arg not in {"self", "cls"}
+            ]
             if "code" in asked and node.name != "__init__":
                 found[node.name] = asked.index("code")
         elif isinstance(node, ast.ClassDef):
-            fields = [n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+            fields = [
+                n.target.id
+                for n in node.body
+                if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+            ]
             made = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
             asked = [argument.arg for argument in made[0].args.args[1:]] if made else fields
             if "code" in asked:
@@ -317,7 +374,9 @@ GANG_CODES = ROOT / "packages/preflight-gang/src/preflight_gang/error_codes.py"
 
 
 def counted(package: Path) -> set[str]:
-    """The codes that the gang controller counts by name for a check, and those that it knows of all."""
+    """The codes that the gang controller counts by name for a check, and those that it knows of
+    all.
+    """
     words = {
         node.targets[0].id if isinstance(node, ast.Assign) else node.target.id: _texts(node.value)  # type: ignore[attr-defined]
         for node in nodes(GANG_CODES)
@@ -350,7 +409,9 @@ def test_the_gang_controller_counts_every_error_of_dcgms_table_by_its_name() -> 
 
 
 @pytest.mark.parametrize("package", CHECKS, ids=name)
-def test_a_readme_lists_the_variables_of_its_check_and_none_that_nobody_reads(package: Path) -> None:
+def test_a_readme_lists_the_variables_of_its_check_and_none_that_nobody_reads(
+    package: Path,
+) -> None:
     own, kit = settings(source(package)), settings(KIT)
     said = {one for row in table(package / "README.md", "variable") for one in quoted(row[0])}
     missing, gone = own - said, said - own - kit
@@ -359,7 +420,9 @@ def test_a_readme_lists_the_variables_of_its_check_and_none_that_nobody_reads(pa
 
 
 def settings(folder: Path) -> set[str]:
-    calls = (node for node in nodes(folder) if isinstance(node, ast.Call) and called(node) == "setting")
+    calls = (
+        node for node in nodes(folder) if isinstance(node, ast.Call) and called(node) == "setting"
+    )
     return {text(call.args[0]) for call in calls} - {""}
 
 
@@ -371,7 +434,12 @@ def test_the_charts_readme_tells_every_value(chart: str) -> None:
     page = ROOT / "charts/README.md"
     whole = page.read_text()
     section = whole.split(f"## Values of `{chart}`")[1].split("\n## ")[0]
-    said = {re.split(r"[.\[]", one)[0] for row in section.splitlines() if row.startswith("| `") for one in quoted(row)}
+    said = {
+        re.split(r"[.\[]", one)[0]
+        for row in section.splitlines()
+        if row.startswith("| `")
+        for one in quoted(row)
+    }
     values = (ROOT / "charts/preflight/charts" / chart / "values.yaml").read_text()
     missing = set(re.findall(r"(?m)^([A-Za-z]+):", values)) - said
     assert not missing

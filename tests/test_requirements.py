@@ -13,14 +13,20 @@ PAGE = (ROOT / "docs" / "requirements.md").read_text()
 ROWS = {
     cells[0]: cells
     for line in PAGE.splitlines()
-    if re.fullmatch(r"[A-Z]\d+", (cells := [cell.strip() for cell in line.strip("| ").split(" | ")])[0])
+    if re.fullmatch(
+        r"[A-Z]\d+", (cells := [cell.strip() for cell in line.strip("| ").split(" | ")])[0]
+    )
 }
 
 
 def written() -> set[str]:
     """The names of all tests of this checkout."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "*/test_*.py"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z", "*/test_*.py"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     files = [ROOT / path for path in listed.stdout.split("\0") if path]
     return {

@@ -31,7 +31,11 @@ def test_a_histogram_is_read_over_all_labels_and_nothing_else_is() -> None:
     ids=["within the first", "at a bound", "within the second", "above all finite bounds"],
 )
 def test_a_quantile_is_linear_within_its_bucket(share: float, value: float) -> None:
-    cumulated = {0.01: 50.0, 0.02: 100.0, INF: 100.0} if share < 0.9 else {0.01: 50.0, 0.02: 90.0, INF: 100.0}
+    cumulated = (
+        {0.01: 50.0, 0.02: 100.0, INF: 100.0}
+        if share < 0.9
+        else {0.01: 50.0, 0.02: 90.0, INF: 100.0}
+    )
     assert quantile(share, cumulated) == pytest.approx(value)
 
 

@@ -49,8 +49,17 @@ def test_what_is_no_scenario_is_refused_with_its_place(tmp_path: Path, text: str
 
 def test_an_act_is_told_with_its_name_and_the_options_of_a_deletion() -> None:
     about = {"resource": "loads", "name": "w"}
-    sent = {"propagationPolicy": "Background", "preconditions": {"uid": "u"}, "kind": "DeleteOptions"}
-    one = {"verb": "delete", "objectRef": about, "requestObject": sent, "responseStatus": {"code": 200}}
+    sent = {
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": "u"},
+        "kind": "DeleteOptions",
+    }
+    one = {
+        "verb": "delete",
+        "objectRef": about,
+        "requestObject": sent,
+        "responseStatus": {"code": 200},
+    }
     assert counts(one)
     assert act(one)["options"] == {"propagationPolicy": "Background", "uid": True}
     assert not counts({**one, "responseStatus": {"code": 404}})

@@ -1,4 +1,6 @@
-"""What the manual tells to look at before an installation: each line runs, and shows what the page calls good where that is so."""
+"""What the manual tells to look at before an installation: each line runs, and shows what the page
+calls good where that is so.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 PAGE = (Path(__file__).parents[2] / "docs" / "before-you-install.md").read_text()
 LINES = [
-    line for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) for line in block.splitlines()
+    line
+    for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    for line in block.splitlines()
 ]
 APPS = "/apis/apps/v1/namespaces/gpu-operator/daemonsets"
 pytestmark = pytest.mark.timeout(180)
@@ -35,14 +39,25 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     with ApiServer(home, folder) as server:
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "gpu-operator"}})
         level = {"pod-security.kubernetes.io/enforce": "baseline"}
-        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "training", "labels": level}})
-        server.call("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
+        server.call(
+            "POST", "/api/v1/namespaces", {"metadata": {"name": "training", "labels": level}}
+        )
+        server.call(
+            "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
+        )
         labels = {"app": "nvidia-dcgm"}
         template = {"metadata": {"labels": labels}, "spec": {"containers": [container("dcgm")]}}
         for name in ("nvidia-dcgm", "platform-connectors"):
-            body = {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+            body = {
+                "metadata": {"name": name},
+                "spec": {"selector": {"matchLabels": labels}, "template": template},
+            }
             server.call("POST", APPS, body)
-        service = {"internalTrafficPolicy": "Local", "selector": labels, "ports": [{"name": "dcgm", "port": 5555}]}
+        service = {
+            "internalTrafficPolicy": "Local",
+            "selector": labels,
+            "ports": [{"name": "dcgm", "port": 5555}],
+        }
         server.call(
             "POST",
             "/api/v1/namespaces/gpu-operator/services",
@@ -54,11 +69,17 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         node = {"metadata": {"name": "gpu-1"}, "status": {"allocatable": room, "capacity": room}}
         server.call("POST", "/api/v1/nodes", node)
         config = server.kubeconfig(home / "kubeconfig")
-        yield {"PATH": f"{folder}:{os.environ['PATH']}", "KUBECONFIG": str(config), "HOME": str(home)}
+        yield {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "KUBECONFIG": str(config),
+            "HOME": str(home),
+        }
 
 
 def run(line: str, kubectl: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(shlex.split(line), env=kubectl, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        shlex.split(line), env=kubectl, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 def test_every_line_runs_in_the_order_of_the_page(kubectl: dict[str, str]) -> None:
@@ -75,7 +96,9 @@ def test_every_line_runs_in_the_order_of_the_page(kubectl: dict[str, str]) -> No
 
 
 def test_no_log_is_asked_for_before_its_pod_has_ended() -> None:
-    assert any(line.startswith("kubectl wait ") for line in LINES[: LINES.index("kubectl logs gpu-look")])
+    assert any(
+        line.startswith("kubectl wait ") for line in LINES[: LINES.index("kubectl logs gpu-look")]
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +115,9 @@ def test_no_log_is_asked_for_before_its_pod_has_ended() -> None:
         ("ENFORCED", "training          baseline"),
     ],
 )
-def test_where_all_is_well_a_line_shows_what_the_page_calls_good(kubectl: dict[str, str], word: str, good: str) -> None:
+def test_where_all_is_well_a_line_shows_what_the_page_calls_good(
+    kubectl: dict[str, str], word: str, good: str
+) -> None:
     section = "admissionregistration" if word == "validating" else word
     (line,) = [line for line in LINES if section in line]
     assert good in run(line, kubectl).stdout

@@ -87,7 +87,10 @@ def test_a_description_of_nothing_is_refused(path: str) -> None:
 
 def test_the_umbrella_takes_its_parts_and_leaves_what_is_in_them_to_their_own_schemas() -> None:
     part = made(
-        properties={"enabled": {"type": "boolean"}, "global": {"type": "object", "properties": {"preflight": {}}}}
+        properties={
+            "enabled": {"type": "boolean"},
+            "global": {"type": "object", "properties": {"preflight": {}}},
+        }
     )
     schema = umbrella({"a": part, "b": part})
     assert not refuses(schema, {"a": {"enabled": True, "whatever": 1}, "global": {"preflight": 1}})

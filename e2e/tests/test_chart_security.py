@@ -6,7 +6,16 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from preflight_testing.helm import GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, render
+from preflight_testing.helm import (
+    GANG,
+    INJECTOR,
+    UMBRELLA,
+    ChartError,
+    Object,
+    Values,
+    only,
+    render,
+)
 
 PARTS = ["preflight-injector", "preflight-gang"]
 BOTH: Values = {part: {"enabled": True} for part in PARTS}
@@ -19,7 +28,9 @@ def made(part: str, **values: Any) -> list[Object]:
 def templates(objects: list[Object]) -> list[Object]:
     """What pods are made of."""
     found = [o["spec"]["template"] for o in objects if o["kind"] in {"Deployment", "Job"}]
-    return found + [o["spec"]["jobTemplate"]["spec"]["template"] for o in objects if o["kind"] == "CronJob"]
+    return found + [
+        o["spec"]["jobTemplate"]["spec"]["template"] for o in objects if o["kind"] == "CronJob"
+    ]
 
 
 # --- who may connect
@@ -42,13 +53,19 @@ def test_every_pod_of_ours_is_selected_by_one_policy_for_incoming_connections(pa
 
 
 def test_admission_is_open_to_all_and_metrics_to_those_that_are_chosen() -> None:
-    monitoring = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
-    rules = network("preflight-injector", networkPolicy={"metricsFrom": monitoring})["preflight-injector"]["ingress"]
+    monitoring = [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ]
+    rules = network("preflight-injector", networkPolicy={"metricsFrom": monitoring})[
+        "preflight-injector"
+    ]["ingress"]
     assert rules == [
         {"ports": [{"port": "admission", "protocol": "TCP"}]},
         {"from": monitoring, "ports": [{"port": "plain", "protocol": "TCP"}]},
     ]
-    [rule] = network("preflight-gang", networkPolicy={"metricsFrom": monitoring})["preflight-gang"]["ingress"]
+    [rule] = network("preflight-gang", networkPolicy={"metricsFrom": monitoring})["preflight-gang"][
+        "ingress"
+    ]
     assert rule == {"from": monitoring, "ports": [{"port": "metrics", "protocol": "TCP"}]}
 
 
@@ -74,7 +91,9 @@ def test_the_hostengine_is_reached_from_checked_namespaces_where_it_is_named() -
     exporter = {"podSelector": {"matchLabels": {"app": "dcgm-exporter"}}}
     named = {"namespace": "gpu", "podLabels": {"app": "hostengine"}, "from": [exporter]}
     found = made("preflight-injector", namespaces=["a"], networkPolicy={"hostengine": named})
-    [one] = [o for o in found if o["kind"] == "NetworkPolicy" and o["metadata"]["namespace"] == "gpu"]
+    [one] = [
+        o for o in found if o["kind"] == "NetworkPolicy" and o["metadata"]["namespace"] == "gpu"
+    ]
     kubernetes_validate.validate(one, "1.36", strict=True)
     assert one["spec"]["podSelector"] == {"matchLabels": {"app": "hostengine"}}
     [rule] = one["spec"]["ingress"]
@@ -83,7 +102,9 @@ def test_the_hostengine_is_reached_from_checked_namespaces_where_it_is_named() -
         {"namespaceSelector": {"matchLabels": {"nvsentinel.nvidia.com/preflight": "enabled"}}},
         {
             "namespaceSelector": {
-                "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a"]}]
+                "matchExpressions": [
+                    {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a"]}
+                ]
             }
         },
         exporter,
@@ -153,13 +174,23 @@ def test_a_finished_certs_job_goes_after_a_day() -> None:
 
 @pytest.mark.parametrize("excluded", [[], None, ["other"]], ids=str)
 def test_the_cluster_and_we_ourselves_recover_whatever_is_excluded(excluded: Any) -> None:
-    objects = render(UMBRELLA, {part: {"enabled": True, "excludeNamespaces": excluded} for part in PARTS})
+    objects = render(
+        UMBRELLA, {part: {"enabled": True, "excludeNamespaces": excluded} for part in PARTS}
+    )
     for entry in only(objects, "MutatingWebhookConfiguration")["webhooks"]:
         terms = entry["namespaceSelector"]["matchExpressions"]
-        out = [t["values"] for t in terms if (t["key"], t["operator"]) == ("kubernetes.io/metadata.name", "NotIn")]
+        out = [
+            t["values"]
+            for t in terms
+            if (t["key"], t["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+        ]
         assert out == [sorted({"kube-system", "preflight", *(excluded or [])})]
-    config = next(o for o in objects if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "preflight-gang")
-    assert all(f"- {name}\n" in config["data"]["config.yaml"] for name in ("kube-system", "preflight"))
+    config = next(
+        o for o in objects if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "preflight-gang"
+    )
+    assert all(
+        f"- {name}\n" in config["data"]["config.yaml"] for name in ("kube-system", "preflight")
+    )
 
 
 # --- when the certificate is looked after
@@ -198,7 +229,9 @@ def test_a_certificate_that_is_looked_after_in_time_passes(days: int, schedule: 
 def test_a_certificate_that_could_end_before_anybody_looks_stops_the_install(
     days: int, schedule: str, between: str
 ) -> None:
-    with pytest.raises(ChartError, match=rf"{between} between two runs, and certificates\.lifetimeDays is {days}:"):
+    with pytest.raises(
+        ChartError, match=rf"{between} between two runs, and certificates\.lifetimeDays is {days}:"
+    ):
         made("preflight-injector", certificates={"lifetimeDays": days, "schedule": schedule})
 
 

@@ -1,4 +1,6 @@
-"""Values that an operator may write: those that work make valid objects, and those that cannot work are refused with a sentence."""
+"""Values that an operator may write: those that work make valid objects, and those that cannot work
+are refused with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, render
 
 KUBERNETES = ("1.30", "1.34", "1.35", "1.36")
-"""Held against the OpenAPI that each has published: every field, its type, and none beyond. For 1.34, 1.35 and the newest a real API
-server says more, below; for 1.30 the CEL of the policies is looked at besides."""
+"""Held against the OpenAPI that each has published: every field, its type, and none beyond. For
+1.34, 1.35 and the newest a real API server says more, below; for 1.30 the CEL of the policies is
+looked at besides."""
 ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
 PARTS = pytest.mark.parametrize("part", [INJECTOR, GANG], ids=lambda chart: chart.name)
 ALL = pytest.mark.parametrize("chart", [UMBRELLA, INJECTOR, GANG], ids=lambda chart: chart.name)
@@ -169,17 +172,42 @@ def test_every_object_of_values_that_work_is_valid_in_every_kubernetes(values: V
 
 @cache
 def valid(made: str) -> None:
-    """Raises kubernetes_validate.ValidationError. Most objects are the same under many values, and looked at once."""
+    """Raises kubernetes_validate.ValidationError. Most objects are the same under many values, and
+    looked at once.
+    """
     for version in KUBERNETES:
         kubernetes_validate.validate(json.loads(made), version, strict=True)
 
 
 CEL_OF_1_30 = {
-    *("all", "exists", "filter", "has", "map", "size", "orValue", "startsWith", "endsWith", "matches", "contains"),
-    *("join", "lowerAscii", "replace", "split", "substring", "sum", "trim", "quantity", "sets.contains"),
+    *(
+        "all",
+        "exists",
+        "filter",
+        "has",
+        "map",
+        "size",
+        "orValue",
+        "startsWith",
+        "endsWith",
+        "matches",
+        "contains",
+    ),
+    *(
+        "join",
+        "lowerAscii",
+        "replace",
+        "split",
+        "substring",
+        "sum",
+        "trim",
+        "quantity",
+        "sets.contains",
+    ),
 }
-"""Functions and macros that CEL has in Kubernetes 1.30, as far as they are needed; `baseOpts` of k8s.io/apiserver's pkg/cel/environment
-says since when each is there. A macro with two variables came with 1.32."""
+"""Functions and macros that CEL has in Kubernetes 1.30, as far as they are needed; `baseOpts` of
+k8s.io/apiserver's pkg/cel/environment says since when each is there. A macro with two variables
+came with 1.32."""
 
 
 def cel(made: Any) -> Iterator[str]:
@@ -197,23 +225,38 @@ def cel(made: Any) -> Iterator[str]:
 
 def test_policies_ask_for_nothing_that_cel_has_not_in_1_30() -> None:
     made = [one for values in GOOD.values() for one in render(UMBRELLA, values)]
-    written = {one for policy in made if policy["kind"] == "ValidatingAdmissionPolicy" for one in cel(policy["spec"])}
+    written = {
+        one
+        for policy in made
+        if policy["kind"] == "ValidatingAdmissionPolicy"
+        for one in cel(policy["spec"])
+    }
     assert len(written) > 20
     bare = [
         re.sub(r"\"(\\.|[^\"])*\"|'(\\.|[^'])*'", "''", one) for one in written
     ]  # what stands in texts calls nothing
     called = {name for one in bare for name in re.findall(r"(sets\.\w+|\w+)\(", one)}
     assert called <= CEL_OF_1_30
-    assert [one for one in bare if re.search(r"\.(all|exists|existsOne|exists_one)\(\w+,\s*\w+,", one)] == []
+    assert [
+        one for one in bare if re.search(r"\.(all|exists|existsOne|exists_one)\(\w+,\s*\w+,", one)
+    ] == []
 
 
 def test_an_object_that_is_not_valid_would_be_found() -> None:
     with pytest.raises(kubernetes_validate.ValidationError):
-        valid(json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dtaa": {}}))
+        valid(
+            json.dumps(
+                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dtaa": {}}
+            )
+        )
 
 
 def config(chart: str, values: Values) -> Any:
-    found = [o for o in render(UMBRELLA, values) if (o["kind"], o["metadata"]["name"]) == ("ConfigMap", chart)]
+    found = [
+        o
+        for o in render(UMBRELLA, values)
+        if (o["kind"], o["metadata"]["name"]) == ("ConfigMap", chart)
+    ]
     return yaml.safe_load(found[0]["data"]["config.yaml"])
 
 
@@ -224,16 +267,20 @@ def test_checks_are_written_once_for_the_injector_and_the_gang_controller() -> N
 
 
 def test_a_part_s_own_checks_are_used_instead_of_the_shared_ones() -> None:
-    values = {**shared(checks=[DCGM]), **injector(checks=[LOOPBACK]), **gang(checks=["nccl-loopback", "more"])}
+    values = {
+        **shared(checks=[DCGM]),
+        **injector(checks=[LOOPBACK]),
+        **gang(checks=["nccl-loopback", "more"]),
+    }
     assert config("preflight-injector", values)["checks"] == [LOOPBACK]
     assert config("preflight-gang", values)["checks"] == ["nccl-loopback", "more"]
 
 
 def test_a_user_id_of_a_check_reaches_the_webhook_as_the_number_that_it_is() -> None:
     check = GOOD["every key of a check"]["preflight-injector"]["checks"][0]
-    text = next(o for o in render(UMBRELLA, GOOD["every key of a check"]) if o["kind"] == "ConfigMap")["data"][
-        "config.yaml"
-    ]
+    text = next(
+        o for o in render(UMBRELLA, GOOD["every key of a check"]) if o["kind"] == "ConfigMap"
+    )["data"]["config.yaml"]
     assert yaml.safe_load(text)["checks"] == [check]
     assert "runAsUser: 1000680000\n" in text
 
@@ -296,7 +343,9 @@ BAD: list[tuple[str, Values, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("values", "sentence"), [(v, s) for _, v, s in BAD], ids=[name for name, _, _ in BAD])
+@pytest.mark.parametrize(
+    ("values", "sentence"), [(v, s) for _, v, s in BAD], ids=[name for name, _, _ in BAD]
+)
 def test_values_that_cannot_work_are_refused_with_a_sentence(values: Values, sentence: str) -> None:
     with pytest.raises(ChartError, match=sentence):
         render(UMBRELLA, values)
@@ -304,20 +353,37 @@ def test_values_that_cannot_work_are_refused_with_a_sentence(values: Values, sen
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(ChartError) as refused:
-        render(INJECTOR, {"checks": [*TWICE, ALLREDUCE], "gangTimeout": "0s", "dcgm": {"hostengineAddr": "dcgm:5555"}})
-    for part in (r"checks\[1\]\.name", "gangTimeout", "dcgm.hostengineAddr", "checks has nccl-allreduce"):
+        render(
+            INJECTOR,
+            {
+                "checks": [*TWICE, ALLREDUCE],
+                "gangTimeout": "0s",
+                "dcgm": {"hostengineAddr": "dcgm:5555"},
+            },
+        )
+    for part in (
+        r"checks\[1\]\.name",
+        "gangTimeout",
+        "dcgm.hostengineAddr",
+        "checks has nccl-allreduce",
+    ):
         assert re.search(part, str(refused.value))
 
 
-def test_the_injector_alone_refuses_a_gang_wide_check_unless_another_release_has_the_controller() -> None:
+def test_the_injector_alone_refuses_a_gang_wide_check_unless_another_release_has_the_controller() -> (
+    None
+):
     with pytest.raises(
-        ChartError, match=r"checks has nccl-allreduce, .* set gangController=external here, or leave the check out"
+        ChartError,
+        match=r"checks has nccl-allreduce, .* set gangController=external here, or leave the check out",
     ):
         render(INJECTOR, {"checks": [ALLREDUCE]})
     assert render(INJECTOR, {"checks": [ALLREDUCE], "gangController": "external"})
 
 
-def test_the_injector_in_an_umbrella_of_somebody_else_refuses_a_gang_wide_check_too(tmp_path: Path) -> None:
+def test_the_injector_in_an_umbrella_of_somebody_else_refuses_a_gang_wide_check_too(
+    tmp_path: Path,
+) -> None:
     theirs = tmp_path / "theirs"
     (theirs / "charts").mkdir(parents=True)
     (theirs / "charts" / INJECTOR.name).symlink_to(INJECTOR)
@@ -340,7 +406,9 @@ def places(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
 
 
 def in_schema(schema: Any, whole: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of every list and every map that the values' schema knows, through maps but not into lists."""
+    """The path of every list and every map that the values' schema knows, through maps but not into
+    lists.
+    """
     while "$ref" in schema:
         schema = whole["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     if path and {"array", "object"} & {
@@ -362,7 +430,9 @@ def nulls(part: Path) -> list[tuple[str, ...]]:
     schema = json.loads((part / "values.schema.json").read_text())
     written = yaml.safe_load((part / "values.yaml").read_text())
     paths = {*places(written), *in_schema(schema, schema)} - {("enabled",)}
-    return sorted(path for path in paths if len(path) < 3 or not path[0].lower().endswith("securitycontext"))
+    return sorted(
+        path for path in paths if len(path) < 3 or not path[0].lower().endswith("securitycontext")
+    )
 
 
 @pytest.mark.parametrize(
@@ -373,7 +443,9 @@ def test_any_value_may_be_null(part: Path, path: tuple[str, ...]) -> None:
         valid(json.dumps(made, sort_keys=True))
         if made["kind"] == "ConfigMap":
             configured = yaml.safe_load(made["data"]["config.yaml"])
-            assert [place for place in places(configured) if value_at(configured, place) is None] == []
+            assert [
+                place for place in places(configured) if value_at(configured, place) is None
+            ] == []
 
 
 @PARTS
@@ -398,8 +470,18 @@ def test_all_lists_and_maps_may_be_null_together(part: Path) -> None:
         valid(json.dumps(made, sort_keys=True))
 
 
-def test_keys_of_a_check_may_be_null_and_reach_the_webhook_only_where_null_means_something() -> None:
-    keys = ["env", "envPatterns", "mountPatterns", "resources", "supports", "container", "securityContext"]
+def test_keys_of_a_check_may_be_null_and_reach_the_webhook_only_where_null_means_something() -> (
+    None
+):
+    keys = [
+        "env",
+        "envPatterns",
+        "mountPatterns",
+        "resources",
+        "supports",
+        "container",
+        "securityContext",
+    ]
     check = {**OURS, **dict.fromkeys(keys)}
     assert config("preflight-injector", injector(checks=[check]))["checks"] == [OURS]
     kept = {**OURS, "container": {"tty": None}, "securityContext": {"runAsUser": None}}
@@ -409,7 +491,9 @@ def test_keys_of_a_check_may_be_null_and_reach_the_webhook_only_where_null_means
 def test_no_audit_of_claims_asks_for_no_right_and_the_default_of_the_classes_has_it() -> None:
     def reads_claims(**values: Any) -> bool:
         roles = [o for o in render(UMBRELLA, gang(**values)) if o["kind"] == "ClusterRole"]
-        return any("resourceclaims" in rule["resources"] for role in roles for rule in role["rules"])
+        return any(
+            "resourceclaims" in rule["resources"] for role in roles for rule in role["rules"]
+        )
 
     assert reads_claims()
     assert reads_claims(gpuDeviceClasses=None)  # the controller's own default holds
@@ -492,9 +576,9 @@ def job(**values: Any) -> Object:
 def test_the_pods_of_the_certs_job_may_be_annotated_and_labelled() -> None:
     mesh = {"sidecar.istio.io/inject": "false"}
     assert job(podAnnotations=mesh)["metadata"]["annotations"] == mesh
-    assert job(podAnnotations={**mesh, "a": "b"}, certificates={"podAnnotations": {"a": "c"}})["metadata"][
-        "annotations"
-    ] == {**mesh, "a": "c"}
+    assert job(podAnnotations={**mesh, "a": "b"}, certificates={"podAnnotations": {"a": "c"}})[
+        "metadata"
+    ]["annotations"] == {**mesh, "a": "c"}
     assert job(certificates={"podLabels": {"a": "c"}})["metadata"]["labels"]["a"] == "c"
     assert "annotations" not in job()["metadata"]
 
@@ -515,7 +599,10 @@ def notes(values: Values) -> str:
 def test_an_install_says_what_is_needed_and_how_to_see_that_it_works() -> None:
     said = notes(
         {
-            **injector(dcgm={"hostengineAddr": "dcgm.gpu.svc:5555"}, gpuDetection={"resourceNames": ["a.com/gpu"]}),
+            **injector(
+                dcgm={"hostengineAddr": "dcgm.gpu.svc:5555"},
+                gpuDetection={"resourceNames": ["a.com/gpu"]},
+            ),
             **gang(),
         }
     )
@@ -538,19 +625,31 @@ def test_an_install_without_the_controller_says_that_nothing_counts_results() ->
 
 
 EMULATED = "--emulated-version=1.34"
-"""As 1.34 of the newest binary: its APIs and features, and for new expressions the CEL of the version before it, as that has for a rollback."""
-SERVERS = {"newest": (ASSETS, ()), "1.35": ("PREFLIGHT_KUBEBUILDER_ASSETS_135", ()), "as 1.34": (ASSETS, (EMULATED,))}
+"""As 1.34 of the newest binary: its APIs and features, and for new expressions the CEL of the
+version before it, as that has for a rollback.
+"""
+SERVERS = {
+    "newest": (ASSETS, ()),
+    "1.35": ("PREFLIGHT_KUBEBUILDER_ASSETS_135", ()),
+    "as 1.34": (ASSETS, (EMULATED,)),
+}
 
 
 @pytest.fixture(scope="module", params=list(SERVERS.values()), ids=list(SERVERS))
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Those whose binaries are here; etcd is that of the first. 1.30 is older than a binary of today emulates."""
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    """Those whose binaries are here; etcd is that of the first. 1.30 is older than a binary of
+    today emulates.
+    """
     variable, more = request.param
     folder, other = assets(), os.environ.get(variable)
     if folder is None or not other:
         pytest.skip(f"{ASSETS if folder is None else variable} is not set: no real kube-apiserver")
     binary = Path(other) / "kube-apiserver"
-    with ApiServer(tmp_path_factory.mktemp("server"), folder, kube_apiserver=binary, more=more) as made:
+    with ApiServer(
+        tmp_path_factory.mktemp("server"), folder, kube_apiserver=binary, more=more
+    ) as made:
         assert not more or made.call("GET", "/version")["emulationMinor"] == "34"
         for name in ("preflight", "n"):
             made.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -559,17 +658,21 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.timeout(600)
 def test_a_real_api_server_takes_every_object_of_values_that_work(server: ApiServer) -> None:
-    objects = {json.dumps(made, sort_keys=True): made for values in GOOD.values() for made in render(UMBRELLA, values)}
+    objects = {
+        json.dumps(made, sort_keys=True): made
+        for values in GOOD.values()
+        for made in render(UMBRELLA, values)
+    }
     refused = []
     for made in objects.values():
         group, kind = made["apiVersion"], made["kind"].lower()
         plural = kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
         namespace = made["metadata"].get("namespace")
-        path = (
-            f"{'/api' if group == 'v1' else '/apis'}/{group}{f'/namespaces/{namespace}' if namespace else ''}/{plural}"
-        )
+        path = f"{'/api' if group == 'v1' else '/apis'}/{group}{f'/namespaces/{namespace}' if namespace else ''}/{plural}"
         try:
             server.call("POST", f"{path}?dryRun=All&fieldValidation=Strict", made)
         except urllib.error.HTTPError as error:
-            refused.append(f"{made['kind']} {made['metadata']['name']}: {json.loads(error.read())['message']}")
+            refused.append(
+                f"{made['kind']} {made['metadata']['name']}: {json.loads(error.read())['message']}"
+            )
     assert refused == []

@@ -12,7 +12,18 @@ import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart
-from preflight_testing.helm import CHARTS, GANG, INJECTOR, UMBRELLA, ChartError, Object, Values, only, problems, render
+from preflight_testing.helm import (
+    CHARTS,
+    GANG,
+    INJECTOR,
+    UMBRELLA,
+    ChartError,
+    Object,
+    Values,
+    only,
+    problems,
+    render,
+)
 
 ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
 ON: Values = {"preflight-injector": {"enabled": True}}
@@ -35,9 +46,9 @@ def with_values(**values: Any) -> Values:
 
 
 def entries(values: Values, namespace: str = "preflight") -> list[Object]:
-    webhooks: list[Object] = only(render(UMBRELLA, values, namespace=namespace), "MutatingWebhookConfiguration")[
-        "webhooks"
-    ]
+    webhooks: list[Object] = only(
+        render(UMBRELLA, values, namespace=namespace), "MutatingWebhookConfiguration"
+    )["webhooks"]
     return webhooks
 
 
@@ -76,7 +87,9 @@ def test_kubernetes_takes_every_object(version: str, values: Values) -> None:
 def test_the_values_of_adr_026_reach_the_webhook_as_they_are() -> None:
     config = yaml.safe_load(only(render(UMBRELLA, ADR), "ConfigMap")["data"]["config.yaml"])
     deployment = {"enabled", "namespaces", "excludeNamespaces", "webhook"}
-    given = {key: value for key, value in ADR["preflight-injector"].items() if key not in deployment}
+    given = {
+        key: value for key, value in ADR["preflight-injector"].items() if key not in deployment
+    }
     assert holds(config, given)
 
 
@@ -96,7 +109,12 @@ def test_every_value_there_is_stands_in_the_values_file(part: Path) -> None:
 
 @PARTS
 def test_every_value_there_is_stands_in_the_manual(part: Path) -> None:
-    manual = (CHARTS / "README.md").read_text().partition(f"## Values of `{part.name}`")[2].partition("\n## ")[0]
+    manual = (
+        (CHARTS / "README.md")
+        .read_text()
+        .partition(f"## Values of `{part.name}`")[2]
+        .partition("\n## ")[0]
+    )
     values = yaml.safe_load((part / "values.yaml").read_text())
     assert [key for key in values if f"`{key}" not in manual] == []
 
@@ -115,8 +133,24 @@ def test_every_value_there_is_stands_in_the_manual(part: Path) -> None:
         {"mirrorClaims": [""]},
         {"platformConnector": {"enabled": "no"}},
         {"dcgm": {"hostengineAddr": []}},
-        {"checks": [{"name": "a", "image": "b", "container": {"volumeMounts": [{"name": "data", "mountPath": "/d"}]}}]},
-        {"checks": [{"name": "a", "image": "b", "extraVolumes": [{"name": "x", "configMap": {"name": "y"}}]}]},
+        {
+            "checks": [
+                {
+                    "name": "a",
+                    "image": "b",
+                    "container": {"volumeMounts": [{"name": "data", "mountPath": "/d"}]},
+                }
+            ]
+        },
+        {
+            "checks": [
+                {
+                    "name": "a",
+                    "image": "b",
+                    "extraVolumes": [{"name": "x", "configMap": {"name": "y"}}],
+                }
+            ]
+        },
     ],
 )
 def test_a_wrong_value_stops_the_install(wrong: Values) -> None:
@@ -140,15 +174,25 @@ def test_labelled_and_listed_namespaces_are_selected_and_no_others() -> None:
     made = entries(with_values(namespaces=["training"]))
     chosen = {
         (name, label)
-        for name, label in itertools.product(["training", "web"], [None, "enabled", "disabled", "other"])
+        for name, label in itertools.product(
+            ["training", "web"], [None, "enabled", "disabled", "other"]
+        )
         if any(selects(entry, namespace(name, label)) for entry in made)
     }
-    assert chosen == {("training", None), ("training", "other"), ("training", "enabled"), ("web", "enabled")}
+    assert chosen == {
+        ("training", None),
+        ("training", "other"),
+        ("training", "enabled"),
+        ("web", "enabled"),
+    }
 
 
 def test_no_namespace_is_selected_twice() -> None:
     made = entries(with_values(namespaces=["training"]))
-    labels, levels = [None, "enabled", "disabled", "other"], [None, "privileged", "baseline", "restricted"]
+    labels, levels = (
+        [None, "enabled", "disabled", "other"],
+        [None, "privileged", "baseline", "restricted"],
+    )
     for name, label, level in itertools.product(["training", "web"], labels, levels):
         assert sum(selects(entry, namespace(name, label, level)) for entry in made) <= 1
 
@@ -163,20 +207,28 @@ def test_no_namespace_is_selected_twice() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["labelled", "training"])
-def test_the_pod_security_level_tells_which_path_is_asked(name: str, level: str | None, path: str) -> None:
+def test_the_pod_security_level_tells_which_path_is_asked(
+    name: str, level: str | None, path: str
+) -> None:
     labels = namespace(name, "enabled" if name == "labelled" else None, level)
     made = entries(with_values(namespaces=["training"]))
-    assert [entry["clientConfig"]["service"]["path"] for entry in made if selects(entry, labels)] == [path]
+    assert [
+        entry["clientConfig"]["service"]["path"] for entry in made if selects(entry, labels)
+    ] == [path]
 
 
-@pytest.mark.parametrize("name", ["kube-system", "nvsentinel", "the-releases-own", "listed-and-excluded"])
+@pytest.mark.parametrize(
+    "name", ["kube-system", "nvsentinel", "the-releases-own", "listed-and-excluded"]
+)
 def test_an_excluded_namespace_is_never_selected(name: str) -> None:
     values = with_values(
         namespaces=["kube-system", "nvsentinel", "the-releases-own", "listed-and-excluded"],
         excludeNamespaces=["kube-system", "nvsentinel", "listed-and-excluded"],
     )
     made = entries(values, namespace="the-releases-own")
-    assert not any(selects(entry, namespace(name, label)) for entry in made for label in (None, "enabled"))
+    assert not any(
+        selects(entry, namespace(name, label)) for entry in made for label in (None, "enabled")
+    )
 
 
 def test_every_entry_is_reinvoked_without_side_effects_and_fails_closed() -> None:
@@ -196,7 +248,9 @@ def test_every_entry_is_reinvoked_without_side_effects_and_fails_closed() -> Non
 
 
 def test_the_failure_policy_is_a_value() -> None:
-    assert {e["failurePolicy"] for e in entries(with_values(webhook={"failurePolicy": "Ignore"}))} == {"Ignore"}
+    assert {
+        e["failurePolicy"] for e in entries(with_values(webhook={"failurePolicy": "Ignore"}))
+    } == {"Ignore"}
 
 
 def rights_of_the_webhook(**values: Any) -> list[Object]:
@@ -206,9 +260,12 @@ def rights_of_the_webhook(**values: Any) -> list[Object]:
     bound = [
         o["roleRef"]["name"]
         for o in made
-        if o["kind"].endswith("RoleBinding") and o["subjects"][0]["name"] == pod["serviceAccountName"]
+        if o["kind"].endswith("RoleBinding")
+        and o["subjects"][0]["name"] == pod["serviceAccountName"]
     ]
-    roles = [o["rules"] for o in made if o["kind"] == "ClusterRole" and o["metadata"]["name"] in bound]
+    roles = [
+        o["rules"] for o in made if o["kind"] == "ClusterRole" and o["metadata"]["name"] in bound
+    ]
     rules = [rule for role in roles for rule in role]
     assert pod["automountServiceAccountToken"] is bool(rules)
     assert all(roles)
@@ -238,8 +295,14 @@ def test_a_webhook_that_asks_for_nothing_has_no_rights_and_no_token() -> None:
 @pytest.mark.parametrize("where", ["gpuDetection", "networkDetection"])
 @pytest.mark.parametrize("configs", [True, False])
 def test_with_device_classes_it_may_read_claims(where: str, configs: bool) -> None:
-    values = {where: {"deviceClasses": ["gpu.nvidia.com"]}, "preflightConfigs": {"enabled": configs}}
-    assert rights_of_the_webhook(**values, mirrorClaims=[]) == [*([CONFIGS] if configs else []), CLAIMS]
+    values = {
+        where: {"deviceClasses": ["gpu.nvidia.com"]},
+        "preflightConfigs": {"enabled": configs},
+    }
+    assert rights_of_the_webhook(**values, mirrorClaims=[]) == [
+        *([CONFIGS] if configs else []),
+        CLAIMS,
+    ]
 
 
 def test_by_default_it_may_read_the_claims_that_checks_get_as_the_workload_does() -> None:
@@ -248,7 +311,11 @@ def test_by_default_it_may_read_the_claims_that_checks_get_as_the_workload_does(
 
 def test_the_certs_account_may_touch_one_secret_and_one_configuration() -> None:
     made = render(UMBRELLA, ON)
-    roles = [o for o in made if o["kind"] in {"Role", "ClusterRole"} and o["metadata"]["name"].endswith("-certs")]
+    roles = [
+        o
+        for o in made
+        if o["kind"] in {"Role", "ClusterRole"} and o["metadata"]["name"].endswith("-certs")
+    ]
     rules = [rule for role in roles for rule in role["rules"]]
     unnamed = [rule["verbs"] for rule in rules if "resourceNames" not in rule]
     assert unnamed == [["create"]]
@@ -256,7 +323,12 @@ def test_the_certs_account_may_touch_one_secret_and_one_configuration() -> None:
         "preflight-injector-tls",
         "preflight-injector",
     }
-    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "update", "patch", "create"}
+    assert {verb for rule in rules for verb in rule["verbs"]} == {
+        "get",
+        "update",
+        "patch",
+        "create",
+    }
 
 
 def test_a_client_authority_reaches_the_webhook() -> None:
@@ -320,12 +392,17 @@ def test_certificates_of_somebody_else_leave_no_job_and_no_rights() -> None:
 
 
 def test_one_replica_needs_no_disruption_budget() -> None:
-    assert "PodDisruptionBudget" not in {o["kind"] for o in render(UMBRELLA, with_values(replicas=1))}
+    assert "PodDisruptionBudget" not in {
+        o["kind"] for o in render(UMBRELLA, with_values(replicas=1))
+    }
 
 
 def test_every_namespaced_object_stands_in_the_releases_namespace() -> None:
     counted = {
-        "preflight-gang": {"enabled": True, "checks": [one["name"] for one in ADR["preflight-injector"]["checks"]]}
+        "preflight-gang": {
+            "enabled": True,
+            "checks": [one["name"] for one in ADR["preflight-injector"]["checks"]],
+        }
     }
     for made in render(UMBRELLA, {**ADR, **counted}, namespace="elsewhere"):
         expected = None if made["kind"] in OF_THE_CLUSTER else "elsewhere"
@@ -335,7 +412,9 @@ def test_every_namespaced_object_stands_in_the_releases_namespace() -> None:
 @PARTS
 def test_the_subchart_alone_makes_what_the_umbrella_makes(part: Path) -> None:
     def by_name(chart: Path, values: Values | None) -> list[Object]:
-        made = [o for o in render(chart, values) if o["kind"] != "Job"]  # its name is a hash of all values
+        made = [
+            o for o in render(chart, values) if o["kind"] != "Job"
+        ]  # its name is a hash of all values
         return sorted(made, key=lambda o: (o["kind"], o["metadata"]["name"]))
 
     assert by_name(part, None) == by_name(UMBRELLA, {part.name: {"enabled": True}})
@@ -349,9 +428,13 @@ def test_all_parts_together_share_no_name() -> None:
 def test_chart_versions_are_those_of_the_packages() -> None:
     packages = CHARTS.parent / "packages"
     for chart, package in ((INJECTOR, "preflight-webhook"), (GANG, "preflight-gang")):
-        version = tomllib.loads((packages / package / "pyproject.toml").read_text())["project"]["version"]
+        version = tomllib.loads((packages / package / "pyproject.toml").read_text())["project"][
+            "version"
+        ]
         assert yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"] == version
-    check = tomllib.loads((packages / "check-dcgm/pyproject.toml").read_text())["project"]["version"]
+    check = tomllib.loads((packages / "check-dcgm/pyproject.toml").read_text())["project"][
+        "version"
+    ]
     assert configs(ON)["preflight-injector"]["checks"] == [
         {"name": "dcgm-diag", "image": f"preflight-dcgm-diag:{check}"}
     ]
@@ -379,7 +462,9 @@ def test_a_source_of_gangs_is_written_once_for_all_parts() -> None:
     assert made["preflight-gang"]["sources"] == [SOURCE]
     assert made["preflight-injector"]["gangDiscovery"]["sources"] == [SOURCE]
     role = next(
-        o for o in render(UMBRELLA, values) if o["kind"] == "ClusterRole" and o["metadata"]["name"] == "preflight-gang"
+        o
+        for o in render(UMBRELLA, values)
+        if o["kind"] == "ClusterRole" and o["metadata"]["name"] == "preflight-gang"
     )
     rule = {"apiGroups": [SOURCE["group"]], "resources": ["podgroups"], "verbs": ["list", "watch"]}
     assert rule in role["rules"]
@@ -401,7 +486,9 @@ MAPPED = {"instanceTypeLabel": "example.com/sku", "instanceTypeMapping": {"ours"
 
 
 def test_the_label_of_the_instance_type_is_written_once_for_all_parts() -> None:
-    made = configs({**ON, **GANG_ON, "global": {"preflight": {"instanceTypeLabel": "example.com/sku"}}})
+    made = configs(
+        {**ON, **GANG_ON, "global": {"preflight": {"instanceTypeLabel": "example.com/sku"}}}
+    )
     assert made["preflight-gang"]["instanceTypeLabel"] == "example.com/sku"
     assert made["preflight-injector"]["ncclTopology"]["instanceTypeLabel"] == "example.com/sku"
 
@@ -410,7 +497,10 @@ def test_parts_that_look_at_different_labels_stop_the_install() -> None:
     with pytest.raises(ChartError, match=r"set it once, as global\.preflight\.instanceTypeLabel"):
         render(UMBRELLA, {**with_values(ncclTopology=MAPPED), **GANG_ON})
     alike = {"preflight-gang": {"enabled": True, "instanceTypeLabel": "example.com/sku"}}
-    assert configs({**with_values(ncclTopology=MAPPED), **alike}).keys() == {"preflight-injector", "preflight-gang"}
+    assert configs({**with_values(ncclTopology=MAPPED), **alike}).keys() == {
+        "preflight-injector",
+        "preflight-gang",
+    }
     assert configs(with_values(ncclTopology=MAPPED)).keys() == {"preflight-injector"}
 
 
@@ -428,7 +518,11 @@ def notes(values: Values) -> str:
             "injector.namespaces is [a, b] and preflight-gang.namespaces is []",
             {"namespaces": ["b", "a"]},
         ),
-        ({"excludeNamespaces": ["x"]}, "injector.excludeNamespaces is [x] and", {"excludeNamespaces": ["x"]}),
+        (
+            {"excludeNamespaces": ["x"]},
+            "injector.excludeNamespaces is [x] and",
+            {"excludeNamespaces": ["x"]},
+        ),
         (
             {"gpuDetection": {"resourceNames": ["amd.com/gpu"]}},
             "injector.gpuDetection.resourceNames is [amd.com/gpu] and preflight-gang.gpuResourceNames is [nvidia.com/gpu]",
@@ -440,10 +534,16 @@ def notes(values: Values) -> str:
 def test_an_install_says_where_its_parts_look_for_gpu_pods_in_different_places(
     injectors: dict[str, Any], told: str, gangs: dict[str, Any]
 ) -> None:
-    [warning] = [line for line in notes({**with_values(**injectors), **GANG_ON}).splitlines() if "WARNING" in line]
+    [warning] = [
+        line
+        for line in notes({**with_values(**injectors), **GANG_ON}).splitlines()
+        if "WARNING" in line
+    ]
     assert told in warning
     assert warning.endswith("set both alike.")
-    assert "WARNING" not in notes({**with_values(**injectors), "preflight-gang": {"enabled": True, **gangs}})
+    assert "WARNING" not in notes(
+        {**with_values(**injectors), "preflight-gang": {"enabled": True, **gangs}}
+    )
     assert "WARNING" not in notes(with_values(**injectors))
 
 

@@ -43,6 +43,9 @@ def test_a_figure_beyond_its_bar_is_one_that_is_missed(missed: dict[str, Any]) -
 
 
 def test_requests_are_counted_by_who_sends_them(tmp_path: Path) -> None:
-    sent = [{"userAgent": "plugin/1", "verb": "get"}, {"userAgent": "other", "verb": "get", "requestURI": "/plugin"}]
+    sent = [
+        {"userAgent": "plugin/1", "verb": "get"},
+        {"userAgent": "other", "verb": "get", "requestURI": "/plugin"},
+    ]
     (tmp_path / "audit.log").write_text("".join(json.dumps(one) + "\n" for one in sent))
     assert requests_of(tmp_path / "audit.log", "plugin") == sent[:1]

@@ -1,4 +1,6 @@
-"""What is particular to the chart of ComputeDomains. What an API server makes of its policies: the package's own tests."""
+"""What is particular to the chart of ComputeDomains. What an API server makes of its policies: the
+package's own tests.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,30 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from preflight_testing.helm import CHARTS, COMPUTEDOMAIN, UMBRELLA, ChartError, Object, only, problems, render
+from preflight_testing.helm import (
+    CHARTS,
+    COMPUTEDOMAIN,
+    UMBRELLA,
+    ChartError,
+    Object,
+    only,
+    problems,
+    render,
+)
 
 ON = {"HostManagedIMEX": True}
 CHANNEL, DAEMON = "compute-domain-default-channel.nvidia.com", "compute-domain-daemon.nvidia.com"
-POLICIES = {f"preflight-computedomain-{one}" for one in ("slices", "templates", "finalizers", "allocation-mode")}
+POLICIES = {
+    f"preflight-computedomain-{one}"
+    for one in ("slices", "templates", "finalizers", "allocation-mode")
+}
 
 
 def made(gates: dict[str, Any] | None = None, **values: Any) -> list[Object]:
     chosen = ON if gates is None else gates
-    return render(UMBRELLA, {"preflight-computedomain": {"enabled": True, "featureGates": chosen, **values}})
+    return render(
+        UMBRELLA, {"preflight-computedomain": {"enabled": True, "featureGates": chosen, **values}}
+    )
 
 
 def names(objects: list[Object], kind: str) -> set[str]:
@@ -47,7 +63,9 @@ def test_it_is_off_until_it_is_switched_on() -> None:
         ({"HostManagedIMEXDaemon": True}, False),
     ],
 )
-def test_what_driver_managed_mode_shows_is_made_with_the_gate_off_alone(gates: dict[str, Any], on: bool) -> None:
+def test_what_driver_managed_mode_shows_is_made_with_the_gate_off_alone(
+    gates: dict[str, Any], on: bool
+) -> None:
     objects = made(gates)
     assert names(objects, "DeviceClass") == ({CHANNEL} if on else {CHANNEL, DAEMON})
     assert ("compute-domain-daemon-role" in names(objects, "ClusterRole")) is not on
@@ -59,7 +77,10 @@ def test_what_driver_managed_mode_shows_is_made_with_the_gate_off_alone(gates: d
 
 
 def test_the_shape_of_the_vendors_chart_is_the_same_gate() -> None:
-    objects = made({"HostManagedIMEXDaemon": True}, resources={"computeDomains": {"imex": {"mode": "hostManaged"}}})
+    objects = made(
+        {"HostManagedIMEXDaemon": True},
+        resources={"computeDomains": {"imex": {"mode": "hostManaged"}}},
+    )
     assert names(objects, "DeviceClass") == {CHANNEL}
     assert env(objects, "Deployment")["IMEX_MODE"] == "hostManaged"
 
@@ -96,15 +117,17 @@ def test_no_right_is_given_by_pattern_and_none_on_pods_daemonsets_or_cliques() -
     for one in made():
         for rule in one.get("rules", []) if one["kind"] in {"ClusterRole", "Role"} else []:
             assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
-            assert not {"pods", "daemonsets", "computedomaincliques", "secrets"} & {*rule["resources"]}
+            assert not {"pods", "daemonsets", "computedomaincliques", "secrets"} & {
+                *rule["resources"]
+            }
             if "nodes" in rule["resources"]:
                 assert rule["verbs"] == ["get"]
 
 
 def test_the_plugin_gets_the_nodes_folders_and_no_network_of_the_node() -> None:
-    pod = only(made(cdiRoot="/etc/cdi", altProcDevices="/etc/node-local/proc-devices"), "DaemonSet")["spec"][
-        "template"
-    ]["spec"]
+    pod = only(
+        made(cdiRoot="/etc/cdi", altProcDevices="/etc/node-local/proc-devices"), "DaemonSet"
+    )["spec"]["template"]["spec"]
     assert "hostNetwork" not in pod
     paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"]}
     assert paths == {
@@ -131,7 +154,9 @@ def test_without_privilege_the_plugin_has_no_capability() -> None:
     assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-@pytest.mark.parametrize(("mode", "actions"), [("Warn", ["Warn"]), ("Deny", ["Deny"]), ("Off", None)])
+@pytest.mark.parametrize(
+    ("mode", "actions"), [("Warn", ["Warn"]), ("Deny", ["Deny"]), ("Off", None)]
+)
 def test_what_is_said_to_mode_all_is_a_value(mode: str, actions: list[str] | None) -> None:
     bindings = {
         one["metadata"]["name"]: one["spec"]["validationActions"]
@@ -157,8 +182,12 @@ def test_the_chart_has_the_packages_version() -> None:
 def detection(**values: Any) -> dict[str, Any]:
     """What the injector is told of networks, beside a chart of ComputeDomains with ``values``."""
     own = {"featureGates": ON, **values}
-    objects = render(UMBRELLA, {"preflight-injector": {"enabled": True}, "preflight-computedomain": own})
-    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")["data"].values()
+    objects = render(
+        UMBRELLA, {"preflight-injector": {"enabled": True}, "preflight-computedomain": own}
+    )
+    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")[
+        "data"
+    ].values()
     found: dict[str, Any] = yaml.safe_load(text)["networkDetection"]
     return found
 
@@ -166,13 +195,27 @@ def detection(**values: Any) -> dict[str, Any]:
 def test_while_it_is_on_the_injector_takes_its_channel_for_a_network_device() -> None:
     assert detection(enabled=True)["deviceClasses"] == [CHANNEL]
     assert detection(enabled=False)["deviceClasses"] == []
-    assert detection(enabled=True)["resourceNames"] == detection(enabled=False)["resourceNames"] != []
+    assert (
+        detection(enabled=True)["resourceNames"] == detection(enabled=False)["resourceNames"] != []
+    )
 
 
 def test_classes_that_the_injector_has_been_told_of_stay() -> None:
-    injector = {"enabled": True, "networkDetection": {"deviceClasses": ["rdma.example.com", CHANNEL]}}
+    injector = {
+        "enabled": True,
+        "networkDetection": {"deviceClasses": ["rdma.example.com", CHANNEL]},
+    }
     objects = render(
-        UMBRELLA, {"preflight-injector": injector, "preflight-computedomain": {"enabled": True, "featureGates": ON}}
+        UMBRELLA,
+        {
+            "preflight-injector": injector,
+            "preflight-computedomain": {"enabled": True, "featureGates": ON},
+        },
     )
-    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")["data"].values()
-    assert yaml.safe_load(text)["networkDetection"]["deviceClasses"] == ["rdma.example.com", CHANNEL]
+    (text,) = only([one for one in objects if "config.yaml" in one.get("data", {})], "ConfigMap")[
+        "data"
+    ].values()
+    assert yaml.safe_load(text)["networkDetection"]["deviceClasses"] == [
+        "rdma.example.com",
+        CHANNEL,
+    ]

@@ -1,4 +1,6 @@
-"""The chart of ComputeDomains on clusters of several versions: Helm asks an API server that says which one it is, and nothing is written."""
+"""The chart of ComputeDomains on clusters of several versions: Helm asks an API server that says
+which one it is, and nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from helm_python import Chart, Config, HelmError
 from preflight_testing.helm import COMPUTEDOMAIN, UMBRELLA, Object, Values, render
 
 ON = {"featureGates": {"HostManagedIMEX": True}}
-VALUES: dict[Path, Values] = {COMPUTEDOMAIN: ON, UMBRELLA: {"preflight-computedomain": {"enabled": True, **ON}}}
+VALUES: dict[Path, Values] = {
+    COMPUTEDOMAIN: ON,
+    UMBRELLA: {"preflight-computedomain": {"enabled": True, **ON}},
+}
 
 
 def lists(objects: list[Object]) -> dict[str, Any]:
@@ -29,11 +34,27 @@ def lists(objects: list[Object]) -> dict[str, Any]:
         if group:
             groups.setdefault(group, set()).add(version)
         kind = one["kind"]
-        plural = kind.lower().removesuffix("y") + ("ies" if kind.endswith("y") else "es" if kind.endswith("s") else "s")
-        scoped = kind in {"Deployment", "DaemonSet", "Role", "RoleBinding", "ServiceAccount", "Lease"}
+        plural = kind.lower().removesuffix("y") + (
+            "ies" if kind.endswith("y") else "es" if kind.endswith("s") else "s"
+        )
+        scoped = kind in {
+            "Deployment",
+            "DaemonSet",
+            "Role",
+            "RoleBinding",
+            "ServiceAccount",
+            "Lease",
+        }
         namespaced = scoped or kind in {"NetworkPolicy", "PodDisruptionBudget", "Service"}
-        resource = {"name": plural, "kind": kind, "namespaced": namespaced, "verbs": ["get", "create"]}
-        place = found.setdefault(path, {"kind": "APIResourceList", "groupVersion": one["apiVersion"], "resources": []})
+        resource = {
+            "name": plural,
+            "kind": kind,
+            "namespaced": namespaced,
+            "verbs": ["get", "create"],
+        }
+        place = found.setdefault(
+            path, {"kind": "APIResourceList", "groupVersion": one["apiVersion"], "resources": []}
+        )
         if resource not in place["resources"]:
             place["resources"].append(resource)
     found["/apis"] = {
@@ -42,8 +63,13 @@ def lists(objects: list[Object]) -> dict[str, Any]:
         "groups": [
             {
                 "name": group,
-                "versions": [{"groupVersion": f"{group}/{v}", "version": v} for v in sorted(versions)],
-                "preferredVersion": {"groupVersion": f"{group}/{min(versions)}", "version": min(versions)},
+                "versions": [
+                    {"groupVersion": f"{group}/{v}", "version": v} for v in sorted(versions)
+                ],
+                "preferredVersion": {
+                    "groupVersion": f"{group}/{min(versions)}",
+                    "version": min(versions),
+                },
             }
             for group, versions in groups.items()
         ],
@@ -66,7 +92,13 @@ def cluster(minor: int, folder: Path) -> Iterator[Path]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            gone = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            gone = {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "reason": "NotFound",
+                "code": 404,
+            }
             data = json.dumps(gone if body is None else body).encode()
             self.send_response(404 if body is None else 200)
             self.send_header("Content-Type", "application/json")

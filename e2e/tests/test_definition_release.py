@@ -1,4 +1,6 @@
-"""The definition of PreflightConfig through installs and uninstalls: Helm itself, and a real API server."""
+"""The definition of PreflightConfig through installs and uninstalls: Helm itself, and a real API
+server.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 def install(server: ApiServer, name: str, **values: Any) -> Release:
     """A release without a replica, as nothing here would start one."""
     made = Release(name, server.kubeconfig(server.home / name), name=name, chart=GANG)
-    made.install({"fullnameOverride": name, "replicas": 0, "allowSecondRelease": True, **values}, wait=False)
+    made.install(
+        {"fullnameOverride": name, "replicas": 0, "allowSecondRelease": True, **values}, wait=False
+    )
     return made
 
 
@@ -54,7 +58,9 @@ def owner(server: ApiServer) -> str | None:
     return made["metadata"]["annotations"].get("meta.helm.sh/release-name") if made else None
 
 
-def test_it_outlives_its_release_with_what_people_wrote_and_is_taken_up_again(server: ApiServer) -> None:
+def test_it_outlives_its_release_with_what_people_wrote_and_is_taken_up_again(
+    server: ApiServer,
+) -> None:
     first = install(server, "first")
     assert owner(server) == "first"
     server.served(CONFIGS)

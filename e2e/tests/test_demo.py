@@ -28,10 +28,19 @@ def state(name: str, node: str, phase: str, **checks: Any) -> dict[str, Any]:
         if found == "running":
             how = {"running": {}}
         elif found is not None:
-            how = {"terminated": {"exitCode": 0 if found["outcome"] == "passed" else 1, "message": json.dumps(found)}}
+            how = {
+                "terminated": {
+                    "exitCode": 0 if found["outcome"] == "passed" else 1,
+                    "message": json.dumps(found),
+                }
+            }
         statuses.append({"name": f"preflight-{check.replace('_', '-')}", "state": how})
     meta = {"name": name, "labels": {"app.kubernetes.io/gang-id": "gang"}}
-    return {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": phase, "initContainerStatuses": statuses}}
+    return {
+        "metadata": meta,
+        "spec": {"nodeName": node},
+        "status": {"phase": phase, "initContainerStatuses": statuses},
+    }
 
 
 PASSED = {"outcome": "passed", "code": "OK", "reason": "fast", "measured": 465.0, "expected": 466.0}
@@ -44,7 +53,10 @@ EVENT: dict[str, Any] = {
     "errorCode": ["BAD"],
     "message": "<script>alert(1)</script>",
     "entitiesImpacted": [{"entityType": "GPU_UUID", "entityValue": SICK}],
-    "metadata": {"pod": "sick", "pairs_gbps": f"{GPUS[0]}+{GPUS[1]}=370.1 {GPUS[2]}+{GPUS[1]}=117.0"},
+    "metadata": {
+        "pod": "sick",
+        "pairs_gbps": f"{GPUS[0]}+{GPUS[1]}=370.1 {GPUS[2]}+{GPUS[1]}=117.0",
+    },
 }
 OTHER = EVENT | {"metadata": {"pod": "another"}}
 
@@ -57,8 +69,12 @@ def story() -> Story:
         (102.5, state("well", "node-a", "Running", nccl_loopback=PASSED)),
         (103.0, state("sick", "node-c", "Failed", dcgm_diag=FAILED, nccl_loopback=None)),
     ]
-    logs: dict[str, list[dict[str, Any]]] = {"node-c": [{"batch": 2}, {"event": EVENT}, {"event": OTHER}]}
-    return tell(history, logs, lambda pod, container: "1G: held to at least 400 GB/s (expected 466)", [])
+    logs: dict[str, list[dict[str, Any]]] = {
+        "node-c": [{"batch": 2}, {"event": EVENT}, {"event": OTHER}]
+    }
+    return tell(
+        history, logs, lambda pod, container: "1G: held to at least 400 GB/s (expected 466)", []
+    )
 
 
 def test_a_story_has_each_checks_times_result_and_floor(story: Story) -> None:
@@ -83,7 +99,10 @@ def test_a_pod_has_the_events_that_name_it_and_no_others(story: Story) -> None:
 
 
 def test_the_end_of_a_check_is_one_line_with_its_code() -> None:
-    before, now = state("p", "n", "Pending", dcgm_diag="running"), state("p", "n", "Failed", dcgm_diag=FAILED)
+    before, now = (
+        state("p", "n", "Pending", dcgm_diag="running"),
+        state("p", "n", "Failed", dcgm_diag=FAILED),
+    )
     assert list(changes(before, now)) == ["dcgm-diag failed BAD", "held back"]
 
 
@@ -103,14 +122,22 @@ def test_the_table_names_the_gpu_by_index_and_uuid(story: Story) -> None:
 
 
 SLOW = {"outcome": "failed", "code": "LOW_BANDWIDTH", "reason": "slow-1 is slow"}
-OWN = EVENT | {"checkName": "Fabric", "errorCode": ["NODE_SLOW"], "message": "slow", "entitiesImpacted": []}
+OWN = EVENT | {
+    "checkName": "Fabric",
+    "errorCode": ["NODE_SLOW"],
+    "message": "slow",
+    "entitiesImpacted": [],
+}
 LOG = "leader: edges| percent of normal:\nleader: edges| 1 node-b 26/27\nfailed"
 
 
 @pytest.fixture
 def slow() -> Story:
     """A gang whose second node is at fault itself."""
-    history = [(1.0, state(f"slow-{i}", f"node-{n}", "Failed", nccl_allreduce=SLOW)) for i, n in enumerate("ab")]
+    history = [
+        (1.0, state(f"slow-{i}", f"node-{n}", "Failed", nccl_allreduce=SLOW))
+        for i, n in enumerate("ab")
+    ]
     events: dict[str, list[dict[str, Any]]] = {
         "node-a": [{"event": OWN | {"isFatal": False, "metadata": {"pod": "slow-0"}}}],
         "node-b": [{"event": OWN | {"metadata": {"pod": "slow-1"}}}],
@@ -166,17 +193,23 @@ def test_what_checks_say_stays_text_on_the_page(report: str) -> None:
     assert "memory &lt;b&gt;is&lt;/b&gt; bad" in report
 
 
-def test_the_page_shows_bandwidths_against_their_floor_and_the_pairs_of_a_slow_node(report: str) -> None:
+def test_the_page_shows_bandwidths_against_their_floor_and_the_pairs_of_a_slow_node(
+    report: str,
+) -> None:
     assert 'title="floor 400 GB/s"' in report
     assert "GPU 1 and 2: 117 GB/s" in report
 
 
 def test_differences_are_told_on_the_page(story: Story) -> None:
-    differs = Story(story.pods, story.seconds, as_expected=False, problems=["sick: saw this, expected that"])
+    differs = Story(
+        story.pods, story.seconds, as_expected=False, problems=["sick: saw this, expected that"]
+    )
     assert "sick: saw this, expected that" in page(differs, load(SCENARIO)[0], 1.0)
 
 
 def test_the_demo_expects_something_of_every_check_of_every_pod() -> None:
     [scenario] = load(SCENARIO)
     checks = [check["name"] for check in scenario.values["checks"]]
-    assert all([c.check for c in pod.checks] == checks for step in scenario.steps for pod in step.pods)
+    assert all(
+        [c.check for c in pod.checks] == checks for step in scenario.steps for pod in step.pods
+    )

@@ -35,7 +35,9 @@ def configuration(door: Door) -> Iterator[str]:
 def test_the_certs_account_sets_the_ca_bundle(door: Door, configuration: str) -> None:
     entries = len(only(render(UMBRELLA, door.values), "MutatingWebhookConfiguration")["webhooks"])
     bundle = base64.b64encode(door.server.ca.read_bytes()).decode()
-    patch = [op for n in range(entries) for op in add(f"/webhooks/{n}/clientConfig/caBundle", bundle)]
+    patch = [
+        op for n in range(entries) for op in add(f"/webhooks/{n}/clientConfig/caBundle", bundle)
+    ]
     assert door.patch(configuration, patch, user=CERTS) == ""
     assert door.patch(configuration, remove("/webhooks/0/clientConfig/caBundle"), user=CERTS) == ""
 
@@ -68,7 +70,9 @@ OF_THE_CONFIGURATION = {
 
 
 @pytest.mark.parametrize("part", OF_THE_CONFIGURATION)
-def test_the_certs_account_changes_nothing_else_of_the_webhook(door: Door, configuration: str, part: str) -> None:
+def test_the_certs_account_changes_nothing_else_of_the_webhook(
+    door: Door, configuration: str, part: str
+) -> None:
     said = door.patch(configuration, OF_THE_CONFIGURATION[part], user=CERTS)
     assert part in said.partition("but this request changes ")[2].partition(";")[0].split(", ")
     assert door.patch(configuration, OF_THE_CONFIGURATION[part], user="", dry_run=True) == ""
@@ -76,10 +80,13 @@ def test_the_certs_account_changes_nothing_else_of_the_webhook(door: Door, confi
 
 def test_every_field_that_a_webhook_has_is_held(api_server: Callable[[str], ApiServer]) -> None:
     """A field that Kubernetes adds one day fails here first."""
-    schema = api_server("1.36").call("GET", "/openapi/v3/apis/admissionregistration.k8s.io/v1")["components"]["schemas"]
+    schema = api_server("1.36").call("GET", "/openapi/v3/apis/admissionregistration.k8s.io/v1")[
+        "components"
+    ]["schemas"]
     fields = {*schema["io.k8s.api.admissionregistration.v1.MutatingWebhook"]["properties"]}
     fields |= {
-        f"clientConfig.{f}" for f in schema["io.k8s.api.admissionregistration.v1.WebhookClientConfig"]["properties"]
+        f"clientConfig.{f}"
+        for f in schema["io.k8s.api.admissionregistration.v1.WebhookClientConfig"]["properties"]
     }
     assert fields - {"name", "clientConfig", "clientConfig.caBundle"} <= OF_THE_CONFIGURATION.keys()
 
@@ -99,7 +106,10 @@ def test_the_certs_account_makes_its_one_secret(door: Door) -> None:
         {"metadata": {"name": "other"}, "type": "kubernetes.io/tls", "data": PAIR},
         {"metadata": {"name": f"{INJECTOR}-tls"}},
         {
-            "metadata": {"name": f"{INJECTOR}-tls", "annotations": {"kubernetes.io/service-account.name": "default"}},
+            "metadata": {
+                "name": f"{INJECTOR}-tls",
+                "annotations": {"kubernetes.io/service-account.name": "default"},
+            },
             "type": "kubernetes.io/service-account-token",
         },
     ],

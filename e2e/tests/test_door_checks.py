@@ -1,4 +1,6 @@
-"""Whoever would look into a check, or take its way to the platform connector, before a real API server."""
+"""Whoever would look into a check, or take its way to the platform connector, before a real API
+server.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def pod(labels: Object | None = None, annotations: Object | None = None, **spec:
 def test_nobody_enters_a_check(door: Door, verb: str, namespace: str) -> None:
     path = door.stored(namespace)
     said = door.enter(path, verb, container="preflight-dcgm-diag")
-    assert f"Pod {namespace}/{path.rpartition('/')[2]}: container preflight-dcgm-diag is a preflight check" in said
+    assert (
+        f"Pod {namespace}/{path.rpartition('/')[2]}: container preflight-dcgm-diag is a preflight check"
+        in said
+    )
     assert "kubectl logs" in said
 
 
@@ -39,7 +44,9 @@ def test_everybody_enters_his_own_containers(door: Door, verb: str) -> None:
         assert POLICY not in door.enter(door.stored(), verb, **query)
 
 
-def test_a_strangers_container_is_entered_under_any_name_where_nothing_is_reserved(door: Door) -> None:
+def test_a_strangers_container_is_entered_under_any_name_where_nothing_is_reserved(
+    door: Door,
+) -> None:
     path = door.stored(WEB, pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
     assert POLICY not in door.enter(path, container="preflight-x")
 
@@ -58,15 +65,24 @@ def test_ports_are_forwarded(door: Door) -> None:
 )
 def test_an_ephemeral_container_looks_into_no_check(door: Door, container: Object) -> None:
     said = door.debug(door.stored(), container)
-    assert "ephemeral container debug can neither mount a volume preflight-* nor target a preflight check" in said
+    assert (
+        "ephemeral container debug can neither mount a volume preflight-* nor target a preflight check"
+        in said
+    )
 
 
 @pytest.mark.parametrize(
     "container",
-    [{"volumeMounts": [{"name": "data", "mountPath": "/data"}]}, {"targetContainerName": "train"}, {}],
+    [
+        {"volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+        {"targetContainerName": "train"},
+        {},
+    ],
     ids=["mount", "target", "neither"],
 )
-def test_a_tenant_debugs_what_is_his_when_the_checks_have_passed(door: Door, container: Object) -> None:
+def test_a_tenant_debugs_what_is_his_when_the_checks_have_passed(
+    door: Door, container: Object
+) -> None:
     path = door.stored()
     said = door.debug(path, container)
     assert "ephemeral container debug would share the network of preflight-dcgm-diag" in said
@@ -97,7 +113,14 @@ SHARING = [{"shareProcessNamespace": True}, {"hostPID": True}]
 
 def ended(status: int, name: str = "preflight-dcgm-diag") -> Object:
     state = {"terminated": {"exitCode": status, "reason": "Completed"}}
-    one = {"name": name, "state": state, "image": "x", "imageID": "x", "ready": True, "restartCount": 0}
+    one = {
+        "name": name,
+        "state": state,
+        "image": "x",
+        "imageID": "x",
+        "ready": True,
+        "restartCount": 0,
+    }
     return {"status": {"initContainerStatuses": [one]}}
 
 
@@ -115,7 +138,9 @@ def test_no_ephemeral_container_comes_into_shared_processes_before_the_checks_ha
 
 
 @pytest.mark.parametrize("sharing", SHARING, ids=["shareProcessNamespace", "hostPID"])
-def test_shared_processes_can_be_debugged_when_the_checks_have_passed(door: Door, sharing: Object) -> None:
+def test_shared_processes_can_be_debugged_when_the_checks_have_passed(
+    door: Door, sharing: Object
+) -> None:
     path = door.stored(TRAINING, checked_pod(**sharing))
     assert door.patch(f"{path}/status", ended(0), user="system:node:one") == ""
     assert door.debug(path, {}) == ""
@@ -123,12 +148,17 @@ def test_shared_processes_can_be_debugged_when_the_checks_have_passed(door: Door
 
 def ordered(*names: str, **spec: Any) -> Object:
     """A pod whose init containers run in this order; `side` is a sidecar."""
-    made = [{"name": n, "image": "x"} | ({"restartPolicy": "Always"} if n == "side" else {}) for n in names]
+    made = [
+        {"name": n, "image": "x"} | ({"restartPolicy": "Always"} if n == "side" else {})
+        for n in names
+    ]
     return checked_pod(initContainers=made, **spec)
 
 
 @pytest.mark.parametrize("sharing", SHARING, ids=["shareProcessNamespace", "hostPID"])
-def test_no_sidecar_runs_beside_a_check_whose_processes_it_would_see(door: Door, sharing: Object) -> None:
+def test_no_sidecar_runs_beside_a_check_whose_processes_it_would_see(
+    door: Door, sharing: Object
+) -> None:
     said = door.create(TRAINING, ordered("fetch", "side", "preflight-dcgm-diag", **sharing))
     assert "a sidecar that starts before a preflight check would see the check" in said
     assert door.create(TRAINING, ordered("fetch", "preflight-dcgm-diag", "side", **sharing)) == ""
@@ -192,7 +222,9 @@ def test_a_path_with_steps_back_is_refused_by_kubernetes_or_by_us(door: Door) ->
 
 
 @pytest.mark.parametrize("namespace", [WEB, OFF, SYSTEM, "preflight"])
-def test_operators_mount_what_they_need_in_namespaces_that_are_not_checked(door: Door, namespace: str) -> None:
+def test_operators_mount_what_they_need_in_namespaces_that_are_not_checked(
+    door: Door, namespace: str
+) -> None:
     for path in ("/", "/var/run/nvsentinel"):
         assert door.create(namespace, mounting(path)) == ""
 
@@ -224,5 +256,7 @@ def test_a_pod_with_more_volumes_than_are_looked_through_is_refused_where_pods_a
 def test_a_thousand_long_paths_are_judged_in_time(door: Door) -> None:
     path = "/data" + "/./" * 1_300
     begun = time.monotonic()
-    door.create(TRAINING, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": path}} for n in range(600)]))
+    door.create(
+        TRAINING, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": path}} for n in range(600)])
+    )
     assert time.monotonic() - begun < 8

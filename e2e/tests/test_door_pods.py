@@ -1,4 +1,6 @@
-"""What a real API server lets people make and change of checked pods: both charts, and the injector's alone."""
+"""What a real API server lets people make and change of checked pods: both charts, and the
+injector's alone.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def pod(labels: Object | None = None, annotations: Object | None = None, **spec:
     ],
     ids=["checked", "gang label", "gang annotation", "another annotation"],
 )
-def test_no_pod_looks_stamped_where_the_injector_is_not_at_work(door: Door, namespace: str, forged: Object) -> None:
+def test_no_pod_looks_stamped_where_the_injector_is_not_at_work(
+    door: Door, namespace: str, forged: Object
+) -> None:
     said = door.create(namespace, forged)
     assert f"Pod {namespace}/plain carries labels or annotations under {OURS}" in said
     assert "leave them out" in said
@@ -49,7 +53,12 @@ def test_what_the_webhook_writes_passes_where_it_is_at_work(door: Door, namespac
 
 @pytest.mark.parametrize("namespace", [WEB, OFF, TRAINING, SYSTEM])
 def test_an_ordinary_pod_passes_everywhere(door: Door, namespace: str) -> None:
-    assert door.create(namespace, pod(labels={"app": "x"}, annotations={"nvsentinel.nvidia.com/x": "y"})) == ""
+    assert (
+        door.create(
+            namespace, pod(labels={"app": "x"}, annotations={"nvsentinel.nvidia.com/x": "y"})
+        )
+        == ""
+    )
 
 
 def test_a_namespace_that_is_switched_off_lets_nobody_make_a_member_later(door: Door) -> None:
@@ -57,11 +66,15 @@ def test_a_namespace_that_is_switched_off_lets_nobody_make_a_member_later(door: 
     assert "label " + GANG in door.patch(path, add("/metadata/labels", {GANG: "x"}))
 
 
-def test_a_pod_with_twenty_thousand_annotations_costs_nothing_and_hides_no_stamp(door: Door) -> None:
+def test_a_pod_with_twenty_thousand_annotations_costs_nothing_and_hides_no_stamp(
+    door: Door,
+) -> None:
     many = {f"a{number}": "" for number in range(20_000)}
     begun = time.monotonic()
     assert door.create(WEB, pod(annotations=many)) == ""
-    assert CHECKED.partition("/")[0] in door.create(WEB, pod(annotations=many, labels={CHECKED: "true"}))
+    assert CHECKED.partition("/")[0] in door.create(
+        WEB, pod(annotations=many, labels={CHECKED: "true"})
+    )
     assert CHECKED.partition("/")[0] in door.create(WEB, pod(annotations={**many, ROSTER: "{}"}))
     assert time.monotonic() - begun < 10  # a walk over one of them takes as long on an idle machine
 
@@ -77,7 +90,10 @@ CHANGES = {
     "the gang label": (add(label(GANG), "x"), "label " + GANG),
     "the checked label away": (remove(label(CHECKED)), "label " + CHECKED),
     "all labels": (remove("/metadata/labels"), "label " + GANG),
-    "a check's image": (add("/spec/initContainers/1/image", "evil:1"), "preflight-dcgm-diag evil:1"),
+    "a check's image": (
+        add("/spec/initContainers/1/image", "evil:1"),
+        "preflight-dcgm-diag evil:1",
+    ),
 }
 
 
@@ -112,7 +128,9 @@ def test_a_pod_without_our_labels_is_nobodys_business(door: Door) -> None:
     assert door.patch(path, add("/spec/initContainers/0/image", "other:1")) == ""
 
 
-def test_the_controller_writes_answers_and_is_refused_by_no_policy_of_the_injector(door: Door) -> None:
+def test_the_controller_writes_answers_and_is_refused_by_no_policy_of_the_injector(
+    door: Door,
+) -> None:
     path = door.stored()
     assert door.patch(path, add(annotation(ROSTER), "{}"), user=CONTROLLER) == ""
     assert door.patch(path, add(annotation(OURS + "node-topology"), "{}"), user=CONTROLLER) == ""
@@ -122,7 +140,9 @@ def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(door: Door) ->
     stamped = checked_pod()
     stamped["metadata"]["annotations"] |= {f"a{number}": "" for number in range(20_000)}
     path = door.stored(TRAINING, stamped)
-    assert "has more than 1,000 labels, annotations" in door.patch(path, add(annotation(ROSTER), "{}"))
+    assert "has more than 1,000 labels, annotations" in door.patch(
+        path, add(annotation(ROSTER), "{}")
+    )
     assert door.patch(path, add("/spec/containers/0/image", "train:2")) == ""
     assert door.patch(path, add("/metadata/finalizers", ["example.com/hold"])) == ""
     assert door.patch(path, remove("/metadata/finalizers")) == ""
@@ -131,8 +151,16 @@ def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(door: Door) ->
 @pytest.mark.parametrize(
     ("who", "path", "body"),
     [
-        ("system:serviceaccount:kube-system:generic-garbage-collector", "", {"metadata": {"ownerReferences": []}}),
-        ("system:kube-scheduler", "/status", {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}),
+        (
+            "system:serviceaccount:kube-system:generic-garbage-collector",
+            "",
+            {"metadata": {"ownerReferences": []}},
+        ),
+        (
+            "system:kube-scheduler",
+            "/status",
+            {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}},
+        ),
         ("system:node:one", "/status", {"status": {"phase": "Running"}}),
         (
             "system:serviceaccount:kube-system:job-controller",
@@ -142,7 +170,9 @@ def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(door: Door) ->
     ],
     ids=["garbage collector", "scheduler", "kubelet", "job controller"],
 )
-def test_the_clusters_own_controllers_go_about_their_work(door: Door, who: str, path: str, body: Object) -> None:
+def test_the_clusters_own_controllers_go_about_their_work(
+    door: Door, who: str, path: str, body: Object
+) -> None:
     assert door.patch(door.stored() + path, body, user=who) == ""
 
 
@@ -155,6 +185,10 @@ def test_a_checked_pod_is_bound_evicted_and_deleted(door: Door) -> None:
         "target": {"name": "one"},
     }
     assert door.ask("POST", f"{path}/binding", node, user="system:kube-scheduler") == ""
-    evicted = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": path.rpartition("/")[2]}}
+    evicted = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": path.rpartition("/")[2]},
+    }
     assert door.ask("POST", f"{path}/eviction", evicted) == ""
     assert door.ask("DELETE", door.stored()) == ""

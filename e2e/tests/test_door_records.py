@@ -1,4 +1,6 @@
-"""What a real API server lets people make and change of gangs' records: both charts, and the gang controller's alone."""
+"""What a real API server lets people make and change of gangs' records: both charts, and the gang
+controller's alone.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_a_configmap_without_the_label_is_nobodys_business(records: Door) -> Non
 
 @pytest.fixture
 def kept(records: Door) -> Iterator[str]:
-    """The path of what the controller has written about a gang, where preflight is switched off by now."""
+    """The path of what the controller has written about a gang, where preflight is switched off by
+    now.
+    """
     assert records.configmap(OFF, record(), user=CONTROLLER) == ""
     path = f"/api/v1/namespaces/{OFF}/configmaps/preflight-job"
     yield path
@@ -72,7 +76,12 @@ def test_a_tenant_makes_no_record_of_a_configmap_of_his(records: Door) -> None:
 
 def test_a_record_can_be_annotated_and_goes_with_its_gang(records: Door, kept: str) -> None:
     assert records.patch(kept, {"metadata": {"annotations": {"seen": "yes"}}}) == ""
-    assert records.patch(kept, {"metadata": {"ownerReferences": []}}, user="system:kube-controller-manager") == ""
+    assert (
+        records.patch(
+            kept, {"metadata": {"ownerReferences": []}}, user="system:kube-controller-manager"
+        )
+        == ""
+    )
     assert records.ask("DELETE", kept) == ""
 
 
@@ -83,5 +92,11 @@ def test_the_controller_keeps_a_record(records: Door, kept: str) -> None:
 def test_the_controllers_chart_alone_refuses_nothing_of_pods_to_anybody_else(
     api_server: Callable[[str], ApiServer],
 ) -> None:
-    kinds = [o["metadata"]["name"] for o in render(UMBRELLA, {GANG_CHART: {"enabled": True}}) if o["kind"] == POLICY]
-    assert sorted(kinds) == [f"{GANG_CHART}-{name}" for name in ("controller-configmaps", "controller-pods", "records")]
+    kinds = [
+        o["metadata"]["name"]
+        for o in render(UMBRELLA, {GANG_CHART: {"enabled": True}})
+        if o["kind"] == POLICY
+    ]
+    assert sorted(kinds) == [
+        f"{GANG_CHART}-{name}" for name in ("controller-configmaps", "controller-pods", "records")
+    ]

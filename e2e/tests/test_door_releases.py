@@ -19,7 +19,9 @@ POLICY = "ValidatingAdmissionPolicy"
 
 
 @pytest.fixture
-def first(api_server: Callable[[str], ApiServer], tmp_path: Path) -> Iterator[Callable[..., Release]]:
+def first(
+    api_server: Callable[[str], ApiServer], tmp_path: Path
+) -> Iterator[Callable[..., Release]]:
     """Releases on one cluster, by name and namespace; all are gone in the end."""
     made = []
     kubeconfig = api_server("1.36").kubeconfig(tmp_path / "kubeconfig")
@@ -34,13 +36,16 @@ def first(api_server: Callable[[str], ApiServer], tmp_path: Path) -> Iterator[Ca
 
 
 @pytest.mark.parametrize("chart", [INJECTOR, GANG_CHART])
-def test_a_second_release_is_refused_with_a_sentence(first: Callable[..., Release], chart: str) -> None:
+def test_a_second_release_is_refused_with_a_sentence(
+    first: Callable[..., Release], chart: str
+) -> None:
     own = {"crd": {"install": False}} if chart == GANG_CHART else {}
     first("one", "here").install({chart: {"enabled": True, **own}}, wait=False)
     second = first("two", "there")
     values = {"enabled": True, "fullnameOverride": "another", **own}
     with pytest.raises(
-        ChartError, match=f"release one in namespace here has installed {chart} in this cluster already"
+        ChartError,
+        match=f"release one in namespace here has installed {chart} in this cluster already",
     ):
         second.install({chart: values}, wait=False)
     with pytest.raises(ChartError, match="uninstall it first"):
@@ -49,14 +54,18 @@ def test_a_second_release_is_refused_with_a_sentence(first: Callable[..., Releas
 
 
 @pytest.mark.parametrize("chart", [INJECTOR, GANG_CHART])
-def test_a_release_is_upgraded_to_another_name_of_its_objects(first: Callable[..., Release], chart: str) -> None:
+def test_a_release_is_upgraded_to_another_name_of_its_objects(
+    first: Callable[..., Release], chart: str
+) -> None:
     release = first("one", "here")
     release.install({chart: {"enabled": True}}, wait=False)
     release.upgrade({chart: {"enabled": True}}, wait=False)
     release.upgrade({chart: {"enabled": True, "fullnameOverride": "another"}}, wait=False)
 
 
-def test_a_controller_whose_answers_the_injector_would_refuse_is_not_installed(first: Callable[..., Release]) -> None:
+def test_a_controller_whose_answers_the_injector_would_refuse_is_not_installed(
+    first: Callable[..., Release],
+) -> None:
     first("one", "here").install({INJECTOR: {"enabled": True}}, wait=False)
     with pytest.raises(
         ChartError,
@@ -65,10 +74,16 @@ def test_a_controller_whose_answers_the_injector_would_refuse_is_not_installed(f
         first("two", "there").install({GANG_CHART: {"enabled": True}}, wait=False)
 
 
-def test_an_injector_that_would_refuse_the_controllers_answers_is_not_installed(first: Callable[..., Release]) -> None:
+def test_an_injector_that_would_refuse_the_controllers_answers_is_not_installed(
+    first: Callable[..., Release],
+) -> None:
     first("one", "here").install({GANG_CHART: {"enabled": True}}, wait=False)
     injector = first("two", "there")
     account = "system:serviceaccount:here:preflight-gang"
-    with pytest.raises(ChartError, match=f"set preflight-injector's protection.controller to {account}"):
+    with pytest.raises(
+        ChartError, match=f"set preflight-injector's protection.controller to {account}"
+    ):
         injector.install({INJECTOR: {"enabled": True}}, wait=False)
-    injector.install({INJECTOR: {"enabled": True, "protection": {"controller": account}}}, wait=False)
+    injector.install(
+        {INJECTOR: {"enabled": True, "protection": {"controller": account}}}, wait=False
+    )

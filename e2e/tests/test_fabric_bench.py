@@ -11,7 +11,11 @@ def verdict(**changed: Any) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "members": 8,
         "start_up": {"without_torchrun_s": 0.6, "parent_mb": 31.0},
-        "slow": {"median_named": 12.0, "median_seconds": 75.0, "runs": [{"blamed": [3], "parent_mb": 33.0}]},
+        "slow": {
+            "median_named": 12.0,
+            "median_seconds": 75.0,
+            "runs": [{"blamed": [3], "parent_mb": 33.0}],
+        },
         "hang": {"median_seconds": 44.0, "runs": [{"blamed": [3], "parent_mb": 33.0}]},
     }
     return {**figures, **changed}
@@ -30,7 +34,12 @@ def test_time_truth_start_up_and_memory_have_bars_of_their_own() -> None:
     assert missed(verdict(slow={"median_named": 60.0, "median_seconds": 75.0, "runs": runs})) == 1
     assert missed(verdict(slow={"median_named": 12.0, "median_seconds": 120.0, "runs": runs})) == 1
     assert missed(verdict(hang={"median_seconds": 120.0, "runs": runs})) == 1
-    assert missed(verdict(hang={"median_seconds": 44.0, "runs": [{"blamed": [3, 4], "parent_mb": 33.0}]})) == 1
+    assert (
+        missed(
+            verdict(hang={"median_seconds": 44.0, "runs": [{"blamed": [3, 4], "parent_mb": 33.0}]})
+        )
+        == 1
+    )
     assert missed(verdict(start_up={"without_torchrun_s": 1.2, "parent_mb": 31.0})) == 1
     assert missed(verdict(start_up={"without_torchrun_s": 0.6, "parent_mb": 61.0})) == 1
 
@@ -48,16 +57,23 @@ def clean(**changed: Any) -> dict[str, Any]:
 def test_clean_gangs_hold_where_nobody_is_blamed_and_all_could_judge() -> None:
     assert all(bar.holds for bar in clean_bars(clean()))
     assert not all(bar.holds for bar in clean_bars(clean(fatal_events=1)))
-    assert not all(bar.holds for bar in clean_bars(clean(outcomes={"inconclusive INTERNAL_ERROR": 1})))
+    assert not all(
+        bar.holds for bar in clean_bars(clean(outcomes={"inconclusive INTERNAL_ERROR": 1}))
+    )
 
 
 def scale(**changed: Any) -> dict[str, Any]:
     leader = {"lost": 0, "memory_mb": 64.0, **changed}
-    crowd = {"ended": changed.get("ended", {"LOW_BANDWIDTH": 4096}), "blamed": changed.get("blamed", [1365])}
+    crowd = {
+        "ended": changed.get("ended", {"LOW_BANDWIDTH": 4096}),
+        "blamed": changed.get("blamed", [1365]),
+    }
     return {"members": 4096, "sick": 1365, "leader": leader, "crowd": crowd}
 
 
-def test_thousands_of_members_hold_where_none_is_lost_all_end_alike_and_the_culprit_alone_is_blamed() -> None:
+def test_thousands_of_members_hold_where_none_is_lost_all_end_alike_and_the_culprit_alone_is_blamed() -> (
+    None
+):
     assert all(bar.holds for bar in scale_bars(scale()))
     for changed in (
         {"lost": 1},

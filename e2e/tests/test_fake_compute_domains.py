@@ -44,15 +44,24 @@ class Api:
             if path.endswith("/status"):
                 found["status"] = body["status"]
             else:
-                assert body["metadata"].pop("resourceVersion") == found["metadata"]["resourceVersion"]
+                assert (
+                    body["metadata"].pop("resourceVersion") == found["metadata"]["resourceVersion"]
+                )
                 found["metadata"] |= body["metadata"]
-                if found["metadata"].get("deletionTimestamp") and not found["metadata"]["finalizers"]:
+                if (
+                    found["metadata"].get("deletionTimestamp")
+                    and not found["metadata"]["finalizers"]
+                ):
                     del self.objects[path]
         return {}
 
     def found(self, path: str) -> Json | None:
         if path == DOMAINS:
-            return {"items": copy.deepcopy([one for name, one in self.objects.items() if "/computedomains/" in name])}
+            return {
+                "items": copy.deepcopy(
+                    [one for name, one in self.objects.items() if "/computedomains/" in name]
+                )
+            }
         return copy.deepcopy(self.objects.get(path))
 
 
@@ -60,14 +69,19 @@ class Api:
 def api() -> Api:
     made = Api()
     meta = {"name": "t-0-cd", "namespace": "ml", "uid": "u-1", "resourceVersion": "1"}
-    made.objects[ONE] = {"metadata": meta, "spec": {"channel": {"resourceClaimTemplate": {"name": "t-0-claim"}}}}
+    made.objects[ONE] = {
+        "metadata": meta,
+        "spec": {"channel": {"resourceClaimTemplate": {"name": "t-0-claim"}}},
+    }
     return made
 
 
 @pytest.fixture
 def controller(api: Api, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(ROOT / "e2e/fakes/node")
-    return importlib.import_module("compute_domains").Controller(api.call, api.found, lambda **said: None)
+    return importlib.import_module("compute_domains").Controller(
+        api.call, api.found, lambda **said: None
+    )
 
 
 def test_a_domain_gets_a_finalizer_and_a_template_that_names_it_and_then_nothing_more(
@@ -105,7 +119,9 @@ def test_a_domain_that_ends_takes_its_template_along(api: Api, controller: Any) 
     assert api.objects == {}
 
 
-def test_a_template_of_somebody_else_is_left_alone_and_its_domain_is_not_ready(api: Api, controller: Any) -> None:
+def test_a_template_of_somebody_else_is_left_alone_and_its_domain_is_not_ready(
+    api: Api, controller: Any
+) -> None:
     theirs = {"metadata": {"name": "t-0-claim"}, "spec": {}}
     api.objects[TEMPLATE] = copy.deepcopy(theirs)
     controller.turn()

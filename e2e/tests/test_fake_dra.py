@@ -1,4 +1,6 @@
-"""The fake DRA drivers, asked by a client that plays the kubelet, over an API server that is a dictionary."""
+"""The fake DRA drivers, asked by a client that plays the kubelet, over an API server that is a
+dictionary.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ class Api:
         if method != "GET":
             assert body is not None
             if method == "PUT":
-                assert body["metadata"]["resourceVersion"] == self.objects[path]["metadata"]["resourceVersion"]
+                assert (
+                    body["metadata"]["resourceVersion"]
+                    == self.objects[path]["metadata"]["resourceVersion"]
+                )
             self.version += 1
             self.objects[path] = copy.deepcopy(body)
             self.objects[path]["metadata"]["resourceVersion"] = str(self.version)
@@ -65,18 +70,37 @@ class Api:
         return self.call("GET", path) if path in self.objects else None
 
     def allocate(
-        self, name: str, *devices: str, driver: str = GPU, admin: bool = False, uid: str = "", domain: str = ""
+        self,
+        name: str,
+        *devices: str,
+        driver: str = GPU,
+        admin: bool = False,
+        uid: str = "",
+        domain: str = "",
     ) -> Any:
-        """A claim as the scheduler leaves it: what a kubelet names of it. ``domain``: what it has the driver know."""
+        """A claim as the scheduler leaves it: what a kubelet names of it. ``domain``: what it has
+        the driver know.
+        """
         results = [
-            {"request": "r", "driver": driver, "pool": "node-a", "device": device, "adminAccess": admin}
+            {
+                "request": "r",
+                "driver": driver,
+                "pool": "node-a",
+                "device": device,
+                "adminAccess": admin,
+            }
             for device in devices
         ]
         uid = uid or f"uid-{name}"
-        told = {"source": "FromClaim", "opaque": {"driver": driver, "parameters": {"domainID": domain}}}
+        told = {
+            "source": "FromClaim",
+            "opaque": {"driver": driver, "parameters": {"domainID": domain}},
+        }
         self.objects[f"/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/{name}"] = {
             "metadata": {"uid": uid},
-            "status": {"allocation": {"devices": {"results": results, "config": [told] if domain else []}}},
+            "status": {
+                "allocation": {"devices": {"results": results, "config": [told] if domain else []}}
+            },
         }
         return SimpleNamespace(namespace="ml", uid=uid, name=name)
 
@@ -94,7 +118,11 @@ class Bench:
         )
         self.cdi, self.registry = folder / "cdi", folder / "registry"
         self.registry.mkdir()
-        for name, place in (("PLUGINS", folder / "plugins"), ("REGISTRY", self.registry), ("CDI", self.cdi)):
+        for name, place in (
+            ("PLUGINS", folder / "plugins"),
+            ("REGISTRY", self.registry),
+            ("CDI", self.cdi),
+        ):
             monkeypatch.setattr(self.module, name, place)
         self.api = Api()
         self.said: list[dict[str, Any]] = []
@@ -105,7 +133,9 @@ class Bench:
         self.node.facts = node_json("node-a", {"dra": dra})
 
     def drivers(self) -> dict[str, Any]:
-        made = self.module.drivers(self.node, lambda **said: self.said.append(said), self.api.call, self.api.found)
+        made = self.module.drivers(
+            self.node, lambda **said: self.said.append(said), self.api.call, self.api.found
+        )
         return {driver.name: driver for driver in made}
 
     @asynccontextmanager
@@ -119,8 +149,12 @@ class Bench:
                 await asyncio.sleep(0.01)
             async with grpc.aio.insecure_channel(f"unix://{socket}") as channel:
                 registrar = self.registration_grpc.RegistrationStub(channel)
-                info = await registrar.GetInfo(self.registration.InfoRequest(), wait_for_ready=True, timeout=10)
-                await registrar.NotifyRegistrationStatus(self.registration.RegistrationStatus(plugin_registered=True))
+                info = await registrar.GetInfo(
+                    self.registration.InfoRequest(), wait_for_ready=True, timeout=10
+                )
+                await registrar.NotifyRegistrationStatus(
+                    self.registration.RegistrationStatus(plugin_registered=True)
+                )
             async with grpc.aio.insecure_channel(f"unix://{info.endpoint}") as channel:
                 yield Kubelet(self.pb, channel, version, info)
         finally:
@@ -195,7 +229,10 @@ def test_the_slice_of_the_node_follows_its_facts(bench: Bench) -> None:
         assert bench.api.version == before, "written again although nothing changed"
         bench.facts(gpus=[7])
         await driver.publish()
-        assert (published(bench), bench.api.objects[SLICE]["spec"]["pool"]["generation"]) == (["gpu-7"], 2)
+        assert (published(bench), bench.api.objects[SLICE]["spec"]["pool"]["generation"]) == (
+            ["gpu-7"],
+            2,
+        )
         bench.facts()
         await driver.publish()
         assert SLICE not in bench.api.objects
@@ -211,9 +248,14 @@ def test_what_the_scheduler_allocated_is_what_a_container_gets(bench: Bench, ver
         async with bench.kubelet(version) as kubelet:
             answer = await kubelet.prepare(claim)
             assert answer.error == ""
-            assert [(d.pool_name, d.device_name) for d in answer.devices] == [("node-a", "gpu-6"), ("node-a", "gpu-7")]
+            assert [(d.pool_name, d.device_name) for d in answer.devices] == [
+                ("node-a", "gpu-6"),
+                ("node-a", "gpu-7"),
+            ]
             given = bench.prepared_for(claim)
-            assert [f"{GPU}/claim={one['name']}" for one in given] == [d.cdi_device_ids[0] for d in answer.devices]
+            assert [f"{GPU}/claim={one['name']}" for one in given] == [
+                d.cdi_device_ids[0] for d in answer.devices
+            ]
             env = [variable for one in given for variable in one["containerEdits"]["env"]]
             assert env == [f"FAKE_GPU_6={MINE[6]}", f"FAKE_GPU_7={MINE[7]}"]
             assert await kubelet.prepare(claim) == answer, "a second pod, or a second try"
@@ -237,7 +279,10 @@ def test_a_claim_that_is_given_back_can_be_another_s(bench: Bench) -> None:
 
 
 def test_administrative_access_takes_a_device_from_nobody(bench: Bench) -> None:
-    looks, owns = bench.api.allocate("looks", "gpu-6", admin=True), bench.api.allocate("owns", "gpu-6")
+    looks, owns = (
+        bench.api.allocate("looks", "gpu-6", admin=True),
+        bench.api.allocate("owns", "gpu-6"),
+    )
 
     async def story() -> None:
         async with bench.kubelet() as kubelet:
@@ -276,8 +321,12 @@ def test_a_claim_of_the_same_name_made_anew_is_not_prepared(bench: Bench) -> Non
 
 def test_each_driver_prepares_only_its_own_devices(bench: Bench) -> None:
     claim = bench.api.allocate("both", "nic-0", driver=NIC)
-    results = bench.api.objects["/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/both"]["status"]["allocation"]
-    results["devices"]["results"].append({"request": "g", "driver": GPU, "pool": "node-a", "device": "gpu-7"})
+    results = bench.api.objects["/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/both"][
+        "status"
+    ]["allocation"]
+    results["devices"]["results"].append(
+        {"request": "g", "driver": GPU, "pool": "node-a", "device": "gpu-7"}
+    )
 
     async def story() -> None:
         async with bench.kubelet(driver=NIC) as kubelet:

@@ -1,4 +1,6 @@
-"""The link of a fake node without a network of its own: what its processes send is paced, whoever opens the sockets."""
+"""The link of a fake node without a network of its own: what its processes send is paced, whoever
+opens the sockets.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,15 @@ def test_each_socket_of_the_nodes_processes_is_paced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("facts", [{}, {"network": {}}])
-def test_a_node_of_which_no_link_is_told_is_not_paced(tmp_path: Path, facts: dict[str, Any]) -> None:
+def test_a_node_of_which_no_link_is_told_is_not_paced(
+    tmp_path: Path, facts: dict[str, Any]
+) -> None:
     assert seen(tmp_path, facts, UNPACED) == [UNPACED] * 2
 
 
 def test_a_program_elsewhere_is_not_paced() -> None:
     argv = [sys.executable, "-W", "ignore", "-c", WATCHED, str(UNPACED)]
-    done = subprocess.run(argv, env={"PYTHONPATH": str(NET)}, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        argv, env={"PYTHONPATH": str(NET)}, check=True, capture_output=True, text=True
+    )
     assert done.stdout.split() == [str(UNPACED)] * 2

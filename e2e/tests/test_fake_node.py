@@ -1,4 +1,6 @@
-"""The fake GPU node in its two lives: behind a kubelet, and as a plain process that is told its facts on standard input."""
+"""The fake GPU node in its two lives: behind a kubelet, and as a plain process that is told its
+facts on standard input.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,16 @@ def start(stubs: Path) -> Iterator[Start]:
 
     def start(argv: list[str], **environ: str) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(stubs), str(FOLDER)])
-        env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "NODE_NAME": "node-a"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NODE_NAME": "node-a",
+        }
         env |= {"HOST_IP": "127.0.0.1", **environ}
-        process = subprocess.Popen(argv, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            argv, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         running.append(process)
         return process
 
@@ -67,9 +76,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_a_plain_process_takes_its_facts_from_standard_input_and_ends_with_it(start: Start, tmp_path: Path) -> None:
+def test_a_plain_process_takes_its_facts_from_standard_input_and_ends_with_it(
+    start: Start, tmp_path: Path
+) -> None:
     port, sock = free_port(), tmp_path / "s"
-    where = {"FAKE_NODE_LOCAL": str(tmp_path), "FAKE_NODE_SOCKET": str(sock), "FAKE_NODE_ENGINE_PORT": str(port)}
+    where = {
+        "FAKE_NODE_LOCAL": str(tmp_path),
+        "FAKE_NODE_SOCKET": str(sock),
+        "FAKE_NODE_ENGINE_PORT": str(port),
+    }
     process = start([sys.executable, str(FOLDER / "fake_node.py")], FAKE_NODE_STDIN="1", **where)
     assert process.stdin
     process.stdin.write(json.dumps(node_json("node-a", {})) + "\n")
@@ -80,7 +95,9 @@ def test_a_plain_process_takes_its_facts_from_standard_input_and_ends_with_it(st
     with socket.create_connection(("127.0.0.1", port)) as engine, engine.makefile("rw") as stream:
         stream.write('{"do": "discovery", "client": "4.4.2"}\n')
         stream.flush()
-        assert {gpu["uuid"] for gpu in json.loads(stream.readline())["gpus"]} == set(uuids("node-a"))
+        assert {gpu["uuid"] for gpu in json.loads(stream.readline())["gpus"]} == set(
+            uuids("node-a")
+        )
     process.stdin.close()
     assert process.wait(20) == 0
 
@@ -121,7 +138,9 @@ def test_behind_a_kubelet_it_registers_and_gives_out_what_it_is_asked_for(
         assert line(process) == {"registered": "nvidia.com/gpu"}
         [request] = registered
         with grpc.insecure_channel(f"unix://{tmp_path}/{request.endpoint}") as channel:
-            wanted = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=["GPU-b"])])
+            wanted = dp.AllocateRequest(
+                container_requests=[dp.ContainerAllocateRequest(devices_ids=["GPU-b"])]
+            )
             [answer] = dp_grpc.DevicePluginStub(channel).Allocate(wanted).container_responses
     finally:
         server.stop(0).wait()

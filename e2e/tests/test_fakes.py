@@ -62,7 +62,9 @@ def engine() -> Iterator[str]:
 
 def run(tool: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(FAKES / "bin" / tool), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environ})
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environ}
+    )
 
 
 def test_dcgmi_4_prints_the_document_of_its_generation(engine: str) -> None:
@@ -77,7 +79,9 @@ def test_dcgmi_4_prints_the_document_of_its_generation(engine: str) -> None:
 def test_dcgmi_3_prints_the_older_one_and_takes_no_uuid(engine: str) -> None:
     done = run("dcgmi3", "diag", "-r", "2", "--host", engine, "-i", "0", "-j")
     document = json.loads(done.stdout)["DCGM GPU Diagnostic"]
-    [memory] = [t for c in document["test_categories"] for t in c["tests"] if t["name"] == "GPU Memory"]
+    [memory] = [
+        t for c in document["test_categories"] for t in c["tests"] if t["name"] == "GPU Memory"
+    ]
     assert memory["results"][0] is None
     assert memory["results"][1]["gpu_id"] == "0"
     assert run("dcgmi3", "diag", "-r", "2", "--host", engine, "-i", MINE[7], "-j").returncode == 255
@@ -87,14 +91,25 @@ PLAYED = ("2.4.7", "3.1.8", "3.2.6", "3.3.1", "3.3.9", "4.0.0", "4.4.2", "4.5.0"
 
 
 @pytest.mark.parametrize("version", PLAYED)
-def test_dcgmi_prints_as_the_version_that_it_plays(engine: str, tmp_path: Path, version: str) -> None:
+def test_dcgmi_prints_as_the_version_that_it_plays(
+    engine: str, tmp_path: Path, version: str
+) -> None:
     file = tmp_path / "node.json"
     file.write_text(json.dumps(node_json("node-a", {"engine": {"clients": {"dcgmi": version}}})))
     ids = MINE[7] if version >= "4" else "0"
-    done = run("dcgmi", "diag", "-r", "2", "--host", engine, "-i", ids, "-j", FAKE_NODE_JSON=str(file))
+    done = run(
+        "dcgmi", "diag", "-r", "2", "--host", engine, "-i", ids, "-j", FAKE_NODE_JSON=str(file)
+    )
     document = json.loads(done.stdout)
-    [body] = [document[root] for root in ("DCGM Diagnostic", "DCGM GPU Diagnostic") if root in document]
-    listed = [t for c in body["test_categories"] for t in c["tests"] if t["name"] in {"memory", "GPU Memory"}]
+    [body] = [
+        document[root] for root in ("DCGM Diagnostic", "DCGM GPU Diagnostic") if root in document
+    ]
+    listed = [
+        t
+        for c in body["test_categories"]
+        for t in c["tests"]
+        if t["name"] in {"memory", "GPU Memory"}
+    ]
     [row] = [row for row in listed[0]["results"] if row]
     assert row["status"] == "Fail"
     assert ("gpu_ids" in row, "gpu_id" in row, "entity_id" in row) == (
@@ -135,19 +150,28 @@ def node(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "given", [{"NVIDIA_VISIBLE_DEVICES": f"{MINE[5]},{MINE[4]}"}, {"FAKE_GPU_5": MINE[5], "FAKE_GPU_4": MINE[4]}]
+    "given",
+    [
+        {"NVIDIA_VISIBLE_DEVICES": f"{MINE[5]},{MINE[4]}"},
+        {"FAKE_GPU_5": MINE[5], "FAKE_GPU_4": MINE[4]},
+    ],
 )
-def test_nvidia_smi_shows_the_gpus_that_the_container_was_given(node: Path, given: dict[str, str]) -> None:
+def test_nvidia_smi_shows_the_gpus_that_the_container_was_given(
+    node: Path, given: dict[str, str]
+) -> None:
     environ = {"FAKE_NODE_JSON": str(node), **given}
     done = run("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader", **environ)
     assert done.stdout.splitlines() == [f"0, {MINE[4]}", f"1, {MINE[5]}"]
 
 
 @pytest.mark.skipif(
-    shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler for the NVML stand-in"
+    shutil.which("cc") is None and shutil.which("gcc") is None,
+    reason="no C compiler for the NVML stand-in",
 )
 @pytest.mark.parametrize("indent", [None, 2])
-def test_nvml_shows_the_same(node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None) -> None:
+def test_nvml_shows_the_same(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None
+) -> None:
     node.write_text(json.dumps(node_json("node-a", {}), indent=indent))
     library = tmp_path / f"libnvidia-ml-{indent}.so.1"
     build_nvml(FAKES / "nvml" / "nvml.c", library)
@@ -174,8 +198,14 @@ def reduce(
     """Run the fake nccl-tests on the first ``gpus`` GPUs of a node with ``changes``."""
     path = tmp_path / "node.json"
     path.write_text(json.dumps(node_json("node-a", {"nccl": changes})))
-    given = {"FAKE_NODE_JSON": str(path), "NVIDIA_VISIBLE_DEVICES": ",".join(MINE[:gpus]), **environ}
-    return run("all_reduce_perf", "-b", "1G", "-e", "1G", *(arguments or ("-g", str(gpus))), **given)
+    given = {
+        "FAKE_NODE_JSON": str(path),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(MINE[:gpus]),
+        **environ,
+    }
+    return run(
+        "all_reduce_perf", "-b", "1G", "-e", "1G", *(arguments or ("-g", str(gpus))), **given
+    )
 
 
 def rows(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
@@ -190,7 +220,9 @@ def test_nccl_tests_prints_the_row_of_its_era(tmp_path: Path, tests: str, words:
 
 
 @pytest.mark.parametrize(("tests", "status"), [("2.13.11", 1), ("2.17.6", 7)])
-def test_nccl_tests_exits_for_wrong_data_as_its_era_does(tmp_path: Path, tests: str, status: int) -> None:
+def test_nccl_tests_exits_for_wrong_data_as_its_era_does(
+    tmp_path: Path, tests: str, status: int
+) -> None:
     done = reduce(tmp_path, {"tests": tests, "wrong": [{"gpu": 1, "elements": 4}]})
     assert done.returncode == status
     assert rows(done)[0][8] == "4"

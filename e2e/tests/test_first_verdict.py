@@ -1,4 +1,6 @@
-"""The README's way to a first verdict: no command of it is without a test on a cluster, and its files are what the charts take."""
+"""The README's way to a first verdict: no command of it is without a test on a cluster, and its
+files are what the charts take.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def test_a_command_that_nothing_expects_anything_of_is_refused_by_name() -> None
 
 @pytest.mark.parametrize("language", ["sh", "", "bash", "console"])
 def test_a_new_block_is_found_whatever_its_language_is_called(language: str) -> None:
-    page = PAGE.replace("\n## First verdict\n", f"\n## First verdict\n\n```{language}\nkubectl \\\n  get nodes\n```\n")
+    page = PAGE.replace(
+        "\n## First verdict\n",
+        f"\n## First verdict\n\n```{language}\nkubectl \\\n  get nodes\n```\n",
+    )
     assert commands(page)[0].split() == ["kubectl", "get", "nodes"]
 
 

@@ -1,4 +1,6 @@
-"""The fuzzer's own parts, without a cluster: what it sends is what it says, and the same seed sends the same."""
+"""The fuzzer's own parts, without a cluster: what it sends is what it says, and the same seed sends
+the same.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_depth_that_python_cannot_encode_is_sent_as_it_is_meant() -> None:
     sent = Shot("x", "POST", "/", {"a": deep(5_000), "b": fields(3), "c": nested(2)}).encoded()
     assert sent is not None
     assert sent.startswith(b'{"a": ' + b"[" * 5_000 + b"]" * 5_000)
-    assert sent.endswith(b'"b": {"f:a":{"f:a":{"f:a":{}}}, "c": "[[]]"}'.replace(b"{}}}", b"{}}}}", 1))
+    assert sent.endswith(
+        b'"b": {"f:a":{"f:a":{"f:a":{}}}, "c": "[[]]"}'.replace(b"{}}}", b"{}}}}", 1)
+    )
 
 
 def test_the_same_seed_tells_the_same_stories_and_another_tells_others() -> None:
@@ -43,7 +47,15 @@ def test_the_same_seed_tells_the_same_stories_and_another_tells_others() -> None
 def test_stories_are_about_every_kind_of_object() -> None:
     maker = Maker(1)
     kinds = Counter(shot.what for _ in range(300) for shot in maker.story())
-    wanted = {"pod", "status", "ConfigMap", "PodGroup", "JobSet", "PreflightConfig", "ResourceClaim"}
+    wanted = {
+        "pod",
+        "status",
+        "ConfigMap",
+        "PodGroup",
+        "JobSet",
+        "PreflightConfig",
+        "ResourceClaim",
+    }
     assert wanted | {"ResourceClaimTemplate", "Namespace"} <= set(kinds)
 
 

@@ -1,4 +1,6 @@
-"""What is particular to the gang controller's chart. What an API server makes of its policies: tests/cluster."""
+"""What is particular to the gang controller's chart. What an API server makes of its policies:
+tests/cluster.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ def policies(namespace: str = "preflight", **values: Any) -> dict[str, Object]:
 
 def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
     """Verbs by API group and resource."""
-    rules = [(g, r, rule["verbs"]) for rule in role["rules"] for g in rule["apiGroups"] for r in rule["resources"]]
+    rules = [
+        (g, r, rule["verbs"])
+        for rule in role["rules"]
+        for g in rule["apiGroups"]
+        for r in rule["resources"]
+    ]
     return {(group, resource): {*verbs} for group, resource, verbs in rules}
 
 
@@ -65,7 +72,9 @@ def test_no_right_is_given_by_pattern() -> None:
             assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
 
 
-def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_kinds_status() -> None:
+def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_kinds_status() -> (
+    None
+):
     resources = {resource for _, resource in verbs(only(made(), "ClusterRole"))}
     assert "secrets" not in resources
     assert [resource for resource in resources if "/" in resource] == ["preflightconfigs/status"]
@@ -95,12 +104,22 @@ def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
 
 def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
     """The controller looks through all of them for the one that a pod belongs to."""
-    kinds = {resource for group, resource in verbs(only(made(), "ClusterRole")) if group == "kubeflow.org"}
+    kinds = {
+        resource
+        for group, resource in verbs(only(made(), "ClusterRole"))
+        if group == "kubeflow.org"
+    }
     assert kinds == {f"{kind}jobs" for kind in ("pytorch", "mpi", "tf", "xgboost", "paddle", "jax")}
 
 
 def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:
-    ours = {"name": "ours", "group": "example.com", "resource": "teams", "kind": "Team", "size": "spec.size"}
+    ours = {
+        "name": "ours",
+        "group": "example.com",
+        "resource": "teams",
+        "kind": "Team",
+        "size": "spec.size",
+    }
     assert verbs(only(made(sources=[ours]), "ClusterRole"))["example.com", "teams"] == MIRROR
 
 
@@ -123,7 +142,9 @@ def test_the_definition_is_what_the_controller_says_and_outlives_the_release() -
 
 
 def test_the_definition_goes_with_the_release_where_that_is_wanted() -> None:
-    assert "annotations" not in only(made(crd={"keep": False}), "CustomResourceDefinition")["metadata"]
+    assert (
+        "annotations" not in only(made(crd={"keep": False}), "CustomResourceDefinition")["metadata"]
+    )
 
 
 def test_the_definition_can_be_brought_by_somebody_else() -> None:
@@ -139,7 +160,13 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
     assert config == {
         "auditInterval": "5m",
         "checks": ["dcgm-diag", "ours"],
-        "excludeNamespaces": ["nvsentinel", "kube-system", "kube-public", "kube-node-lease", "preflight"],
+        "excludeNamespaces": [
+            "nvsentinel",
+            "kube-system",
+            "kube-public",
+            "kube-node-lease",
+            "preflight",
+        ],
         "gpuDeviceClasses": ["gpu.nvidia.com"],
         "gpuResourceNames": ["nvidia.com/gpu"],
         "history": "336h",
@@ -168,14 +195,19 @@ def test_the_configuration_is_mounted_where_the_controller_looks_for_it() -> Non
 
 def test_the_controller_is_told_its_pods_name_and_namespace() -> None:
     env = {
-        e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in pod()["containers"][0]["env"] if "valueFrom" in e
+        e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"]
+        for e in pod()["containers"][0]["env"]
+        if "valueFrom" in e
     }
     assert env == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
 
 
 def test_every_probe_asks_the_one_port_there_is() -> None:
     controller = pod()["containers"][0]
-    ports = {controller[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    ports = {
+        controller[probe]["httpGet"]["port"]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
     assert ports == {port["name"] for port in controller["ports"]} == {"metrics"}
 
 
@@ -195,7 +227,10 @@ def test_two_replicas_stand_apart_and_never_go_together() -> None:
     deployment = only(objects, "Deployment")
     assert deployment["spec"]["replicas"] == 2
     spread = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
-    assert [s["topologyKey"] for s in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert [s["topologyKey"] for s in spread] == [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    ]
     budget = only(objects, "PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
@@ -221,7 +256,9 @@ def test_another_configuration_rolls_the_pods_and_another_policy_does_not() -> N
 
 def test_every_policy_is_bound_and_denies() -> None:
     bindings = [o["spec"] for o in made() if o["kind"] == "ValidatingAdmissionPolicyBinding"]
-    assert sorted(b["policyName"] for b in bindings) == sorted(f"preflight-gang-{name}" for name in policies())
+    assert sorted(b["policyName"] for b in bindings) == sorted(
+        f"preflight-gang-{name}" for name in policies()
+    )
     assert all(b["validationActions"] == ["Deny"] for b in bindings)
 
 
@@ -238,7 +275,9 @@ def test_the_confined_account_is_the_controllers() -> None:
     confined = [p for name, p in policies("elsewhere").items() if name.startswith("controller-")]
     assert len(confined) == 2
     for policy in confined:
-        assert [c["expression"] for c in policy["matchConditions"]] == [f"request.userInfo.username == {user}"]
+        assert [c["expression"] for c in policy["matchConditions"]] == [
+            f"request.userInfo.username == {user}"
+        ]
     account = only(made("elsewhere"), "ServiceAccount")["metadata"]
     assert (account["namespace"], account["name"]) == ("elsewhere", "preflight-gang")
     assert pod()["serviceAccountName"] == account["name"]
@@ -260,7 +299,9 @@ def test_nobody_is_exempt_but_the_controller() -> None:
 
 
 def test_users_and_groups_can_be_exempt() -> None:
-    both = not_exempt("records", protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']})
+    both = not_exempt(
+        "records", protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']}
+    )
     assert '["system:serviceaccount:preflight:preflight-gang","anna"]' in both
     assert r'exists(g, g in ["say \"friend\""])' in both
 

@@ -1,4 +1,6 @@
-"""What is particular to the GPU scheduler's chart; and what a real API server makes of its objects and policies."""
+"""What is particular to the GPU scheduler's chart; and what a real API server makes of its objects
+and policies.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from preflight_testing.plugin import real_api_server
 __all__ = ["real_api_server"]
 
 NAME = "preflight-gpu-scheduler"
-ON: Values = {NAME: {"enabled": True, "kubeScheduler": {"image": "registry.example/kube-scheduler:v1.36.3"}}}
+ON: Values = {
+    NAME: {"enabled": True, "kubeScheduler": {"image": "registry.example/kube-scheduler:v1.36.3"}}
+}
 ACCOUNTS = ["agent", "certs", "controller", "scheduler", "webhook"]
 
 
@@ -32,7 +36,9 @@ def made(**values: Any) -> list[Object]:
 
 
 def kinds(objects: list[Object], kind: str) -> list[str]:
-    return sorted(o["metadata"]["name"].removeprefix(f"{NAME}-") for o in objects if o["kind"] == kind)
+    return sorted(
+        o["metadata"]["name"].removeprefix(f"{NAME}-") for o in objects if o["kind"] == kind
+    )
 
 
 def test_nothing_of_it_is_installed_unless_it_is_switched_on() -> None:
@@ -49,13 +55,18 @@ def test_each_part_has_an_account_of_its_own() -> None:
     assert kinds(objects, "ServiceAccount") == ACCOUNTS
     assert kinds(objects, "Deployment") == ["controller", "scheduler", "webhook"]
     assert kinds(objects, "DaemonSet") == ["agent"]
-    assert kinds(objects, "CustomResourceDefinition") == ["gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"]
+    assert kinds(objects, "CustomResourceDefinition") == [
+        "gpuclaims.gpu.scheduling",
+        "gpunodestatuses.gpu.scheduling",
+    ]
 
 
 def test_the_definitions_are_those_that_the_program_prints() -> None:
     text = (PARTS / NAME / "generated" / "definitions.yaml").read_text()
     printed = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(text)}
-    shown = {o["metadata"]["name"]: o["spec"] for o in made() if o["kind"] == "CustomResourceDefinition"}
+    shown = {
+        o["metadata"]["name"]: o["spec"] for o in made() if o["kind"] == "CustomResourceDefinition"
+    }
     assert shown == printed
 
 
@@ -65,19 +76,34 @@ def test_nobody_may_write_pods_but_the_controller_and_nobody_leases_but_those_th
         part = role["metadata"]["labels"]["app.kubernetes.io/component"]
         for rule in role["rules"]:
             for verb in {*rule["verbs"]} - {"get", "list", "watch"}:
-                writes.setdefault(part, set()).update((verb, resource) for resource in rule["resources"])
+                writes.setdefault(part, set()).update(
+                    (verb, resource) for resource in rule["resources"]
+                )
     leases = {("create", "leases"), ("patch", "leases"), ("delete", "leases"), ("update", "leases")}
     assert writes == {
         "agent": {("create", "gpunodestatuses"), ("patch", "gpunodestatuses/status")},
-        "certs": {("update", "secrets"), ("create", "secrets"), ("patch", "mutatingwebhookconfigurations")},
+        "certs": {
+            ("update", "secrets"),
+            ("create", "secrets"),
+            ("patch", "mutatingwebhookconfigurations"),
+        },
         "controller": leases
-        | {("patch", "pods"), ("patch", "nodes/status"), ("create", "events"), ("patch", "gpuclaims/status")},
+        | {
+            ("patch", "pods"),
+            ("patch", "nodes/status"),
+            ("create", "events"),
+            ("patch", "gpuclaims/status"),
+        },
         "scheduler": leases | {("create", "pods/binding")},
     }
 
 
 def test_the_extender_is_not_reachable_from_outside_its_pod() -> None:
-    [scheduler] = [o for o in made() if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("-scheduler")]
+    [scheduler] = [
+        o
+        for o in made()
+        if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("-scheduler")
+    ]
     for container in scheduler["spec"]["template"]["spec"]["containers"]:
         assert not [port for port in container.get("ports", ()) if port["containerPort"] == 9443]
         assert not [one for one in container.get("args", ()) if "--listen" in one]
@@ -89,7 +115,9 @@ def policies(**values: Any) -> dict[str, Any]:
 
 
 def test_who_may_connect_is_said_of_every_pod_and_admission_alone_is_open_to_all() -> None:
-    monitoring = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    monitoring = [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ]
     found = policies(networkPolicy={"metricsFrom": monitoring})
     assert sorted(found) == ACCOUNTS
     metrics = {"from": monitoring, "ports": [{"port": "metrics", "protocol": "TCP"}]}
@@ -104,7 +132,11 @@ def test_who_may_connect_is_said_of_every_pod_and_admission_alone_is_open_to_all
     templates = [o["spec"]["template"] for o in made() if o["kind"] in {"Deployment", "DaemonSet"}]
     for one in templates:
         labels = one["metadata"]["labels"].items()
-        assert [name for name, spec in found.items() if spec["podSelector"]["matchLabels"].items() <= labels]
+        assert [
+            name
+            for name, spec in found.items()
+            if spec["podSelector"]["matchLabels"].items() <= labels
+        ]
     assert policies(networkPolicy={"enabled": False}) == {}
 
 
@@ -124,7 +156,9 @@ def test_each_value_is_described_in_the_readme() -> None:
 
 
 def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
-    [config] = [o for o in made(reservationSeconds=120, countResource="") if o["kind"] == "ConfigMap"]
+    [config] = [
+        o for o in made(reservationSeconds=120, countResource="") if o["kind"] == "ConfigMap"
+    ]
     found = yaml.safe_load(config["data"]["config.yaml"])
     assert found["reservationSeconds"] == 120
     assert found["countResource"] == ""
@@ -132,7 +166,11 @@ def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
 
 
 def test_a_wrong_value_stops_the_install() -> None:
-    for values in ({"reservationSeconds": "a minute"}, {"staleAfter": "soon"}, {"kubeScheduler": {"img": "x"}}):
+    for values in (
+        {"reservationSeconds": "a minute"},
+        {"staleAfter": "soon"},
+        {"kubeScheduler": {"img": "x"}},
+    ):
         with pytest.raises(ChartError):
             made(**values)
 
@@ -210,8 +248,14 @@ PATHS = {
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
-    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
-    "ValidatingAdmissionPolicyBinding": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"),
+    "ValidatingAdmissionPolicy": (
+        "/apis/admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicies",
+    ),
+    "ValidatingAdmissionPolicyBinding": (
+        "/apis/admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+    ),
 }
 
 
@@ -227,7 +271,9 @@ def account(part: str) -> str:
 
 
 def test_the_api_server_takes_every_policy(cluster: Cluster) -> None:
-    listed = cluster.server.call("GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")["items"]
+    listed = cluster.server.call(
+        "GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    )["items"]
     ours = [one for one in listed if one["metadata"]["name"].startswith(NAME)]
     assert len(ours) == 6
 
@@ -236,42 +282,63 @@ def test_an_agent_writes_the_status_of_its_own_node_only(cluster: Cluster) -> No
     path = "/apis/gpu.scheduling/v1/gpunodestatuses"
 
     def status(name: str) -> Object:
-        return {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus", "metadata": {"name": name}, "spec": {}}
+        return {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuNodeStatus",
+            "metadata": {"name": name},
+            "spec": {},
+        }
 
     cluster.until_denied(
-        lambda: cluster.ask("POST", f"{path}?dryRun=All", status("other"), account("agent"), node="mine"),
+        lambda: cluster.ask(
+            "POST", f"{path}?dryRun=All", status("other"), account("agent"), node="mine"
+        ),
         "of its own node only",
     )
-    assert cluster.ask("POST", f"{path}?dryRun=All", status("mine"), account("agent"), node="mine")[0] == 201
+    assert (
+        cluster.ask("POST", f"{path}?dryRun=All", status("mine"), account("agent"), node="mine")[0]
+        == 201
+    )
 
 
 def test_nobody_but_the_scheduler_and_the_controller_writes_locks(cluster: Cluster) -> None:
     path = "/apis/coordination.k8s.io/v1/namespaces/gpu-scheduler-leases/leases"
     lease = {"metadata": {"name": "gpu-a-0"}, "spec": {"holderIdentity": "x"}}
-    cluster.until_denied(lambda: cluster.ask("POST", f"{path}?dryRun=All", lease, "tenant"), "which GPU is whose")
+    cluster.until_denied(
+        lambda: cluster.ask("POST", f"{path}?dryRun=All", lease, "tenant"), "which GPU is whose"
+    )
     assert cluster.ask("POST", f"{path}?dryRun=All", lease, account("scheduler"))[0] == 201
     assert cluster.ask("POST", f"{path}?dryRun=All", lease, account("controller"))[0] == 201
     elsewhere = "/apis/coordination.k8s.io/v1/namespaces/team/leases?dryRun=All"
     assert cluster.ask("POST", elsewhere, lease, "tenant")[0] == 201
 
 
-def test_a_pods_gpus_are_changed_by_nobody_else_and_the_rest_of_it_not_by_us(cluster: Cluster) -> None:
+def test_a_pods_gpus_are_changed_by_nobody_else_and_the_rest_of_it_not_by_us(
+    cluster: Cluster,
+) -> None:
     path, spec = "/api/v1/namespaces/team/pods", {"containers": [{"name": "c", "image": "x"}]}
     said = {"gpu.scheduling/claim": "two", "gpu.scheduling/reclaimed": "1", "other": "kept"}
     gates = [{"name": "gpu.scheduling/waiting"}, {"name": "example.com/theirs"}]
-    whole = {"metadata": {"name": "p", "annotations": said}, "spec": {**spec, "schedulingGates": gates}}
+    whole = {
+        "metadata": {"name": "p", "annotations": said},
+        "spec": {**spec, "schedulingGates": gates},
+    }
     cluster.server.call("POST", path, whole)
 
     def patched(annotations: Any, user: str, **more: Any) -> tuple[int, str]:
         body = {"metadata": {"annotations": annotations}, **more}
         return cluster.ask("PATCH", f"{path}/p?dryRun=All", body, user, patch=True)
 
-    cluster.until_denied(lambda: patched({"gpu.scheduling/claim": "more"}, "tenant"), "which GPUs a pod has")
+    cluster.until_denied(
+        lambda: patched({"gpu.scheduling/claim": "more"}, "tenant"), "which GPUs a pod has"
+    )
     for forged in ({"gpu.scheduling/reclaimed": None}, {"gpu.scheduling/allocated": "a:0"}):
         assert "which GPUs a pod has" in patched(forged, "tenant")[1]
     assert patched({"other": "changed"}, "tenant")[0] == 200
     controller = account("controller")
-    cluster.until_denied(lambda: patched({"other": "changed"}, controller), "those of gpu.scheduling/ only")
+    cluster.until_denied(
+        lambda: patched({"other": "changed"}, controller), "those of gpu.scheduling/ only"
+    )
     assert "removes none of others" in patched({"other": None}, controller)[1]
     assert patched({"gpu.scheduling/reclaimed": "2"}, controller)[0] == 200
     theirs, ours = [{"name": "example.com/theirs"}], [{"name": "gpu.scheduling/waiting"}]
@@ -287,23 +354,34 @@ def test_a_binding_carries_annotations_of_ours_only(cluster: Cluster) -> None:
     )
 
     def bound(annotations: dict[str, str]) -> tuple[int, str]:
-        body = {"metadata": {"name": "b", "annotations": annotations}, "target": {"kind": "Node", "name": "a"}}
+        body = {
+            "metadata": {"name": "b", "annotations": annotations},
+            "target": {"kind": "Node", "name": "a"},
+        }
         path = "/api/v1/namespaces/team/pods/b/binding?dryRun=All"
-        return cluster.ask("POST", path, {"apiVersion": "v1", "kind": "Binding", **body}, account("scheduler"))
+        return cluster.ask(
+            "POST", path, {"apiVersion": "v1", "kind": "Binding", **body}, account("scheduler")
+        )
 
-    cluster.until_denied(lambda: bound({"example.com/admin": "yes"}), "those of gpu.scheduling/ only")
+    cluster.until_denied(
+        lambda: bound({"example.com/admin": "yes"}), "those of gpu.scheduling/ only"
+    )
     assert bound({"gpu.scheduling/allocated": "a:0"})[0] == 201
 
 
 def test_the_controller_writes_nothing_of_a_node_but_the_counted_resource(cluster: Cluster) -> None:
     amounts = {"cpu": "4", "pods": "10"}
     cluster.server.call(
-        "POST", "/api/v1/nodes", {"metadata": {"name": "n"}, "status": {"capacity": amounts, "allocatable": amounts}}
+        "POST",
+        "/api/v1/nodes",
+        {"metadata": {"name": "n"}, "status": {"capacity": amounts, "allocatable": amounts}},
     )
 
     def written(capacity: dict[str, str]) -> tuple[int, str]:
         body = {"status": {"capacity": capacity}}
-        return cluster.ask("PATCH", "/api/v1/nodes/n/status?dryRun=All", body, account("controller"), patch=True)
+        return cluster.ask(
+            "PATCH", "/api/v1/nodes/n/status?dryRun=All", body, account("controller"), patch=True
+        )
 
     cluster.until_denied(lambda: written({"cpu": "400"}), "its counted resource only")
     assert written({"gpu.scheduling/gpu": "8"})[0] == 200

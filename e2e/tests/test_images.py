@@ -38,8 +38,13 @@ ID = f"sha256:{hashlib.sha256(CONFIG).hexdigest()}"
 
 
 def docker_archive(path: Path) -> None:
-    """As `docker save` writes one image: its configuration under its hash, and a manifest that names it."""
-    files = {f"{ID[7:]}.json": CONFIG, "manifest.json": json.dumps([{"Config": f"{ID[7:]}.json"}]).encode()}
+    """As `docker save` writes one image: its configuration under its hash, and a manifest that
+    names it.
+    """
+    files = {
+        f"{ID[7:]}.json": CONFIG,
+        "manifest.json": json.dumps([{"Config": f"{ID[7:]}.json"}]).encode(),
+    }
     with tarfile.open(path, "w") as tar:
         for name, content in files.items():
             about = tarfile.TarInfo(name)
@@ -69,7 +74,8 @@ class Here:
             self.write(str(component.dockerfile(Path())), "FROM x")
             name = Path(component.package).name
             self.write(
-                f"{component.package}/pyproject.toml", f'[project]\nname = "{name}"\ndescription = "what {name} does"\n'
+                f"{component.package}/pyproject.toml",
+                f'[project]\nname = "{name}"\ndescription = "what {name} does"\n',
             )
             self.write(f"{component.package}/src/module.py", "a = 1")
             self.write(f"{component.package}/tests/test_module.py", "")
@@ -89,7 +95,11 @@ class Here:
 
     def engine(self, name: str, *, answers: bool = True) -> None:
         path = self.bin / name
-        path.write_text(RECORDER.format(log=self.log, base=self.base, saved=self.saved, info=0 if answers else 1))
+        path.write_text(
+            RECORDER.format(
+                log=self.log, base=self.base, saved=self.saved, info=0 if answers else 1
+            )
+        )
         path.chmod(0o755)
 
     def build(self, *, e2e: bool = False) -> dict[str, bool]:
@@ -100,10 +110,19 @@ class Here:
 
     def calls(self, verb: str) -> list[str]:
         """What the engine was called with; a recipe's bases are :meth:`bases`."""
-        return [line for line in self._calls(verb) if "-base:" not in line.partition(" -t ")[2].split()[0]]
+        return [
+            line
+            for line in self._calls(verb)
+            if "-base:" not in line.partition(" -t ")[2].split()[0]
+        ]
 
     def bases(self) -> list[str]:
-        return [line for verb in ("build", "bud") for line in self._calls(verb) if line not in self.calls(verb)]
+        return [
+            line
+            for verb in ("build", "bud")
+            for line in self._calls(verb)
+            if line not in self.calls(verb)
+        ]
 
     def _calls(self, verb: str) -> list[str]:
         return [line for line in self.log.read_text().splitlines() if line.split()[1] == verb]
@@ -129,17 +148,28 @@ def test_the_one_dockerfile_of_the_services_is_told_whose_image_it_makes(here: H
     for component in services:
         [call] = [call for call in here.calls("build") if f" -t {component.image}:" in call]
         assert f"-f {here.root}/service.Dockerfile " in call
-        assert f"--build-arg MEMBER={component.image} --build-arg DESCRIPTION=what {component.image} does " in call
+        assert (
+            f"--build-arg MEMBER={component.image} --build-arg DESCRIPTION=what {component.image} does "
+            in call
+        )
 
 
-def test_the_one_dockerfile_of_the_services_copies_what_each_of_them_builds_on_and_no_other_package() -> None:
+def test_the_one_dockerfile_of_the_services_copies_what_each_of_them_builds_on_and_no_other_package() -> (
+    None
+):
     text = (ROOT / "service.Dockerfile").read_text()
-    copied = set(re.findall(r"^COPY packages/(\S+) packages/\1$", text, re.MULTILINE)) - {"${MEMBER}"}
+    copied = set(re.findall(r"^COPY packages/(\S+) packages/\1$", text, re.MULTILINE)) - {
+        "${MEMBER}"
+    }
     for component in COMPONENTS:
         if component.shared is None:
             continue
         about = tomllib.loads((ROOT / component.package / "pyproject.toml").read_text())
-        ours = {name for name, source in about["tool"]["uv"]["sources"].items() if source == {"workspace": True}}
+        ours = {
+            name
+            for name, source in about["tool"]["uv"]["sources"].items()
+            if source == {"workspace": True}
+        }
         needs = {re.split(r"[\[<>=~ ]", need)[0] for need in about["project"]["dependencies"]}
         assert ours & needs == copied, component.image
         assert component.image in about["project"]["scripts"], component.image
@@ -154,7 +184,10 @@ def test_the_first_engine_that_answers_is_taken(here: Here) -> None:
 
 def test_without_any_engine_all_that_was_tried_is_said(here: Here) -> None:
     here.engine("docker", answers=False)
-    with pytest.raises(ImageError, match=r"docker has no engine that answers; podman is not installed; buildah is not"):
+    with pytest.raises(
+        ImageError,
+        match=r"docker has no engine that answers; podman is not installed; buildah is not",
+    ):
         find_engine()
 
 
@@ -171,7 +204,10 @@ def test_unchanged_inputs_are_not_built_again(here: Here) -> None:
         ("packages/check-dcgm/Dockerfile", {f"preflight-dcgm-diag:{VERSION}"}),
         ("service.Dockerfile", {f"{c.image}:{VERSION}" for c in COMPONENTS if c.shared}),
         ("packages/preflight-proto/src/names.py", set(EVERY)),
-        ("packages/preflight-kube/src/client.py", {f"{c.image}:{VERSION}" for c in COMPONENTS if not c.is_check}),
+        (
+            "packages/preflight-kube/src/client.py",
+            {f"{c.image}:{VERSION}" for c in COMPONENTS if not c.is_check},
+        ),
         ("uv.lock", set(EVERY)),
         ("packages/check-dcgm/tests/test_module.py", set()),
         ("e2e/fakes/bin/dcgmi", set()),
@@ -208,16 +244,22 @@ def test_buildah_needs_neither_a_daemon_nor_a_registry(here: Here) -> None:
     (here.bin / "docker").unlink()
     here.engine("buildah")
     here.build()
-    assert all("--isolation chroot" in call and "--pull-never" in call for call in here.calls("bud"))
+    assert all(
+        "--isolation chroot" in call and "--pull-never" in call for call in here.calls("bud")
+    )
 
 
 def test_a_failing_build_is_one_sentence(here: Here) -> None:
     (here.bin / "docker").write_text('#!/bin/sh\n[ "$1" != build ]\n')
-    with pytest.raises(ImageError, match=r"^docker build ended with status 1; its last lines say why\.$"):
+    with pytest.raises(
+        ImageError, match=r"^docker build ended with status 1; its last lines say why\.$"
+    ):
         build_all(find_engine(), root=here.root, cache=here.cache)
 
 
-def test_the_command_ends_with_1_where_nothing_builds_images(here: Here, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ends_with_1_where_nothing_builds_images(
+    here: Here, capsys: pytest.CaptureFixture[str]
+) -> None:
     here.engine("docker", answers=False)
     assert images.main([]) == 1
     assert capsys.readouterr().err.startswith("images: nothing here builds images")
@@ -234,7 +276,9 @@ def test_a_recipe_makes_the_base_from_its_sources_once(here: Here) -> None:
     assert "--build-context nccl-tests=" in call
     assert "--build-arg NCCL_TESTS_VERSION=2.19.6" in call
     assert "NCCL_TESTS_COMMIT" not in call  # its recipe does not ask
-    assert any("BASE=localhost/preflight-nccl-loopback-base:" in call for call in here.calls("build"))
+    assert any(
+        "BASE=localhost/preflight-nccl-loopback-base:" in call for call in here.calls("build")
+    )
     here.write("packages/preflight-proto/src/names.py", "changed")
     here.build()
     assert len(here.bases()) == 3
@@ -244,7 +288,9 @@ def test_a_base_is_made_anew_where_its_recipe_or_what_that_copies_changed(here: 
     here.build()
     here.write("uv.lock", "changed")
     here.build()
-    before, after = (re.findall(r" -t (\S+)", " ".join(calls)) for calls in (here.bases()[:3], here.bases()[3:]))
+    before, after = (
+        re.findall(r" -t (\S+)", " ".join(calls)) for calls in (here.bases()[:3], here.bases()[3:])
+    )
     assert len(after) == 3
     assert not set(before) & set(after)
 
@@ -254,12 +300,17 @@ def test_the_e2e_makes_its_own_base_where_stand_ins_need_more_than_python(here: 
     [call] = here.bases()
     assert "e2e/torch-cpu.Dockerfile" in call
     assert "BASE=debian:bookworm-slim" in call
-    assert any("BASE=localhost/preflight-nccl-allreduce-test-base:" in call for call in here.calls("build"))
+    assert any(
+        "BASE=localhost/preflight-nccl-allreduce-test-base:" in call for call in here.calls("build")
+    )
 
 
 def test_an_image_may_have_a_base_of_the_operators(here: Here) -> None:
     build_all(
-        find_engine(), root=here.root, cache=here.cache, bases={"preflight-nccl-loopback": "registry.example/mine:1"}
+        find_engine(),
+        root=here.root,
+        cache=here.cache,
+        bases={"preflight-nccl-loopback": "registry.example/mine:1"},
     )
     assert not any("preflight-nccl-loopback-base" in call for call in here.bases())
     assert sum("BASE=registry.example/mine:1" in call for call in here.calls("build")) == 1
@@ -268,7 +319,10 @@ def test_an_image_may_have_a_base_of_the_operators(here: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--base", "nonsense=x"], "--base nonsense: not in images.toml; known there: preflight-webhook"),
+        (
+            ["--base", "nonsense=x"],
+            "--base nonsense: not in images.toml; known there: preflight-webhook",
+        ),
         (["--base", "preflight-gang"], '"preflight-gang" is not NAME=VALUE'),
         (
             ["--source", "nccl=x"],
@@ -276,7 +330,9 @@ def test_an_image_may_have_a_base_of_the_operators(here: Here) -> None:
         ),
     ],
 )
-def test_a_wrong_option_is_named(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_is_named(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         images.main(words)
     assert ended.value.code == 2
@@ -289,11 +345,20 @@ def test_an_image_says_which_version_and_revision_it_is_and_what_it_is_built_on(
     for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "all"]):
         subprocess.run(["git", *words], cwd=here.root, check=True)
     subprocess.run(
-        ["git", "remote", "add", "origin", "https://me:secret@code.example/preflight"], cwd=here.root, check=True
+        ["git", "remote", "add", "origin", "https://me:secret@code.example/preflight"],
+        cwd=here.root,
+        check=True,
     )
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here.root, capture_output=True, text=True, check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=here.root, capture_output=True, text=True, check=True
+    )
     here.write("packages/preflight-gang/src/module.py", "changed")
-    build_all(find_engine(), root=here.root, cache=here.cache, bases={"preflight-gang": f"python:3@{digest}"})
+    build_all(
+        find_engine(),
+        root=here.root,
+        cache=here.cache,
+        bases={"preflight-gang": f"python:3@{digest}"},
+    )
     told = {
         image: dict(re.findall(r"--label org\.opencontainers\.image\.(\S+)=(\S+)", call))
         for call in here.calls("build")
@@ -305,9 +370,14 @@ def test_an_image_says_which_version_and_revision_it_is_and_what_it_is_built_on(
         "source": "https://code.example/preflight",
         "base.name": "python:3.11-slim-bookworm",
     }
-    assert told["preflight-nccl-loopback"]["base.name"] == "python:3.11-slim-bookworm"  # not what the recipe made here
+    assert (
+        told["preflight-nccl-loopback"]["base.name"] == "python:3.11-slim-bookworm"
+    )  # not what the recipe made here
     assert told["preflight-gang"]["revision"] == f"{head.stdout.strip()}-dirty"
-    assert (told["preflight-gang"]["base.name"], told["preflight-gang"]["base.digest"]) == ("python:3", digest)
+    assert (told["preflight-gang"]["base.name"], told["preflight-gang"]["base.digest"]) == (
+        "python:3",
+        digest,
+    )
 
 
 def test_the_digest_of_a_base_that_is_here_is_told_too(here: Here) -> None:
@@ -316,14 +386,17 @@ def test_the_digest_of_a_base_that_is_here_is_told_too(here: Here) -> None:
     assert f"base.digest=sha256:{'b' * 64}" in here.calls("build")[0]
 
 
-def test_another_architecture_is_passed_on_and_built_beside_this_ones(here: Here, tmp_path: Path) -> None:
+def test_another_architecture_is_passed_on_and_built_beside_this_ones(
+    here: Here, tmp_path: Path
+) -> None:
     here.build()
     engine = images.Engine("docker", "arm64")
     made = build_all(engine, root=here.root, cache=here.cache, only=["preflight-webhook"])
     assert not made[0].cached
     assert "--platform linux/arm64" in here.calls("build")[-1]
     with pytest.raises(
-        ImageError, match=r"^preflight-webhook: there is no base of it for s390x, only for amd64 and arm64\.$"
+        ImageError,
+        match=r"^preflight-webhook: there is no base of it for s390x, only for amd64 and arm64\.$",
     ):
         build_all(images.Engine("docker", "s390x"), root=here.root, cache=here.cache)
 
@@ -335,7 +408,9 @@ def test_the_command_prints_what_each_image_is_known_by(
     only = ["--only", "preflight-webhook", "--json", str(tmp_path / "made.json")]
     assert images.main([*only, "--platform", "linux/amd64", "--output", str(tmp_path / "out")]) == 0
     reference = f"preflight-webhook:{labels.version(ROOT)}"
-    assert re.search(rf"^{reference} .* {ID}  {tmp_path}/out/preflight-webhook\.tar$", capsys.readouterr().out)
+    assert re.search(
+        rf"^{reference} .* {ID}  {tmp_path}/out/preflight-webhook\.tar$", capsys.readouterr().out
+    )
     [written] = json.loads((tmp_path / "made.json").read_text())
     assert (written["reference"], written["id"]) == (reference, ID)
 
@@ -343,7 +418,9 @@ def test_the_command_prints_what_each_image_is_known_by(
 # --- images.toml against the charts, the lock and the Dockerfiles
 
 LOCKED = {
-    one["name"]: one["version"] for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if "version" in one
+    one["name"]: one["version"]
+    for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    if "version" in one
 }
 TABLES: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "images.toml").read_text())
 
@@ -360,7 +437,11 @@ def test_the_base_of_a_dockerfile_is_that_of_the_table() -> None:
     for component in COMPONENTS:
         files = {component.dockerfile(ROOT): component.base}
         files |= {ROOT / component.recipe: component.base} if component.recipe else {}
-        files |= {ROOT / component.test_recipe: component.test_base or ""} if component.test_recipe else {}
+        files |= (
+            {ROOT / component.test_recipe: component.test_base or ""}
+            if component.test_recipe
+            else {}
+        )
         for path, base in files.items():
             assert f"ARG BASE={base}" in path.read_text().splitlines(), path
 
@@ -370,9 +451,16 @@ def test_every_check_has_a_recipe_for_its_tool_of_the_versions_that_the_table_na
     assert all(component.recipe for component in checks.values())
     dcgm, loopback, allreduce = checks.values()
     told = {image: dict(component.versions) for image, component in checks.items()}
-    source = {one.name: one.version.removeprefix("v") for component in checks.values() for one in component.sources}
+    source = {
+        one.name: one.version.removeprefix("v")
+        for component in checks.values()
+        for one in component.sources
+    }
     assert told[dcgm.image] == {"dcgmi": source["dcgm-4"], "dcgmi3": source["dcgm-3"]}
-    runs = {"nccl": LOCKED["nvidia-nccl-cu13"], "cuda": ".".join(LOCKED["cuda-toolkit"].split(".")[:2])}
+    runs = {
+        "nccl": LOCKED["nvidia-nccl-cu13"],
+        "cuda": ".".join(LOCKED["cuda-toolkit"].split(".")[:2]),
+    }
     assert told[loopback.image] == {"nccl-tests": source["nccl-tests"], **runs}
     assert told[allreduce.image] == {"torch": LOCKED["torch"], **runs}
     requirements = (ROOT / "packages/check-nccl-loopback/nccl-tests/requirements.txt").read_text()
@@ -389,13 +477,21 @@ def test_a_recipe_copies_every_source_that_the_table_names_and_no_other() -> Non
 
 
 def test_the_lock_has_the_torch_of_the_image_for_both_architectures() -> None:
-    [torch] = [one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"] if one["name"] == "torch"]
+    [torch] = [
+        one
+        for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+        if one["name"] == "torch"
+    ]
     for machine in ("x86_64", "aarch64"):
-        assert any(f"cp311-cp311-manylinux_2_28_{machine}.whl" in wheel["url"] for wheel in torch["wheels"])
+        assert any(
+            f"cp311-cp311-manylinux_2_28_{machine}.whl" in wheel["url"] for wheel in torch["wheels"]
+        )
 
 
 def test_the_e2es_base_goes_on_trusting_the_authorities_of_what_it_is_built_on() -> None:
-    """Its upgrade installs Debian's package of authorities, which writes the file anew: a place's own would be lost to pip."""
+    """Its upgrade installs Debian's package of authorities, which writes the file anew: a place's
+    own would be lost to pip.
+    """
     lines = (ROOT / "e2e/torch-cpu.Dockerfile").read_text().splitlines()
     upgrade = next(number for number, line in enumerate(lines) if "dist-upgrade" in line)
     kept = lines.index("COPY --from=base /authorities /authorities")
@@ -430,7 +526,9 @@ def smoke(script: Path, folder: Path, **tools: str) -> subprocess.CompletedProce
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     environ = {"PATH": f"{folder}:/usr/bin:/bin"}
-    return subprocess.run(["/bin/sh", script], capture_output=True, text=True, env=environ, check=False)
+    return subprocess.run(
+        ["/bin/sh", script], capture_output=True, text=True, env=environ, check=False
+    )
 
 
 def test_every_checks_dockerfile_runs_its_smoke_test() -> None:
@@ -443,10 +541,22 @@ def test_every_checks_dockerfile_runs_its_smoke_test() -> None:
 @pytest.mark.parametrize(
     ("image", "tools", "says"),
     [
-        ("preflight-dcgm-diag", {}, "preflight-dcgm-diag: dcgmi is not on PATH of the base image; build it on one"),
-        ("preflight-dcgm-diag", {"dcgmi": "echo no libdcgm.so.4; exit 127"}, "dcgmi does not start: no libdcgm.so.4"),
+        (
+            "preflight-dcgm-diag",
+            {},
+            "preflight-dcgm-diag: dcgmi is not on PATH of the base image; build it on one",
+        ),
+        (
+            "preflight-dcgm-diag",
+            {"dcgmi": "echo no libdcgm.so.4; exit 127"},
+            "dcgmi does not start: no libdcgm.so.4",
+        ),
         ("preflight-dcgm-diag", {"dcgmi": "exit 0", "dcgmi3": "exit 9"}, "dcgmi3 does not start"),
-        ("preflight-nccl-loopback", {}, "all_reduce_perf is not on PATH of the base image; build it on one"),
+        (
+            "preflight-nccl-loopback",
+            {},
+            "all_reduce_perf is not on PATH of the base image; build it on one",
+        ),
         (
             "preflight-nccl-loopback",
             {"all_reduce_perf": "", "ldd": "echo 'libnccl.so.2 => not found'"},
@@ -457,10 +567,16 @@ def test_every_checks_dockerfile_runs_its_smoke_test() -> None:
             {"all_reduce_perf": "echo Illegal instruction; exit 132", "ldd": ""},
             "does not start: Illegal instruction",
         ),
-        ("preflight-nccl-allreduce", {"python": "echo 'No module named torch'; exit 1"}, "torch does not load in this"),
+        (
+            "preflight-nccl-allreduce",
+            {"python": "echo 'No module named torch'; exit 1"},
+            "torch does not load in this",
+        ),
     ],
 )
-def test_an_image_without_its_tool_is_not_built(image: str, tools: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_an_image_without_its_tool_is_not_built(
+    image: str, tools: dict[str, str], says: str, tmp_path: Path
+) -> None:
     done = smoke(SMOKE[image], tmp_path, **tools)
     assert done.returncode == 1
     [sentence] = done.stderr.splitlines()
@@ -473,9 +589,15 @@ def test_an_image_without_its_tool_is_not_built(image: str, tools: dict[str, str
         ("preflight-dcgm-diag", {"dcgmi": "echo version: 4.4.2"}),
         (
             "preflight-nccl-loopback",
-            {"all_reduce_perf": "echo CUDA driver version is insufficient for it; exit 2", "ldd": ""},
+            {
+                "all_reduce_perf": "echo CUDA driver version is insufficient for it; exit 2",
+                "ldd": "",
+            },
         ),
-        ("preflight-nccl-loopback", {"all_reduce_perf": "exit 0", "ldd": "echo 'libcuda.so.1 => not found'"}),
+        (
+            "preflight-nccl-loopback",
+            {"all_reduce_perf": "exit 0", "ldd": "echo 'libcuda.so.1 => not found'"},
+        ),
         ("preflight-nccl-allreduce", {"python": "exit 0"}),
     ],
 )

@@ -34,7 +34,10 @@ def test_every_policy_is_bound_and_denies() -> None:
     bindings = specs("ValidatingAdmissionPolicyBinding")
     assert sorted(bindings) == sorted(policies()) == sorted([*OF_PODS, *CERTS])
     for name, binding in bindings.items():
-        assert (binding["policyName"], binding["validationActions"]) == (f"preflight-injector-{name}", ["Deny"])
+        assert (binding["policyName"], binding["validationActions"]) == (
+            f"preflight-injector-{name}",
+            ["Deny"],
+        )
 
 
 def test_every_policy_fails_closed_and_gives_reasons() -> None:
@@ -46,7 +49,9 @@ def test_every_policy_fails_closed_and_gives_reasons() -> None:
 
 
 def test_statuses_bindings_evictions_and_deletions_are_nobodys_business() -> None:
-    rules = [(name, r) for name in OF_PODS for r in policies()[name]["matchConstraints"]["resourceRules"]]
+    rules = [
+        (name, r) for name in OF_PODS for r in policies()[name]["matchConstraints"]["resourceRules"]
+    ]
     assert {(name, *rule["resources"], *rule["operations"]) for name, rule in rules} == {
         ("connector-folder", "pods", "CREATE"),
         ("exec", "pods/exec", "pods/attach", "CONNECT"),
@@ -71,7 +76,9 @@ def test_nobody_is_exempt_but_the_gang_controller(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", OF_PODS)
 def test_users_and_groups_can_be_exempt(policy: str) -> None:
-    both = not_exempt(policy, protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']})
+    both = not_exempt(
+        policy, protection={"exemptUsers": ["anna"], "exemptGroups": ['say "friend"']}
+    )
     assert '["system:serviceaccount:preflight:preflight-gang","anna"]' in both
     assert r'exists(g, g in ["say \"friend\""])' in both
 
@@ -79,7 +86,9 @@ def test_users_and_groups_can_be_exempt(policy: str) -> None:
 @pytest.mark.parametrize("policy", CERTS)
 def test_the_account_that_keeps_the_certificate_is_confined_everywhere(policy: str) -> None:
     selector = {"matchLabels": {"a": "b"}}
-    bindings = specs("ValidatingAdmissionPolicyBinding", "elsewhere", protection={"namespaceSelector": selector})
+    bindings = specs(
+        "ValidatingAdmissionPolicyBinding", "elsewhere", protection={"namespaceSelector": selector}
+    )
     assert "matchResources" not in bindings[policy]
     assert bindings["reserved"]["matchResources"] == {"namespaceSelector": selector}
     conditions = policies("elsewhere")[policy]["matchConditions"]
@@ -103,7 +112,9 @@ def test_a_folder_of_its_own_is_kept_too() -> None:
 def test_a_controller_under_another_name_is_told_to_the_injector() -> None:
     gang = {"preflight-gang": {"enabled": True, "fullnameOverride": "gangs"}}
     account = "system:serviceaccount:preflight:gangs"
-    with pytest.raises(ChartError, match=rf"set preflight-injector\.protection\.controller to {account}"):
+    with pytest.raises(
+        ChartError, match=rf"set preflight-injector\.protection\.controller to {account}"
+    ):
         render(UMBRELLA, {"preflight-injector": INJECTOR, **gang})
     told = {**INJECTOR, "protection": {"controller": account}}
     assert render(UMBRELLA, {"preflight-injector": told, **gang})

@@ -1,4 +1,6 @@
-"""Images arrive in their order while something else goes on, and who needs one waits for it and for no more."""
+"""Images arrive in their order while something else goes on, and who needs one waits for it and for
+no more.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ BUILDS: dict[str, Build] = {name: partial(built, name) for name in NAMES}
 
 def test_values_need_what_they_name_and_whatever_comes_before_it() -> None:
     with loading(BUILDS, lambda _: None) as coming:
-        assert coming.before({"checks": [{"image": "check:e2e"}]}) == ["node:dev", "server:dev", "check:e2e"]
+        assert coming.before({"checks": [{"image": "check:e2e"}]}) == [
+            "node:dev",
+            "server:dev",
+            "check:e2e",
+        ]
         assert coming.before({"image": {"repository": "server"}}) == []
 
 

@@ -27,7 +27,11 @@ def world(**changed: Any) -> dict[str, Any]:
 
 def figures(**labels: Any) -> dict[str, Any]:
     correlated = world(bad=0, recall_blamed=None, recall_named=None)
-    return {"labels": world(**labels), "small_n": {"3": world()}, "correlated": {"leaf": correlated}}
+    return {
+        "labels": world(**labels),
+        "small_n": {"3": world()},
+        "correlated": {"leaf": correlated},
+    }
 
 
 def missed(measured: dict[str, Any]) -> list[str]:
@@ -47,10 +51,15 @@ def test_each_recall_has_a_bar_of_its_own() -> None:
     assert missed(figures(recall_named=0.9899)) == ["labels: recall of named at least 0.99"]
 
 
-def test_in_no_world_may_a_healthy_node_be_blamed_and_in_none_are_there_more_than_eight_rounds() -> None:
+def test_in_no_world_may_a_healthy_node_be_blamed_and_in_none_are_there_more_than_eight_rounds() -> (
+    None
+):
     one = figures()
     one["correlated"]["leaf"] = world(healthy_blamed=1, max_rounds=9)
-    assert missed(one) == ["correlated leaf: healthy nodes blamed at most 0", "correlated leaf: rounds at most 8"]
+    assert missed(one) == [
+        "correlated leaf: healthy nodes blamed at most 0",
+        "correlated leaf: rounds at most 8",
+    ]
 
 
 def test_what_can_only_be_named_has_a_bar_for_that_alone() -> None:

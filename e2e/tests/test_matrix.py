@@ -50,7 +50,11 @@ def test_a_fault_blames_only_where_the_gang_fails_and_tells_every_members_end(ro
     assert not row.blames or {end.outcome for end in row.ends} == {"failed"}
     assert all(blame.member < row.members for blame in row.blames)
     gone = {act.member for act in row.acts if act.does in {"kill", "stop"}}
-    assert all(row.end_of(rank) for rank in range(row.members) if rank not in gone and rank not in row.absent)
+    assert all(
+        row.end_of(rank)
+        for rank in range(row.members)
+        if rank not in gone and rank not in row.absent
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
@@ -101,7 +105,9 @@ def test_every_mistake_is_named_somewhere(row: Mistake) -> None:
     assert row.outcome or row.refused
 
 
-def test_at_least_twenty_mistakes_are_pods_of_one_release_and_of_the_others_each_says_why_it_is_none() -> None:
+def test_at_least_twenty_mistakes_are_pods_of_one_release_and_of_the_others_each_says_why_it_is_none() -> (
+    None
+):
     pods = [row for row in MISTAKES if observing.as_pod(row)]
     assert len(pods) >= 20
     assert all(row.no_pod or not row.outcome for row in MISTAKES if row not in pods)
@@ -111,14 +117,20 @@ def test_at_least_twenty_mistakes_are_pods_of_one_release_and_of_the_others_each
 def test_the_charts_take_the_values_of_every_row() -> None:
     seen = {json.dumps(row.values, sort_keys=True): row.values for row in ROWS}
     for values in seen.values():
-        assert render(UMBRELLA, {"preflight-injector": injector_values(values), "preflight-gang": GANG_VALUES})
+        assert render(
+            UMBRELLA, {"preflight-injector": injector_values(values), "preflight-gang": GANG_VALUES}
+        )
 
 
 @pytest.mark.parametrize("row", PROOFS, ids=lambda row: row.id)
-def test_the_test_that_proves_a_row_exists_and_runs_on_the_ring_that_the_row_says(row: Proof) -> None:
+def test_the_test_that_proves_a_row_exists_and_runs_on_the_ring_that_the_row_says(
+    row: Proof,
+) -> None:
     path, _, name = row.test.partition("::")
     source = (ROOT / path).read_text()
-    assert re.search(rf"^(?:async )?def {re.escape(name.partition('[')[0])}\(", source, re.MULTILINE), row.test
+    assert re.search(
+        rf"^(?:async )?def {re.escape(name.partition('[')[0])}\(", source, re.MULTILINE
+    ), row.test
     assert (row.ring == "cluster") == path.startswith("e2e/tests/cluster/")
 
 
@@ -127,13 +139,17 @@ def test_no_two_rows_say_the_same_of_the_same_test() -> None:
     assert len(told) == len(set(told))
 
 
-def test_there_are_at_least_thirty_five_rows_of_compute_domains_of_which_twenty_run_on_real_kubelets() -> None:
+def test_there_are_at_least_thirty_five_rows_of_compute_domains_of_which_twenty_run_on_real_kubelets() -> (
+    None
+):
     rows = [row for row in PROOFS if row.id.startswith("cd-")]
     assert len(rows) >= 35
     assert len([row for row in rows if row.ring == "cluster"]) >= 20
 
 
-def test_of_multi_node_nvlink_there_are_at_least_twenty_five_rows_of_which_five_are_on_a_cluster() -> None:
+def test_of_multi_node_nvlink_there_are_at_least_twenty_five_rows_of_which_five_are_on_a_cluster() -> (
+    None
+):
     rows = [row for row in PROOFS if row.id.startswith("mnnvl-")]
     assert len(rows) >= 25
     assert len([row for row in rows if row.ring == "cluster"]) >= 5

@@ -1,4 +1,6 @@
-"""What is particular to the chart of multi-node NVLink. What an API server makes of its rights and policies: the package's own tests."""
+"""What is particular to the chart of multi-node NVLink. What an API server makes of its rights and
+policies: the package's own tests.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ def made(**values: Any) -> list[Object]:
 
 def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
     """Verbs by API group and resource."""
-    rules = [(g, r, rule["verbs"]) for rule in role["rules"] for g in rule["apiGroups"] for r in rule["resources"]]
+    rules = [
+        (g, r, rule["verbs"])
+        for rule in role["rules"]
+        for g in rule["apiGroups"]
+        for r in rule["resources"]
+    ]
     return {(group, resource): {*verbs} for group, resource, verbs in rules}
 
 
@@ -40,7 +47,9 @@ def test_the_umbrella_installs_it_only_where_it_is_switched_on() -> None:
     assert not [name for name in named if "mnnvl" in name]
 
 
-def test_both_services_are_two_replicas_each_with_a_budget_an_account_and_a_network_policy() -> None:
+def test_both_services_are_two_replicas_each_with_a_budget_an_account_and_a_network_policy() -> (
+    None
+):
     for kind in ("Deployment", "PodDisruptionBudget", "ServiceAccount", "NetworkPolicy"):
         named = {o["metadata"]["name"] for o in made() if o["kind"] == kind}
         assert {"preflight-mnnvl-controller", "preflight-mnnvl-webhook"} <= named, kind
@@ -56,7 +65,9 @@ def test_nobody_may_delete_and_neither_service_reads_pods_or_secrets(mode: str) 
 
 def test_the_webhook_writes_nothing_but_in_mode_literal() -> None:
     assert not [what for what, v in roles()["webhook"].items() if v - {"get", "list", "watch"}]
-    writes = {what: v - {"get", "list", "watch"} for what, v in roles(mode="literal")["webhook"].items()}
+    writes = {
+        what: v - {"get", "list", "watch"} for what, v in roles(mode="literal")["webhook"].items()
+    }
     assert {what: v for what, v in writes.items() if v} == {
         ("resource.nvidia.com", "computedomains"): {"create"},
         ("resource.k8s.io", "resourceclaims"): {"create"},
@@ -72,7 +83,9 @@ def test_the_api_server_knows_whether_an_admission_writes(mode: str, effects: st
 
 
 def test_where_owner_references_are_guarded_the_controller_gets_what_the_guard_asks_for() -> None:
-    rights = roles(mode="literal", rbac={"ownerReferencesPermissionEnforcement": True})["controller"]
+    rights = roles(mode="literal", rbac={"ownerReferencesPermissionEnforcement": True})[
+        "controller"
+    ]
     assert "delete" in rights["resource.nvidia.com", "computedomains"]
     assert "delete" in rights["resource.k8s.io", "resourceclaims"]
     assert rights["scheduler.grove.io", "podgangs/finalizers"] == {"update"}
@@ -90,19 +103,31 @@ def test_policies_confine_the_controller(mode: str, more: set[str]) -> None:
         for o in made(mode=mode)
         if o["kind"] == "ValidatingAdmissionPolicyBinding"
     }
-    assert policies == bound == {"podgangs", "computedomains", "certs-configuration", "certs-secret", *more}
+    assert (
+        policies
+        == bound
+        == {"podgangs", "computedomains", "certs-configuration", "certs-secret", *more}
+    )
 
 
 def test_the_configuration_is_what_the_values_say_and_names_the_release() -> None:
     assert config()["instance"] == "preflight"
-    said = config(instance="mine", requireFabricNodes=True, gpuResources=["amd.com/gpu"], placement="fabric")
+    said = config(
+        instance="mine", requireFabricNodes=True, gpuResources=["amd.com/gpu"], placement="fabric"
+    )
     assert said["instance"] == "mine"
-    assert (said["requireFabricNodes"], said["gpuResources"], said["placement"]) == (True, ["amd.com/gpu"], "fabric")
+    assert (said["requireFabricNodes"], said["gpuResources"], said["placement"]) == (
+        True,
+        ["amd.com/gpu"],
+        "fabric",
+    )
 
 
 def test_namespaces_of_a_selector_are_the_only_ones_and_our_own_is_never_among_them() -> None:
     chosen = {"matchLabels": {"nvlink": "yes"}}
-    (hook,) = only(made(webhook={"namespaceSelector": chosen}), "MutatingWebhookConfiguration")["webhooks"]
+    (hook,) = only(made(webhook={"namespaceSelector": chosen}), "MutatingWebhookConfiguration")[
+        "webhooks"
+    ]
     assert hook["namespaceSelector"]["matchLabels"] == {"nvlink": "yes"}
     (own,) = hook["namespaceSelector"]["matchExpressions"]
     assert (own["operator"], own["values"]) == ("NotIn", ["kube-system", "preflight"])
@@ -121,7 +146,10 @@ def test_who_brings_a_certificate_gets_no_job() -> None:
         ({"gpuResources": []}, "/gpuResources"),
         ({"webhook": {"timeoutSeconds": 3}}, "/webhook/timeoutSeconds"),
         ({"typo": 1}, "typo"),
-        ({"certificates": {"lifetimeDays": 1, "schedule": "0 0 1 * *"}}, "certificate is renewed in the last third"),
+        (
+            {"certificates": {"lifetimeDays": 1, "schedule": "0 0 1 * *"}},
+            "certificate is renewed in the last third",
+        ),
     ],
 )
 def test_a_wrong_value_stops_the_install(values: Values, said: str) -> None:

@@ -22,7 +22,9 @@ orphans.end()
 
 
 def test_what_a_killed_check_leaves_behind_is_ended() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True
+    )
     pid = int(done.stdout)
     try:
         os.kill(pid, 0)

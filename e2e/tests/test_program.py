@@ -14,7 +14,10 @@ TOOLS = ["", ".images", ".supply", ".demo", ".fuzz", ".bench"]
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_says_its_version(tool: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", f"preflight_e2e{tool}", "--version"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", f"preflight_e2e{tool}", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f" {version('preflight-e2e')}\n")

@@ -12,7 +12,9 @@ from preflight_e2e import images
 ENGINE = images.Engine("docker")
 
 
-def test_where_the_real_image_cannot_be_built_its_tests_are_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_real_image_cannot_be_built_its_tests_are_told_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise images.ImageError("nccl-tests: no network.")
 
@@ -24,9 +26,13 @@ def test_where_the_real_image_cannot_be_built_its_tests_are_told_why(monkeypatch
     assert "nccl-tests: no network." in said[0]
 
 
-def test_where_it_is_built_it_is_loaded_and_its_reference_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_built_it_is_loaded_and_its_reference_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     built = images.Built("preflight-nccl-loopback:dev", Path("x.tar"), 0)
-    monkeypatch.setattr(images, "build_all", lambda *_, **asked: [built] if asked == {"only": [images.REAL]} else [])
+    monkeypatch.setattr(
+        images, "build_all", lambda *_, **asked: [built] if asked == {"only": [images.REAL]} else []
+    )
     loaded: list[images.Built] = []
     told = runner._real_image(ENGINE, loaded.append, lambda _: None)
     assert (told, loaded) == ({images.REAL_IMAGE: built.reference}, [built])

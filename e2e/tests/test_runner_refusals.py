@@ -46,7 +46,9 @@ class Refusing(TwoNodes):
 
 
 def test_an_object_that_the_api_server_refuses_fails_its_row_and_no_other() -> None:
-    step = Step(objects=(Object(collection="v1/g/things", body={}),), pods=(Pod(name="a", node="a"),))
+    step = Step(
+        objects=(Object(collection="v1/g/things", body={}),), pods=(Pod(name="a", node="a"),)
+    )
     row = Scenario(id="refused", fault="f", sees="s", steps=(step,))
     outcome = run(Refusing(), row, lambda _: None)  # type: ignore[arg-type]
     assert outcome.problems == ["the API server says: admin access is forbidden"]

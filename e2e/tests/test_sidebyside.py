@@ -33,7 +33,9 @@ class Lab:
         assert not self.running, "the chart is upgraded under a running row"
         self.happened.append(f"values {changes}")
 
-    def run(self, _lab: Any, row: Scenario, _say: Callable[[str], None], nodes: Sequence[str]) -> Outcome:
+    def run(
+        self, _lab: Any, row: Scenario, _say: Callable[[str], None], nodes: Sequence[str]
+    ) -> Outcome:
         with self.lock:
             taken = [node for held in self.running.values() for node in held]
             assert not set(taken) & set(nodes), "two rows on one node"
@@ -66,7 +68,9 @@ def test_rows_of_one_node_each_run_at_the_same_time(monkeypatch: pytest.MonkeyPa
     assert outcomes(lab, row("one", "a"), row("two", "a")) == ["one", "two"]
 
 
-def test_outcomes_are_in_the_order_of_the_rows_and_no_node_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_are_in_the_order_of_the_rows_and_no_node_has_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = [f"row-{number}" for number in range(40)]
     lab = Lab(monkeypatch, 4)
     assert outcomes(lab, *(row(name, *"abcd"[: 1 + len(name) % 3]) for name in names)) == names
@@ -74,7 +78,9 @@ def test_outcomes_are_in_the_order_of_the_rows_and_no_node_has_two(monkeypatch: 
 
 def test_a_row_that_measures_time_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
-    outcomes(lab, *(row(f"row-{number}", "a", within=5 if number == 2 else None) for number in range(5)))
+    outcomes(
+        lab, *(row(f"row-{number}", "a", within=5 if number == 2 else None) for number in range(5))
+    )
     assert all(seen == {"row-2"} for seen in lab.together if "row-2" in seen)
     assert any("row-2" in seen for seen in lab.together)
 
@@ -85,11 +91,16 @@ def test_the_chart_is_upgraded_once_for_rows_of_the_same_values_while_nothing_ru
     lab = Lab(monkeypatch)
     rows = [row("one", "a", x=1), row("two", "a", x=1), row("three", "a", x=2)]
     assert outcomes(lab, *rows) == ["one", "two", "three"]
-    assert [line for line in lab.happened if line.startswith("values")] == ["values {'x': 1}", "values {'x': 2}"]
+    assert [line for line in lab.happened if line.startswith("values")] == [
+        "values {'x': 1}",
+        "values {'x': 2}",
+    ]
     assert lab.happened[-2:] == ["values {'x': 2}", "three"]
 
 
-def test_the_chart_is_upgraded_once_the_cluster_has_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chart_is_upgraded_once_the_cluster_has_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lab = Lab(monkeypatch)
     outcomes(lab, row("one", "a", x=1), row("two", "a", x=2))
     prepared = [line for line in lab.happened if line not in {"one", "two"}]

@@ -1,4 +1,6 @@
-"""Admission of the simulated cluster: a webhook is asked over TLS, its patch is applied, its refusal is passed on."""
+"""Admission of the simulated cluster: a webhook is asked over TLS, its patch is applied, its
+refusal is passed on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ class Webhook:
 
     def __init__(self, folder: Path) -> None:
         self.asked: list[dict[str, Any]] = []
-        self.answer: dict[str, Any] = {"allowed": True, "patch": base64.b64encode(json.dumps(PATCH).encode()).decode()}
+        self.answer: dict[str, Any] = {
+            "allowed": True,
+            "patch": base64.b64encode(json.dumps(PATCH).encode()).decode(),
+        }
         authority = trustme.CA()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -38,7 +43,9 @@ class Webhook:
             def do_POST(self) -> None:
                 review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 webhook.asked.append(review["request"])
-                body = json.dumps({"response": {"uid": review["request"]["uid"], **webhook.answer}}).encode()
+                body = json.dumps(
+                    {"response": {"uid": review["request"]["uid"], **webhook.answer}}
+                ).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -66,9 +73,13 @@ def webhook(tmp_path: Path) -> Iterator[Webhook]:
 @pytest.fixture
 def api(webhook: Webhook) -> Iterator[ApiDouble]:
     with ApiDouble() as double:
-        double.admit = Admission(double.api, webhook.url, webhook.ca, lambda pod: sorted(pod["spec"].get("odd", [])))
+        double.admit = Admission(
+            double.api, webhook.url, webhook.ca, lambda pod: sorted(pod["spec"].get("odd", []))
+        )
         labels = dict([OPT_IN])
-        double.within(lambda: double.create("namespaces", {"metadata": {"name": "in", "labels": labels}}))
+        double.within(
+            lambda: double.create("namespaces", {"metadata": {"name": "in", "labels": labels}})
+        )
         yield double
 
 
@@ -94,22 +105,33 @@ def test_the_webhooks_patch_is_in_what_is_stored(post: Post, webhook: Webhook) -
     code, pod = post("in")
     assert (code, pod["metadata"]["labels"]) == (201, {"seen": "yes"})
     [asked] = webhook.asked
-    assert (asked["namespace"], asked["object"]["metadata"]["namespace"], asked["operation"]) == ("in", "in", "CREATE")
+    assert (asked["namespace"], asked["object"]["metadata"]["namespace"], asked["operation"]) == (
+        "in",
+        "in",
+        "CREATE",
+    )
 
 
-def test_a_pod_of_a_namespace_that_has_not_opted_in_is_not_shown_to_the_webhook(post: Post, webhook: Webhook) -> None:
+def test_a_pod_of_a_namespace_that_has_not_opted_in_is_not_shown_to_the_webhook(
+    post: Post, webhook: Webhook
+) -> None:
     assert post("default")[0] == 201
     assert not webhook.asked
 
 
 def test_the_webhooks_refusal_reaches_who_created_the_pod(post: Post, webhook: Webhook) -> None:
-    webhook.answer = {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": "no such luck"}}
+    webhook.answer = {
+        "allowed": False,
+        "status": {"code": 403, "reason": "Forbidden", "message": "no such luck"},
+    }
     code, status = post("in")
     assert (code, status["reason"]) == (403, "Forbidden")
     assert status["message"] == "admission webhook denied the request: no such luck"
 
 
-def test_no_pod_is_created_while_the_webhook_cannot_be_asked(post: Post, api: ApiDouble, webhook: Webhook) -> None:
+def test_no_pod_is_created_while_the_webhook_cannot_be_asked(
+    post: Post, api: ApiDouble, webhook: Webhook
+) -> None:
     api.admit = Admission(api.api, "https://127.0.0.1:1/", webhook.ca, lambda _: [])
     code, status = post("in")
     assert (code, status["reason"]) == (500, "InternalError")
@@ -119,4 +141,7 @@ def test_no_pod_is_created_while_the_webhook_cannot_be_asked(post: Post, api: Ap
 def test_what_no_double_does_is_answered_501_by_name(post: Post) -> None:
     code, status = post("default", odd=["spec.affinity", "spec.hostPID"])
     assert code == 501
-    assert status["message"] == "the simulated cluster does not implement spec.affinity, spec.hostPID of a pod"
+    assert (
+        status["message"]
+        == "the simulated cluster does not implement spec.affinity, spec.hostPID of a pod"
+    )

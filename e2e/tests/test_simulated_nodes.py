@@ -1,4 +1,6 @@
-"""The simulated kubelets: containers one after the other, statuses, volumes that are swapped, ends that leave nothing."""
+"""The simulated kubelets: containers one after the other, statuses, volumes that are swapped, ends
+that leave nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Cluster:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         names = {"node-a": self.node}
-        kubelets = Kubelets(self.store, SERVED, names, {}, self.root / "logs", lambda: "127.9.9.100")
+        kubelets = Kubelets(
+            self.store, SERVED, names, {}, self.root / "logs", lambda: "127.9.9.100"
+        )
         tasks = [asyncio.create_task(kubelets.run())]
         tasks += [asyncio.create_task(schedule(self.store, SERVED["nodes"], SERVED["pods"]))]
         try:
@@ -78,8 +82,12 @@ def ended(pod: Object) -> bool:
 def test_init_containers_run_in_order_before_the_pods_own(cluster: Cluster, tmp_path: Path) -> None:
     async def work() -> None:
         said = f"echo $0 >> {tmp_path}/order"
-        inits = [container(name, f"sleep 0.1; {said.replace('$0', name)}") for name in ("one", "two")]
-        cluster.create({"initContainers": inits, "containers": [container("main", said.replace("$0", "main"))]})
+        inits = [
+            container(name, f"sleep 0.1; {said.replace('$0', name)}") for name in ("one", "two")
+        ]
+        cluster.create(
+            {"initContainers": inits, "containers": [container("main", said.replace("$0", "main"))]}
+        )
         async with cluster.running():
             pod = await cluster.until(ended)
         assert (tmp_path / "order").read_text().split() == ["one", "two", "main"]
@@ -88,29 +96,56 @@ def test_init_containers_run_in_order_before_the_pods_own(cluster: Cluster, tmp_
     run(work())
 
 
-def test_a_failing_init_container_holds_the_pod_back_and_leaves_its_message(cluster: Cluster) -> None:
+def test_a_failing_init_container_holds_the_pod_back_and_leaves_its_message(
+    cluster: Cluster,
+) -> None:
     async def work() -> None:
-        inits = [container("check", 'echo "{}" > $PREFLIGHT_RESULT_PATH; exit 3'), container("later")]
+        inits = [
+            container("check", 'echo "{}" > $PREFLIGHT_RESULT_PATH; exit 3'),
+            container("later"),
+        ]
         cluster.create({"initContainers": inits, "containers": [container("main")]})
         async with cluster.running():
             pod = await cluster.until(ended)
         check, later = pod["status"]["initContainerStatuses"]
-        assert (pod["status"]["phase"], later["state"]) == ("Failed", {"waiting": {"reason": "PodInitializing"}})
-        assert (check["state"]["terminated"]["exitCode"], check["state"]["terminated"]["message"]) == (3, "{}\n")
+        assert (pod["status"]["phase"], later["state"]) == (
+            "Failed",
+            {"waiting": {"reason": "PodInitializing"}},
+        )
+        assert (
+            check["state"]["terminated"]["exitCode"],
+            check["state"]["terminated"]["message"],
+        ) == (3, "{}\n")
 
     run(work())
 
 
-def test_a_crashed_container_waits_and_is_started_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashed_container_waits_and_is_started_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nodes, "CRASH_BACKOFF", (0.1, 0.1))
 
     async def work() -> None:
         once = "test -e $TMPDIR/seen || { touch $TMPDIR/seen; exit 1; }"
-        cluster.create({"restartPolicy": "OnFailure", "initContainers": [container("c", once)], "containers": []})
+        cluster.create(
+            {
+                "restartPolicy": "OnFailure",
+                "initContainers": [container("c", once)],
+                "containers": [],
+            }
+        )
         async with cluster.running():
             await cluster.until(ended)
-        states = [step.after["status"] for step in cluster.store.since(1) if step.after and "status" in step.after]
-        statuses = [status["initContainerStatuses"][0] for status in states if "initContainerStatuses" in status]
+        states = [
+            step.after["status"]
+            for step in cluster.store.since(1)
+            if step.after and "status" in step.after
+        ]
+        statuses = [
+            status["initContainerStatuses"][0]
+            for status in states
+            if "initContainerStatuses" in status
+        ]
         first = next(status for status in statuses if "lastState" in status)
         assert first["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
         assert first["lastState"]["terminated"]["exitCode"] == 1
@@ -120,7 +155,9 @@ def test_a_crashed_container_waits_and_is_started_again(cluster: Cluster, monkey
     run(work())
 
 
-def test_a_container_gets_its_pods_fields_gpus_and_folders(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_container_gets_its_pods_fields_gpus_and_folders(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     async def work() -> None:
         field = {"fieldRef": {"fieldPath": "status.podIP"}}
         env = [
@@ -129,12 +166,21 @@ def test_a_container_gets_its_pods_fields_gpus_and_folders(cluster: Cluster, tmp
             {"name": "SOCKET", "value": "unix:///var/run/x/s"},
             {"name": "STATE", "value": "/state"},
         ]
-        mounts = [{"name": "run", "mountPath": "/var/run/x"}, {"name": "state", "mountPath": "/state"}]
+        mounts = [
+            {"name": "run", "mountPath": "/var/run/x"},
+            {"name": "state", "mountPath": "/state"},
+        ]
         show = f"{sys.executable} -c 'import os, json; print(json.dumps(dict(os.environ)))'"
         limits = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
-        volumes = [{"name": "run", "hostPath": {"path": "/var/run/x"}}, {"name": "state", "emptyDir": {}}]
+        volumes = [
+            {"name": "run", "hostPath": {"path": "/var/run/x"}},
+            {"name": "state", "emptyDir": {}},
+        ]
         cluster.create(
-            {"containers": [container("c", show, env=env, volumeMounts=mounts, **limits)], "volumes": volumes}
+            {
+                "containers": [container("c", show, env=env, volumeMounts=mounts, **limits)],
+                "volumes": volumes,
+            }
         )
         async with cluster.running():
             await cluster.until(ended)
@@ -147,7 +193,9 @@ def test_a_container_gets_its_pods_fields_gpus_and_folders(cluster: Cluster, tmp
     run(work())
 
 
-def test_a_deleted_pods_process_is_told_to_end_and_its_gpus_are_given_back(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_deleted_pods_process_is_told_to_end_and_its_gpus_are_given_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     async def work() -> None:
         script = f"trap 'touch {tmp_path}/told; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
         limits = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
@@ -167,8 +215,15 @@ def test_a_deleted_pods_process_is_told_to_end_and_its_gpus_are_given_back(clust
     run(work())
 
 
-ROSTER = {"downwardAPI": {"items": [{"path": "roster", "fieldRef": {"fieldPath": "metadata.annotations['r']"}}]}}
-VOLUME = {"name": "v", "projected": {"sources": [{"configMap": {"name": "map", "optional": True}}, ROSTER]}}
+ROSTER = {
+    "downwardAPI": {
+        "items": [{"path": "roster", "fieldRef": {"fieldPath": "metadata.annotations['r']"}}]
+    }
+}
+VOLUME = {
+    "name": "v",
+    "projected": {"sources": [{"configMap": {"name": "map", "optional": True}}, ROSTER]},
+}
 
 
 def test_a_projected_volume_follows_the_pods_annotation_at_once_and_a_configmap_later(
@@ -178,10 +233,14 @@ def test_a_projected_volume_follows_the_pods_annotation_at_once_and_a_configmap_
     folder = tmp_path / "node-a" / "pods" / "pod" / "v"
 
     async def work() -> None:
-        cluster.create({"containers": [container("c", "sleep 60")], "volumes": [VOLUME]}, annotations={"r": ""})
+        cluster.create(
+            {"containers": [container("c", "sleep 60")], "volumes": [VOLUME]}, annotations={"r": ""}
+        )
         async with cluster.running():
             running = await cluster.until(lambda p: p["status"].get("phase") == "Running")
-            cluster.store.create(SERVED["configmaps"], "ns", {"metadata": {"name": "map"}, "data": {"peers": "all"}})
+            cluster.store.create(
+                SERVED["configmaps"], "ns", {"metadata": {"name": "map"}, "data": {"peers": "all"}}
+            )
             await asyncio.sleep(2 * nodes.AT_ONCE)
             assert not (folder / "peers").exists()
             noted = running["metadata"] | {"annotations": {"r": "sealed"}}
@@ -203,20 +262,33 @@ def test_files_of_a_projected_volume_are_swapped_together_and_old_ones_go(tmp_pa
     }
     project(VOLUME, tmp_path, pod, lambda _: {"data": {"peers": "a", "roster": "loses"}})
     before = (tmp_path / "..data").resolve()
-    assert {name: (tmp_path / name).read_text() for name in ("peers", "roster")} == {"peers": "a", "roster": "1"}
+    assert {name: (tmp_path / name).read_text() for name in ("peers", "roster")} == {
+        "peers": "a",
+        "roster": "1",
+    }
     project(VOLUME, tmp_path, pod, lambda _: None)
     assert (tmp_path / "..data").resolve() != before
     assert not before.exists()
-    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("..")) == ["roster"]
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("..")) == [
+        "roster"
+    ]
 
 
 def test_what_a_node_does_not_do_is_named() -> None:
     spec = {
         "containers": [
-            {"name": "c", "image": "unknown", "livenessProbe": {}, "env": [{"valueFrom": {"secretKeyRef": {}}}]}
+            {
+                "name": "c",
+                "image": "unknown",
+                "livenessProbe": {},
+                "env": [{"valueFrom": {"secretKeyRef": {}}}],
+            }
         ],
         "initContainers": [container("i", restartPolicy="Always")],
-        "volumes": [{"name": "v", "nfs": {}}, {"name": "p", "projected": {"sources": [{"secret": {}}]}}],
+        "volumes": [
+            {"name": "v", "nfs": {}},
+            {"name": "p", "projected": {"sources": [{"secret": {}}]}},
+        ],
         "affinity": {},
     }
     assert unimplemented({"spec": spec}, images={"known"}) == [
@@ -258,7 +330,12 @@ def test_a_node_selector_is_obeyed(two_nodes: list[Object]) -> None:
     assert fit(gpu_pod(1, nodeSelector={"kubernetes.io/hostname": "b"}), two_nodes, []) == "b"
 
 
-def test_init_containers_reserve_the_most_that_one_of_them_asks_for(two_nodes: list[Object]) -> None:
+def test_init_containers_reserve_the_most_that_one_of_them_asks_for(
+    two_nodes: list[Object],
+) -> None:
     greedy = gpu_pod(1)
-    greedy["spec"]["initContainers"] = [gpu_pod(3)["spec"]["containers"][0], gpu_pod(4)["spec"]["containers"][0]]
+    greedy["spec"]["initContainers"] = [
+        gpu_pod(3)["spec"]["containers"][0],
+        gpu_pod(4)["spec"]["containers"][0],
+    ]
     assert fit(greedy, two_nodes, [gpu_pod(1, "a")]) == "b"

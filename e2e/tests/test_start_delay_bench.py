@@ -16,7 +16,12 @@ def test_a_log_is_read_with_the_time_of_each_line() -> None:
 
 
 def test_a_tools_time_is_what_the_check_says_of_it() -> None:
-    assert start_delay.tools_of([Line(1, "x"), Line(9, "took 3.100 s; 5 run(s) of its tools: 2.750 s of that")]) == 2.75
+    assert (
+        start_delay.tools_of(
+            [Line(1, "x"), Line(9, "took 3.100 s; 5 run(s) of its tools: 2.750 s of that")]
+        )
+        == 2.75
+    )
 
 
 def test_of_torch_its_loading_and_its_rounds_count_once_and_not_the_wait_for_others() -> None:
@@ -31,16 +36,26 @@ def test_of_torch_its_loading_and_its_rounds_count_once_and_not_the_wait_for_oth
 
 
 def pod(created: float, *, own: float) -> Pod:
-    """Three checks of a second and more, in which a tool works for one; half a second before each container."""
+    """Three checks of a second and more, in which a tool works for one; half a second before each
+    container.
+    """
     checks, now = [], created + 2.0
     for _ in start_delay.CHECKS:
-        checks.append((Line(now, "begins"), Line(now + 1 + own, "took 1.1 s; 1 run(s) of its tools: 1.000 s of that")))
+        checks.append(
+            (
+                Line(now, "begins"),
+                Line(now + 1 + own, "took 1.1 s; 1 run(s) of its tools: 1.000 s of that"),
+            )
+        )
         now += 1 + own + 0.5
     return Pod(created, tuple(checks), now)
 
 
 def test_what_is_added_is_neither_the_tools_nor_what_a_pod_without_checks_needs() -> None:
-    checked, plain = [pod(100.0 * i, own=0.25) for i in range(3)], [Pod(0.0, (), 1.5), Pod(10.0, (), 11.5)]
+    checked, plain = (
+        [pod(100.0 * i, own=0.25) for i in range(3)],
+        [Pod(0.0, (), 1.5), Pod(10.0, (), 11.5)],
+    )
     assert start_delay.added(checked, plain) == pytest.approx(0.5 + 3 * 0.25 + 3 * 0.5)
     told = start_delay.shares(checked, plain)
     assert sum(told.values()) == pytest.approx(start_delay.added(checked, plain))

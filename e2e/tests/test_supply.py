@@ -48,7 +48,12 @@ class _Answers(JsonHandler):
         ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "999"}]}]
         affected = [{"package": {"name": self.server.bad, "ecosystem": "PyPI"}, "ranges": ranges}]
         self.say(
-            {"id": "PYSEC-0000-1", "modified": "2024-01-01T00:00:00Z", "summary": "it is bad", "affected": affected}
+            {
+                "id": "PYSEC-0000-1",
+                "modified": "2024-01-01T00:00:00Z",
+                "summary": "it is bad",
+                "affected": affected,
+            }
         )
 
 
@@ -68,7 +73,9 @@ def test_every_package_of_every_image_is_asked_about(
     advisories: Advisories, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert supply.audit(advisories.url) == 0
-    assert advisories.asked >= {name for component in COMPONENTS for name in supply.packages(component)}
+    assert advisories.asked >= {
+        name for component in COMPONENTS for name in supply.packages(component)
+    }
     assert "locked packages, 0 with an advisory" in capsys.readouterr().out
 
 
@@ -77,7 +84,9 @@ def test_a_known_vulnerability_fails_and_names_the_images_that_have_it(
 ) -> None:
     advisories.bad = "uvicorn"
     assert supply.audit(advisories.url) == 1
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("uvicorn "))
+    line = next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("uvicorn ")
+    )
     said, _, images = line.rpartition("; in ")
     assert said.endswith("PYSEC-0000-1 it is bad; fixed in 999")
     assert {"preflight-webhook", "preflight-mnnvl"} <= {*images.split(", ")}
@@ -100,14 +109,24 @@ def test_advisories_that_cannot_be_asked_are_said_in_one_sentence_and_fail_only_
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.image)
 def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: Component) -> None:
     document = supply.bom(component)
-    assert (document["bomFormat"], document["metadata"]["component"]["name"]) == ("CycloneDX", component.image)
+    assert (document["bomFormat"], document["metadata"]["component"]["name"]) == (
+        "CycloneDX",
+        component.image,
+    )
     ours = {Path(component.package).name, "preflight-proto", "preflight-kube"}
     inside = {part["name"]: part for part in document["components"] if part["name"] not in ours}
     assert "msgspec" in inside
     for name, part in inside.items():
         package = LOCK[name, part["version"]]
-        artefacts = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else [])]
-        listed = {f"sha256:{one['content']}" for reference in part["externalReferences"] for one in reference["hashes"]}
+        artefacts = [
+            *package.get("wheels", ()),
+            *([package["sdist"]] if "sdist" in package else []),
+        ]
+        listed = {
+            f"sha256:{one['content']}"
+            for reference in part["externalReferences"]
+            for one in reference["hashes"]
+        }
         assert listed == {artefact["hash"] for artefact in artefacts}
     assert not {"pytest", "mypy", "hypothesis"} & set(inside)
 

@@ -13,7 +13,10 @@ from preflight_e2e.bench.peer import SKIPPED, additions, by_url, difference, ser
 from preflight_e2e.bench.reviews import NUMBER, realistic_review
 from preflight_e2e.bench.webhook import LARGE_BYTES, LEAST_BYTES, bars
 
-POD: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], "volumes": [{"name": "v"}]}}
+POD: dict[str, Any] = {
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c"}], "volumes": [{"name": "v"}]},
+}
 
 
 def add(path: str, value: object) -> dict[str, Any]:
@@ -25,20 +28,31 @@ def test_two_ways_to_the_same_pod_are_no_difference() -> None:
     other = [
         add("/metadata/labels", {}),
         add("/metadata/labels/a", "b"),
-        {"op": "replace", "path": "/spec/volumes", "value": [{"name": "v"}, {"name": "w", "emptyDir": {}}]},
+        {
+            "op": "replace",
+            "path": "/spec/volumes",
+            "value": [{"name": "v"}, {"name": "w", "emptyDir": {}}],
+        },
         add("/metadata/creationTimestamp", None),
     ]
     assert difference(POD, one, other) == ""
 
 
 def test_a_difference_is_told_by_its_path() -> None:
-    found = difference(POD, [add("/metadata/labels", {"a": "b"})], [add("/metadata/labels", {"a": "c"})])
+    found = difference(
+        POD, [add("/metadata/labels", {"a": "b"})], [add("/metadata/labels", {"a": "c"})]
+    )
     assert found == '/metadata/labels/a: "b" and "c"'
-    assert difference(POD, [add("/spec/volumes/-", {"name": "w"})], []).startswith("/spec/volumes: ")
+    assert difference(POD, [add("/spec/volumes/-", {"name": "w"})], []).startswith(
+        "/spec/volumes: "
+    )
 
 
 def test_the_peer_is_given_what_our_patch_adds() -> None:
-    patch = [add("/spec/initContainers", [{"name": "check"}]), add("/spec/volumes/-", {"name": "w"})]
+    patch = [
+        add("/spec/initContainers", [{"name": "check"}]),
+        add("/spec/volumes/-", {"name": "w"}),
+    ]
     patch += [add("/metadata/labels/a~1b", "c"), add("/spec/imagePullSecrets", [{"name": "s"}])]
     made = additions(patch)
     assert (made["first"], made["volumes"], made["pullSecrets"]) == (
@@ -49,7 +63,9 @@ def test_the_peer_is_given_what_our_patch_adds() -> None:
     assert (made["labels"], made["annotations"]) == ({"a/b": "c"}, {})
 
 
-def test_without_go_the_peer_is_skipped_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_the_peer_is_skipped_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with serving(tmp_path, 0, []) as peer:
         assert peer is None
@@ -72,7 +88,10 @@ def test_reviews_are_as_large_as_they_are_said_to_be(bulk: int, least: int) -> N
 
 def figures(**changed: float) -> dict[str, Any]:
     ours = {"reviews_per_s": 13_000, "large_reviews_per_s": 4_000, "steady_1000_p99_ms": 1.2}
-    return {"webhook": {**ours, "rss_claims_mb": 55, "rss_different_mb": 58, **changed}, "ratio": 5.0}
+    return {
+        "webhook": {**ours, "rss_claims_mb": 55, "rss_different_mb": 58, **changed},
+        "ratio": 5.0,
+    }
 
 
 def test_each_missed_bar_is_told_with_its_figure() -> None:

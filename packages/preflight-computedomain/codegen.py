@@ -1,7 +1,9 @@
-"""Make the betterproto2 messages under ``src/preflight_computedomain/_generated`` from the files of ``proto``.
+"""Make the betterproto2 messages under ``src/preflight_computedomain/_generated`` from the files of
+``proto``.
 
-Run it with the group ``codegen`` of preflight-proto installed; running it twice changes nothing. Messages alone: the services are
-served by grpcio, by name (see ``plugin/dra.py`` and ``plugin/registration.py``).
+Run it with the group ``codegen`` of preflight-proto installed; running it twice changes nothing.
+Messages alone: the services are served by grpcio, by name (see ``plugin/dra.py`` and
+``plugin/registration.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def main() -> None:
                 *("dra.proto", "registration.proto"),
             ],
             check=True,
-            env={**os.environ, "PATH": f"{plugin.parent}:{os.environ['PATH']}"},  # the plugin calls ruff by name
+            env={
+                **os.environ,
+                "PATH": f"{plugin.parent}:{os.environ['PATH']}",
+            },  # the plugin calls ruff by name
         )
         for made in Path(tmp).rglob("*.py"):  # not typed as strictly as what is written by hand
             if text := made.read_text():

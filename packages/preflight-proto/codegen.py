@@ -1,4 +1,5 @@
-"""Make the betterproto2 stubs under ``src/preflight_proto/_generated`` from ``proto/health_event.proto``.
+"""Make the betterproto2 stubs under ``src/preflight_proto/_generated`` from
+``proto/health_event.proto``.
 
 Run it with the group ``codegen`` installed; running it twice changes nothing.
 """
@@ -32,7 +33,10 @@ def main() -> None:
                 "health_event.proto",
             ],
             check=True,
-            env={**os.environ, "PATH": f"{plugin.parent}:{os.environ['PATH']}"},  # the plugin calls ruff by name
+            env={
+                **os.environ,
+                "PATH": f"{plugin.parent}:{os.environ['PATH']}",
+            },  # the plugin calls ruff by name
         )
         shutil.rmtree(OUT, ignore_errors=True)
         shutil.copytree(tmp, OUT, ignore=shutil.ignore_patterns("__pycache__"))

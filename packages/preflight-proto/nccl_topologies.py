@@ -1,6 +1,8 @@
-"""Make the topology files under ``nccl-topologies`` from what ``check/topologies.toml`` knows of each platform.
+"""Make the topology files under ``nccl-topologies`` from what ``check/topologies.toml`` knows of
+each platform.
 
-Running it twice changes nothing. The images of both NCCL checks carry the folder as /opt/nvsentinel/nccl-topologies.
+Running it twice changes nothing. The images of both NCCL checks carry the folder as
+/opt/nvsentinel/nccl-topologies.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ HERE = Path(__file__).resolve().parent
 FACTS = HERE / "src" / "preflight_proto" / "check" / "topologies.toml"
 OUT = HERE / "nccl-topologies"
 
-# PCI classes as NCCL compares them (graph/xml.cc): bridge, 3D controller, and the two kinds of network card.
+# PCI classes as NCCL compares them (graph/xml.cc): bridge, 3D controller, and the two kinds of
+# network card.
 _SWITCH, _GPU = "0x060400", "0x030200"
 _CARD = {"infiniband": "0x020700", "ethernet": "0x020000"}
 
@@ -32,7 +35,9 @@ def document(facts: Mapping[str, Any]) -> str:
         for switch in node["switches"]:
             address = f"ffff:ff:{next(hidden):02x}.0" if switch["at"] == "virtual" else switch["at"]
             above = ElementTree.SubElement(cpu, "pci", {"busid": address, "class": _SWITCH, **link})
-            devices = [(one, _GPU) for one in switch["gpus"]] + [(one, _CARD[facts["card"]]) for one in switch["cards"]]
+            devices = [(one, _GPU) for one in switch["gpus"]] + [
+                (one, _CARD[facts["card"]]) for one in switch["cards"]
+            ]
             for device, kind in devices:
                 ElementTree.SubElement(above, "pci", {"busid": device, "class": kind, **link})
     ElementTree.indent(system)

@@ -1,4 +1,5 @@
-"""Make ``src/preflight_proto/settings/<check>.json`` of what the known checks say of their variables.
+"""Make ``src/preflight_proto/settings/<check>.json`` of what the known checks say of their
+variables.
 
 Run it where all members are installed; running it twice changes nothing.
 """

@@ -1,9 +1,11 @@
-"""The network link of a fake node, for processes that share this machine's: what they send over TCP, the kernel paces.
+"""The network link of a fake node, for processes that share this machine's: what they send over
+TCP, the kernel paces.
 
 Python loads this module in every process that has its folder on PYTHONPATH. Where node.json has
-{"network": {"sends_mbit": number}}, a thread sets SO_MAX_PACING_RATE, for which nobody needs to be root, on each TCP socket that
-the process opens, whatever library opens it; so it is in processes that it forks. The rate is each connection's own. What is received
-is not slowed: the other end's node does that.
+{"network": {"sends_mbit": number}}, a thread sets SO_MAX_PACING_RATE, for which nobody needs to be
+root, on each TCP socket that the process opens, whatever library opens it; so it is in processes
+that it forks. The rate is each connection's own. What is received is not slowed: the other end's
+node does that.
 """
 
 import json
@@ -30,7 +32,10 @@ def pace(rate):
                     sockets[status.st_ino] = int(name)
         for inode in sockets.keys() - seen:
             with suppress(OSError), socket.socket(fileno=os.dup(sockets[inode])) as one:
-                if one.family in {socket.AF_INET, socket.AF_INET6} and one.type == socket.SOCK_STREAM:
+                if (
+                    one.family in {socket.AF_INET, socket.AF_INET6}
+                    and one.type == socket.SOCK_STREAM
+                ):
                     one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
         seen = sockets.keys()
         time.sleep(PAUSE)

@@ -1,7 +1,9 @@
-"""The controller of ComputeDomains, as far as claims go: a finalizer, a claim template, the nodes that have joined, and the end.
+"""The controller of ComputeDomains, as far as claims go: a finalizer, a claim template, the nodes
+that have joined, and the end.
 
-One process for the cluster, of the fake node's image. It keeps nothing of its own: whatever it has begun stands in the objects, and one that is
-started again goes on from there. What happens is printed as JSON lines. Nothing of Preflight is imported.
+One process for the cluster, of the fake node's image. It keeps nothing of its own: whatever it has
+begun stands in the objects, and one that is started again goes on from there. What happens is
+printed as JSON lines. Nothing of Preflight is imported.
 """
 
 import json
@@ -23,7 +25,9 @@ def tell(**line):
 
 
 class Controller:
-    """``api(method, path, body, kind)`` raises OSError; ``found(path)`` is None where there is nothing."""
+    """``api(method, path, body, kind)`` raises OSError; ``found(path)`` is None where there is
+    nothing.
+    """
 
     def __init__(self, api, found, tell):
         self.api, self.found, self.tell = api, found, tell
@@ -35,7 +39,9 @@ class Controller:
         for domain in domains:
             try:
                 self.look(domain, joined.get(domain["metadata"]["uid"], []))
-            except OSError as error:  # somebody was quicker, or something is in the way: again at the next turn
+            except (
+                OSError
+            ) as error:  # somebody was quicker, or something is in the way: again at the next turn
                 self.tell(domain=domain["metadata"]["name"], error=str(error))
 
     def joined(self):
@@ -46,7 +52,9 @@ class Controller:
             for config in devices.get("config", []):
                 if config.get("opaque", {}).get("driver") == DRIVER:
                     pools = {one["pool"] for one in devices["results"] if one["driver"] == DRIVER}
-                    nodes.setdefault(config["opaque"]["parameters"].get("domainID"), set()).update(pools)
+                    nodes.setdefault(config["opaque"]["parameters"].get("domainID"), set()).update(
+                        pools
+                    )
         return nodes
 
     def look(self, domain, nodes):
@@ -59,7 +67,9 @@ class Controller:
         if meta.get("deletionTimestamp"):
             if mine:
                 self.api("DELETE", f"{templates}/{name}")
-            self.finalizers(path, meta, [one for one in meta.get("finalizers", []) if one != FINALIZER])
+            self.finalizers(
+                path, meta, [one for one in meta.get("finalizers", []) if one != FINALIZER]
+            )
             self.tell(ended=meta["name"])
             return
         if FINALIZER not in meta.get("finalizers", []):
@@ -69,7 +79,9 @@ class Controller:
             self.tell(template=name, domain=meta["uid"])
         elif not mine:
             return  # somebody else's: tried for ever, and told to nobody, as the real one does
-        joined = [{"name": node, "index": i, "status": "Ready"} for i, node in enumerate(sorted(nodes))]
+        joined = [
+            {"name": node, "index": i, "status": "Ready"} for i, node in enumerate(sorted(nodes))
+        ]
         status = {"status": "Ready", "nodes": joined}
         if domain.get("status") != status:
             self.api("PATCH", f"{path}/status", {"status": status}, MERGE)
@@ -89,7 +101,9 @@ def template(name, uid):
     }
     devices = {
         "requests": [{"name": "channel", "exactly": {"deviceClassName": CLASS}}],
-        "config": [{"requests": ["channel"], "opaque": {"driver": DRIVER, "parameters": parameters}}],
+        "config": [
+            {"requests": ["channel"], "opaque": {"driver": DRIVER, "parameters": parameters}}
+        ],
     }
     labels = {LABEL: uid, f"{GROUP}/computeDomainTarget": "Workload"}
     return {

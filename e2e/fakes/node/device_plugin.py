@@ -19,7 +19,9 @@ class Plugin(dp_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, request, context):
         while True:
-            changed = self.node.changed  # before looking: what changes while this is sent must not be missed
+            changed = (
+                self.node.changed
+            )  # before looking: what changes while this is sent must not be missed
             claimed = self.node.facts.get("dra", {}).get("gpus", [])  # the DRA driver's to give
             mine = [gpu["uuid"] for gpu in self.node.facts["gpus"] if gpu["uuid"] not in claimed]
             devices = [dp.Device(ID=uuid, health="Healthy") for uuid in mine]
@@ -33,7 +35,11 @@ class Plugin(dp_grpc.DevicePluginServicer):
         for wanted in request.container_requests:
             must = list(wanted.must_include_deviceIDs)
             rest = sorted(set(wanted.available_deviceIDs) - set(must), key=order.index)
-            answers.append(dp.ContainerPreferredAllocationResponse(deviceIDs=(must + rest)[: wanted.allocation_size]))
+            answers.append(
+                dp.ContainerPreferredAllocationResponse(
+                    deviceIDs=(must + rest)[: wanted.allocation_size]
+                )
+            )
         return dp.PreferredAllocationResponse(container_responses=answers)
 
     async def Allocate(self, request, context):
@@ -42,11 +48,15 @@ class Plugin(dp_grpc.DevicePluginServicer):
         mounts = [
             dp.Mount(container_path=str(local), host_path=str(local), read_only=True),
             dp.Mount(
-                container_path=f"/usr/lib/x86_64-linux-gnu/{library}", host_path=str(local / library), read_only=True
+                container_path=f"/usr/lib/x86_64-linux-gnu/{library}",
+                host_path=str(local / library),
+                read_only=True,
             ),
         ]
         answers = [
-            dp.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(r.devices_ids)}, mounts=mounts)
+            dp.ContainerAllocateResponse(
+                envs={"NVIDIA_VISIBLE_DEVICES": ",".join(r.devices_ids)}, mounts=mounts
+            )
             for r in request.container_requests
         ]
         self.tell(allocated=[list(r.devices_ids) for r in request.container_requests])
@@ -57,7 +67,9 @@ class Plugin(dp_grpc.DevicePluginServicer):
 
 
 async def run_plugin(node, tell):
-    """Serve, register, and register again when the kubelet has restarted (it clears its plugin folder)."""
+    """Serve, register, and register again when the kubelet has restarted (it clears its plugin
+    folder).
+    """
     name = "fake-gpu.sock"
     while True:
         server = grpc.aio.server()
@@ -70,7 +82,10 @@ async def run_plugin(node, tell):
                 options = dp.DevicePluginOptions(get_preferred_allocation_available=True)
                 await dp_grpc.RegistrationStub(channel).Register(
                     dp.RegisterRequest(
-                        version="v1beta1", endpoint=name, resource_name="nvidia.com/gpu", options=options
+                        version="v1beta1",
+                        endpoint=name,
+                        resource_name="nvidia.com/gpu",
+                        options=options,
                     ),
                     timeout=5,
                 )

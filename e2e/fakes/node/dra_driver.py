@@ -1,8 +1,10 @@
-"""The DRA drivers: GPUs, network devices and channels between nodes that pods get by ResourceClaims instead of counting.
+"""The DRA drivers: GPUs, network devices and channels between nodes that pods get by ResourceClaims
+instead of counting.
 
-Each driver publishes one ResourceSlice of the devices that node.json gives it, prepares what the scheduler has allocated, and tells
-containerd by CDI what a container with that claim gets. What is prepared is kept on disk beside the driver's socket, so that a
-driver that is started again neither forgets a claim nor gives a device away twice.
+Each driver publishes one ResourceSlice of the devices that node.json gives it, prepares what the
+scheduler has allocated, and tells containerd by CDI what a container with that claim gets. What is
+prepared is kept on disk beside the driver's socket, so that a driver that is started again neither
+forgets a claim nor gives a device away twice.
 """
 
 import asyncio
@@ -31,11 +33,15 @@ def gpus_of(node):
 
 def nics_of(node):
     """What the network driver offers: {device name: its id}."""
-    return {f"nic-{i}": f"{node.name}-nic-{i}" for i in range(node.facts.get("dra", {}).get("nics", 0))}
+    return {
+        f"nic-{i}": f"{node.name}-nic-{i}" for i in range(node.facts.get("dra", {}).get("nics", 0))
+    }
 
 
 def channels_of(node):
-    """What the driver of ComputeDomains offers: the one channel that a node hands out, {device name: its number}."""
+    """What the driver of ComputeDomains offers: the one channel that a node hands out, {device
+    name: its number}.
+    """
     return {f"channel-{i}": i for i in range(node.facts.get("dra", {}).get("channels", 0))}
 
 
@@ -48,11 +54,19 @@ def channel(device, ident):
 
 
 def gpu_edits(node, device, uuid, config):
-    """What NVIDIA's driver does by device nodes and its library: a variable a GPU, as a container may have several claims."""
-    mounts = [(str(node.local), str(node.local)), (str(node.local / LIBRARY), f"/usr/lib/x86_64-linux-gnu/{LIBRARY}")]
+    """What NVIDIA's driver does by device nodes and its library: a variable a GPU, as a container
+    may have several claims.
+    """
+    mounts = [
+        (str(node.local), str(node.local)),
+        (str(node.local / LIBRARY), f"/usr/lib/x86_64-linux-gnu/{LIBRARY}"),
+    ]
     return {
         "env": [f"FAKE_GPU_{device.removeprefix('gpu-')}={uuid}"],
-        "mounts": [{"hostPath": own, "containerPath": seen, "options": ["ro", "bind"]} for own, seen in mounts],
+        "mounts": [
+            {"hostPath": own, "containerPath": seen, "options": ["ro", "bind"]}
+            for own, seen in mounts
+        ],
     }
 
 
@@ -61,7 +75,9 @@ def nic_edits(node, device, ident, config):
 
 
 def channel_edits(node, device, ident, config):
-    """What NVIDIA's driver does by a device node. Raises ValueError where the claim names no ComputeDomain."""
+    """What NVIDIA's driver does by a device node. Raises ValueError where the claim names no
+    ComputeDomain.
+    """
     domain = config.get("domainID")
     if not domain:
         raise ValueError("names no ComputeDomain (domainID in its parameters)")
@@ -69,8 +85,9 @@ def channel_edits(node, device, ident, config):
 
 
 class Driver:
-    """One driver on one node. ``offers(node)``: its devices; ``edits(node, device, id, config)``: a container's, in CDI's words, by what the
-    claim has the driver know; ``attributes(device, id)``: what the scheduler may choose by.
+    """One driver on one node. ``offers(node)``: its devices; ``edits(node, device, id, config)``: a
+    container's, in CDI's words, by what the claim has the driver know; ``attributes(device, id)``:
+    what the scheduler may choose by.
     """
 
     def __init__(self, name, node, tell, api, found, offers, edits, attributes=indexed):
@@ -88,7 +105,10 @@ class Driver:
             name = f"{self.node.name}-{self.name}"
             now = await asyncio.to_thread(self.found, f"{SLICES}/{name}")
             offered = self.offers(self.node).items()
-            devices = [{"name": device, "attributes": self.attributes(device, ident)} for device, ident in offered]
+            devices = [
+                {"name": device, "attributes": self.attributes(device, ident)}
+                for device, ident in offered
+            ]
             if (now["spec"].get("devices", []) if now else []) == devices:
                 return
             if not devices:
@@ -96,7 +116,12 @@ class Driver:
             else:
                 generation = now["spec"]["pool"]["generation"] + 1 if now else 1
                 pool = {"name": self.node.name, "generation": generation, "resourceSliceCount": 1}
-                spec = {"driver": self.name, "nodeName": self.node.name, "pool": pool, "devices": devices}
+                spec = {
+                    "driver": self.name,
+                    "nodeName": self.node.name,
+                    "pool": pool,
+                    "devices": devices,
+                }
                 version = {"resourceVersion": now["metadata"]["resourceVersion"]} if now else {}
                 kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
                 method, path = ("PUT", f"{SLICES}/{name}") if now else ("POST", SLICES)
@@ -113,7 +138,9 @@ class Driver:
                 try:
                     given = await self.give(claim)
                 except (OSError, LookupError, ValueError) as error:
-                    answer.claims[claim.uid].error = f"{self.name}: {claim.namespace}/{claim.name}: {error}"
+                    answer.claims[
+                        claim.uid
+                    ].error = f"{self.name}: {claim.namespace}/{claim.name}: {error}"
                     continue
                 devices = answer.claims[claim.uid].devices  # an entry even where there are none
                 for one in given:
@@ -123,21 +150,29 @@ class Driver:
                         device_name=one["device"],
                         cdi_device_ids=[f"{self.name}/claim={claim.uid}-{one['device']}"],
                     )
-                self.tell(prepared=f"{claim.namespace}/{claim.name}", devices=[one["id"] for one in given])
+                self.tell(
+                    prepared=f"{claim.namespace}/{claim.name}", devices=[one["id"] for one in given]
+                )
         return answer
 
     async def give(self, claim):
-        """The claim's devices of this driver; the same for every call. Raises ValueError where one is another claim's already."""
+        """The claim's devices of this driver; the same for every call. Raises ValueError where one
+        is another claim's already.
+        """
         prepared = self.prepared()
         if claim.uid in prepared:
             return prepared[claim.uid]
         path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
         made = await asyncio.to_thread(self.api, "GET", path)
         if made["metadata"]["uid"] != claim.uid:
-            raise ValueError(f"is another claim by now ({made['metadata']['uid']}, not {claim.uid})")
+            raise ValueError(
+                f"is another claim by now ({made['metadata']['uid']}, not {claim.uid})"
+            )
         allocated = made["status"]["allocation"]["devices"]
         results, config = allocated["results"], self.config(allocated)
-        mine = [one for one in results if (one["driver"], one["pool"]) == (self.name, self.node.name)]
+        mine = [
+            one for one in results if (one["driver"], one["pool"]) == (self.name, self.node.name)
+        ]
         offered = self.offers(self.node)
         given = [
             {
@@ -148,7 +183,9 @@ class Driver:
             }
             for one in mine
         ]
-        taken = {one["device"] for others in prepared.values() for one in others if not one["admin"]}
+        taken = {
+            one["device"] for others in prepared.values() for one in others if not one["admin"]
+        }
         if twice := sorted(taken & {one["device"] for one in given if not one["admin"]}):
             raise ValueError(f"{', '.join(twice)} is another claim's")
         devices = [
@@ -203,7 +240,9 @@ class Driver:
         return registration.RegistrationStatusResponse()
 
     async def run(self):
-        """Serve until cancelled. The kubelet finds the socket in its registry, now and whenever it is started again."""
+        """Serve until cancelled. The kubelet finds the socket in its registry, now and whenever it
+        is started again.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         service, registrar = grpc.aio.server(), grpc.aio.server()
         for version in VERSIONS:  # alike but for the name
@@ -241,7 +280,9 @@ class Driver:
 
 
 class OnDemand(Driver):
-    """A driver that the kubelet knows of only while its node has devices for it: beside it the real one may be installed."""
+    """A driver that the kubelet knows of only while its node has devices for it: beside it the real
+    one may be installed.
+    """
 
     async def run(self):
         while True:
@@ -269,5 +310,7 @@ def drivers(node, tell, api, found):
     return [
         Driver("gpu.nvidia.com", node, tell, api, found, gpus_of, gpu_edits),
         Driver("rdma.nvidia.com", node, tell, api, found, nics_of, nic_edits),
-        OnDemand("compute-domain.nvidia.com", node, tell, api, found, channels_of, channel_edits, channel),
+        OnDemand(
+            "compute-domain.nvidia.com", node, tell, api, found, channels_of, channel_edits, channel
+        ),
     ]

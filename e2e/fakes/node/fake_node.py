@@ -1,20 +1,25 @@
-"""One GPU node, faked at its outermost edge: device plugin, DRA drivers, DCGM hostengine, platform connector.
+"""One GPU node, faked at its outermost edge: device plugin, DRA drivers, DCGM hostengine, platform
+connector.
 
-Runs as a DaemonSet pod with the host's network. All of them read one node.json, which the test writes into the ConfigMap
-`node-<NODE_NAME>`; this process brings it to /etc/node-local and acknowledges it by an annotation. What happens is printed as JSON
-lines. Nothing of Preflight is imported.
+Runs as a DaemonSet pod with the host's network. All of them read one node.json, which the test
+writes into the ConfigMap `node-<NODE_NAME>`; this process brings it to /etc/node-local and
+acknowledges it by an annotation. What happens is printed as JSON lines. Nothing of Preflight is
+imported.
 
-Where there is no kubelet (FAKE_NODE_STDIN=1) it is a plain process: one node.json a line comes on standard input, there is neither
-device plugin nor DRA driver, FAKE_NODE_LOCAL, FAKE_NODE_SOCKET and FAKE_NODE_ENGINE_PORT say where things are, and it ends with its input.
+Where there is no kubelet (FAKE_NODE_STDIN=1) it is a plain process: one node.json a line comes on
+standard input, there is neither device plugin nor DRA driver, FAKE_NODE_LOCAL, FAKE_NODE_SOCKET and
+FAKE_NODE_ENGINE_PORT say where things are, and it ends with its input.
 
 node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
             "engine": what the DCGM hostengine finds and says; see hostengine.py,
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
-            "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many network devices,
+            "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many
+            network devices,
                     "channels": 1 where the node is in an NVLink fabric and hands out its channel},
             "nccl": what `all_reduce_perf` finds; see there,
-            "network": {"sends_mbit": number} for processes without a network of their own; see net/sitecustomize.py}
+            "network": {"sends_mbit": number} for processes without a network of their own; see
+            net/sitecustomize.py}
 """
 
 import asyncio
@@ -93,7 +98,9 @@ async def follow_configmap(node):
 
 async def follow_stdin(node):
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     while line := await reader.readline():
         node.put(json.loads(line))
         await node.applied()
@@ -120,15 +127,21 @@ class Connector(he_grpc.PlatformConnectorServicer):
             context.abort(grpc.StatusCode.UNAVAILABLE, "told to refuse")
         for event in batch.events:
             if event.nodeName != NODE:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"event about {event.nodeName} on {NODE}")
+                context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT, f"event about {event.nodeName} on {NODE}"
+                )
             if event.recommendedAction == he.CUSTOM and not event.customRecommendedAction:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "CUSTOM without customRecommendedAction")
+                context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT, "CUSTOM without customRecommendedAction"
+                )
         token = dict(context.invocation_metadata()).get("authorization")
         tell(batch=len(batch.events), authorized=bool(token))
         for event in batch.events:
             tell(
                 event=json_format.MessageToDict(
-                    event, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                    event,
+                    preserving_proto_field_name=True,
+                    always_print_fields_with_no_presence=True,
                 )
             )
             self.keep(event)

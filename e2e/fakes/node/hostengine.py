@@ -1,13 +1,16 @@
 """The fake DCGM hostengine: one diagnostic at a time, GPU ids of its own, a version of its own.
 
-It speaks one line of JSON a call with the fake dcgmi. In fake_node.py it is the node's; by itself (`hostengine.py HOST PORT`) it takes one
-node.json a line on standard input, prints what it was asked as JSON lines, and ends with its input. Nothing of Preflight is imported.
+It speaks one line of JSON a call with the fake dcgmi. In fake_node.py it is the node's; by itself
+(`hostengine.py HOST PORT`) it takes one node.json a line on standard input, prints what it was
+asked as JSON lines, and ends with its input. Nothing of Preflight is imported.
 
-node.json, "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2", "seconds": 0.2, "hidden": [uuid] that it
-does not know, "lost": [uuid] that it calls LOST, "faults": [{"uuid" (none: nobody's), "test", "error_id", "severity", "category", "text"}],
-"skips": [{"uuid", "test", "info"}], "exit": number in place of its own, "runtime": {"exit", "said"} in place of results, "refuses": major
-version of a dcgmi whose diagnostic it refuses, "busy": how many diagnostics it refuses as busy first, "serials": "own" | "foreign" (of
-its GPUs; a GPU whose facts have no serial number has none), "clients": see the fake dcgmi}
+node.json, "engine": {"state": "ok" | "absent" | "busy" | "stopped" | "error", "version": "4.4.2",
+"seconds": 0.2, "hidden": [uuid] that it does not know, "lost": [uuid] that it calls LOST, "faults":
+[{"uuid" (none: nobody's), "test", "error_id", "severity", "category", "text"}], "skips": [{"uuid",
+"test", "info"}], "exit": number in place of its own, "runtime": {"exit", "said"} in place of
+results, "refuses": major version of a dcgmi whose diagnostic it refuses, "busy": how many
+diagnostics it refuses as busy first, "serials": "own" | "foreign" (of its GPUs; a GPU whose facts
+have no serial number has none), "clients": see the fake dcgmi}
 """
 
 import asyncio
@@ -18,7 +21,14 @@ import sys
 TESTS = {1: ["software"], 2: ["software", "memory", "pcie"]}
 TESTS[3] = [*TESTS[2], "diagnostic", "targeted_stress", "targeted_power"]
 TESTS[4] = [*TESTS[3], "memtest", "pulse_test"]
-IN_USE, ALREADY_RUNNING, KILLED, VERSION_MISMATCH, BAD_PARAMETER, TIMEOUT = 222, 217, 203, 244, 255, 245
+IN_USE, ALREADY_RUNNING, KILLED, VERSION_MISMATCH, BAD_PARAMETER, TIMEOUT = (
+    222,
+    217,
+    203,
+    244,
+    255,
+    245,
+)
 
 
 class Engine:
@@ -43,7 +53,11 @@ class Engine:
     def gpus(self):
         """The engine numbers GPUs in an order of its own: here, from the last."""
         engine = self.node.engine
-        shown = [gpu for gpu in reversed(self.node.facts["gpus"]) if gpu["uuid"] not in engine.get("hidden", [])]
+        shown = [
+            gpu
+            for gpu in reversed(self.node.facts["gpus"])
+            if gpu["uuid"] not in engine.get("hidden", [])
+        ]
         listed = {}
         for number, gpu in enumerate(shown):
             serial = gpu.get("serial", "")
@@ -98,7 +112,10 @@ class Engine:
         if state == "error":
             return {"rc": 226, "said": "the nvvs child process could not be started"}
         if "runtime" in engine:
-            return {"rc": engine["runtime"]["exit"], "said": engine["runtime"].get("said", "an error")}
+            return {
+                "rc": engine["runtime"]["exit"],
+                "said": engine["runtime"].get("said", "an error"),
+            }
         seconds = engine.get("seconds", 0.2)
         if 0 < request.get("timeout", 0) < seconds:
             await asyncio.sleep(request["timeout"])
@@ -106,7 +123,9 @@ class Engine:
         self.running = asyncio.create_task(asyncio.sleep(seconds))
         try:
             gone = asyncio.create_task(reader.read()) if request["heartbeat"] else None
-            await asyncio.wait({self.running, *([gone] if gone else [])}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {self.running, *([gone] if gone else [])}, return_when=asyncio.FIRST_COMPLETED
+            )
             if gone and gone.done():
                 return {"rc": KILLED, "said": "the client went away"}
             if self.running.cancelled():
@@ -121,14 +140,22 @@ class Engine:
         for test in TESTS[level]:
             by_gpu = {}
             for number, gpu in gpus.items():
-                mine = [{**f, "gpu": number} for f in faults if (f["test"], f.get("uuid")) == (test, gpu["uuid"])]
-                skipped = [s["info"] for s in skips if (s["test"], s["uuid"]) == (test, gpu["uuid"])]
+                mine = [
+                    {**f, "gpu": number}
+                    for f in faults
+                    if (f["test"], f.get("uuid")) == (test, gpu["uuid"])
+                ]
+                skipped = [
+                    s["info"] for s in skips if (s["test"], s["uuid"]) == (test, gpu["uuid"])
+                ]
                 by_gpu[str(number)] = {"problems": mine, "skipped": skipped[0] if skipped else ""}
             nobodys = [{**f, "gpu": -1} for f in faults if f["test"] == test and not f.get("uuid")]
             if nobodys:
                 by_gpu[""] = {"problems": nobodys}
             results[test] = by_gpu
-        found = [p for by_gpu in results.values() for each in by_gpu.values() for p in each["problems"]]
+        found = [
+            p for by_gpu in results.values() for each in by_gpu.values() for p in each["problems"]
+        ]
         severities = {p["severity"] for p in found}
         rc = self.node.engine.get("exit", 205 if 2 in severities else 226 if severities else 0)
         serials = {str(number): gpu.get("serial", "") for number, gpu in gpus.items()}
@@ -153,7 +180,9 @@ async def main(host, port):
     node = _Alone()
     engine = Engine(node, tell, host, port)
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     while line := await reader.readline():
         node.facts = json.loads(line)
         await engine.follow()

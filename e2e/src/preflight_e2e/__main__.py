@@ -29,19 +29,30 @@ CLUSTER_TESTS = Path(__file__).resolve().parents[2] / "tests" / "cluster"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="preflight_e2e", description="Run the fault matrix on a real cluster.")
+    parser = argparse.ArgumentParser(
+        prog="preflight_e2e", description="Run the fault matrix on a real cluster."
+    )
     says_version(parser)
     commands = parser.add_subparsers(required=True)
     runs = commands.add_parser("run", help="install the charts, break nodes, compare verdicts")
     runs.add_argument(
-        "--cluster", choices=("kind", "existing"), default="kind", help="kind makes one; existing is that of KUBECONFIG"
+        "--cluster",
+        choices=("kind", "existing"),
+        default="kind",
+        help="kind makes one; existing is that of KUBECONFIG",
     )
     runs.add_argument(
         "--load-images",
         metavar="CMD",
         help="with existing: brings an archive to the nodes, e.g. 'load-image {archive}'",
     )
-    runs.add_argument("--only", action="append", default=[], metavar="ID", help="only this scenario (repeat for more)")
+    runs.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="only this scenario (repeat for more)",
+    )
     runs.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
     runs.add_argument(
         "--audit",
@@ -65,7 +76,9 @@ def _run(args: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {text}", flush=True)
 
-    rows = [row for row in load_all() if row.ring == "e2e" and (not args.only or row.id in args.only)]
+    rows = [
+        row for row in load_all() if row.ring == "e2e" and (not args.only or row.id in args.only)
+    ]
     if unknown := set(args.only) - {row.id for row in rows}:
         raise ValueError(
             f"--only: no scenario {', '.join(sorted(unknown))}; there are {', '.join(row.id for row in load_all())}"
@@ -79,7 +92,9 @@ def _run(args: argparse.Namespace) -> int:
 
         def load(built: images.Built) -> None:
             target.load(built.archive)
-            say(f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}")
+            say(
+                f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}"
+            )
             timings["images_seconds"] = time.monotonic() - started
 
         lab = Lab(target.kubeconfig, say)
@@ -91,7 +106,10 @@ def _run(args: argparse.Namespace) -> int:
 
                 # Few upgrades of the chart; and what needs the images that come last comes last.
                 rows.sort(
-                    key=lambda row: (len(needed(row.values)), json.dumps(row.values, sort_keys=True, default=str))
+                    key=lambda row: (
+                        len(needed(row.values)),
+                        json.dumps(row.values, sort_keys=True, default=str),
+                    )
                 )
                 coming.wait([images.FAKE_NODE])
                 lab.fake_nodes()
@@ -123,7 +141,11 @@ def _run(args: argparse.Namespace) -> int:
         args.json.write_text(json.dumps(document, indent=1))
     run_at_all = [o for o in outcomes if not o.skipped]
     good = sum(not o.problems for o in run_at_all)
-    left_out = f", {skipped} skipped for want of nodes" if (skipped := len(outcomes) - len(run_at_all)) else ""
+    left_out = (
+        f", {skipped} skipped for want of nodes"
+        if (skipped := len(outcomes) - len(run_at_all))
+        else ""
+    )
     say(f"{good} of {len(run_at_all)} scenarios as expected{left_out}")
     return 0 if good == len(run_at_all) and tests_passed else 1
 
@@ -142,7 +164,8 @@ def _builds(engine: images.Engine) -> dict[str, Callable[[], images.Built]]:
 def _real_image(
     engine: images.Engine, load: Callable[[images.Built], None], say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Bring the one check's image that has its real tool to the nodes; the variables by which tests know of it.
+    """Bring the one check's image that has its real tool to the nodes; the variables by which tests
+    know of it.
 
     It is made of sources and packages from the network: where it cannot be built, they say why.
     """
@@ -150,7 +173,9 @@ def _real_image(
         [built] = images.build_all(engine, only=[images.REAL])
     except images.ImageError as error:
         say(f"{images.REAL} with its real tool is left out: {error}")
-        return {images.REAL_IMAGE_MISSING: f"{images.REAL} with its real tool could not be built: {error}"}
+        return {
+            images.REAL_IMAGE_MISSING: f"{images.REAL} with its real tool could not be built: {error}"
+        }
     load(built)
     say(f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}")
     return {images.REAL_IMAGE: built.reference}
@@ -159,23 +184,36 @@ def _real_image(
 def _pytest_on_fakes(kubeconfig: Path) -> bool:
     """The tests that need the lab's fake nodes, and no release of the charts beside their own."""
     argv = [sys.executable, "-m", "pytest", str(CLUSTER_TESTS), "-rs", "-m", "fakes"]
-    return subprocess.run(argv, check=False, env={**os.environ, "KUBECONFIG": str(kubeconfig)}).returncode == 0
+    return (
+        subprocess.run(
+            argv, check=False, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
+        ).returncode
+        == 0
+    )
 
 
 def _pytest(kubeconfig: Path, audit: Path | None, real: dict[str, str]) -> bool:
     """The tests that need a cluster but no scenario: charts, certificates, cost.
 
-    Releases with a webhook come one after the other, since each would change the pods of another one's namespaces; beside them run
-    those that install policies alone, whose report is printed at the end.
+    Releases with a webhook come one after the other, since each would change the pods of another
+    one's namespaces; beside them run those that install policies alone, whose report is printed at
+    the end.
     """
     environ = {**os.environ, **real, "KUBECONFIG": str(kubeconfig)}
     if audit is not None:
         environ[AUDIT_LOG] = str(audit.resolve())
     argv = [sys.executable, "-m", "pytest", str(CLUSTER_TESTS), "-rs", "-m"]
     with tempfile.TemporaryFile() as report:
-        beside = subprocess.Popen([*argv, "policies"], stdout=report, stderr=subprocess.STDOUT, env=environ)
+        beside = subprocess.Popen(
+            [*argv, "policies"], stdout=report, stderr=subprocess.STDOUT, env=environ
+        )
         try:
-            passed = subprocess.run([*argv, "not policies and not fakes"], check=False, env=environ).returncode == 0
+            passed = (
+                subprocess.run(
+                    [*argv, "not policies and not fakes"], check=False, env=environ
+                ).returncode
+                == 0
+            )
             passed = beside.wait() == 0 and passed
         finally:
             beside.terminate()

@@ -1,4 +1,6 @@
-"""Who writes to a cluster whose gang controller's policies are in force: the controller, with its own token, and a tenant."""
+"""Who writes to a cluster whose gang controller's policies are in force: the controller, with its
+own token, and a tenant.
+"""
 
 from __future__ import annotations
 
@@ -63,18 +65,26 @@ def remove(path: str) -> Patch:
 
 @dataclass
 class Actor:
-    """Somebody with a token of his own. Each write answers what the API server said against it, or nothing."""
+    """Somebody with a token of his own. Each write answers what the API server said against it, or
+    nothing.
+    """
 
     api: Any
     coordination: Any
 
     def patch(self, pod: Any, patch: Patch, **options: str) -> str:
-        return said(lambda: self.api.patch_namespaced_pod(pod.metadata.name, pod.metadata.namespace, patch, **options))
+        return said(
+            lambda: self.api.patch_namespaced_pod(
+                pod.metadata.name, pod.metadata.namespace, patch, **options
+            )
+        )
 
     def debug(self, pod: Any, container: dict[str, Any]) -> str:
         body = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x", **container}]}}
         name, namespace = pod.metadata.name, pod.metadata.namespace
-        return said(lambda: self.api.patch_namespaced_pod_ephemeralcontainers(name, namespace, body))
+        return said(
+            lambda: self.api.patch_namespaced_pod_ephemeralcontainers(name, namespace, body)
+        )
 
 
 def said(write: Callable[[], Any]) -> str:
@@ -96,12 +106,16 @@ class Place:
     tenant: Actor
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def pod(self, *, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> Any:
+    def pod(
+        self, *, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None
+    ) -> Any:
         """A member of a gang as the webhook leaves it, which no scheduler ever looks at."""
         body = {
             "metadata": {
                 "name": f"member-{next(self._numbers)}",
-                "labels": {"app": "train", CHECKED: "true", GANG: "0123456789abcdef"} if labels is None else labels,
+                "labels": {"app": "train", CHECKED: "true", GANG: "0123456789abcdef"}
+                if labels is None
+                else labels,
                 "annotations": {"team": "vision", GANG: "{}", ROSTER: "", **(annotations or {})},
             },
             "spec": {
@@ -111,7 +125,10 @@ class Place:
                     {"name": "preflight-dcgm-diag", "image": "preflight-dcgm-diag:1"},
                 ],
                 "containers": [{"name": "train", "image": "train:1"}],
-                "volumes": [{"name": "preflight-state", "emptyDir": {}}, {"name": "data", "emptyDir": {}}],
+                "volumes": [
+                    {"name": "preflight-state", "emptyDir": {}},
+                    {"name": "data", "emptyDir": {}},
+                ],
             },
         }
         return self.installed.api.create_namespaced_pod(self.namespace, body)
@@ -120,17 +137,25 @@ class Place:
         return self.installed.api.read_namespaced_pod(pod.metadata.name, pod.metadata.namespace)
 
     def configmap(self, name: str, labels: dict[str, str]) -> dict[str, Any]:
-        return {"metadata": {"name": f"{name}-{next(self._numbers)}", "labels": labels}, "data": {"peers": ""}}
+        return {
+            "metadata": {"name": f"{name}-{next(self._numbers)}", "labels": labels},
+            "data": {"peers": ""},
+        }
 
 
 def prepared(made: Installed) -> Place:
     """Install the policies without a replica, and wait until they are in force."""
     made.release.install(made.gang_values())
     namespace = made.shielded()
-    until(lambda: said(lambda: made.api.read_namespaced_service_account("default", namespace)) == "", "default account")
+    until(
+        lambda: said(lambda: made.api.read_namespaced_service_account("default", namespace)) == "",
+        "default account",
+    )
     made.api.create_namespaced_service_account(namespace, {"metadata": {"name": "tenant"}})
     debugger = {"apiGroups": [""], "resources": ["pods/ephemeralcontainers"], "verbs": ["patch"]}
-    made.rbac.create_namespaced_role(namespace, {"metadata": {"name": "debugger"}, "rules": [debugger]})
+    made.rbac.create_namespaced_role(
+        namespace, {"metadata": {"name": "debugger"}, "rules": [debugger]}
+    )
     for kind, role in (("ClusterRole", "admin"), ("Role", "debugger")):
         made.rbac.create_namespaced_role_binding(
             namespace,
@@ -140,7 +165,9 @@ def prepared(made: Installed) -> Place:
                 "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}],
             },
         )
-    place = Place(made, namespace, _actor(made, made.name, made.gang), _actor(made, namespace, "tenant"))
+    place = Place(
+        made, namespace, _actor(made, made.name, made.gang), _actor(made, namespace, "tenant")
+    )
     _wait_for_policies(place)
     return place
 
@@ -155,7 +182,9 @@ def account(made: Installed, namespace: str, name: str) -> Any:
     one: Any = client.ApiClient(settings)
     reviews: Any = client.AuthenticationV1Api(one)
     user = reviews.create_self_subject_review({}).status.user_info.username
-    assert user == f"system:serviceaccount:{namespace}:{name}", "the admin's own credentials prove nothing"
+    assert user == f"system:serviceaccount:{namespace}:{name}", (
+        "the admin's own credentials prove nothing"
+    )
     return one
 
 
@@ -168,10 +197,16 @@ def _wait_for_policies(place: Place) -> None:
     """The API server loads policies and rights a moment after they are stored."""
     pod, foreign = place.pod(), place.configmap("foreign", {})
     forged = place.configmap("preflight-job", RECORD)
-    create, tenant = (actor.api.create_namespaced_config_map for actor in (place.controller, place.tenant))
+    create, tenant = (
+        actor.api.create_namespaced_config_map for actor in (place.controller, place.tenant)
+    )
     attempts = {
-        "policy of the controller's pods": lambda: place.controller.patch(pod, add(label("x"), "x"), dry_run="All"),
-        "policy of its ConfigMaps": lambda: said(lambda: create(place.namespace, foreign, dry_run="All")),
+        "policy of the controller's pods": lambda: place.controller.patch(
+            pod, add(label("x"), "x"), dry_run="All"
+        ),
+        "policy of its ConfigMaps": lambda: said(
+            lambda: create(place.namespace, foreign, dry_run="All")
+        ),
         "policy of records": lambda: said(lambda: tenant(place.namespace, forged, dry_run="All")),
     }
     for what, attempt in attempts.items():

@@ -1,4 +1,6 @@
-"""IMEX channels on a real cluster: the chart of ComputeDomains installed, and on each node a driver of files in NVIDIA's place."""
+"""IMEX channels on a real cluster: the chart of ComputeDomains installed, and on each node a driver
+of files in NVIDIA's place.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ from preflight_testing.helm import Release, Values
 from .images import FAKE_NODE
 from .installed import until
 
-__all__ = ["CLASS", "DEVICE", "DRIVER", "DRIVERS", "GPU", "MAJOR", "RESOURCE", "Channels", "Place", "config"]
+__all__ = [
+    "CLASS",
+    "DEVICE",
+    "DRIVER",
+    "DRIVERS",
+    "GPU",
+    "MAJOR",
+    "RESOURCE",
+    "Channels",
+    "Place",
+    "config",
+]
 
 DRIVER = "compute-domain.nvidia.com"
 CLASS = "compute-domain-default-channel.nvidia.com"
@@ -25,7 +38,9 @@ RESOURCE = ("resource.k8s.io", "v1")
 MAJOR = 235
 """One that no driver of these machines serves: opening the device fails with ENXIO."""
 DRIVERS = "imex-drivers"
-"""The DaemonSet that brings the driver's files, in the release's namespace; by its pods tests act on a node."""
+"""The DaemonSet that brings the driver's files, in the release's namespace; by its pods tests act
+on a node.
+"""
 _ROOT, _DEVICES = "/etc/node-local/imex-driver", "/etc/node-local/imex-proc-devices"
 GPU = {
     "uuid": "GPU-1",
@@ -99,7 +114,9 @@ class Channels:
         until(lambda: self.published() == sorted(self.nodes), "the slice of every node")
 
     def _brought(self) -> int:
-        return int(self.apps.read_namespaced_daemon_set(DRIVERS, self.name).status.number_ready or 0)
+        return int(
+            self.apps.read_namespaced_daemon_set(DRIVERS, self.name).status.number_ready or 0
+        )
 
     def slices(self) -> list[dict[str, Any]]:
         found = self.custom.list_cluster_custom_object(*RESOURCE, "resourceslices")["items"]
@@ -139,7 +156,9 @@ class Channels:
 
     def cdi_files(self, node: str) -> list[str]:
         """The driver's CDI files on ``node``."""
-        return self.on(node, "sh", "-c", f"ls /etc/cdi/k8s.{DRIVER}-claim_*.json 2>/dev/null || true").split()
+        return self.on(
+            node, "sh", "-c", f"ls /etc/cdi/k8s.{DRIVER}-claim_*.json 2>/dev/null || true"
+        ).split()
 
     def metrics(self, node: str) -> str:
         """What the plugin of ``node`` counts; nothing while it does not answer."""
@@ -167,9 +186,13 @@ class Channels:
         self.release.uninstall(wait=False)
         with suppress(client.ApiException):
             self.api.delete_namespace(self.name)
-        for one in self.slices():  # the plugins leave them, as pods are scheduled while they are updated
+        for (
+            one
+        ) in self.slices():  # the plugins leave them, as pods are scheduled while they are updated
             with suppress(client.ApiException):
-                self.custom.delete_cluster_custom_object(*RESOURCE, "resourceslices", one["metadata"]["name"])
+                self.custom.delete_cluster_custom_object(
+                    *RESOURCE, "resourceslices", one["metadata"]["name"]
+                )
 
 
 @dataclass
@@ -181,13 +204,20 @@ class Place:
 
     def has_account(self) -> bool:
         with suppress(client.ApiException):
-            return bool(self.channels.api.read_namespaced_service_account("default", self.namespace))
+            return bool(
+                self.channels.api.read_namespaced_service_account("default", self.namespace)
+            )
         return False
 
     # --- ComputeDomains and templates
 
-    def domain(self, name: str = "train", wants: str = "", nodes: int = 0, mode: str = "Single") -> dict[str, Any]:
-        channel = {"resourceClaimTemplate": {"name": wants or f"{name}-channel"}, "allocationMode": mode}
+    def domain(
+        self, name: str = "train", wants: str = "", nodes: int = 0, mode: str = "Single"
+    ) -> dict[str, Any]:
+        channel = {
+            "resourceClaimTemplate": {"name": wants or f"{name}-channel"},
+            "allocationMode": mode,
+        }
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "ComputeDomain",
@@ -202,7 +232,9 @@ class Place:
     def status(self, name: str = "train") -> str:
         """Ready, NotReady, or nothing where there is no such ComputeDomain."""
         with suppress(client.ApiException):
-            found = self.channels.custom.get_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
+            found = self.channels.custom.get_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, PLURAL, name
+            )
             return str(found.get("status", {}).get("status", "NotReady"))
         return ""
 
@@ -213,11 +245,17 @@ class Place:
         return made
 
     def end_domain(self, name: str = "train") -> None:
-        self.channels.custom.delete_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
+        self.channels.custom.delete_namespaced_custom_object(
+            GROUP, VERSION, self.namespace, PLURAL, name
+        )
 
     def listed(self, plural: str) -> list[dict[str, Any]]:
         """ResourceClaims or ResourceClaimTemplates of this namespace."""
-        return list(self.channels.custom.list_namespaced_custom_object(*RESOURCE, self.namespace, plural)["items"])
+        return list(
+            self.channels.custom.list_namespaced_custom_object(*RESOURCE, self.namespace, plural)[
+                "items"
+            ]
+        )
 
     def template(self, name: str, parameters: dict[str, Any]) -> None:
         """A template of the user's own, with a configuration of his own."""
@@ -228,7 +266,9 @@ class Place:
         """A claim whose channel on ``node`` somebody has written by hand, past the scheduler."""
         parameters = config(domain)
         made = self.create(
-            "ResourceClaim", "resourceclaims", {"metadata": {"name": name}, "spec": {"devices": _devices(parameters)}}
+            "ResourceClaim",
+            "resourceclaims",
+            {"metadata": {"name": name}, "spec": {"devices": _devices(parameters)}},
         )
         result = {"request": "channel", "driver": DRIVER, "pool": node, "device": "channel-0"}
         [opaque] = _devices(parameters)["config"]
@@ -238,12 +278,20 @@ class Place:
 
     def reserve(self, name: str, pod: Any) -> None:
         self.patch_status(
-            name, {"reservedFor": [{"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}]}
+            name,
+            {
+                "reservedFor": [
+                    {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
+                ]
+            },
         )
 
     def create(self, kind: str, plural: str, body: dict[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = self.channels.custom.create_namespaced_custom_object(
-            *RESOURCE, self.namespace, plural, {"apiVersion": "/".join(RESOURCE), "kind": kind, **body}
+            *RESOURCE,
+            self.namespace,
+            plural,
+            {"apiVersion": "/".join(RESOURCE), "kind": kind, **body},
         )
         return made
 
@@ -255,7 +303,14 @@ class Place:
     # --- pods
 
     def pod(
-        self, name: str, node: str, template: str = "", *, claim: str = "", unbound: bool = False, **spec: Any
+        self,
+        name: str,
+        node: str,
+        template: str = "",
+        *,
+        claim: str = "",
+        unbound: bool = False,
+        **spec: Any,
     ) -> Any:
         """A pod that says what it sees of the channel, also in an init container, and stays.
 
@@ -270,7 +325,11 @@ class Place:
         }
         stays = {"name": "train", "command": ["python3", "-c", _LOOK + "time.sleep(10**6)"], **look}
         before = {"name": "preflight-look", "command": ["python3", "-c", _LOOK], **look}
-        where = {"schedulerName": "by-hand"} if unbound else {"nodeSelector": {"kubernetes.io/hostname": node}}
+        where = (
+            {"schedulerName": "by-hand"}
+            if unbound
+            else {"nodeSelector": {"kubernetes.io/hostname": node}}
+        )
         body = {
             "terminationGracePeriodSeconds": 5,
             "automountServiceAccountToken": False,
@@ -285,8 +344,13 @@ class Place:
 
     def bind(self, name: str, node: str) -> None:
         """Put a pod on ``node`` past the scheduler."""
-        body = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
-        self.channels.api.create_namespaced_pod_binding(name, self.namespace, body, _preload_content=False)
+        body = {
+            "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        self.channels.api.create_namespaced_pod_binding(
+            name, self.namespace, body, _preload_content=False
+        )
 
     def read(self, name: str) -> Any:
         return self.channels.api.read_namespaced_pod(name, self.namespace)
@@ -297,14 +361,18 @@ class Place:
     def runs(self, *names: str) -> None:
         """Wait until the pods run."""
         for name in names:
-            until(lambda name=name: self.phase(name) == "Running", f"pod {self.namespace}/{name} runs")  # type: ignore[misc]
+            until(
+                lambda name=name: self.phase(name) == "Running", f"pod {self.namespace}/{name} runs"
+            )  # type: ignore[misc]
 
     def restarts(self, name: str) -> int:
         statuses = self.read(name).status.container_statuses or []
         return sum(one.restart_count for one in statuses if one.state.running)
 
     def sees(self, name: str, container: str = "train") -> str:
-        """What the pod has said of the channel; a container that has only just begun has said nothing yet."""
+        """What the pod has said of the channel; a container that has only just begun has said
+        nothing yet.
+        """
         said = ""
 
         def holds() -> bool:
@@ -324,7 +392,10 @@ class Place:
         for name in names:
             with suppress(client.ApiException):
                 self.channels.api.delete_namespaced_pod(name, self.namespace)
-        until(lambda: not {*names} & {one.metadata.name for one in self.pods()}, f"the end of {', '.join(names)}")
+        until(
+            lambda: not {*names} & {one.metadata.name for one in self.pods()},
+            f"the end of {', '.join(names)}",
+        )
 
     def pods(self) -> list[Any]:
         return list(self.channels.api.list_namespaced_pod(self.namespace).items)
@@ -335,13 +406,18 @@ class Place:
 
     def told(self, of: str, words: str) -> None:
         """Wait for an Event of ``of`` with ``words``."""
-        until(lambda: any(words in (one.message or "") for one in self.events(of)), f"an Event of {of}: {words}")
+        until(
+            lambda: any(words in (one.message or "") for one in self.events(of)),
+            f"an Event of {of}: {words}",
+        )
 
     def leave(self) -> None:
         """Delete pods, ComputeDomains and claims, so that every channel is free."""
         self.delete(*(one.metadata.name for one in self.pods()))
         custom = self.channels.custom
-        for one in custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)["items"]:
+        for one in custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)[
+            "items"
+        ]:
             with suppress(client.ApiException):
                 self.end_domain(one["metadata"]["name"])
         for one in self.listed("resourceclaims"):
@@ -349,10 +425,14 @@ class Place:
                 custom.delete_namespaced_custom_object(
                     *RESOURCE, self.namespace, "resourceclaims", one["metadata"]["name"]
                 )
-        until(lambda: not self.listed("resourceclaims"), f"the end of the claims of {self.namespace}")
+        until(
+            lambda: not self.listed("resourceclaims"), f"the end of the claims of {self.namespace}"
+        )
 
         def gone() -> bool:
-            return not custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)["items"]
+            return not custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)[
+                "items"
+            ]
 
         until(gone, f"the end of the ComputeDomains of {self.namespace}")
 
@@ -391,11 +471,15 @@ def _drivers() -> dict[str, Any]:
         "terminationGracePeriodSeconds": 1,
         "containers": [container],
         "volumes": [
-            {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}} for name, path in folders.items()
+            {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+            for name, path in folders.items()
         ],
     }
     template = {"metadata": {"labels": labels}, "spec": spec}
-    return {"metadata": {"name": DRIVERS}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+    return {
+        "metadata": {"name": DRIVERS},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
 
 
 def run_in(namespace: str, pod: str, *words: str) -> str:

@@ -1,14 +1,16 @@
-"""Makes each chart's values.schema.json: what the service says of its configuration, and what the chart adds. And the
-charts' custom resource definitions, as the programs print them.
+"""Makes each chart's values.schema.json: what the service says of its configuration, and what the
+chart adds. And the charts' custom resource definitions, as the programs print them.
 
     python -m preflight_e2e.chart_schema       # asks the services, which must be on PATH
 
-A service's schema is the one that it checks its configuration file with, so a value that Helm takes is one that
-the service takes. ``charts/schema/CHART.json`` adds to it:
+A service's schema is the one that it checks its configuration file with, so a value that Helm takes
+is one that the service takes. ``charts/schema/CHART.json`` adds to it:
 
 - ``properties``, ``$defs``: values that say how the chart itself is deployed;
-- ``stricter``: merged over the service's schema, for what the service says in code and not in its schema;
-- ``descriptions``: by ``Definition.key`` (``Values.key`` at the top). They win over the service's own.
+- ``stricter``: merged over the service's schema, for what the service says in code and not in its
+  schema;
+- ``descriptions``: by ``Definition.key`` (``Values.key`` at the top). They win over the service's
+  own.
 
 The umbrella's schema knows the parts by name.
 """
@@ -41,9 +43,15 @@ SERVICES: dict[Path, tuple[str, ...]] = {
 
 DEFINITIONS: dict[Path, tuple[str, ...]] = {
     GANG / "generated" / "preflightconfigs.yaml": ("preflight-gang", "crd"),
-    PARTS / "preflight-appwrapper" / "generated" / "appwrappers.yaml": ("preflight-appwrapper", "crd"),
+    PARTS / "preflight-appwrapper" / "generated" / "appwrappers.yaml": (
+        "preflight-appwrapper",
+        "crd",
+    ),
     COMPUTEDOMAIN / "generated" / "computedomains.yaml": ("preflight-computedomain", "crd"),
-    PARTS / "preflight-gpu-scheduler" / "generated" / "definitions.yaml": ("preflight-gpu-scheduler", "crd"),
+    PARTS / "preflight-gpu-scheduler" / "generated" / "definitions.yaml": (
+        "preflight-gpu-scheduler",
+        "crd",
+    ),
 }
 """Each chart's file of custom resource definitions, and what prints it."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -52,7 +60,9 @@ Schema = dict[str, Any]
 
 
 def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
-    """One schema for the chart's values. Raises ValueError when both know a key by the same name, or a description is of no key."""
+    """One schema for the chart's values. Raises ValueError when both know a key by the same name,
+    or a description is of no key.
+    """
     definitions: Schema = dict(config.get("$defs", {}))
     top = config
     while "$ref" in top:
@@ -60,7 +70,9 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
     if both := sorted({*top["properties"]} & {*deployment["properties"]}) + sorted(
         {*definitions} & {*deployment["$defs"]}
     ):
-        raise ValueError(f"{chart}: both the service and the chart define {', '.join(both)}; rename one of them.")
+        raise ValueError(
+            f"{chart}: both the service and the chart define {', '.join(both)}; rename one of them."
+        )
     made = {
         "$schema": DIALECT,
         "title": f"Values of the chart {chart}. Generated from the service's and charts/schema",
@@ -85,7 +97,9 @@ def merged(below: Any, above: Any) -> Any:
 
 
 def describe(schema: Schema, descriptions: dict[str, str], chart: str) -> None:
-    """Give each key that ``descriptions`` names its description. Raises ValueError for one that names none."""
+    """Give each key that ``descriptions`` names its description. Raises ValueError for one that
+    names none.
+    """
     named = {"Values": schema, **schema["$defs"]}
     for path, text in descriptions.items():
         definition, *keys = path.split(".")
@@ -93,12 +107,16 @@ def describe(schema: Schema, descriptions: dict[str, str], chart: str) -> None:
         for key in keys:
             place = place.get("properties", {}).get(key, {})
         if not place:
-            raise ValueError(f"{chart}: there is no {path} to describe; correct charts/schema/{chart}.json.")
+            raise ValueError(
+                f"{chart}: there is no {path} to describe; correct charts/schema/{chart}.json."
+            )
         place["description"] = text
 
 
 def removable(schema: Schema) -> Schema:
-    """``schema`` with null for every list and map, by which Helm's users take a key away; not for the items of a list."""
+    """``schema`` with null for every list and map, by which Helm's users take a key away; not for
+    the items of a list.
+    """
     items = {one["$ref"].rpartition("/")[2] for one in _items(schema) if "$ref" in one}
 
     def with_null(part: Any, *, item: bool) -> Any:
@@ -109,7 +127,10 @@ def removable(schema: Schema) -> Schema:
         made: Schema = {}
         for key, value in part.items():
             if key in {"properties", "$defs"}:
-                made[key] = {name: with_null(one, item=name in items and key == "$defs") for name, one in value.items()}
+                made[key] = {
+                    name: with_null(one, item=name in items and key == "$defs")
+                    for name, one in value.items()
+                }
             elif key in {"default", "enum", "const", "required"}:
                 made[key] = value
             else:
@@ -132,14 +153,20 @@ def _items(part: Any) -> list[Schema]:
 
 
 def umbrella(parts: dict[str, Schema]) -> Schema:
-    """The umbrella's schema: which parts there are, and what they share. Helm checks each part by the part's own schema, so what
-    stands there is not repeated here: a mistake would be told twice."""
+    """The umbrella's schema: which parts there are, and what they share. Helm checks each part by
+    the part's own schema, so what stands there is not repeated here: a mistake would be told
+    twice."""
     part: Schema = {"type": "object"}
-    made = {name: {**part, "description": f"Values of the part {name}: those of its own chart."} for name in parts}
+    made = {
+        name: {**part, "description": f"Values of the part {name}: those of its own chart."}
+        for name in parts
+    }
     for name, own in parts.items():
         made[name]["properties"] = {"enabled": own["properties"]["enabled"]}
     shared = {
-        key: value for key, value in next(iter(parts.values()))["properties"]["global"].items() if key != "properties"
+        key: value
+        for key, value in next(iter(parts.values()))["properties"]["global"].items()
+        if key != "properties"
     }
     return {
         "$schema": DIALECT,
@@ -165,7 +192,9 @@ def main() -> int:
         _write(UMBRELLA, umbrella(parts))
         for file, command in DEFINITIONS.items():
             file.parent.mkdir(exist_ok=True)
-            file.write_bytes(f"# What `{' '.join(command)}` prints. Do not edit.\n".encode() + said(*command))
+            file.write_bytes(
+                f"# What `{' '.join(command)}` prints. Do not edit.\n".encode() + said(*command)
+            )
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"chart_schema: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,7 @@
 """A real API server with the charts' admission policies in force, and people who knock.
 
-No webhook answers and nothing runs: pods are written as the webhook leaves them. Whoever asks is impersonated by the administrator.
+No webhook answers and nothing runs: pods are written as the webhook leaves them. Whoever asks is
+impersonated by the administrator.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ TENANT = "tenant"
 CONTROLLER = f"system:serviceaccount:{RELEASE}:preflight-gang"
 CERTS = f"system:serviceaccount:{RELEASE}:preflight-injector-certs"
 TRAINING, LISTED, WEB, OFF, SYSTEM = "training", "listed", "web", "off", "kube-system"
-"""Namespaces: labelled to be checked, listed, of nobody's interest, switched off, the cluster's own."""
+"""Namespaces: labelled to be checked, listed, of nobody's interest, switched off, the cluster's
+own.
+"""
 OPT_IN = "nvsentinel.nvidia.com/preflight"
 LABELS: Mapping[str, dict[str, str]] = {
     TRAINING: {OPT_IN: "enabled"},
@@ -66,7 +69,13 @@ def checked_pod(name: str = "member", **spec: Any) -> Object:
         "name": "preflight-dcgm-diag",
         "image": "preflight-dcgm-diag:1",
         "env": [{"name": "GATE", "value": "enforce"}],
-        "volumeMounts": [{"name": "preflight-connector-socket", "mountPath": "/var/run/nvsentinel", "readOnly": True}],
+        "volumeMounts": [
+            {
+                "name": "preflight-connector-socket",
+                "mountPath": "/var/run/nvsentinel",
+                "readOnly": True,
+            }
+        ],
     }
     return {
         "metadata": {
@@ -84,7 +93,9 @@ def checked_pod(name: str = "member", **spec: Any) -> Object:
 
 
 class Door:
-    """``charts``: the keys of the umbrella that are switched on. ``server`` must let everybody do everything."""
+    """``charts``: the keys of the umbrella that are switched on. ``server`` must let everybody do
+    everything.
+    """
 
     def __init__(self, server: ApiServer, home: Path, *charts: str, **more: Any) -> None:
         self.server, self.charts = server, charts
@@ -96,10 +107,14 @@ class Door:
         self._context = ssl.create_default_context(cafile=str(server.ca))
 
     def open(self) -> None:
-        """Install, without anybody who would answer for the webhook, and wait until every policy is in force. Raises ChartError."""
+        """Install, without anybody who would answer for the webhook, and wait until every policy is
+        in force. Raises ChartError.
+        """
         self.release.install(self.values, wait=False)
         self.ask(
-            "DELETE", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/preflight-injector", user=""
+            "DELETE",
+            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/preflight-injector",
+            user="",
         )
         for name, labels in LABELS.items():
             body = {"metadata": {"name": name, "labels": labels}}
@@ -112,7 +127,10 @@ class Door:
         """Uninstall, and wait until nothing is refused any more."""
         self.release.uninstall(wait=False)
         for policy, attempt in self._attempts().items():
-            self.until(lambda attempt=attempt: "ValidatingAdmissionPolicy" not in attempt(), f"policy {policy} is gone")  # type: ignore[misc]
+            self.until(
+                lambda attempt=attempt: "ValidatingAdmissionPolicy" not in attempt(),
+                f"policy {policy} is gone",
+            )  # type: ignore[misc]
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
@@ -139,18 +157,26 @@ class Door:
             headers["Impersonate-Group"] = groups[0] if groups else "system:authenticated"
         query = ("&" if "?" in path else "?") + "dryRun=All" if dry_run else ""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.server.server + path + query, data, headers, method=method)
+        request = urllib.request.Request(
+            self.server.server + path + query, data, headers, method=method
+        )
         try:
             with urllib.request.urlopen(request, context=self._context):
                 return ""
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read()
-            return str(json.loads(said).get("message")) if said.startswith(b"{") else said.decode() or str(error)
+            return (
+                str(json.loads(said).get("message"))
+                if said.startswith(b"{")
+                else said.decode() or str(error)
+            )
 
     def create(self, namespace: str, pod: Object, **options: Any) -> str:
         """Try to create a pod; nothing is stored."""
-        return self.ask("POST", f"/api/v1/namespaces/{namespace}/pods", pod, dry_run=True, **options)
+        return self.ask(
+            "POST", f"/api/v1/namespaces/{namespace}/pods", pod, dry_run=True, **options
+        )
 
     def stored(self, namespace: str = TRAINING, pod: Object | None = None) -> str:
         """The path of a new pod (or of the one given, under a new name)."""
@@ -158,14 +184,20 @@ class Door:
         body = pod or checked_pod()
         name = f"{body['metadata']['name']}-{self._numbers}-{int(time.time() * 1000)}"
         said = self.ask(
-            "POST", f"/api/v1/namespaces/{namespace}/pods", {**body, "metadata": {**body["metadata"], "name": name}}
+            "POST",
+            f"/api/v1/namespaces/{namespace}/pods",
+            {**body, "metadata": {**body["metadata"], "name": name}},
         )
         assert said == "", said
         return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
     def patch(self, path: str, patch: Any, **options: Any) -> str:
         """A list is a JSON patch, a map a strategic one."""
-        content = "application/json-patch+json" if isinstance(patch, list) else "application/strategic-merge-patch+json"
+        content = (
+            "application/json-patch+json"
+            if isinstance(patch, list)
+            else "application/strategic-merge-patch+json"
+        )
         return self.ask("PATCH", path, patch, content=content, **options)
 
     def debug(self, pod: str, container: Mapping[str, Any], **options: Any) -> str:
@@ -174,8 +206,13 @@ class Door:
         return self.patch(f"{pod}/ephemeralcontainers", body, **options)
 
     def enter(self, pod: str, verb: str = "exec", **query: str) -> str:
-        """Exec or attach; beyond admission there is no node to connect to, and the API server says so."""
-        return self.ask("GET", f"{pod}/{verb}?" + urllib.parse.urlencode({"command": "sh", "stdout": "true", **query}))
+        """Exec or attach; beyond admission there is no node to connect to, and the API server says
+        so.
+        """
+        return self.ask(
+            "GET",
+            f"{pod}/{verb}?" + urllib.parse.urlencode({"command": "sh", "stdout": "true", **query}),
+        )
 
     def configmap(self, namespace: str, body: Object, **options: Any) -> str:
         return self.ask("POST", f"/api/v1/namespaces/{namespace}/configmaps", body, **options)
@@ -195,7 +232,9 @@ class Door:
             found |= {
                 "stamps": lambda: self.create(WEB, checked_pod()),
                 "connector-folder": lambda: self.create(TRAINING, mounting("/")),
-                "reserved": lambda: self.patch(pod, {"metadata": {"labels": {CHECKED: "false"}}}, dry_run=True),
+                "reserved": lambda: self.patch(
+                    pod, {"metadata": {"labels": {CHECKED: "false"}}}, dry_run=True
+                ),
                 "exec": lambda: self.enter(pod, container="preflight-dcgm-diag"),
                 "sidecars": lambda: self.create(TRAINING, beside),
                 "certs-secret": lambda: self.ask(
@@ -211,14 +250,22 @@ class Door:
             self.ask(
                 "POST",
                 pods,
-                {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "a", "image": "x"}]}},
+                {
+                    "metadata": {"name": "probe"},
+                    "spec": {"containers": [{"name": "a", "image": "x"}]},
+                },
                 user="",
             )
             found |= {
                 "records": lambda: self.configmap(WEB, forged, dry_run=True),
-                "controller-configmaps": lambda: self.configmap(WEB, foreign, user=CONTROLLER, dry_run=True),
+                "controller-configmaps": lambda: self.configmap(
+                    WEB, foreign, user=CONTROLLER, dry_run=True
+                ),
                 "controller-pods": lambda: self.patch(
-                    f"{pods}/probe", {"metadata": {"labels": {"x": "y"}}}, user=CONTROLLER, dry_run=True
+                    f"{pods}/probe",
+                    {"metadata": {"labels": {"x": "y"}}},
+                    user=CONTROLLER,
+                    dry_run=True,
                 ),
             }
         return found

@@ -1,4 +1,6 @@
-"""Fixtures: the charts' admission policies on real API servers. A test module names this one in ``pytest_plugins``."""
+"""Fixtures: the charts' admission policies on real API servers. A test module names this one in
+``pytest_plugins``.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
         def of(version: str) -> ApiServer:
             folder, older = assets(), os.environ.get(ASSETS_135)
             if folder is None or (version == "1.35" and older is None):
-                pytest.skip(f"{ASSETS if folder is None else ASSETS_135} is not set: no real kube-apiserver {version}")
+                pytest.skip(
+                    f"{ASSETS if folder is None else ASSETS_135} is not set: no real kube-apiserver {version}"
+                )
             if version not in made:
                 binary = Path(older) / "kube-apiserver" if version == "1.35" and older else None
                 home = tmp_path_factory.mktemp(f"door-{version}")
-                made[version] = running.enter_context(ApiServer(home, folder, kube_apiserver=binary))
+                made[version] = running.enter_context(
+                    ApiServer(home, folder, kube_apiserver=binary)
+                )
             return made[version]
 
         yield of
@@ -42,7 +48,9 @@ def _installed(
 ) -> Iterator[Door]:
     """``asked``: a minor version, and ``both`` charts or ``alone``."""
     version, _, charts = asked.partition(" ")
-    door = Door(api_server(version), homes.mktemp("home"), *(BOTH if charts == "both" else (alone,)))
+    door = Door(
+        api_server(version), homes.mktemp("home"), *(BOTH if charts == "both" else (alone,))
+    )
     try:
         door.open()
         yield door
@@ -66,5 +74,7 @@ def records(
     api_server: Callable[[str], ApiServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Door]:
-    """The gang chart's policies, with those of the injector and without. Not in one module with ``door``: a cluster has one release."""
+    """The gang chart's policies, with those of the injector and without. Not in one module with
+    ``door``: a cluster has one release.
+    """
     yield from _installed(request.param, GANG_CHART, api_server, tmp_path_factory)

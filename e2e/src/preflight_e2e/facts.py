@@ -17,11 +17,13 @@ def uuids(node: str) -> list[str]:
 
 
 def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """Facts of ``node``. GPUs named by index in ``changes`` (`gpu`, `gpus`, `hidden`, `lost`, `ecc`) are written as UUIDs.
+    """Facts of ``node``. GPUs named by index in ``changes`` (`gpu`, `gpus`, `hidden`, `lost`,
+    `ecc`) are written as UUIDs.
 
-    ``gone``: indices of GPUs that the driver cannot reach. ``serials``: whether the driver knows serial numbers.
-    ``facts``: [{gpu, …}], what the driver says of one GPU besides (fakes/nvml/nvml.c has the names); it takes texts only.
-    ``dra``: {"gpus": [index], "nics": number, "channels": 0 or 1}, what pods get by claims there.
+    ``gone``: indices of GPUs that the driver cannot reach. ``serials``: whether the driver knows
+    serial numbers. ``facts``: [{gpu, …}], what the driver says of one GPU besides
+    (fakes/nvml/nvml.c has the names); it takes texts only. ``dra``: {"gpus": [index], "nics":
+    number, "channels": 0 or 1}, what pods get by claims there.
     """
     mine = uuids(node)
     engine = {"state": "ok", "version": "4.4.2", "seconds": 0.2, **changes.get("engine", {})}
@@ -29,7 +31,10 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
         engine[which] = [mine[index] for index in engine.get(which, [])]
     for what in ("faults", "skips"):  # one without a GPU is nobody's
         engine[what] = [
-            {**({"uuid": mine[f["gpu"]]} if "gpu" in f else {}), **{k: v for k, v in f.items() if k != "gpu"}}
+            {
+                **({"uuid": mine[f["gpu"]]} if "gpu" in f else {}),
+                **{k: v for k, v in f.items() if k != "gpu"},
+            }
             for f in engine.get(what, [])
         ]
     link, dra = changes.get("link", "nvlink"), changes.get("dra", {})
@@ -58,8 +63,17 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nccl(mine: list[str], changes: dict[str, Any]) -> dict[str, Any]:
-    """What nccl-tests finds on the node. The curve meets the published figures of eight H100: 466 GB/s at 1 GiB, 370 by rings."""
-    healthy = {"tests": "2.17.6", "rings": 380.0, "nvls": 478.0, "knee_mib": 27, "memory_gib": 80, "shm_mib": 8}
+    """What nccl-tests finds on the node. The curve meets the published figures of eight H100: 466
+    GB/s at 1 GiB, 370 by rings.
+    """
+    healthy = {
+        "tests": "2.17.6",
+        "rings": 380.0,
+        "nvls": 478.0,
+        "knee_mib": 27,
+        "memory_gib": 80,
+        "shm_mib": 8,
+    }
     facts = {**healthy, **changes}
     for fault in ("ports", "wrong", "crowd"):  # [{gpu, …}]
         facts[fault] = [{**f, "gpu": mine[f["gpu"]]} for f in facts.get(fault, [])]

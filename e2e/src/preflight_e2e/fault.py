@@ -1,8 +1,10 @@
-"""One fault of a gang's fabric, a row of ``matrix/nccl-allreduce.toml``: what is broken, when, and how each member ends.
+"""One fault of a gang's fabric, a row of ``matrix/nccl-allreduce.toml``: what is broken, when, and
+how each member ends.
 
-Members are named by their ranks; each has a node of its own. ``real`` rows run check processes that move data by gloo; in ``scripted`` ones
-something that is seen is made up: a device's error, or every report; ``unit`` ones are a single decision. A row that says no ``test`` is run as it
-stands by check-nccl-allreduce's ``tests/test_matrix.py``; any other is proven by the test that it names.
+Members are named by their ranks; each has a node of its own. ``real`` rows run check processes that
+move data by gloo; in ``scripted`` ones something that is seen is made up: a device's error, or
+every report; ``unit`` ones are a single decision. A row that says no ``test`` is run as it stands
+by check-nccl-allreduce's ``tests/test_matrix.py``; any other is proven by the test that it names.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Link(_Row, frozen=True, kw_only=True):
-    """What one member sends and receives, in Mbit/s: by its adapter, over which it speaks to itself too, or by the cable ``beyond`` it."""
+    """What one member sends and receives, in Mbit/s: by its adapter, over which it speaks to itself
+    too, or by the cable ``beyond`` it.
+    """
 
     member: int
     beyond: bool = False
@@ -39,14 +43,18 @@ class Lane(_Row, frozen=True, kw_only=True):
 
 
 class Uplink(_Row, frozen=True, kw_only=True):
-    """These members are behind a switch of their own, whose way to the others carries so many Mbit/s, each way."""
+    """These members are behind a switch of their own, whose way to the others carries so many
+    Mbit/s, each way.
+    """
 
     members: tuple[int, ...]
     mbit: int
 
 
 class Defect(_Row, frozen=True, kw_only=True):
-    """A rank's worker does ``what`` (see the package's ``tests/mutants.py``): ``once``, in its first launch only; ``probes``, in probes only."""
+    """A rank's worker does ``what`` (see the package's ``tests/mutants.py``): ``once``, in its
+    first launch only; ``probes``, in probes only.
+    """
 
     what: str
     member: int = 1
@@ -55,7 +63,9 @@ class Defect(_Row, frozen=True, kw_only=True):
 
 
 class Act(_Row, frozen=True, kw_only=True):
-    """Something is done to a member's check ``when`` the log of member ``of`` has that text, or once it reports (``its report``)."""
+    """Something is done to a member's check ``when`` the log of member ``of`` has that text, or
+    once it reports (``its report``).
+    """
 
     when: str
     does: Literal["start", "kill", "stop", "terminate"]
@@ -64,7 +74,8 @@ class Act(_Row, frozen=True, kw_only=True):
 
 
 class End(_Row, frozen=True, kw_only=True):
-    """How ``members`` end (none: all whose end no other entry tells). ``says``: a text that the log has.
+    """How ``members`` end (none: all whose end no other entry tells). ``says``: a text that the log
+    has.
 
     ``measures``: between which two the gang's bus bandwidth is, in GB/s.
     """
@@ -86,10 +97,12 @@ class Blame(_Row, frozen=True, kw_only=True):
 
 
 class Fault(_Row, frozen=True, kw_only=True):
-    """``absent``: never come. ``deaf``: their connectors never answer. ``taken``: a port of rank 0 that somebody else holds.
+    """``absent``: never come. ``deaf``: their connectors never answer. ``taken``: a port of rank 0
+    that somebody else holds.
 
-    ``patience``: seconds that members wait for each other. ``variables``: of every check. ``within``: seconds from the sealed rosters by
-    which every member has ended. ``logs``: a text that the leader's log has, ``silent``: one that it has not. ``spread``: between any two pairs
+    ``patience``: seconds that members wait for each other. ``variables``: of every check.
+    ``within``: seconds from the sealed rosters by which every member has ended. ``logs``: a text
+    that the leader's log has, ``silent``: one that it has not. ``spread``: between any two pairs
     that were measured, at most, as a part of normal: the control that equal links measure alike.
     """
 

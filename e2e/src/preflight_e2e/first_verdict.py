@@ -1,7 +1,9 @@
-"""The README's way to a first verdict: its files, its commands, and what each command says where all is well.
+"""The README's way to a first verdict: its files, its commands, and what each command says where
+all is well.
 
-Substituted are the images, which a cluster of tests has not from a registry; the folder of the two files; `.venv/bin/uv` by the same uv
-of this environment; and `helm`, where no such program is on PATH, by its own engine (`helm_program`).
+Substituted are the images, which a cluster of tests has not from a registry; the folder of the two
+files; `.venv/bin/uv` by the same uv of this environment; and `helm`, where no such program is on
+PATH, by its own engine (`helm_program`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ IMAGES = {
 
 @dataclass(frozen=True)
 class Step:
-    """A command by its first words, what it prints (a pattern) where the node is healthy, and where its GPUs are not."""
+    """A command by its first words, what it prints (a pattern) where the node is healthy, and where
+    its GPUs are not.
+    """
 
     begins: str
     says: str
@@ -45,7 +49,11 @@ STEPS = (
     Step("kubectl -n preflight wait --for=condition=complete job ", "condition met"),
     Step("kubectl create namespace training", "created"),
     Step("kubectl label namespace training ", "labeled"),
-    Step("kubectl -n training create -f pod.yaml --dry-run=server ", "^preflight-dcgm-diag$", soon=True),
+    Step(
+        "kubectl -n training create -f pod.yaml --dry-run=server ",
+        "^preflight-dcgm-diag$",
+        soon=True,
+    ),
     Step("kubectl -n training create -f pod.yaml", "created"),
     Step("kubectl -n training wait --for=condition=Initialized pod/first ", "condition met"),
     Step(
@@ -53,7 +61,12 @@ STEPS = (
         "^dcgm-diag: passed OK: every GPU passed ",
         "^dcgm-diag: failed DCGM_FR_FAULTY_MEMORY: ",
     ),
-    Step("kubectl -n training events --for pod/first", "PreflightPassed", "PreflightFailed", soon=True),
+    Step(
+        "kubectl -n training events --for pod/first",
+        "PreflightPassed",
+        "PreflightFailed",
+        soon=True,
+    ),
     Step(
         ".venv/bin/uv run --package preflight-webhook preflight-webhook explain --live ",
         "^Pod first: injected already$",
@@ -70,31 +83,45 @@ def section(readme: str) -> str:
 
 
 def commands(readme: str) -> list[str]:
-    """Every line of the section's shell blocks, whatever their language is called; continued lines are one."""
+    """Every line of the section's shell blocks, whatever their language is called; continued lines
+    are one.
+    """
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section(readme), re.DOTALL | re.MULTILINE)
     every = [block for language, block in blocks if language != "yaml"]
-    return [line for block in every for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    return [
+        line for block in every for line in block.replace("\\\n", " ").splitlines() if line.strip()
+    ]
 
 
 def files(readme: str) -> dict[str, str]:
     """The section's files by name, which stands in their first line."""
-    return dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", section(readme), re.DOTALL | re.MULTILINE))
+    return dict(
+        re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", section(readme), re.DOTALL | re.MULTILINE)
+    )
 
 
 def local(text: str) -> str:
-    """``text`` with the images that the lab has. Raises ValueError where one is left that it has not."""
+    """``text`` with the images that the lab has. Raises ValueError where one is left that it has
+    not.
+    """
     for theirs, ours in IMAGES.items():
         text = text.replace(theirs, ours)
     if left := re.search(r"registry\.example\S*", text):
-        raise ValueError(f"{left[0]}: the README names an image for which IMAGES has no substitute; add one.")
+        raise ValueError(
+            f"{left[0]}: the README names an image for which IMAGES has no substitute; add one."
+        )
     return text
 
 
 def step(command: str) -> Step:
-    """The one step that a command is. Raises ValueError for a command that nothing expects anything of."""
+    """The one step that a command is. Raises ValueError for a command that nothing expects anything
+    of.
+    """
     found = [one for one in STEPS if command.startswith(one.begins)]
     if not found:
-        raise ValueError(f"{command}: the README has a command that STEPS does not know; say there what it prints.")
+        raise ValueError(
+            f"{command}: the README has a command that STEPS does not know; say there what it prints."
+        )
     return max(found, key=lambda one: len(one.begins))
 
 
@@ -110,7 +137,9 @@ class Shell:
         programs.mkdir()
         if shutil.which("helm") is None:
             helm = programs / "helm"
-            helm.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m preflight_e2e.helm_program "$@"\n')
+            helm.write_text(
+                f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m preflight_e2e.helm_program "$@"\n'
+            )
             helm.chmod(0o755)
         self._environ = {
             **os.environ,
@@ -130,4 +159,6 @@ class Shell:
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """What it prints, and how it ends."""
         argv, environ = self.words(command), self._environ
-        return subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=240)
+        return subprocess.run(
+            argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=240
+        )

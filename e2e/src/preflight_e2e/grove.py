@@ -1,5 +1,5 @@
-"""A Grove of the tests' own on a cluster: it makes PodCliques, PodGangs and pods of a namespace's sets, and writes its templates over them again at
-every turn."""
+"""A Grove of the tests' own on a cluster: it makes PodCliques, PodGangs and pods of a namespace's
+sets, and writes its templates over them again at every turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Json = dict[str, Any]
 
 
 class Grove:
-    """``refused``: what the API server said to writes that it refused, which are tried again at the next turn."""
+    """``refused``: what the API server said to writes that it refused, which are tried again at the
+    next turn.
+    """
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -32,7 +34,9 @@ class Grove:
             self.custom.create_namespaced_custom_object(*self._at("podcliquesets"), set_)
         else:
             body = {**set_, "metadata": {**there["metadata"], **set_["metadata"]}}
-            self.custom.replace_namespaced_custom_object(*self._at("podcliquesets"), set_["metadata"]["name"], body)
+            self.custom.replace_namespaced_custom_object(
+                *self._at("podcliquesets"), set_["metadata"]["name"], body
+            )
 
     def scale(self, name: str, replicas: int) -> None:
         body = {"spec": {"replicas": replicas}}
@@ -47,7 +51,11 @@ class Grove:
 
     def turn(self) -> None:
         """One reconciliation of every set, without scaling groups."""
-        sets, cliques, gangs = self.all("podcliquesets"), self.all("podcliques"), self.all("podgangs")
+        sets, cliques, gangs = (
+            self.all("podcliquesets"),
+            self.all("podcliques"),
+            self.all("podgangs"),
+        )
         wanted = {one.name: (set_, one) for set_ in sets.values() for one in made(set_, {})}
         for name in cliques.keys() - wanted.keys():
             self._gone("podcliques", name)
@@ -55,17 +63,25 @@ class Grove:
             body, old = podclique(set_, one, self.namespace), cliques.get(name)
             with self._told():
                 if old is None:
-                    cliques[name] = self.custom.create_namespaced_custom_object(*self._at("podcliques"), body)
+                    cliques[name] = self.custom.create_namespaced_custom_object(
+                        *self._at("podcliques"), body
+                    )
                 else:
                     at = (*self._at("podcliques"), name)
-                    cliques[name] = self.custom.replace_namespaced_custom_object(*at, reapplied(old, body))
+                    cliques[name] = self.custom.replace_namespaced_custom_object(
+                        *at, reapplied(old, body)
+                    )
         owners = {one.gang: set_ for set_, one in wanted.values()}
         for name in gangs.keys() - owners.keys():
             self._gone("podgangs", name)
         for name in owners.keys() - gangs.keys():
             with self._told():
-                self.custom.create_namespaced_custom_object(*self._at("podgangs"), gang(name, owners[name]))
-        there = {pod.metadata.name: pod for pod in self.api.list_namespaced_pod(self.namespace).items}
+                self.custom.create_namespaced_custom_object(
+                    *self._at("podgangs"), gang(name, owners[name])
+                )
+        there = {
+            pod.metadata.name: pod for pod in self.api.list_namespaced_pod(self.namespace).items
+        }
         for clique in (cliques[name] for name in wanted if name in cliques):
             for pod in pods(clique):
                 name = pod["metadata"]["name"]
@@ -73,7 +89,9 @@ class Grove:
                     if name not in there:
                         self.api.create_namespaced_pod(self.namespace, pod)
                     elif there[name].spec.scheduling_gates:
-                        self.api.patch_namespaced_pod(name, self.namespace, {"spec": {"schedulingGates": None}})
+                        self.api.patch_namespaced_pod(
+                            name, self.namespace, {"spec": {"schedulingGates": None}}
+                        )
 
     def _at(self, plural: str) -> tuple[str, str, str, str]:
         group = "scheduler.grove.io" if plural == "podgangs" else "grove.io"

@@ -1,6 +1,8 @@
-"""`python -m preflight_e2e.helm_program`: the two commands of `helm` that the README has, by Helm's own engine.
+"""`python -m preflight_e2e.helm_program`: the two commands of `helm` that the README has, by Helm's
+own engine.
 
-It stands in for the program where none is on PATH. An option that it does not know is an error, as with the program.
+It stands in for the program where none is on PATH. An option that it does not know is an error, as
+with the program.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Builds every component's image with docker, podman or buildah, whichever works here.
 
     python -m preflight_e2e.images                      # build all, print what came out
-    python -m preflight_e2e.images --base preflight-nccl-allreduce=registry.example/torch:2.13 --output out/
-    python -m preflight_e2e.images --source nccl-tests=/srv/git/nccl-tests.git --only preflight-nccl-loopback
+    python -m preflight_e2e.images --base preflight-nccl-allreduce=registry.example/torch:2.13
+    --output out/ python -m preflight_e2e.images --source nccl-tests=/srv/git/nccl-tests.git --only
+    preflight-nccl-loopback
 
-What an image is made of is written in images.toml; its tag is the version that the charts ask for. A check's image without its tool is not built. An archive whose inputs have not changed is not built again: archives are kept by the hash of their inputs in
-``~/.cache/preflight/images`` (``XDG_CACHE_HOME`` moves it).
+What an image is made of is written in images.toml; its tag is the version that the charts ask for.
+A check's image without its tool is not built. An archive whose inputs have not changed is not built
+again: archives are kept by the hash of their inputs in ``~/.cache/preflight/images``
+(``XDG_CACHE_HOME`` moves it).
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ LAYER_DOCKERFILE = Path("e2e/fakes.Dockerfile")
 FAKE_NODE = "preflight-fake-node:dev"
 
 REAL = "preflight-nccl-loopback"
-"""The check whose image, tool included, can be made of what is public: without the fakes it runs where there is no GPU, too."""
+"""The check whose image, tool included, can be made of what is public: without the fakes it runs
+where there is no GPU, too.
+"""
 REAL_IMAGE, REAL_IMAGE_MISSING = "PREFLIGHT_REAL_LOOPBACK_IMAGE", "PREFLIGHT_REAL_LOOPBACK_MISSING"
 """For tests on a cluster: its reference where it is on the nodes, else why it is not."""
 
@@ -68,7 +73,9 @@ class Component:
         return self.tool is not None
 
     def reference(self, *, e2e: bool, root: Path = ROOT) -> str:
-        """What :func:`build_all` calls its image: by its version, or for the e2e, whose images are nobody's release."""
+        """What :func:`build_all` calls its image: by its version, or for the e2e, whose images are
+        nobody's release.
+        """
         if not e2e:
             return f"{self.image}:{version(root)}"
         return f"{self.image}:{'e2e' if self.is_check else 'dev'}"
@@ -85,10 +92,18 @@ class Component:
 
     def inputs(self, root: Path) -> tuple[Path, ...]:
         """Whatever can change the image: what the Dockerfile copies, and itself."""
-        names = ["pyproject.toml", "uv.lock", "builder.txt", ".dockerignore", *([self.shared] if self.shared else [])]
+        names = [
+            "pyproject.toml",
+            "uv.lock",
+            "builder.txt",
+            ".dockerignore",
+            *([self.shared] if self.shared else []),
+        ]
         libraries = ["preflight-proto"] if self.is_check else ["preflight-proto", "preflight-kube"]
         members = [*(root / "packages" / library for library in libraries), root / self.package]
-        copied = (path for member in members for path in _files(member) if "tests" not in path.parts)
+        copied = (
+            path for member in members for path in _files(member) if "tests" not in path.parts
+        )
         return (*(root / name for name in names), *copied)
 
 
@@ -140,7 +155,9 @@ class Built:
 
 
 class ImageError(Exception):
-    """No image came out; the message is one sentence, the engine's own words having gone to stderr before."""
+    """No image came out; the message is one sentence, the engine's own words having gone to stderr
+    before.
+    """
 
 
 @dataclass(frozen=True)
@@ -149,7 +166,9 @@ class Engine:
 
     name: str
     architecture: str | None = None
-    """What to build for, as Go names it; none: this machine's. Another one's programs run in the build by emulation."""
+    """What to build for, as Go names it; none: this machine's. Another one's programs run in the
+    build by emulation.
+    """
 
     def build(
         self,
@@ -161,15 +180,30 @@ class Engine:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         """``named``: further contexts, for ``COPY --from=NAME``."""
-        options = [word for key, value in args.items() for word in ("--build-arg", f"{key}={value}")]
-        options += [word for key, value in (labels or {}).items() for word in ("--label", f"{key}={value}")]
+        options = [
+            word for key, value in args.items() for word in ("--build-arg", f"{key}={value}")
+        ]
+        options += [
+            word for key, value in (labels or {}).items() for word in ("--label", f"{key}={value}")
+        ]
         if self.architecture is not None:
             options += ["--platform", f"linux/{self.architecture}"]
-        options += [word for key, path in (named or {}).items() for word in ("--build-context", f"{key}={path}")]
+        options += [
+            word
+            for key, path in (named or {}).items()
+            for word in ("--build-context", f"{key}={path}")
+        ]
         if self.name == "buildah":
             # chroot: works where a sandbox forbids the namespaces that a container would need.
-            bases_here = all(self.has(value) for key, value in args.items() if key in {"BASE", "IMAGE"})
-            options += ["--isolation", "chroot", "--layers", *(["--pull-never"] if bases_here else [])]
+            bases_here = all(
+                self.has(value) for key, value in args.items() if key in {"BASE", "IMAGE"}
+            )
+            options += [
+                "--isolation",
+                "chroot",
+                "--layers",
+                *(["--pull-never"] if bases_here else []),
+            ]
         self._run(self._verb("build"), *options, "-f", str(dockerfile), "-t", tag, str(context))
 
     def save(self, tag: str, archive: Path) -> None:
@@ -189,8 +223,12 @@ class Engine:
         return self._inspect(tag, "{{.FromImageID}}" if self.name == "buildah" else "{{.Id}}")
 
     def digest(self, tag: str) -> str | None:
-        """The digest by which a registry knows a local image; none where there is none, or where it came from no registry."""
-        form = {"buildah": "{{.FromImageDigest}}", "podman": "{{.Digest}}"}.get(self.name, '{{join .RepoDigests " "}}')
+        """The digest by which a registry knows a local image; none where there is none, or where it
+        came from no registry.
+        """
+        form = {"buildah": "{{.FromImageDigest}}", "podman": "{{.Digest}}"}.get(
+            self.name, '{{join .RepoDigests " "}}'
+        )
         found = re.search(r"sha256:[0-9a-f]{64}", self._inspect(tag, form) or "")
         return found and found[0]
 
@@ -204,9 +242,13 @@ class Engine:
         return "bud" if self.name == "buildah" and verb == "build" else verb
 
     def _run(self, *words: str) -> None:
-        done = subprocess.run([self.name, *words], stdout=2, check=False)  # stdout is for what came out
+        done = subprocess.run(
+            [self.name, *words], stdout=2, check=False
+        )  # stdout is for what came out
         if done.returncode != 0:
-            raise ImageError(f"{self.name} {words[0]} ended with status {done.returncode}; its last lines say why.")
+            raise ImageError(
+                f"{self.name} {words[0]} ended with status {done.returncode}; its last lines say why."
+            )
 
 
 def find_engine(wanted: str | None = None) -> Engine:
@@ -216,11 +258,15 @@ def find_engine(wanted: str | None = None) -> Engine:
     for name in [wanted] if wanted else probes:
         if shutil.which(name) is None:
             tried.append(f"{name} is not installed")
-        elif subprocess.run([name, *probes[name]], capture_output=True, check=False).returncode != 0:
+        elif (
+            subprocess.run([name, *probes[name]], capture_output=True, check=False).returncode != 0
+        ):
             tried.append(f"{name} has no engine that answers")
         else:
             return Engine(name)
-    raise ImageError(f"nothing here builds images ({'; '.join(tried)}); install docker, podman or buildah.")
+    raise ImageError(
+        f"nothing here builds images ({'; '.join(tried)}); install docker, podman or buildah."
+    )
 
 
 def build_all(
@@ -235,8 +281,9 @@ def build_all(
 ) -> list[Built]:
     """Build (or find) the archive of every component, checks with the fakes on top where ``e2e``.
 
-    ``bases``: by image, instead of what images.toml says; ``sources``: by name, a repository that has the commit. References are
-    ``<image>:<version>``; for the e2e ``<image>:dev``, and ``<image>:e2e`` for those with fakes. Raises ImageError.
+    ``bases``: by image, instead of what images.toml says; ``sources``: by name, a repository that
+    has the commit. References are ``<image>:<version>``; for the e2e ``<image>:dev``, and
+    ``<image>:e2e`` for those with fakes. Raises ImageError.
     """
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
@@ -255,7 +302,13 @@ def build_all(
 
 
 def _base(
-    engine: Engine, component: Component, root: Path, cache: Path, given: Mapping[str, Path], *, fakes: bool
+    engine: Engine,
+    component: Component,
+    root: Path,
+    cache: Path,
+    given: Mapping[str, Path],
+    *,
+    fakes: bool,
 ) -> str:
     """The base with the tool, or with what the fakes run on: made by the recipe where there is one."""
     named, of_recipe = component.base, component.recipe
@@ -272,24 +325,38 @@ def _base(
     tag = f"localhost/{component.image}-{'test-' if fakes else ''}base:{key}"
     if not engine.has(tag):
         try:
-            folders = {one.name: checkout(one, given.get(one.name), cache.parent / "sources") for one in sources}
+            folders = {
+                one.name: checkout(one, given.get(one.name), cache.parent / "sources")
+                for one in sources
+            }
         except SourceError as error:
             raise ImageError(
                 f"{component.image}: {error} Or give a base that has {component.tool}: --base {component.image}=BASE."
             ) from None
-        facts = {key: value for one in sources for key, value in one.arguments() if f"ARG {key}" in recipe.read_text()}
+        facts = {
+            key: value
+            for one in sources
+            for key, value in one.arguments()
+            if f"ARG {key}" in recipe.read_text()
+        }
         engine.build(recipe, root, tag, {"BASE": named, **facts}, folders)
     return tag
 
 
 def _copied(recipe: Path, root: Path) -> list[Path]:
     """The files of the repository that a recipe copies: it is made again where one of them changes."""
-    lines = [line.split()[1:-1] for line in recipe.read_text().splitlines() if line.startswith("COPY ")]
+    lines = [
+        line.split()[1:-1] for line in recipe.read_text().splitlines() if line.startswith("COPY ")
+    ]
     places = [root / word for words in lines if not words[0].startswith("--") for word in words]
-    return sorted(path for place in places for path in (_files(place) if place.is_dir() else [place]))
+    return sorted(
+        path for place in places for path in (_files(place) if place.is_dir() else [place])
+    )
 
 
-def build_fake_node(engine: Engine, *, root: Path = ROOT, cache: Path | None = None, base: str = BASE) -> Built:
+def build_fake_node(
+    engine: Engine, *, root: Path = ROOT, cache: Path | None = None, base: str = BASE
+) -> Built:
     """The image of the fake GPU node, with the NVML stand-in compiled here. Raises ImageError."""
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
@@ -321,21 +388,32 @@ def build_nvml(source: Path, library: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise ImageError("the NVML stand-in needs a C compiler; install gcc.")
-    soname = (
-        "-Wl,-soname,libnvidia-ml.so.1"  # as NVIDIA's has it: whoever has loaded it by its path finds it by its name
-    )
+    soname = "-Wl,-soname,libnvidia-ml.so.1"  # as NVIDIA's has it: whoever has loaded it by its path finds it by its name
     words = [compiler, "-O1", "-shared", "-fPIC", soname, "-o", str(library), str(source)]
     done = subprocess.run(words, stdout=2, check=False)
     if done.returncode != 0:
-        raise ImageError(f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why.")
+        raise ImageError(
+            f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why."
+        )
 
 
 def _built(
-    engine: Engine, component: Component, root: Path, cache: Path, base: str, known_as: str, *, e2e: bool
+    engine: Engine,
+    component: Component,
+    root: Path,
+    cache: Path,
+    base: str,
+    known_as: str,
+    *,
+    e2e: bool,
 ) -> Built:
-    """Its archive; its labels say what ``base``, which a recipe may have made here, comes from: ``known_as``."""
+    """Its archive; its labels say what ``base``, which a recipe may have made here, comes from:
+    ``known_as``.
+    """
     reference, fakes = component.reference(e2e=e2e, root=root), e2e and component.is_check
-    key = _hash(root, component.inputs(root), base, engine.identity(base) or "", engine.architecture or "")
+    key = _hash(
+        root, component.inputs(root), base, engine.identity(base) or "", engine.architecture or ""
+    )
     if fakes:
         key = _hash(root, (root / LAYER_DOCKERFILE, *_files(root / FAKES)), key)
     archive = cache / f"{reference.replace(':', '-')}-{key}.tar"
@@ -363,7 +441,9 @@ def cache_folder() -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(
+        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def _hash(root: Path, files: Sequence[Path], *words: str) -> str:
@@ -384,7 +464,9 @@ def _pair(text: str) -> tuple[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="images", description="Build every component's image.")
     says_version(parser)
-    parser.add_argument("--engine", choices=["docker", "podman", "buildah"], help="instead of the first that works")
+    parser.add_argument(
+        "--engine", choices=["docker", "podman", "buildah"], help="instead of the first that works"
+    )
     parser.add_argument(
         "--base",
         action="append",
@@ -404,19 +486,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--platform",
         metavar="linux/ARCH",
-        choices=[f"linux/{one}" for one in sorted({one for c in COMPONENTS for one in c.architectures})],
+        choices=[
+            f"linux/{one}" for one in sorted({one for c in COMPONENTS for one in c.architectures})
+        ],
         help="instead of this machine's; the build runs programs of it, so the engine needs emulation (binfmt)",
     )
-    parser.add_argument("--e2e", action="store_true", help="put the fakes on top of the checks (tag e2e)")
-    parser.add_argument("--only", action="append", default=[], choices=[c.image for c in COMPONENTS])
+    parser.add_argument(
+        "--e2e", action="store_true", help="put the fakes on top of the checks (tag e2e)"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], choices=[c.image for c in COMPONENTS]
+    )
     parser.add_argument("--output", type=Path, help="folder to put the archives in, as IMAGE.tar")
     parser.add_argument("--json", type=Path, help="write what came out to this file")
     args = parser.parse_args(argv)
     bases, sources = dict(args.base), {name: Path(where) for name, where in args.source}
-    known = {"--base": [c.image for c in COMPONENTS], "--source": [s.name for c in COMPONENTS for s in c.sources]}
+    known = {
+        "--base": [c.image for c in COMPONENTS],
+        "--source": [s.name for c in COMPONENTS for s in c.sources],
+    }
     for option, given in (("--base", bases), ("--source", sources)):
         if unknown := sorted(set(given) - set(known[option])):
-            parser.error(f"{option} {', '.join(unknown)}: not in images.toml; known there: {', '.join(known[option])}.")
+            parser.error(
+                f"{option} {', '.join(unknown)}: not in images.toml; known there: {', '.join(known[option])}."
+            )
     try:
         engine = find_engine(args.engine)
         if args.platform:
@@ -432,7 +525,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             archive = args.output / f"{image.reference.split(':')[0]}.tar"
             shutil.copyfile(image.archive, archive)
         took = "unchanged" if image.cached else f"built in {image.seconds:.0f} s"
-        print(f"{image.reference:32} {archive.stat().st_size / 1e6:6.0f} MB  {took:16} {image.id}  {archive}")
+        print(
+            f"{image.reference:32} {archive.stat().st_size / 1e6:6.0f} MB  {took:16} {image.id}  {archive}"
+        )
     if args.json:
         written = [{**asdict(i), "archive": str(i.archive), "id": i.id} for i in images]
         args.json.write_text(json.dumps(written, indent=1))

@@ -21,7 +21,9 @@ DEFINITION = "preflightconfigs.preflight.nvsentinel.nvidia.com"
 GPU_POD = {
     "metadata": {"generateName": "gpu-"},
     "spec": {
-        "containers": [{"name": "train", "image": "train", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        "containers": [
+            {"name": "train", "image": "train", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        ],
     },
 }
 
@@ -32,13 +34,16 @@ class Installed:
     def __init__(self, kubeconfig: Path) -> None:
         self.name = f"pf-{uuid.uuid4().hex[:6]}"
         self.release = Release(self.name, kubeconfig)
-        # The client's stubs know neither plain dicts as bodies nor that the server fills in what it has stored.
+        # The client's stubs know neither plain dicts as bodies nor that the server fills in what it
+        # has stored.
         self.api: Any = client.CoreV1Api()
         self.batch: Any = client.BatchV1Api()
         self.admission: Any = client.AdmissionregistrationV1Api()
         self.rbac: Any = client.RbacAuthorizationV1Api()
         self.namespaces: list[str] = []
-        repository, _, tag = os.environ.get("PREFLIGHT_WEBHOOK_IMAGE", "preflight-webhook:dev").rpartition(":")
+        repository, _, tag = os.environ.get(
+            "PREFLIGHT_WEBHOOK_IMAGE", "preflight-webhook:dev"
+        ).rpartition(":")
         self.gang = f"{self.name}-gang"
         ours = {"key": "preflight-e2e", "operator": "In", "values": [self.name]}
         # One cluster has one release; tests have several, each with namespaces of its own.
@@ -47,7 +52,10 @@ class Installed:
             "enabled": True,
             "fullnameOverride": self.name,
             "allowSecondRelease": True,
-            "protection": {**self._apart, "controller": f"system:serviceaccount:{self.name}:{self.gang}"},
+            "protection": {
+                **self._apart,
+                "controller": f"system:serviceaccount:{self.name}:{self.gang}",
+            },
             "image": {"repository": repository, "tag": tag},
         }
 
@@ -55,9 +63,11 @@ class Installed:
         return {"preflight-injector": {**self.values, **values}}
 
     def gang_values(self, **values: Any) -> Values:
-        """The gang controller's rights and policies without a replica, for :meth:`shielded` namespaces only.
+        """The gang controller's rights and policies without a replica, for :meth:`shielded`
+        namespaces only.
 
-        Without the definition of PreflightConfig, too: there is one on a cluster, and it would go with this release.
+        Without the definition of PreflightConfig, too: there is one on a cluster, and it would go
+        with this release.
         """
         own = {
             "enabled": True,
@@ -78,11 +88,15 @@ class Installed:
 
     def shielded(self) -> str:
         """A namespace that this release protects, and no other release on the cluster."""
-        return self.namespace(**{"preflight-e2e": self.name, "nvsentinel.nvidia.com/preflight": "disabled"})
+        return self.namespace(
+            **{"preflight-e2e": self.name, "nvsentinel.nvidia.com/preflight": "disabled"}
+        )
 
     def opted_in(self) -> str:
         """A namespace in which pods are injected by now."""
-        name = self.namespace(**{"preflight-e2e": self.name, "nvsentinel.nvidia.com/preflight": "enabled"})
+        name = self.namespace(
+            **{"preflight-e2e": self.name, "nvsentinel.nvidia.com/preflight": "enabled"}
+        )
         until(lambda: self.created(name) == ["preflight-dcgm-diag"], f"injection in {name}")
         return name
 
@@ -108,12 +122,20 @@ class Installed:
 
     def metrics(self) -> str:
         """What the release's one gang controller counts."""
-        [one] = self.api.list_namespaced_pod(self.name, label_selector="app.kubernetes.io/component=controller").items
+        [one] = self.api.list_namespaced_pod(
+            self.name, label_selector="app.kubernetes.io/component=controller"
+        ).items
         path = self.api.connect_get_namespaced_pod_proxy_with_path
-        return str(path(f"{one.metadata.name}:8080", self.name, "metrics", _preload_content=False).data.decode())
+        return str(
+            path(
+                f"{one.metadata.name}:8080", self.name, "metrics", _preload_content=False
+            ).data.decode()
+        )
 
     def remove(self) -> None:
-        """Take away the release and its namespaces. Nobody waits for its pods, which have nothing to answer any more."""
+        """Take away the release and its namespaces. Nobody waits for its pods, which have nothing
+        to answer any more.
+        """
         self.release.uninstall(wait=False)
         for name in [self.name, *self.namespaces]:
             with suppress(client.ApiException):

@@ -1,4 +1,6 @@
-"""A cluster made ready for scenarios: fake GPU nodes on every node, the chart installed, namespaces on demand."""
+"""A cluster made ready for scenarios: fake GPU nodes on every node, the chart installed, namespaces
+on demand.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class LabError(Exception):
 
 
 def until(what: str, probe: Callable[[], Any], seconds: float = 90) -> Any:
-    """The first true answer of ``probe``. Raises :class:`LabError` naming ``what`` when there is none in time."""
+    """The first true answer of ``probe``. Raises :class:`LabError` naming ``what`` when there is
+    none in time.
+    """
     end = time.monotonic() + seconds
     while True:
         if answer := probe():
@@ -86,7 +90,9 @@ class Lab:
 
     def fake_nodes(self) -> None:
         """Start the fakes on every schedulable node and wait for their GPUs."""
-        if self._exists(FAKES):  # kept, or left by a run that was killed: of an image that may be older than ours
+        if self._exists(
+            FAKES
+        ):  # kept, or left by a run that was killed: of an image that may be older than ours
             self.api.delete_namespace(FAKES)
             until(f"namespace {FAKES} is gone", lambda: not self._exists(FAKES), 120)
         documents = list(yaml.safe_load_all(MANIFEST.read_text()))
@@ -97,11 +103,16 @@ class Lab:
                 if any(e.status != 409 for e in error.api_exceptions):
                     raise
         workers = [
-            n for n in self.api.list_node().items if not any(t.effect == "NoSchedule" for t in n.spec.taints or [])
+            n
+            for n in self.api.list_node().items
+            if not any(t.effect == "NoSchedule" for t in n.spec.taints or [])
         ]
         self.nodes = sorted(n.metadata.name for n in workers)
         self.become({})
-        until(f"every node advertises {GPUS} GPUs", lambda: all(self._gpus(node) == GPUS for node in self.nodes))
+        until(
+            f"every node advertises {GPUS} GPUs",
+            lambda: all(self._gpus(node) == GPUS for node in self.nodes),
+        )
 
     def configure(self, node: str, changes: dict[str, Any], *, wait: bool = True) -> None:
         """Make ``node`` what ``changes`` say of it; returns when its fakes have taken it over."""
@@ -112,7 +123,9 @@ class Lab:
         }
         try:
             self.api.patch_namespaced_config_map(
-                f"node-{node}", FAKES, {**body, "metadata": {"annotations": {"fake-node/wanted": wanted}}}
+                f"node-{node}",
+                FAKES,
+                {**body, "metadata": {"annotations": {"fake-node/wanted": wanted}}},
             )
         except client.ApiException as error:
             if error.status != 404:
@@ -138,7 +151,9 @@ class Lab:
     def node_log(self, node: str) -> list[dict[str, Any]]:
         """What the fakes of ``node`` have said so far, as JSON objects."""
         pods = self.api.list_namespaced_pod(FAKES, field_selector=f"spec.nodeName={node}").items
-        text = self.api.read_namespaced_pod_log(pods[0].metadata.name, FAKES, _preload_content=False).data.decode()
+        text = self.api.read_namespaced_pod_log(
+            pods[0].metadata.name, FAKES, _preload_content=False
+        ).data.decode()
         lines = []
         for line in text.splitlines():
             try:
@@ -153,7 +168,9 @@ class Lab:
     # --- the chart
 
     def values(self, changes: dict[str, Any]) -> None:
-        """Have the chart installed with the e2e's values and ``changes``; does nothing when it is so already."""
+        """Have the chart installed with the e2e's values and ``changes``; does nothing when it is
+        so already.
+        """
         wanted = {"preflight-injector": injector_values(changes), "preflight-gang": GANG_VALUES}
         if wanted == self._values:
             return
@@ -166,25 +183,35 @@ class Lab:
         until("old replicas are gone", self._settled)
 
     def without_chart(self) -> None:
-        """Take the chart away; returns when its certificate has gone too, which the next release would find and lose."""
+        """Take the chart away; returns when its certificate has gone too, which the next release
+        would find and lose.
+        """
         self.release.uninstall()
         self._values = None
         label = "app.kubernetes.io/managed-by=preflight-webhook-certs"
         left = self.api.list_namespaced_secret
-        until("the release's certificate is gone", lambda: not left("preflight", label_selector=label).items)
+        until(
+            "the release's certificate is gone",
+            lambda: not left("preflight", label_selector=label).items,
+        )
 
     def _settled(self) -> bool:
         for component in ("webhook", "controller"):
             pods = self.api.list_namespaced_pod(
                 "preflight", label_selector=f"app.kubernetes.io/component={component}"
             ).items
-            for name in {p.metadata.name for p in pods if p.metadata.deletion_timestamp} - self._told:
+            for name in {
+                p.metadata.name for p in pods if p.metadata.deletion_timestamp
+            } - self._told:
                 self._told.add(name)
                 # It would answer for ten seconds more; told twice, it ends at once.
                 with contextlib.suppress(client.ApiException):  # it has ended
                     self.terminate("preflight", name, component)
             ready = [p for p in pods if all(c.ready for c in p.status.container_statuses or [])]
-            if len(pods) != len(ready) or len({p.metadata.labels["pod-template-hash"] for p in pods}) != 1:
+            if (
+                len(pods) != len(ready)
+                or len({p.metadata.labels["pod-template-hash"] for p in pods}) != 1
+            ):
                 return False
         return True
 
@@ -193,12 +220,16 @@ class Lab:
     def create(self, namespace: str, collection: str, body: dict[str, Any]) -> None:
         """Create any namespaced object, e.g. in `scheduling.k8s.io/v1alpha2/podgroups`."""
         group, version, plural = collection.split("/")
-        client.CustomObjectsApi().create_namespaced_custom_object(group, version, namespace, plural, body)
+        client.CustomObjectsApi().create_namespaced_custom_object(
+            group, version, namespace, plural, body
+        )
 
     def log(self, namespace: str, pod: str, container: str) -> str:
         """The container's log; empty while it has none."""
         try:
-            answer = self.api.read_namespaced_pod_log(pod, namespace, container=container, _preload_content=False)
+            answer = self.api.read_namespaced_pod_log(
+                pod, namespace, container=container, _preload_content=False
+            )
         except client.ApiException as error:
             if error.status in {400, 404}:  # not started yet
                 return ""
@@ -222,15 +253,22 @@ class Lab:
     def _as_node(self) -> Any:
         """How the fake nodes' account reaches the API server."""
         asked = {"spec": {"expirationSeconds": 600}}
-        token = self.api.create_namespaced_service_account_token(NODE_ACCOUNT, FAKES, asked).status.token
+        token = self.api.create_namespaced_service_account_token(
+            NODE_ACCOUNT, FAKES, asked
+        ).status.token
         target: Any = client.Configuration.get_default_copy()
         target.cert_file = target.key_file = target.refresh_api_key_hook = None
-        target.api_key, target.api_key_prefix = {"authorization": token}, {"authorization": "Bearer"}
+        target.api_key, target.api_key_prefix = (
+            {"authorization": token},
+            {"authorization": "Bearer"},
+        )
         return target
 
     @contextlib.contextmanager
     def addresses(self, namespace: str) -> Iterator[dict[str, float]]:
-        """By pod, the time (seconds since the epoch) at which the API server first told its address; filled as it goes."""
+        """By pod, the time (seconds since the epoch) at which the API server first told its
+        address; filled as it goes.
+        """
         seen: dict[str, float] = {}
         over = threading.Event()
         watching: Any = watch.Watch()  # type: ignore[no-untyped-call]
@@ -240,10 +278,14 @@ class Lab:
             while not over.is_set():
                 # The namespace's removal ends the connection.
                 with contextlib.suppress(urllib3.exceptions.HTTPError, client.ApiException):
-                    for event in watching.stream(api.list_namespaced_pod, namespace, timeout_seconds=600):
+                    for event in watching.stream(
+                        api.list_namespaced_pod, namespace, timeout_seconds=600
+                    ):
                         if event is None:  # a line that the connection's end cut off
                             continue
-                        pod = event["object"] if event else None  # a line cut off by the end of the connection
+                        pod = (
+                            event["object"] if event else None
+                        )  # a line cut off by the end of the connection
                         if pod is not None and pod.status.pod_ip:
                             seen.setdefault(pod.metadata.name, time.time())
 
@@ -259,7 +301,9 @@ class Lab:
 
     def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
         """A new opted-in namespace, once the webhook is called for its pods."""
-        self.api.create_namespace({"metadata": {"name": name, "labels": {**OPTED_IN, **(labels or {})}}})
+        self.api.create_namespace(
+            {"metadata": {"name": name, "labels": {**OPTED_IN, **(labels or {})}}}
+        )
         # A gang's member is stamped whichever checks are configured.
         probe = {
             "metadata": {"name": "probe", "labels": {"app.kubernetes.io/gang-id": "probe"}},
@@ -270,7 +314,10 @@ class Lab:
             try:
                 made = self.api.create_namespaced_pod(name, probe, dry_run="All")
             except client.ApiException as error:
-                if error.status in {403, 500}:  # no default ServiceAccount yet, or no webhook replica reached yet
+                if error.status in {
+                    403,
+                    500,
+                }:  # no default ServiceAccount yet, or no webhook replica reached yet
                     return False
                 raise
             return "preflight.nvsentinel.nvidia.com/gang" in (made.metadata.annotations or {})
@@ -292,7 +339,11 @@ class Lab:
             ),
         ):
             delete(name, grace_period_seconds=1)
-            until(f"the {what} of namespace {name} are gone", lambda found=found: not found(name).items, 120)  # type: ignore[misc]
+            until(
+                f"the {what} of namespace {name} are gone",
+                lambda found=found: not found(name).items,
+                120,
+            )  # type: ignore[misc]
 
     def _exists(self, name: str) -> bool:
         try:

@@ -1,4 +1,6 @@
-"""What an image says of itself: OCI's labels, and the id by which any registry and any node knows it."""
+"""What an image says of itself: OCI's labels, and the id by which any registry and any node knows
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,14 @@ def version(root: Path) -> str:
     return found[1]
 
 
-def labels(root: Path, inputs: Iterable[Path], base: str, base_digest: str | None) -> dict[str, str]:
-    """Version, source and revision, and the base; what is not known, as outside a clone, is left out.
+def labels(
+    root: Path, inputs: Iterable[Path], base: str, base_digest: str | None
+) -> dict[str, str]:
+    """Version, source and revision, and the base; what is not known, as outside a clone, is left
+    out.
 
-    The revision is the last commit that changed one of ``inputs``, so that the same inputs give the same image, with ``-dirty`` where they
-    differ from it.
+    The revision is the last commit that changed one of ``inputs``, so that the same inputs give the
+    same image, with ``-dirty`` where they differ from it.
     """
     paths = sorted({str(path.relative_to(root)) for path in inputs})
     revision = _git(root, "log", "-1", "--format=%H", "--", *paths)
@@ -45,7 +50,9 @@ def labels(root: Path, inputs: Iterable[Path], base: str, base_digest: str | Non
 
 
 def image_id(archive: Path) -> str:
-    """The id of the one image in a docker archive: the hash of its configuration, and so of all its layers."""
+    """The id of the one image in a docker archive: the hash of its configuration, and so of all its
+    layers.
+    """
     with tarfile.open(archive) as tar:
         told = tar.extractfile("manifest.json")
         assert told is not None
@@ -55,7 +62,9 @@ def image_id(archive: Path) -> str:
 
 def _git(root: Path, *words: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=False
+        )
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,4 +1,6 @@
-"""Images on their way to the nodes while the first rows run already: the largest takes most of a minute."""
+"""Images on their way to the nodes while the first rows run already: the largest takes most of a
+minute.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ class Images:
         self._coming = coming
 
     def before(self, values: Mapping[str, Any]) -> list[str]:
-        """What has to be there before ``values`` are installed: whatever comes no later than an image that they name."""
+        """What has to be there before ``values`` are installed: whatever comes no later than an
+        image that they name.
+        """
         text = json.dumps(values, default=str)
         references = list(self._coming)
-        named = [number for number, reference in enumerate(references, 1) if f'"{reference}"' in text]
+        named = [
+            number for number, reference in enumerate(references, 1) if f'"{reference}"' in text
+        ]
         return references[: max(named, default=0)]
 
     def wait(self, references: Iterable[str]) -> None:
@@ -40,13 +46,17 @@ class Images:
 
 @contextmanager
 def loading(builds: Mapping[str, Build], load: Callable[[Built], None]) -> Iterator[Images]:
-    """Build and load in the order of ``builds``, one after the other, in a thread of its own; what has not begun at the end is left."""
+    """Build and load in the order of ``builds``, one after the other, in a thread of its own; what
+    has not begun at the end is left.
+    """
 
     def bring(build: Build) -> None:
         load(build())
 
     with ThreadPoolExecutor(1) as pool:
         try:
-            yield Images({reference: pool.submit(bring, build) for reference, build in builds.items()})
+            yield Images(
+                {reference: pool.submit(bring, build) for reference, build in builds.items()}
+            )
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

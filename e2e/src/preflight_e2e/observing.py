@@ -1,7 +1,9 @@
-"""The mistakes of ``matrix/observe.toml`` as pods of one release on a cluster: each row has a namespace of its own.
+"""The mistakes of ``matrix/observe.toml`` as pods of one release on a cluster: each row has a
+namespace of its own.
 
-The checks of the release take their settings from a ConfigMap of the pod's namespace, as an operator may have them do, so nobody can judge them
-beforehand and each namespace has one mistake. That the webhook refuses a mistake that it can see is seen when all are :func:`written_out`. Pure.
+The checks of the release take their settings from a ConfigMap of the pod's namespace, as an
+operator may have them do, so nobody can judge them beforehand and each namespace has one mistake.
+That the webhook refuses a mistake that it can see is seen when all are :func:`written_out`. Pure.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ RIGHT: Final = {
     "nccl-loopback": {},
     "nccl-allreduce": {"GANG_TIMEOUT": "60s", "PREFLIGHT_STATE_DIR": "/var/lib/preflight"},
 }
-"""By check, what the webhook sets itself and a row may have otherwise. The rest comes with the whole ConfigMap, which never wins over a
-variable that is set."""
+"""By check, what the webhook sets itself and a row may have otherwise. The rest comes with the
+whole ConfigMap, which never wins over a variable that is set."""
 
 
 def _check(name: str, check: str) -> dict[str, Any]:
@@ -71,20 +73,30 @@ def as_pod(row: Mistake) -> bool:
 
 
 def settings(row: Mistake, address: str) -> dict[str, Any]:
-    """The ConfigMap of the row's namespace; ``address``: of its node. dcgm-diag, which every pod gets, is right unless the row is about it."""
-    right = {name: value.format(address=address) for check in RIGHT.values() for name, value in check.items()}
+    """The ConfigMap of the row's namespace; ``address``: of its node. dcgm-diag, which every pod
+    gets, is right unless the row is about it.
+    """
+    right = {
+        name: value.format(address=address)
+        for check in RIGHT.values()
+        for name, value in check.items()
+    }
     path = {"PATH": WITHOUT_FAKES} if row.without else {}
     wrong = {name: value.format(file=A_FILE) for name, value in row.env.items()}
     return {"metadata": {"name": SETTINGS}, "data": {**right, **path, **wrong}}
 
 
 def written_out(row: Mistake) -> dict[str, Any]:
-    """A check in a configuration that is refused, under a name of its own: with its variables as an operator writes them."""
+    """A check in a configuration that is refused, under a name of its own: with its variables as an
+    operator writes them.
+    """
     return {**_check(row.id, row.check), **row.config}
 
 
 def values(checks: Iterable[dict[str, Any]], **gang: Any) -> Values:
-    """Of a release with these ``checks``, of which a pod asks for one besides dcgm-diag; ``gang``: what differs for the controller."""
+    """Of a release with these ``checks``, of which a pod asks for one besides dcgm-diag; ``gang``:
+    what differs for the controller.
+    """
     alone = {key: value for key, value in injector_values({}).items() if key != "checks"}
     return {
         "global": {"preflight": {"checks": list(checks)}},
@@ -94,7 +106,9 @@ def values(checks: Iterable[dict[str, Any]], **gang: Any) -> Values:
 
 
 def pod(row: Mistake, name: str, node: str, image: str) -> dict[str, Any]:
-    """A pod with one GPU of ``node`` that asks for the row's check; of a gang of two where that is what the check needs."""
+    """A pod with one GPU of ``node`` that asks for the row's check; of a gang of two where that is
+    what the check needs.
+    """
     gang = {"app.kubernetes.io/gang-id": name, "app.kubernetes.io/gang-size": "2"}
     return {
         "metadata": {

@@ -49,8 +49,12 @@ class Outcome:
         }
 
 
-def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequence[str] | None = None) -> Outcome:
-    """One scenario in a namespace of its own, on ``nodes`` (default: the lab's), which are healthy before and after."""
+def run(
+    lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequence[str] | None = None
+) -> Outcome:
+    """One scenario in a namespace of its own, on ``nodes`` (default: the lab's), which are healthy
+    before and after.
+    """
     nodes = lab.nodes if nodes is None else nodes
     started = time.monotonic()
     outcome = Outcome(scenario.id)
@@ -72,7 +76,11 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
                 lab.configure(node, step.nodes.get(letter, {}))
             before = {node: len(lab.node_log(node)) for node in bound.values()}
             for item in step.objects:
-                lab.create(namespace, item.collection, json.loads(json.dumps(msgspec.to_builtins(item.body))))
+                lab.create(
+                    namespace,
+                    item.collection,
+                    json.loads(json.dumps(msgspec.to_builtins(item.body))),
+                )
             with lab.addresses(namespace) as addressed:
                 for pod in step.pods:
                     _create(lab, namespace, pod, bound[pod.node], outcome)
@@ -94,18 +102,29 @@ def run(lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequenc
         for node in bound.values():
             lab.configure(node, {}, wait=False)  # whoever has it next waits for what he configures
     outcome.seconds = time.monotonic() - started
-    told = f", rosters read {outcome.roster_seconds:.2f} s after the last address" if outcome.roster_seconds else ""
-    say(f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s{told})")
+    told = (
+        f", rosters read {outcome.roster_seconds:.2f} s after the last address"
+        if outcome.roster_seconds
+        else ""
+    )
+    say(
+        f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s{told})"
+    )
     for problem in outcome.problems:
         say(f"     {problem}")
     return outcome
 
 
 def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> None:
-    command = ["sh", "-c", "env; exec sleep 3600"] if pod.stays else ["env"]  # what it is given is in its log
+    command = (
+        ["sh", "-c", "env; exec sleep 3600"] if pod.stays else ["env"]
+    )  # what it is given is in its log
     labels = {}
     if pod.gang is not None:
-        labels = {"app.kubernetes.io/gang-id": pod.gang[0], "app.kubernetes.io/gang-size": str(pod.gang[1])}
+        labels = {
+            "app.kubernetes.io/gang-id": pod.gang[0],
+            "app.kubernetes.io/gang-size": str(pod.gang[1]),
+        }
     body: dict[str, Any] = {
         "metadata": {"name": pod.name, "labels": labels},
         "spec": {
@@ -126,15 +145,21 @@ def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> 
     if pod.claims:
         spec = body["spec"]
         spec["resourceClaims"] = [_claim(claim) for claim in pod.claims]
-        spec["containers"][0]["resources"]["claims"] = [{"name": claim.name} for claim in pod.claims]
+        spec["containers"][0]["resources"]["claims"] = [
+            {"name": claim.name} for claim in pod.claims
+        ]
     _merge(body, json.loads(json.dumps(msgspec.to_builtins(pod.merge))))
     try:
         lab.api.create_namespaced_pod(namespace, body)
     except client.ApiException as error:
         message = _message(error)
         if not pod.denied or pod.denied not in message:
-            outcome.problems.append(f"{pod.name}: refused with: {message}; expected {pod.denied or 'it to be created'}")
-        outcome.pods.append({"namespace": namespace, "name": pod.name, "node": "", "phase": "Denied", "checks": []})
+            outcome.problems.append(
+                f"{pod.name}: refused with: {message}; expected {pod.denied or 'it to be created'}"
+            )
+        outcome.pods.append(
+            {"namespace": namespace, "name": pod.name, "node": "", "phase": "Denied", "checks": []}
+        )
         return
     if pod.denied:
         outcome.problems.append(f"{pod.name}: created, expected a refusal that says {pod.denied!r}")
@@ -163,25 +188,37 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
 def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
     """End one check's process in place, as a crash would, once it is as far as ``when``."""
     container = f"preflight-{what.check}"
-    until(f"{container} of {pod} says {what.when!r}", lambda: what.when in lab.log(namespace, pod, container), PATIENCE)
+    until(
+        f"{container} of {pod} says {what.when!r}",
+        lambda: what.when in lab.log(namespace, pod, container),
+        PATIENCE,
+    )
     lab.terminate(namespace, pod, container)
 
 
-def _rosters(lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome) -> None:
-    """How long it took from the gang's last address until the last member had read its sealed roster."""
+def _rosters(
+    lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome
+) -> None:
+    """How long it took from the gang's last address until the last member had read its sealed
+    roster.
+    """
     read = {}
     for pod in step.pods:
         for check in pod.checks:
             told = _ROSTER.findall(lab.log(namespace, pod.name, f"preflight-{check.check}"))
             if told:
                 read[pod.name] = datetime.datetime.fromisoformat(told[-1]).timestamp()
-    if missing := [pod.name for pod in step.pods if pod.checks and pod.name not in read | addressed]:
+    if missing := [
+        pod.name for pod in step.pods if pod.checks and pod.name not in read | addressed
+    ]:
         outcome.problems.append(f"no roster read by {', '.join(missing)}")
         return
     seconds = max(read.values()) - max(addressed[name] for name in read)
     outcome.roster_seconds = max(seconds, outcome.roster_seconds or 0.0)
     if step.roster_within is not None and seconds > step.roster_within:
-        outcome.problems.append(f"rosters read {seconds:.2f} s after the last address, expected {step.roster_within} s")
+        outcome.problems.append(
+            f"rosters read {seconds:.2f} s after the last address, expected {step.roster_within} s"
+        )
 
 
 _GPU = re.compile(r"\bGPU-[0-9a-f-]{36}\b")
@@ -189,12 +226,20 @@ _ROSTER = re.compile(r"^roster: generation .* at (\S+)$", re.MULTILINE)
 
 
 def _judge(
-    lab: Lab, namespace: str, pod: Pod, node: str, before: dict[str, int], outcome: Outcome, created: float
+    lab: Lab,
+    namespace: str,
+    pod: Pod,
+    node: str,
+    before: dict[str, int],
+    outcome: Outcome,
+    created: float,
 ) -> None:
     """Wait for the pod's end and compare it, its checks, its events and what the engine was asked."""
     seen = until(f"{pod.name} ends", lambda: _ended(lab, namespace, pod), PATIENCE)
     checks = [
-        _check(status) for status in seen.status.init_container_statuses or [] if status.name.startswith("preflight-")
+        _check(status)
+        for status in seen.status.init_container_statuses or []
+        if status.name.startswith("preflight-")
     ]
     outcome.pods.append(
         {
@@ -206,7 +251,11 @@ def _judge(
         }
     )
     log = lab.node_log(node)[before[node] :]
-    events = [line["event"] for line in log if "event" in line and line["event"]["metadata"].get("pod") == pod.name]
+    events = [
+        line["event"]
+        for line in log
+        if "event" in line and line["event"]["metadata"].get("pod") == pod.name
+    ]
     outcome.events += events
 
     def differs(what: str, saw: object, expected: object) -> None:
@@ -218,13 +267,20 @@ def _judge(
     starts = seen.status.phase in {"Running", "Succeeded"}
     if starts != pod.starts:
         differs("its own container starts", starts, pod.starts)
-    wanted = [{"check": c.check, "outcome": c.outcome, "code": c.code, "exit_code": c.exit_code} for c in pod.checks]
+    wanted = [
+        {"check": c.check, "outcome": c.outcome, "code": c.code, "exit_code": c.exit_code}
+        for c in pod.checks
+    ]
     if checks != wanted:
         differs("checks", checks, wanted)
     for check in pod.checks:
         text = lab.log(namespace, pod.name, f"preflight-{check.check}")
         if check.says not in text:
-            differs(f"the log of preflight-{check.check}", f"…{text[-600:]}", f"a line with {check.says!r}")
+            differs(
+                f"the log of preflight-{check.check}",
+                f"…{text[-600:]}",
+                f"a line with {check.says!r}",
+            )
     if pod.init_image:
         images = {c.name: c.image for c in seen.spec.init_containers or []}
         if set(images.values()) != {pod.init_image}:
@@ -234,10 +290,17 @@ def _judge(
         differs("GPUs diagnosed", sorted(uuids(node).index(u) for u in asked), list(pod.tests))
     if pod.given is not None:
         if pod.given:  # a container that has only just started has said nothing yet
-            until(f"{pod.name} says which GPUs it has", lambda: _GPU.search(lab.log(namespace, pod.name, "main")))
+            until(
+                f"{pod.name} says which GPUs it has",
+                lambda: _GPU.search(lab.log(namespace, pod.name, "main")),
+            )
         got = set(_GPU.findall(lab.log(namespace, pod.name, "main")))
         if got != {uuids(node)[index] for index in pod.given}:
-            differs("GPUs of its own container", sorted(uuids(node).index(u) for u in got), list(pod.given))
+            differs(
+                "GPUs of its own container",
+                sorted(uuids(node).index(u) for u in got),
+                list(pod.given),
+            )
     # Not every check asks the engine: then what the kubelet handed out is what it tested.
     given = {uuid for line in log for ids in line.get("allocated", []) for uuid in ids}
     _compare_events(pod, node, events, asked or given, differs)
@@ -254,11 +317,18 @@ def _compare_events(
 
     def short(event: dict[str, Any]) -> tuple[object, ...]:
         entities = [e["entityValue"] for e in event["entitiesImpacted"]]
-        return event["checkName"], event["isFatal"], event["recommendedAction"], ",".join(event["errorCode"]), *entities
+        return (
+            event["checkName"],
+            event["isFatal"],
+            event["recommendedAction"],
+            ",".join(event["errorCode"]),
+            *entities,
+        )
 
     saw = sorted(short(e) for e in events if not e["isHealthy"])
     wanted = sorted(
-        (e.check_name, e.fatal, e.action, e.code, *([mine[e.gpu]] if e.gpu is not None else [])) for e in pod.events
+        (e.check_name, e.fatal, e.action, e.code, *([mine[e.gpu]] if e.gpu is not None else []))
+        for e in pod.events
     )
     if saw != wanted:
         differs("unhealthy events", saw, wanted)
@@ -287,7 +357,12 @@ def _check(status: Any) -> dict[str, Any]:
     ended = status.state.terminated
     if ended is None:
         outcome = "not ended" if status.state.running else "not run"
-        return {"check": status.name.removeprefix("preflight-"), "outcome": outcome, "code": "", "exit_code": None}
+        return {
+            "check": status.name.removeprefix("preflight-"),
+            "outcome": outcome,
+            "code": "",
+            "exit_code": None,
+        }
     try:
         result = json.loads(ended.message or "{}")
     except ValueError:

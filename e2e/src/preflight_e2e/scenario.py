@@ -1,8 +1,8 @@
 """One row of the fault matrix: what is broken, which pods are created, and what must come of them.
 
-A scenario is steps in order. A step breaks (or mends) nodes, creates pods, and says how each ends and which events the
-nodes' platform connectors receive. Nodes are named by letters and bound to real ones when the scenario runs; GPUs are named by their
-index on the node.
+A scenario is steps in order. A step breaks (or mends) nodes, creates pods, and says how each ends
+and which events the nodes' platform connectors receive. Nodes are named by letters and bound to
+real ones when the scenario runs; GPUs are named by their index on the node.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Check(_Row, frozen=True, kw_only=True):
-    """How one check of a pod must end. ``says``: a text that its log must contain. `not run`: one before it failed."""
+    """How one check of a pod must end. ``says``: a text that its log must contain. `not run`: one
+    before it failed.
+    """
 
     check: str
     outcome: Literal["passed", "skipped", "failed", "misconfigured", "inconclusive", "not run"]
@@ -50,7 +52,9 @@ class Check(_Row, frozen=True, kw_only=True):
 
 
 class Event(_Row, frozen=True, kw_only=True):
-    """An unhealthy event that must arrive; ``gpu`` is an index on the node, none for the node itself."""
+    """An unhealthy event that must arrive; ``gpu`` is an index on the node, none for the node
+    itself.
+    """
 
     check_name: str
     fatal: bool
@@ -60,14 +64,18 @@ class Event(_Row, frozen=True, kw_only=True):
 
 
 class Interrupt(_Row, frozen=True, kw_only=True):
-    """A check is told to terminate, in place, when its log has the text ``when``; its kubelet starts it again."""
+    """A check is told to terminate, in place, when its log has the text ``when``; its kubelet
+    starts it again.
+    """
 
     check: str
     when: str
 
 
 class Claim(_Row, frozen=True, kw_only=True):
-    """A device claim of a pod, by the ``template`` that it is made from or the ``claim`` that it names; its own container uses it."""
+    """A device claim of a pod, by the ``template`` that it is made from or the ``claim`` that it
+    names; its own container uses it.
+    """
 
     name: str
     template: str = ""
@@ -77,12 +85,13 @@ class Claim(_Row, frozen=True, kw_only=True):
 class Pod(_Row, frozen=True, kw_only=True):
     """A pod and its end. ``merge`` is merged into the pod (JSON merge patch) before it is created.
 
-    ``gang``: id and size of the gang that its labels name. ``within``: seconds after its creation by which it must have ended.
-    ``interrupt``: what is done to it on its way.
+    ``gang``: id and size of the gang that its labels name. ``within``: seconds after its creation
+    by which it must have ended. ``interrupt``: what is done to it on its way.
 
-    ``starts``: whether its own container gets to run. ``denied``: a text in the API server's refusal. ``stays``: it goes on running
-    until the scenario ends, holding its GPUs. ``tests``: which GPUs the engine must have been asked to diagnose. ``given``: which its
-    own container must have been given.
+    ``starts``: whether its own container gets to run. ``denied``: a text in the API server's
+    refusal. ``stays``: it goes on running until the scenario ends, holding its GPUs. ``tests``:
+    which GPUs the engine must have been asked to diagnose. ``given``: which its own container must
+    have been given.
     """
 
     name: str
@@ -105,7 +114,9 @@ class Pod(_Row, frozen=True, kw_only=True):
 
 
 class Object(_Row, frozen=True, kw_only=True):
-    """Any other namespaced object to create: where (`scheduling.k8s.io/v1alpha2/podgroups`), and its body."""
+    """Any other namespaced object to create: where (`scheduling.k8s.io/v1alpha2/podgroups`), and
+    its body.
+    """
 
     collection: str
     body: dict[str, Any]
@@ -114,7 +125,8 @@ class Object(_Row, frozen=True, kw_only=True):
 class Step(_Row, frozen=True, kw_only=True):
     """``nodes``: by letter, what to change in that node's facts (merged into a healthy node's).
 
-    ``roster_within``: seconds from the last member's address until every member has read its sealed roster.
+    ``roster_within``: seconds from the last member's address until every member has read its sealed
+    roster.
     """
 
     nodes: dict[str, dict[str, Any]] = {}
@@ -124,9 +136,11 @@ class Step(_Row, frozen=True, kw_only=True):
 
 
 class Scenario(_Row, frozen=True, kw_only=True):
-    """``ring``: e2e runs on clusters; component rows are proven by a test that names the id. ``values``: chart values.
+    """``ring``: e2e runs on clusters; component rows are proven by a test that names the id.
+    ``values``: chart values.
 
-    ``skipped_below``: a cluster with fewer nodes skips it, and says so; other rows fail there. ``labels``: of its namespace.
+    ``skipped_below``: a cluster with fewer nodes skips it, and says so; other rows fail there.
+    ``labels``: of its namespace.
     """
 
     id: str
@@ -149,11 +163,15 @@ class Scenario(_Row, frozen=True, kw_only=True):
     @property
     def timed(self) -> bool:
         """Whether it says how long something may take, so that nothing else should run meanwhile."""
-        return any(step.roster_within or any(pod.within for pod in step.pods) for step in self.steps)
+        return any(
+            step.roster_within or any(pod.within for pod in step.pods) for step in self.steps
+        )
 
 
 class _File(_Row, frozen=True, kw_only=True):
-    """Rows that run pods on a cluster, that run a gang's checks alone, mistakes of a rollout that only observes, and proofs by tests."""
+    """Rows that run pods on a cluster, that run a gang's checks alone, mistakes of a rollout that
+    only observes, and proofs by tests.
+    """
 
     scenario: tuple[Scenario, ...] = ()
     fault: tuple[Fault, ...] = ()
@@ -167,7 +185,9 @@ def load(path: Path) -> tuple[Scenario, ...]:
 
 
 def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
-    """Every scenario of the matrix, in the order of the files' names. Raises ValueError when an id is used twice."""
+    """Every scenario of the matrix, in the order of the files' names. Raises ValueError when an id
+    is used twice.
+    """
     return _unique([row for path in sorted(folder.glob("*.toml")) for row in load(path)])
 
 

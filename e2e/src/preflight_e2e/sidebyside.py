@@ -17,14 +17,17 @@ __all__ = ["run_all"]
 
 
 def run_all(
-    lab: Lab, rows: Sequence[Scenario], say: Callable[[str], None], ready: Callable[[dict[str, Any]], None]
+    lab: Lab,
+    rows: Sequence[Scenario],
+    say: Callable[[str], None],
+    ready: Callable[[dict[str, Any]], None],
 ) -> list[Outcome]:
     """Run ``rows``, which are sorted by their values, and give their outcomes in the same order.
 
     ``ready(values)`` returns when the cluster has what a chart of these values needs.
 
-    Rows begin in their order, each when there are free nodes enough. One that measures time has the cluster to itself, and the chart
-    is upgraded only while nothing runs.
+    Rows begin in their order, each when there are free nodes enough. One that measures time has the
+    cluster to itself, and the chart is upgraded only while nothing runs.
     """
     nodes = _Nodes(lab.nodes)
     running: list[Future[Outcome]] = []
@@ -41,13 +44,17 @@ def run_all(
             with nodes.all():
                 lab.values(values)
             for row in alike:
-                mine = nodes.take(len(lab.nodes) if row.timed else min(len(row.letters), len(lab.nodes)))
+                mine = nodes.take(
+                    len(lab.nodes) if row.timed else min(len(row.letters), len(lab.nodes))
+                )
                 running.append(pool.submit(one, row, mine))
         return [row.result() for row in running]
 
 
 class _Nodes:
-    """Who has which node. Only one thread takes, so that nobody waits for what another one holds while it waits."""
+    """Who has which node. Only one thread takes, so that nobody waits for what another one holds
+    while it waits.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._free, self._count = list(names), len(names)

@@ -1,4 +1,5 @@
-"""Sources that an image's recipe compiles: one commit of a public repository, checked out once and kept by its id.
+"""Sources that an image's recipe compiles: one commit of a public repository, checked out once and
+kept by its id.
 
 A commit's id is a hash over all of its content, so it does not matter where a clone comes from.
 """
@@ -15,7 +16,9 @@ __all__ = ["Source", "SourceError", "checkout"]
 
 @dataclass(frozen=True)
 class Source:
-    """``version``: the repository's tag for ``commit`` (its whole id), or that id again where it has none. ``paths``: all that is wanted of it."""
+    """``version``: the repository's tag for ``commit`` (its whole id), or that id again where it
+    has none. ``paths``: all that is wanted of it.
+    """
 
     name: str
     repository: str
@@ -24,9 +27,14 @@ class Source:
     paths: tuple[str, ...] = ()
 
     def arguments(self) -> tuple[tuple[str, str], ...]:
-        """What a recipe may ask to be told: ``<NAME>_VERSION``, without a ``v``, and ``<NAME>_COMMIT``."""
+        """What a recipe may ask to be told: ``<NAME>_VERSION``, without a ``v``, and
+        ``<NAME>_COMMIT``.
+        """
         name = self.name.upper().replace("-", "_")
-        return ((f"{name}_VERSION", self.version.removeprefix("v")), (f"{name}_COMMIT", self.commit))
+        return (
+            (f"{name}_VERSION", self.version.removeprefix("v")),
+            (f"{name}_COMMIT", self.commit),
+        )
 
 
 class SourceError(Exception):
@@ -34,7 +42,8 @@ class SourceError(Exception):
 
 
 def checkout(source: Source, given: Path | None, kept: Path) -> Path:
-    """The folder with the source's files, below ``kept``. ``given``: a repository on this machine to take it from.
+    """The folder with the source's files, below ``kept``. ``given``: a repository on this machine
+    to take it from.
 
     Raises SourceError.
     """
@@ -47,22 +56,43 @@ def checkout(source: Source, given: Path | None, kept: Path) -> Path:
         if given is None:
             _git(source, work, "init", "-q", "clone")
             repository = work / "clone" / ".git"
-            wanted = source.commit if source.version == source.commit else f"refs/tags/{source.version}"
+            wanted = (
+                source.commit if source.version == source.commit else f"refs/tags/{source.version}"
+            )
             _git(source, repository, "fetch", "-q", "--depth", "1", source.repository, wanted)
         else:
             repository = given / ".git" if (given / ".git").exists() else given
         # The archive's name is the commit's id: what another hash names is not found.
-        _git(source, repository, "archive", "-o", str(work / "source.tar"), source.commit, "--", *source.paths)
+        _git(
+            source,
+            repository,
+            "archive",
+            "-o",
+            str(work / "source.tar"),
+            source.commit,
+            "--",
+            *source.paths,
+        )
         (work / "files").mkdir()
-        subprocess.run(["tar", "-x", "-f", str(work / "source.tar"), "-C", str(work / "files")], check=True)
+        subprocess.run(
+            ["tar", "-x", "-f", str(work / "source.tar"), "-C", str(work / "files")], check=True
+        )
         (work / "files").rename(folder)
     return folder
 
 
 def _git(source: Source, at: Path, *words: str) -> None:
-    done = subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=False) if at.is_dir() else None
+    done = (
+        subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=False)
+        if at.is_dir()
+        else None
+    )
     if done is None or done.returncode != 0:
-        said = (done.stderr.strip() or "nothing").splitlines()[-1] if done is not None else "there is no such folder"
+        said = (
+            (done.stderr.strip() or "nothing").splitlines()[-1]
+            if done is not None
+            else "there is no such folder"
+        )
         raise SourceError(
             f"{source.name} {source.version} (commit {source.commit[:12]}) is not to be had from {at if 'archive' in words else source.repository}: "
             f"{said}; give a clone of it with --source {source.name}=REPOSITORY."

@@ -1,4 +1,6 @@
-"""Gangs without a scheduler and without kubelets: their pods, addresses and answers, for tests of a real controller on a cluster."""
+"""Gangs without a scheduler and without kubelets: their pods, addresses and answers, for tests of a
+real controller on a cluster.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ class Story:
 
     def __init__(self, made: Installed) -> None:
         self.api, self.namespace, self.addresses = made.api, made.namespace(), 0
-        until(lambda: bool(self.api.list_namespaced_service_account(self.namespace).items), "the default account")
+        until(
+            lambda: bool(self.api.list_namespaced_service_account(self.namespace).items),
+            "the default account",
+        )
 
-    def pod(self, name: str, gang: str, *, source: str = "labels", about: str | None = None) -> None:
+    def pod(
+        self, name: str, gang: str, *, source: str = "labels", about: str | None = None
+    ) -> None:
         body = member(self.namespace, gang, 2, name, source)
         del body["spec"]["nodeName"]
         body["spec"]["schedulerName"] = "nobody"
@@ -27,8 +34,13 @@ class Story:
         if about is not None:
             stamp |= {"object": about, "size": None}
         body["metadata"]["annotations"][GANG] = json.dumps(stamp)
-        shown = {"path": "topology", "fieldRef": {"fieldPath": f"metadata.annotations['{OURS}node-topology']"}}
-        body["spec"]["volumes"].append({"name": "preflight-node", "downwardAPI": {"items": [shown]}})
+        shown = {
+            "path": "topology",
+            "fieldRef": {"fieldPath": f"metadata.annotations['{OURS}node-topology']"},
+        }
+        body["spec"]["volumes"].append(
+            {"name": "preflight-node", "downwardAPI": {"items": [shown]}}
+        )
         self.api.create_namespaced_pod(self.namespace, body)
 
     def address(self, name: str, **more: Any) -> None:
@@ -43,7 +55,13 @@ class Story:
         status = addressed(self.addresses)
         first, own = status["status"]["initContainerStatuses"]
         own["state"] = first["state"]
-        first["state"] = {"terminated": {"exitCode": 0, "reason": "Completed", "containerID": f"containerd://{name}"}}
+        first["state"] = {
+            "terminated": {
+                "exitCode": 0,
+                "reason": "Completed",
+                "containerID": f"containerd://{name}",
+            }
+        }
         self.api.patch_namespaced_pod_status(name, self.namespace, status)
 
     def told(self, name: str) -> dict[str, Any]:
@@ -53,6 +71,9 @@ class Story:
     def sealed(self, generation: int, *names: str) -> None:
         def so() -> bool:
             every = [self.told(name) for name in names]
-            return all((one.get("answer"), one.get("generation")) == ("sealed", generation) for one in every)
+            return all(
+                (one.get("answer"), one.get("generation")) == ("sealed", generation)
+                for one in every
+            )
 
         until(so, f"generation {generation} of {names}")

@@ -1,8 +1,10 @@
-"""What our images are made of: audited against the public advisories, listed in an SBOM each, built by a pinned builder.
+"""What our images are made of: audited against the public advisories, listed in an SBOM each, built
+by a pinned builder.
 
-    python -m preflight_e2e.supply audit       # exit 1 where a locked package has a known vulnerability
-    python -m preflight_e2e.supply sbom        # CycloneDX JSON, one file an image
-    python -m preflight_e2e.supply builder     # builder.txt: the uv of the Dockerfiles, by version and hash
+    python -m preflight_e2e.supply audit       # exit 1 where a locked package has a known
+    vulnerability python -m preflight_e2e.supply sbom        # CycloneDX JSON, one file an image
+    python -m preflight_e2e.supply builder     # builder.txt: the uv of the Dockerfiles, by version
+    and hash
 
 All three say what uv.lock says, and uv itself, the tool that installs from it, reads it.
 """
@@ -38,7 +40,9 @@ class SupplyError(Exception):
     """The message is one sentence."""
 
 
-def _uv(*words: str, root: Path = ROOT, codes: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
+def _uv(
+    *words: str, root: Path = ROOT, codes: tuple[int, ...] = (0,)
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run([UV, *words], cwd=root, capture_output=True, text=True, check=False)
     if done.returncode not in codes:
         said = [
@@ -46,7 +50,9 @@ def _uv(*words: str, root: Path = ROOT, codes: tuple[int, ...] = (0,)) -> subpro
             for line in done.stderr.splitlines()
             if "warning" not in line and line.strip()
         ]
-        raise SupplyError(f"uv {words[0]} ended with status {done.returncode} ({'; '.join(said) or 'it said nothing'})")
+        raise SupplyError(
+            f"uv {words[0]} ended with status {done.returncode} ({'; '.join(said) or 'it said nothing'})"
+        )
     return done
 
 
@@ -59,11 +65,16 @@ def packages(component: Component) -> dict[str, str]:
 def bom(component: Component) -> dict[str, Any]:
     """The image's CycloneDX document: uv's own export of the lock, with the image as its subject.
 
-    The same lock gives the same bytes: there is no time in it, and its serial number follows from its content. Raises :class:`SupplyError`.
+    The same lock gives the same bytes: there is no time in it, and its serial number follows from
+    its content. Raises :class:`SupplyError`.
     """
     member = Path(component.package).name
-    extras = [] if component.is_check else ["--all-extras"]  # a check's extra is what its base brings
-    said = _uv("export", "--quiet", *SHIPPED, *extras, "--package", member, "--format", "cyclonedx1.5").stdout
+    extras = (
+        [] if component.is_check else ["--all-extras"]
+    )  # a check's extra is what its base brings
+    said = _uv(
+        "export", "--quiet", *SHIPPED, *extras, "--package", member, "--format", "cyclonedx1.5"
+    ).stdout
     document: dict[str, Any] = json.loads(said)
     document["metadata"].pop("timestamp", None)
     document.pop("serialNumber", None)
@@ -107,21 +118,34 @@ def audit(service: str | None = None) -> int:
     for one in told:
         name, version = one["dependency"]["name"], one["dependency"]["version"]
         where = (
-            ", ".join(image for image, inside in images.items() if inside.get(name) == version) or "no image (a tool)"
+            ", ".join(image for image, inside in images.items() if inside.get(name) == version)
+            or "no image (a tool)"
         )
         what = one.get("summary") or one.get("status") or "no summary"
         fixed = ", ".join(one.get("fix_versions") or ()) or "no release yet"
-        print(f"{name} {version}: {one.get('display_id', one.get('id', ''))} {what}; fixed in {fixed}; in {where}")
-    print(f"audit: {found['summary']['audited_packages']} locked packages, {len(told)} with an advisory")
+        print(
+            f"{name} {version}: {one.get('display_id', one.get('id', ''))} {what}; fixed in {fixed}; in {where}"
+        )
+    print(
+        f"audit: {found['summary']['audited_packages']} locked packages, {len(told)} with an advisory"
+    )
     return 1 if told else 0
 
 
 def builder(lock: Path = ROOT / "uv.lock") -> str:
-    """The text of builder.txt: the locked uv with the hash of every build of it, as pip's --require-hashes wants it."""
-    [uv] = [package for package in tomllib.loads(lock.read_text())["package"] if package["name"] == "uv"]
+    """The text of builder.txt: the locked uv with the hash of every build of it, as pip's
+    --require-hashes wants it.
+    """
+    [uv] = [
+        package for package in tomllib.loads(lock.read_text())["package"] if package["name"] == "uv"
+    ]
     hashes = sorted(artefact["hash"] for artefact in [*uv["wheels"], uv["sdist"]])
     head = "# What the Dockerfiles install first: made from uv.lock by `nox -s codegen`.\n"
-    return head + " \\\n    ".join([f"uv=={uv['version']}", *(f"--hash={one}" for one in hashes)]) + "\n"
+    return (
+        head
+        + " \\\n    ".join([f"uv=={uv['version']}", *(f"--hash={one}" for one in hashes)])
+        + "\n"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

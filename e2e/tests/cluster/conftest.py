@@ -13,8 +13,12 @@ from preflight_e2e.lab import FAKES, Lab
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "policies: installs no webhook, and so may run beside tests that do")
-    config.addinivalue_line("markers", "fakes: needs the fake GPU nodes, and that no release of the charts is there")
+    config.addinivalue_line(
+        "markers", "policies: installs no webhook, and so may run beside tests that do"
+    )
+    config.addinivalue_line(
+        "markers", "fakes: needs the fake GPU nodes, and that no release of the charts is there"
+    )
 
 
 @contextmanager

@@ -1,6 +1,8 @@
-"""ADR-026's example values, verbatim, installed: what an API server then makes of pods. What each value leads to: the webhook's own tests.
+"""ADR-026's example values, verbatim, installed: what an API server then makes of pods. What each
+value leads to: the webhook's own tests.
 
-Only the webhook's image and the names of the release are another's, so that it can run here beside others.
+Only the webhook's image and the names of the release are another's, so that it can run here beside
+others.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from preflight_e2e.installed import Installed, until
 
 pytestmark = pytest.mark.timeout(240)
 
-VALUES = yaml.safe_load((Path(__file__).parents[1] / "data" / "adr-026-values.yaml").read_text())["preflight-injector"]
+VALUES = yaml.safe_load((Path(__file__).parents[1] / "data" / "adr-026-values.yaml").read_text())[
+    "preflight-injector"
+]
 GPUS = {"nvidia.com/gpu": "8"}
 NICS = {"nvidia.com/mlnxnics": "4"}
 
@@ -49,7 +53,11 @@ def injected(release: Installed, limits: dict[str, str], **container: Any) -> di
 
 
 def test_adr_026_s_values_install_and_do_what_they_say(adr: Installed) -> None:
-    made = injected(adr, GPUS | NICS, env=[{"name": "NCCL_IB_HCA", "value": "mlx5"}, {"name": "HOME", "value": "/x"}])
+    made = injected(
+        adr,
+        GPUS | NICS,
+        env=[{"name": "NCCL_IB_HCA", "value": "mlx5"}, {"name": "HOME", "value": "/x"}],
+    )
     assert {name: one.image for name, one in made.items()} == {
         f"preflight-{check['name']}": check["image"] for check in VALUES["checks"]
     }
@@ -61,12 +69,19 @@ def test_adr_026_s_values_install_and_do_what_they_say(adr: Installed) -> None:
     assert env["preflight-dcgm-diag"]["DCGM_DIAG_LEVEL"] == "1"
     assert env["preflight-nccl-loopback"]["NCCL_LOOPBACK_THRESHOLD_GBPS"] == "10"
     assert env["preflight-nccl-loopback"]["NCCL_IB_HCA"] == "mlx5"
-    assert "p5.48xlarge=aws-p5.48xlarge.xml" in env["preflight-nccl-loopback"]["PREFLIGHT_TOPOLOGY_MAP"]
+    assert (
+        "p5.48xlarge=aws-p5.48xlarge.xml"
+        in env["preflight-nccl-loopback"]["PREFLIGHT_TOPOLOGY_MAP"]
+    )
     assert "NCCL_IB_HCA" not in env["preflight-bandwidth-check"]
     assert {name for name, variables in env.items() if "HOME" in variables} == set()
     assert {variables["CHECK_TIMEOUT"] for variables in env.values()} == {"300s"}
-    # Without network devices a check of the fabric is left out, and these values have none: what tests one node needs no network.
-    # Without GPUs all are left out.
-    assert [*injected(adr, GPUS)] == ["preflight-dcgm-diag", "preflight-nccl-loopback", "preflight-bandwidth-check"]
+    # Without network devices a check of the fabric is left out, and these values have none: what
+    # tests one node needs no network. Without GPUs all are left out.
+    assert [*injected(adr, GPUS)] == [
+        "preflight-dcgm-diag",
+        "preflight-nccl-loopback",
+        "preflight-bandwidth-check",
+    ]
     assert injected(adr, NICS) == {}
     assert adr.created(adr.namespace()) == []

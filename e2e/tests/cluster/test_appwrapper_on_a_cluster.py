@@ -1,7 +1,8 @@
-"""AppWrappers on real kubelets, without Kueue: from a check's verdict to another node, and checks that are no warm-up.
+"""AppWrappers on real kubelets, without Kueue: from a check's verdict to another node, and checks
+that are no warm-up.
 
-Needs the lab's fake GPU nodes, and no release of the charts. The fake platform connector says which condition it holds; what the real one
-writes on the node is written here.
+Needs the lab's fake GPU nodes, and no release of the charts. The fake platform connector says which
+condition it holds; what the real one writes on the node is written here.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ GROUP, VERSION, PLURAL = "workload.codeflare.dev", "v1beta2", "appwrappers"
 PREFIX = "workload.codeflare.dev.appwrapper/"
 CONDITION = "DcgmDiagnosticMemory"
 BROKEN = [
-    {"gpu": gpu, "test": "memory", "error_id": 52, "severity": 2, "category": 10, "text": "Memtest: 14 bit errors"}
+    {
+        "gpu": gpu,
+        "test": "memory",
+        "error_id": 52,
+        "severity": 2,
+        "category": 10,
+        "text": "Memtest: 14 bit errors",
+    }
     for gpu in range(GPUS)
 ]
 FAULTY: dict[str, Any] = {"engine": {"faults": BROKEN}}
@@ -43,7 +51,11 @@ VALUES: dict[str, Any] = {
         "leaseDuration": "3s",
         "labeler": {"enabled": True},
         "crd": {"keep": False},
-        "faultTolerance": {"failureGracePeriod": "1s", "retryPausePeriod": "2s", "forcefulDeletionGracePeriod": "20s"},
+        "faultTolerance": {
+            "failureGracePeriod": "1s",
+            "retryPausePeriod": "2s",
+            "forcefulDeletionGracePeriod": "20s",
+        },
     },
 }
 
@@ -61,17 +73,27 @@ class World:
     def wrap(self, name: str, spec: Json, pods: int = 1, **annotations: str) -> None:
         template = {"metadata": {"annotations": {}}, "spec": {"restartPolicy": "Never", **spec}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
-        job["spec"] = {"parallelism": pods, "completions": pods, "backoffLimit": 20, "template": template}
+        job["spec"] = {
+            "parallelism": pods,
+            "completions": pods,
+            "backoffLimit": 20,
+            "template": template,
+        }
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "AppWrapper",
-            "metadata": {"name": name, "annotations": {PREFIX + key: one for key, one in annotations.items()}},
+            "metadata": {
+                "name": name,
+                "annotations": {PREFIX + key: one for key, one in annotations.items()},
+            },
             "spec": {"components": [{"template": job}]},
         }
         self.custom.create_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, body)
 
     def status(self, name: str) -> Json:
-        found = self.custom.get_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
+        found = self.custom.get_namespaced_custom_object(
+            GROUP, VERSION, self.namespace, PLURAL, name
+        )
         return dict(found.get("status", {}))
 
     def condition(self, name: str, type_: str) -> str:
@@ -79,10 +101,18 @@ class World:
         return str(found[0]["status"]) if found else ""
 
     def pods(self, name: str) -> list[Any]:
-        return list(self.lab.api.list_namespaced_pod(self.namespace, label_selector=f"{WRAPPED}={name}").items)
+        return list(
+            self.lab.api.list_namespaced_pod(
+                self.namespace, label_selector=f"{WRAPPED}={name}"
+            ).items
+        )
 
     def running(self, name: str) -> list[Any]:
-        return [one for one in self.pods(name) if one.status.phase == "Running" and not one.metadata.deletion_timestamp]
+        return [
+            one
+            for one in self.pods(name)
+            if one.status.phase == "Running" and not one.metadata.deletion_timestamp
+        ]
 
     def remove(self, name: str) -> None:
         """Returns when nothing of it is left."""
@@ -102,7 +132,11 @@ class World:
         return str((self.lab.api.read_node(node).metadata.labels or {}).get(LABEL, ""))
 
     def leader_of_labels(self) -> str:
-        return str(self.leases.read_namespaced_lease("preflight-appwrapper-labeler", "preflight").spec.holder_identity)
+        return str(
+            self.leases.read_namespaced_lease(
+                "preflight-appwrapper-labeler", "preflight"
+            ).spec.holder_identity
+        )
 
 
 def asks(gpus: int, **spec: Any) -> Json:
@@ -113,13 +147,21 @@ def asks(gpus: int, **spec: Any) -> Json:
 
 
 def prefers(node: str) -> Json:
-    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]}}
+    term = {
+        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
+    }
+    return {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]
+        }
+    }
 
 
 @contextmanager
 def connector(lab: Lab) -> Iterator[None]:
-    """What the platform connector makes of its conditions: one of the node each, True while it has messages."""
+    """What the platform connector makes of its conditions: one of the node each, True while it has
+    messages.
+    """
     over = threading.Event()
     told: dict[tuple[str, str], bool] = {}
 
@@ -128,13 +170,24 @@ def connector(lab: Lab) -> Iterator[None]:
             for node in lab.nodes:
                 said: dict[str, list[str]] = {}
                 with suppress(client.ApiException, IndexError):
-                    said = {one["condition"]: one["messages"] for one in lab.node_log(node) if "condition" in one}
+                    said = {
+                        one["condition"]: one["messages"]
+                        for one in lab.node_log(node)
+                        if "condition" in one
+                    }
                 for name, messages in said.items():
                     if told.get((node, name)) != bool(messages):
                         told[node, name] = bool(messages)
                         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                        one = {"type": name, "status": str(bool(messages)), "message": ";".join(messages)}
-                        one |= {"reason": f"{name}Is{'Not' if messages else ''}Healthy", "lastTransitionTime": now}
+                        one = {
+                            "type": name,
+                            "status": str(bool(messages)),
+                            "message": ";".join(messages),
+                        }
+                        one |= {
+                            "reason": f"{name}Is{'Not' if messages else ''}Healthy",
+                            "lastTransitionTime": now,
+                        }
                         lab.api.patch_node_status(node, {"status": {"conditions": [one]}})
 
     thread = threading.Thread(target=follow, daemon=True)
@@ -162,7 +215,9 @@ def world(fake_nodes: Lab) -> Iterator[World]:
             calm = {"type": CONDITION, "status": "False", "reason": "Tested"}
             fake_nodes.api.patch_node_status(node, {"status": {"conditions": [calm]}})
         if made.namespace:
-            left = made.custom.list_namespaced_custom_object(GROUP, VERSION, made.namespace, PLURAL)["items"]
+            left = made.custom.list_namespaced_custom_object(
+                GROUP, VERSION, made.namespace, PLURAL
+            )["items"]
             for one in left:
                 made.remove(one["metadata"]["name"])
             fake_nodes.remove_namespace(made.namespace)
@@ -174,7 +229,9 @@ def judged(world: World) -> bool:
     body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "AppWrapper", "metadata": {"name": "probe"}}
     body["spec"] = {"components": []}
     try:
-        world.custom.create_namespaced_custom_object(GROUP, VERSION, world.namespace, PLURAL, body, dry_run="All")
+        world.custom.create_namespaced_custom_object(
+            GROUP, VERSION, world.namespace, PLURAL, body, dry_run="All"
+        )
     except client.ApiException as error:
         return error.status == 403 and "denied the request" in str(error.body)
     return False
@@ -187,7 +244,12 @@ def verdict(world: World, name: str, node: str) -> Callable[[], float]:
         for pod in world.pods(name):
             for one in pod.status.init_container_statuses or []:
                 ended = one.state.terminated
-                if one.name == "preflight-dcgm-diag" and ended and ended.exit_code and pod.spec.node_name == node:
+                if (
+                    one.name == "preflight-dcgm-diag"
+                    and ended
+                    and ended.exit_code
+                    and pod.spec.node_name == node
+                ):
                     return float(ended.finished_at.timestamp())
         return 0.0
 
@@ -229,25 +291,34 @@ def test_a_job_leaves_a_node_whose_gpus_fail_their_check_and_runs_elsewhere_with
 
 def passes(world: World, node: str) -> None:
     """A deep check of the whole node passes."""
-    pinned = {"metadata": {"generateName": "deep-"}, "spec": {"restartPolicy": "Never", "nodeName": node, **asks(GPUS)}}
+    pinned = {
+        "metadata": {"generateName": "deep-"},
+        "spec": {"restartPolicy": "Never", "nodeName": node, **asks(GPUS)},
+    }
     made = world.lab.api.create_namespaced_pod(world.namespace, pinned)
     until("the label is gone", lambda: world.label(node) == "", 120)
     world.lab.api.delete_namespaced_pod(made.metadata.name, world.namespace, grace_period_seconds=0)
 
 
-def test_the_label_stays_through_a_restart_of_the_labeler_and_goes_when_a_deep_check_passes(world: World) -> None:
+def test_the_label_stays_through_a_restart_of_the_labeler_and_goes_when_a_deep_check_passes(
+    world: World,
+) -> None:
     bad, lab = world.lab.nodes[2], world.lab
     marked(world, bad)
     before = world.leader_of_labels()
     labels = "app.kubernetes.io/component=labeler"
-    lab.api.delete_collection_namespaced_pod("preflight", label_selector=labels, grace_period_seconds=0)
+    lab.api.delete_collection_namespaced_pod(
+        "preflight", label_selector=labels, grace_period_seconds=0
+    )
     until("another labeler leads", lambda: world.leader_of_labels() not in {"", before})
     assert world.label(bad) == "EVICT"
     lab.configure(bad, {})
     passes(world, bad)
 
 
-def test_the_time_of_a_check_is_no_warm_up_and_that_of_a_pods_own_container_is(world: World) -> None:
+def test_the_time_of_a_check_is_no_warm_up_and_that_of_a_pods_own_container_is(
+    world: World,
+) -> None:
     slow, lab = world.lab.nodes[1], world.lab
     lab.configure(slow, SLOW)
     own = {"name": "own", "image": IMAGE, "command": ["sleep", "3600"]}
@@ -261,7 +332,9 @@ def test_the_time_of_a_check_is_no_warm_up_and_that_of_a_pods_own_container_is(w
     status = world.status("checked")
     assert (status.get("resettingCount", 0), status.get("migrationCount", 0)) == (0, 0)
     [pod] = world.running("checked")
-    [check] = [one for one in pod.status.init_container_statuses if one.name == "preflight-dcgm-diag"]
+    [check] = [
+        one for one in pod.status.init_container_statuses if one.name == "preflight-dcgm-diag"
+    ]
     took = check.state.terminated.finished_at - check.state.terminated.started_at
     assert took.total_seconds() > 8, "the check itself takes longer than the warm-up may"
     world.remove("checked")

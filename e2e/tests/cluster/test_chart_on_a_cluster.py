@@ -1,7 +1,7 @@
 """The chart installed for real: what only an API server, kubelets and Helm together can show.
 
-Needs KUBECONFIG and the webhook's image (PREFLIGHT_WEBHOOK_IMAGE, `preflight-webhook:dev` unless set) on the nodes.
-Every test installs a release of its own, under names of its own, and removes it.
+Needs KUBECONFIG and the webhook's image (PREFLIGHT_WEBHOOK_IMAGE, `preflight-webhook:dev` unless
+set) on the nodes. Every test installs a release of its own, under names of its own, and removes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def test_gpu_pods_are_injected_where_opted_in_and_nowhere_else(fresh: Installed)
 def test_certificates_survive_an_upgrade_and_reach_a_new_entry(installed: Installed) -> None:
     before = installed.secret()
     installed.release.upgrade(installed.with_values(namespaces=["training"]))
-    until(lambda: len(installed.bundles()) == 4 and installed.published(), "the CA bundle of the new entry")
+    until(
+        lambda: len(installed.bundles()) == 4 and installed.published(),
+        "the CA bundle of the new entry",
+    )
     assert installed.secret() == before
 
 
@@ -65,11 +68,15 @@ def test_no_pod_is_refused_or_missed_while_replicas_are_replaced(installed: Inst
 
 
 def terminating(installed: Installed) -> list[str]:
-    pods = installed.api.list_namespaced_pod(installed.name, label_selector="app.kubernetes.io/component=webhook").items
+    pods = installed.api.list_namespaced_pod(
+        installed.name, label_selector="app.kubernetes.io/component=webhook"
+    ).items
     return [pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp]
 
 
-def test_an_ageing_certificate_is_renewed_and_the_old_authority_stays_trusted(fresh: Installed) -> None:
+def test_an_ageing_certificate_is_renewed_and_the_old_authority_stays_trusted(
+    fresh: Installed,
+) -> None:
     old = aged(f"{fresh.name}.{fresh.name}.svc")
     fresh.api.create_namespace({"metadata": {"name": fresh.name}})
     fresh.api.create_namespaced_secret(
@@ -97,7 +104,9 @@ def aged(name: str) -> dict[str, bytes]:
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority_name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "aged authority")])
 
-    def signed(subject: x509.Name, public: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType) -> bytes:
+    def signed(
+        subject: x509.Name, public: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType
+    ) -> bytes:
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -112,10 +121,18 @@ def aged(name: str) -> dict[str, bytes]:
         return builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     return {
-        "ca.crt": signed(authority_name, authority_key.public_key(), x509.BasicConstraints(ca=True, path_length=0)),
-        "tls.crt": signed(x509.Name([]), key.public_key(), x509.SubjectAlternativeName([x509.DNSName(name)])),
+        "ca.crt": signed(
+            authority_name,
+            authority_key.public_key(),
+            x509.BasicConstraints(ca=True, path_length=0),
+        ),
+        "tls.crt": signed(
+            x509.Name([]), key.public_key(), x509.SubjectAlternativeName([x509.DNSName(name)])
+        ),
         "tls.key": key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
         ),
     }
 
@@ -125,8 +142,12 @@ def test_a_lost_ca_bundle_is_set_again_by_the_schedule(installed: Installed) -> 
     for entry in found.webhooks:
         entry.client_config.ca_bundle = None
     installed.admission.replace_mutating_webhook_configuration(installed.name, found)
-    template = installed.batch.read_namespaced_cron_job(f"{installed.name}-certs", installed.name).spec.job_template
-    installed.batch.create_namespaced_job(installed.name, {"metadata": {"name": "now"}, "spec": template.spec})
+    template = installed.batch.read_namespaced_cron_job(
+        f"{installed.name}-certs", installed.name
+    ).spec.job_template
+    installed.batch.create_namespaced_job(
+        installed.name, {"metadata": {"name": "now"}, "spec": template.spec}
+    )
     until(installed.published, "the CA bundle")
 
 
@@ -144,4 +165,8 @@ def test_uninstall_leaves_nothing(installed: Installed) -> None:
         installed.rbac.list_cluster_role,
         installed.rbac.list_cluster_role_binding,
     ):
-        assert [o.metadata.name for o in everywhere().items if o.metadata.name.startswith(installed.name)] == []
+        assert [
+            o.metadata.name
+            for o in everywhere().items
+            if o.metadata.name.startswith(installed.name)
+        ] == []

@@ -1,7 +1,9 @@
-"""ComputeDomains on real kubelets: the device node in containers, one claim a node, faults of everything around, and hands off the rest.
+"""ComputeDomains on real kubelets: the device node in containers, one claim a node, faults of
+everything around, and hands off the rest.
 
-Needs KUBECONFIG and the images of the driver and of the fake node on the nodes. Fake is the hardware alone: NVML, /proc/devices, and
-what stands behind the device's major. With PREFLIGHT_RESTART ("… restart {component}") kubelets are restarted, too; with the API server's audit
+Needs KUBECONFIG and the images of the driver and of the fake node on the nodes. Fake is the
+hardware alone: NVML, /proc/devices, and what stands behind the device's major. With
+PREFLIGHT_RESTART ("… restart {component}") kubelets are restarted, too; with the API server's audit
 log (PREFLIGHT_AUDIT_LOG) what the release has written is held against what it may.
 """
 
@@ -72,7 +74,9 @@ def used(place: Place, node: str) -> Place:
 # --- what users get
 
 
-def test_each_node_has_one_slice_with_exactly_channel_0_and_no_class_is_for_daemons(channels: Channels) -> None:
+def test_each_node_has_one_slice_with_exactly_channel_0_and_no_class_is_for_daemons(
+    channels: Channels,
+) -> None:
     classes = channels.custom.list_cluster_custom_object(*RESOURCE, "deviceclasses")["items"]
     assert {one["metadata"]["name"] for one in classes} >= {CLASS}
     assert "compute-domain-daemon.nvidia.com" not in {one["metadata"]["name"] for one in classes}
@@ -84,7 +88,9 @@ def test_each_node_has_one_slice_with_exactly_channel_0_and_no_class_is_for_daem
         assert (owner["kind"], owner["name"]) == ("Node", one["spec"]["nodeName"])
 
 
-def test_pods_on_all_nodes_have_the_device_also_in_a_check_and_a_pod_without_the_claim_has_none(place: Place) -> None:
+def test_pods_on_all_nodes_have_the_device_also_in_a_check_and_a_pod_without_the_claim_has_none(
+    place: Place,
+) -> None:
     nodes = place.channels.nodes
     place.ready()
     [template] = place.listed("resourceclaimtemplates")
@@ -108,9 +114,14 @@ def test_a_domain_is_ready_whatever_number_of_nodes_it_names(place: Place) -> No
     assert "nodes" not in found["status"]
 
 
-def test_a_second_pod_on_a_node_stays_pending_until_the_first_is_gone(used: Place, node: str) -> None:
+def test_a_second_pod_on_a_node_stays_pending_until_the_first_is_gone(
+    used: Place, node: str
+) -> None:
     used.pod("second", node, "train-channel")
-    until(lambda: "cannot allocate all claims" in unscheduled(used, "second"), "the scheduler's word on pod second")
+    until(
+        lambda: "cannot allocate all claims" in unscheduled(used, "second"),
+        "the scheduler's word on pod second",
+    )
     used.delete("first")
     used.runs("second")
     assert used.sees("second") == SEEN
@@ -118,37 +129,55 @@ def test_a_second_pod_on_a_node_stays_pending_until_the_first_is_gone(used: Plac
 
 def unscheduled(place: Place, name: str) -> str:
     conditions = place.read(name).status.conditions or []
-    return " ".join(str(one.message) for one in conditions if one.type == "PodScheduled" and one.status == "False")
+    return " ".join(
+        str(one.message)
+        for one in conditions
+        if one.type == "PodScheduled" and one.status == "False"
+    )
 
 
 def test_a_second_claim_that_was_bound_past_the_scheduler_is_refused_by_the_first_ones_name(
     used: Place, node: str
 ) -> None:
     forced(used, node)
-    [first] = [one["metadata"]["name"] for one in used.listed("resourceclaims") if one["metadata"]["name"] != "forced"]
+    [first] = [
+        one["metadata"]["name"]
+        for one in used.listed("resourceclaims")
+        if one["metadata"]["name"] != "forced"
+    ]
     used.told("second", f"prepared for claim {used.namespace}/{first}")
     assert used.phase("second") == "Pending"
 
 
-def test_a_second_claim_that_waits_gets_the_channel_as_soon_as_the_first_pod_is_gone(used: Place, node: str) -> None:
+def test_a_second_claim_that_waits_gets_the_channel_as_soon_as_the_first_pod_is_gone(
+    used: Place, node: str
+) -> None:
     forced(used, node)
     waiting = 'nvidia_dra_requests_inflight{driver="compute-domain.nvidia.com",operation="NodePrepareResources"} 1.0'
     until(lambda: waiting in used.channels.metrics(node), "the kubelet's call waits")
     used.delete("first")
     used.runs("second")
     assert used.sees("second") == SEEN
-    assert [one for one in used.events("second") if one.reason == "FailedPrepareDynamicResources"] == []
+    assert [
+        one for one in used.events("second") if one.reason == "FailedPrepareDynamicResources"
+    ] == []
 
 
 def forced(place: Place, node: str) -> None:
-    """Pod `second` on `node`, with a claim to the channel there that is another one's, past the scheduler."""
+    """Pod `second` on `node`, with a claim to the channel there that is another one's, past the
+    scheduler.
+    """
     place.allocated("forced", domain_of(place), node)
     place.reserve("forced", place.pod("second", node, claim="forced", unbound=True))
     place.bind("second", node)
 
 
 def domain_of(place: Place) -> str:
-    [template] = [one for one in place.listed("resourceclaimtemplates") if one["metadata"]["name"] == "train-channel"]
+    [template] = [
+        one
+        for one in place.listed("resourceclaimtemplates")
+        if one["metadata"]["name"] == "train-channel"
+    ]
     return str(template["metadata"]["labels"][LABEL])
 
 
@@ -160,10 +189,21 @@ def domain_of(place: Place) -> str:
         ({"colour": "red"}, "colour"),
         ({"apiVersion": "resource.nvidia.com/v1"}, "resource.nvidia.com/v1"),
         ({"domainID": ""}, "domainID"),
-        ({"domainID": "00000000-0000-4000-8000-000000000000"}, "has been deleted or belongs to another namespace"),
+        (
+            {"domainID": "00000000-0000-4000-8000-000000000000"},
+            "has been deleted or belongs to another namespace",
+        ),
         ({"kind": "ComputeDomainDaemonConfig"}, "ComputeDomain daemon claims are not supported"),
     ],
-    ids=["All", "single", "unknown-field", "api-version", "empty-domain", "foreign-domain", "daemon"],
+    ids=[
+        "All",
+        "single",
+        "unknown-field",
+        "api-version",
+        "empty-domain",
+        "foreign-domain",
+        "daemon",
+    ],
 )
 def test_a_claim_that_cannot_be_had_is_one_sentence_in_the_pods_events(
     place: Place, node: str, changed: dict[str, str], words: str
@@ -176,32 +216,44 @@ def test_a_claim_that_cannot_be_had_is_one_sentence_in_the_pods_events(
     assert place.phase("first") == "Pending"
 
 
-def test_kubectl_apply_of_mode_all_is_warned_of_at_once_and_an_event_names_the_remedy(place: Place) -> None:
+def test_kubectl_apply_of_mode_all_is_warned_of_at_once_and_an_event_names_the_remedy(
+    place: Place,
+) -> None:
     custom: Any = client.CustomObjectsApi()
     body = {
         "apiVersion": "resource.nvidia.com/v1beta1",
         "kind": "ComputeDomain",
         "metadata": {"name": "every"},
-        "spec": {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "every"}, "allocationMode": "All"}},
+        "spec": {
+            "numNodes": 0,
+            "channel": {"resourceClaimTemplate": {"name": "every"}, "allocationMode": "All"},
+        },
     }
     answer = custom.create_namespaced_custom_object_with_http_info(
         "resource.nvidia.com", "v1beta1", place.namespace, "computedomains", body
     )
     assert "set Single" in answer[2].get("Warning", "")
-    until(lambda: any(one.reason == "UnsupportedAllocationMode" for one in place.events("every")), "the Event")
+    until(
+        lambda: any(one.reason == "UnsupportedAllocationMode" for one in place.events("every")),
+        "the Event",
+    )
     assert place.status("every") == "Ready"
 
 
 # --- ComputeDomains come and go
 
 
-def test_a_domain_that_is_deleted_while_a_pod_uses_it_is_gone_and_the_pod_runs_on(used: Place, node: str) -> None:
+def test_a_domain_that_is_deleted_while_a_pod_uses_it_is_gone_and_the_pod_runs_on(
+    used: Place, node: str
+) -> None:
     before = used.read("first").status.container_statuses[0].container_id
     used.end_domain()
     until(lambda: used.status() == "", "the end of ComputeDomain train")
     assert used.listed("resourceclaimtemplates") == []
     assert used.read("first").status.container_statuses[0].container_id == before
-    assert "crw-rw-rw-" in used.run_in("first", "ls", "-l", "/dev/nvidia-caps-imex-channels/channel0")
+    assert "crw-rw-rw-" in used.run_in(
+        "first", "ls", "-l", "/dev/nvidia-caps-imex-channels/channel0"
+    )
     used.delete("first")
     until(lambda: not used.channels.cdi_files(node), "the CDI file is gone")
 
@@ -225,7 +277,10 @@ def test_a_foreign_template_under_the_name_is_named_and_left_alone(place: Place)
     place.template("wanted", parameters("somebody"))
     [foreign] = place.listed("resourceclaimtemplates")
     place.domain(wants="wanted")
-    until(lambda: any(one.reason == "ResourceClaimTemplateConflict" for one in place.events("train")), "the Event")
+    until(
+        lambda: any(one.reason == "ResourceClaimTemplateConflict" for one in place.events("train")),
+        "the Event",
+    )
     assert place.status() == "NotReady"
     assert place.listed("resourceclaimtemplates") == [foreign]
     place.channels.custom.delete_namespaced_custom_object(
@@ -247,7 +302,9 @@ def test_a_slice_that_is_altered_by_hand_is_put_right(channels: Channels, node: 
     [before] = [one for one in channels.slices() if one["spec"]["nodeName"] == node]
     altered = json.loads(json.dumps(before))
     altered["spec"]["devices"].append({"name": "channel-1"})
-    channels.custom.replace_cluster_custom_object(*RESOURCE, SLICES, before["metadata"]["name"], altered)
+    channels.custom.replace_cluster_custom_object(
+        *RESOURCE, SLICES, before["metadata"]["name"], altered
+    )
     until(lambda: back(channels, node, before), f"the slice of {node}")
 
 
@@ -258,7 +315,9 @@ def back(channels: Channels, node: str, unlike: dict[str, Any]) -> bool:
     return node in channels.published() and versions != [unlike["metadata"]["resourceVersion"]]
 
 
-def test_a_cdi_file_that_is_deleted_is_back_and_the_container_restarts(used: Place, node: str) -> None:
+def test_a_cdi_file_that_is_deleted_is_back_and_the_container_restarts(
+    used: Place, node: str
+) -> None:
     [path] = used.channels.cdi_files(node)
     used.channels.on(node, "rm", path)
     used.run_in("first", "sh", "-c", "kill 1")
@@ -267,11 +326,19 @@ def test_a_cdi_file_that_is_deleted_is_back_and_the_container_restarts(used: Pla
     assert used.sees("first") == SEEN
 
 
-def test_a_plugin_that_is_replaced_leaves_the_pod_alone_and_frees_its_channel_later(used: Place, node: str) -> None:
-    replaced(used, node, lambda pod: used.channels.api.delete_namespaced_pod(pod.metadata.name, used.channels.name))
+def test_a_plugin_that_is_replaced_leaves_the_pod_alone_and_frees_its_channel_later(
+    used: Place, node: str
+) -> None:
+    replaced(
+        used,
+        node,
+        lambda pod: used.channels.api.delete_namespaced_pod(pod.metadata.name, used.channels.name),
+    )
 
 
-def test_a_plugin_that_is_killed_leaves_the_pod_alone_and_frees_its_channel_later(used: Place, node: str) -> None:
+def test_a_plugin_that_is_killed_leaves_the_pod_alone_and_frees_its_channel_later(
+    used: Place, node: str
+) -> None:
     replaced(
         used,
         node,
@@ -282,7 +349,10 @@ def test_a_plugin_that_is_killed_leaves_the_pod_alone_and_frees_its_channel_late
 
 
 def replaced(used: Place, node: str, end: Callable[[Any], Any]) -> None:
-    before, plugin = used.read("first").status.container_statuses[0].container_id, used.channels.plugin(node)
+    before, plugin = (
+        used.read("first").status.container_statuses[0].container_id,
+        used.channels.plugin(node),
+    )
     [path] = used.channels.cdi_files(node)
     end(plugin)
     until(lambda: ready_again(used.channels, node, plugin), f"another plugin on {node}")
@@ -312,12 +382,20 @@ def test_sockets_that_are_removed_are_back(used: Place, node: str) -> None:
     assert used.channels.on(node, "ls", *paths).split() == sorted(paths)
 
 
-def test_a_new_version_of_the_daemonset_overlaps_with_the_old_one_and_pods_run_on(used: Place, node: str) -> None:
-    before, plugin = used.read("first").status.container_statuses[0].container_id, used.channels.plugin(node)
+def test_a_new_version_of_the_daemonset_overlaps_with_the_old_one_and_pods_run_on(
+    used: Place, node: str
+) -> None:
+    before, plugin = (
+        used.read("first").status.container_statuses[0].container_id,
+        used.channels.plugin(node),
+    )
     plugins = {"privileged": False, "affinity": None, "podAnnotations": {"version": "two"}}
     used.channels.release.upgrade(used.channels.values(kubeletPlugin=plugins))
     until(lambda: ready_again(used.channels, node, plugin), f"another plugin on {node}")
-    until(lambda: len(used.channels.of("kubelet-plugin")) == len(used.channels.nodes), "the end of the old plugins")
+    until(
+        lambda: len(used.channels.of("kubelet-plugin")) == len(used.channels.nodes),
+        "the end of the old plugins",
+    )
     assert used.channels.published() == sorted(used.channels.nodes)
     assert used.read("first").status.container_statuses[0].container_id == before
     used.delete("first")
@@ -330,7 +408,10 @@ def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undistu
     used: Place, node: str, kill: bool
 ) -> None:
     channels = used.channels
-    before, files = used.read("first").status.container_statuses[0].container_id, channels.cdi_files(node)
+    before, files = (
+        used.read("first").status.container_statuses[0].container_id,
+        channels.cdi_files(node),
+    )
     [slice_] = [one for one in channels.slices() if one["spec"]["nodeName"] == node]
     restart("kubelet", node, *(["--kill"] if kill else []))
     until(lambda: back(channels, node, slice_), f"the slice of {node}")
@@ -345,7 +426,10 @@ def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undistu
 def test_a_containerd_that_starts_anew_under_its_kubelet_leaves_the_pod_and_its_channel_alone(
     used: Place, node: str
 ) -> None:
-    before, files = used.read("first").status.container_statuses[0].container_id, used.channels.cdi_files(node)
+    before, files = (
+        used.read("first").status.container_statuses[0].container_id,
+        used.channels.cdi_files(node),
+    )
     restart("containerd", node)
     used.pod("without", node)
     used.runs("without")
@@ -370,10 +454,15 @@ def test_a_leader_of_the_controller_that_is_killed_is_followed_by_the_other(plac
     coordination: Any = client.CoordinationV1Api()
 
     def leases() -> set[str]:
-        return {one.spec.holder_identity for one in coordination.list_namespaced_lease(channels.name).items}
+        return {
+            one.spec.holder_identity
+            for one in coordination.list_namespaced_lease(channels.name).items
+        }
 
     [holder] = leases()
-    [leader] = [one.metadata.name for one in channels.of("controller") if one.metadata.name in holder]
+    [leader] = [
+        one.metadata.name for one in channels.of("controller") if one.metadata.name in holder
+    ]
     channels.api.delete_namespaced_pod(leader, channels.name, grace_period_seconds=0)
     place.ready()
     assert leases() != {holder}
@@ -382,13 +471,18 @@ def test_a_leader_of_the_controller_that_is_killed_is_followed_by_the_other(plac
 # --- hands off
 
 
-def test_what_the_other_mode_has_left_and_what_is_foreign_stays_as_it_is(used: Place, node: str) -> None:
+def test_what_the_other_mode_has_left_and_what_is_foreign_stays_as_it_is(
+    used: Place, node: str
+) -> None:
     channels, uid = used.channels, domain_of(used)
     selected = {"matchLabels": {"left": "over"}}
     spec = {"nodeSelector": {"left": "over"}, "containers": [{"name": "daemon", "image": "daemon"}]}
     template = {"metadata": {"labels": {"left": "over"}}, "spec": spec}
     labels = {LABEL: uid}
-    body = {"metadata": {"name": "left-over", "labels": labels}, "spec": {"selector": selected, "template": template}}
+    body = {
+        "metadata": {"name": "left-over", "labels": labels},
+        "spec": {"selector": selected, "template": template},
+    }
     channels.apps.create_namespaced_daemon_set(used.namespace, body)
     until(lambda: daemons(used).status.observed_generation == 1, "the DaemonSet is seen")
     used.template("left-over", parameters(uid, kind="ComputeDomainDaemonConfig"))
@@ -409,14 +503,27 @@ def daemons(place: Place) -> Any:
 
 
 def left_over(place: Place) -> list[str]:
-    templates = [one for one in place.listed("resourceclaimtemplates") if one["metadata"]["name"] == "left-over"]
-    return [daemons(place).metadata.resource_version, *(one["metadata"]["resourceVersion"] for one in templates)]
+    templates = [
+        one
+        for one in place.listed("resourceclaimtemplates")
+        if one["metadata"]["name"] == "left-over"
+    ]
+    return [
+        daemons(place).metadata.resource_version,
+        *(one["metadata"]["resourceVersion"] for one in templates),
+    ]
 
 
 def test_no_claim_of_any_pod_was_left_without_an_answer(used: Place) -> None:
-    """The kubelet says "skipped N ResourceClaims" of an answer that lacks one, in its log and in an Event."""
+    """The kubelet says "skipped N ResourceClaims" of an answer that lacks one, in its log and in an
+    Event.
+    """
     every = used.channels.api.list_event_for_all_namespaces().items
-    assert [one.message for one in every if "skipped" in (one.message or "") and "ResourceClaim" in one.message] == []
+    assert [
+        one.message
+        for one in every
+        if "skipped" in (one.message or "") and "ResourceClaim" in one.message
+    ] == []
     log = os.environ.get(AUDIT_LOG)
     for path in Path(log).parent.glob("kubelet-*.log") if log else ():
         with path.open(errors="replace") as lines:
@@ -436,7 +543,11 @@ def test_nothing_was_written_but_what_is_the_drivers(used: Place) -> None:
             about = event.get("objectRef", {})
             if event["verb"] in {"create", "update", "patch", "delete", "deletecollection"}:
                 written.add(
-                    (event["user"]["username"].removeprefix(prefix), about["resource"], about.get("subresource", ""))
+                    (
+                        event["user"]["username"].removeprefix(prefix),
+                        about["resource"],
+                        about.get("subresource", ""),
+                    )
                 )
     controller, plugin = f"{used.channels.name}-controller", f"{used.channels.name}-kubelet-plugin"
     assert (plugin, SLICES, "") in written

@@ -1,4 +1,6 @@
-"""What the API server lets the gang controller write, with its own token. Needs KUBECONFIG; no image and no node is used."""
+"""What the API server lets the gang controller write, with its own token. Needs KUBECONFIG; no
+image and no node is used.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,10 @@ OF_THE_CONTROLLER = {
     "all annotations": (remove("/metadata/annotations"), "annotation " + GANG),
     "a finalizer": (add("/metadata/finalizers", ["example.com/hold"]), "finalizers"),
     "an owner": (
-        add("/metadata/ownerReferences", [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]),
+        add(
+            "/metadata/ownerReferences",
+            [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
+        ),
         "ownerReferences",
     ),
 }
@@ -84,19 +89,27 @@ def test_the_controller_changes_nothing_else_of_a_pod(place: Place, change: str)
     patch, part = OF_THE_CONTROLLER[change]
     pod = place.pod()
     answer = place.controller.patch(pod, patch)
-    assert f"Pod {place.namespace}/{pod.metadata.name}: the gang controller may change nothing but" in answer
+    assert (
+        f"Pod {place.namespace}/{pod.metadata.name}: the gang controller may change nothing but"
+        in answer
+    )
     assert part in answer.partition("but this request changes ")[2]
 
 
 def test_the_controller_writes_to_no_pod_that_is_not_stamped(place: Place) -> None:
     pod = place.pod(labels={"app": "web"})
     answer = place.controller.patch(pod, add(annotation(ROSTER), "{}"))
-    assert f"Pod {place.namespace}/{pod.metadata.name} carries neither the label {CHECKED} nor {GANG}" in answer
+    assert (
+        f"Pod {place.namespace}/{pod.metadata.name} carries neither the label {CHECKED} nor {GANG}"
+        in answer
+    )
 
 
 def test_the_controller_keeps_a_gangs_record(place: Place) -> None:
     api = place.controller.api
-    made = api.create_namespaced_config_map(place.namespace, place.configmap("preflight-job", RECORD))
+    made = api.create_namespaced_config_map(
+        place.namespace, place.configmap("preflight-job", RECORD)
+    )
     made.data["peers"] = "a:10.0.0.1"
     api.replace_namespaced_config_map(made.metadata.name, place.namespace, made)
     api.delete_namespaced_config_map(made.metadata.name, place.namespace)
@@ -110,10 +123,14 @@ def test_the_controller_keeps_a_gangs_record(place: Place) -> None:
         ("preflight-job", {MANAGED_BY: "Helm"}),
     ],
 )
-def test_the_controller_creates_no_configmap_but_records(place: Place, name: str, labels: dict[str, str]) -> None:
+def test_the_controller_creates_no_configmap_but_records(
+    place: Place, name: str, labels: dict[str, str]
+) -> None:
     body = place.configmap(name, labels)
     answer = said(lambda: place.controller.api.create_namespaced_config_map(place.namespace, body))
-    assert "the gang controller may write only ConfigMaps whose name begins with preflight-" in answer
+    assert (
+        "the gang controller may write only ConfigMaps whose name begins with preflight-" in answer
+    )
 
 
 def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(place: Place) -> None:
@@ -124,9 +141,13 @@ def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(pla
 
 @pytest.mark.parametrize("name", ["training-data", "preflight-notes"])
 @pytest.mark.parametrize("write", ["replace", "delete"])
-def test_the_controller_takes_over_no_configmap_of_a_tenant(place: Place, name: str, write: str) -> None:
+def test_the_controller_takes_over_no_configmap_of_a_tenant(
+    place: Place, name: str, write: str
+) -> None:
     api, namespace = place.controller.api, place.namespace
-    theirs = place.installed.api.create_namespaced_config_map(namespace, place.configmap(name, {"app": "train"}))
+    theirs = place.installed.api.create_namespaced_config_map(
+        namespace, place.configmap(name, {"app": "train"})
+    )
     theirs.metadata.labels[MANAGED_BY] = "preflight-gang"
     found = theirs.metadata.name
     answer = said(
@@ -139,22 +160,30 @@ def test_the_controller_takes_over_no_configmap_of_a_tenant(place: Place, name: 
 
 def test_the_controller_gives_no_record_away(place: Place) -> None:
     api = place.controller.api
-    made = api.create_namespaced_config_map(place.namespace, place.configmap("preflight-job", RECORD))
+    made = api.create_namespaced_config_map(
+        place.namespace, place.configmap("preflight-job", RECORD)
+    )
     made.metadata.labels = {}
-    answer = said(lambda: api.replace_namespaced_config_map(made.metadata.name, place.namespace, made))
+    answer = said(
+        lambda: api.replace_namespaced_config_map(made.metadata.name, place.namespace, made)
+    )
     assert "is, and was, preflight-gang" in answer
 
 
 def test_the_controller_cannot_change_its_own_configuration(place: Place) -> None:
     name, namespace = place.installed.gang, place.installed.name
     found = place.controller.api.read_namespaced_config_map(name, namespace)
-    answer = said(lambda: place.controller.api.replace_namespaced_config_map(name, namespace, found))
+    answer = said(
+        lambda: place.controller.api.replace_namespaced_config_map(name, namespace, found)
+    )
     assert "the gang controller may write only ConfigMaps" in answer
 
 
 def test_the_controller_holds_one_lease(place: Place) -> None:
     coordination, name = place.controller.coordination, place.installed.name
-    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
+    coordination.replace_namespaced_lease(
+        LEASE, name, coordination.read_namespaced_lease(LEASE, name)
+    )
     other = {"metadata": {"name": "other"}}
     coordination.create_namespaced_lease(name, other)
     assert "forbidden" in said(lambda: coordination.read_namespaced_lease("other", name))
@@ -166,7 +195,9 @@ def test_the_controller_replaces_a_lease_that_somebody_deletes(fresh: Installed)
     leases: Any = client.CoordinationV1Api()
     leases.delete_namespaced_lease(LEASE, name)
     coordination.create_namespaced_lease(name, {"metadata": {"name": LEASE}})
-    coordination.replace_namespaced_lease(LEASE, name, coordination.read_namespaced_lease(LEASE, name))
+    coordination.replace_namespaced_lease(
+        LEASE, name, coordination.read_namespaced_lease(LEASE, name)
+    )
 
 
 # --- the release
@@ -198,8 +229,14 @@ def test_uninstall_leaves_no_gang_controller_behind(fresh: Installed) -> None:
         fresh.rbac.list_cluster_role,
         fresh.rbac.list_cluster_role_binding,
     ):
-        assert [o.metadata.name for o in left().items if o.metadata.name.startswith(fresh.name)] == []
-    for left in (leases.list_namespaced_lease, fresh.rbac.list_namespaced_role, fresh.api.list_namespaced_service):
+        assert [
+            o.metadata.name for o in left().items if o.metadata.name.startswith(fresh.name)
+        ] == []
+    for left in (
+        leases.list_namespaced_lease,
+        fresh.rbac.list_namespaced_role,
+        fresh.api.list_namespaced_service,
+    ):
         assert left(fresh.name).items == []
     # What only the policies have kept apart is now the tenant's again.
     until(lambda: forged(place) == "", "end of the policy")

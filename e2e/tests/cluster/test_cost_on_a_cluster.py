@@ -1,4 +1,6 @@
-"""The cost invariant where it counts: a real API server says what 500 pods cost with and without injection."""
+"""The cost invariant where it counts: a real API server says what 500 pods cost with and without
+injection.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ CHOICES = {
 
 
 def generated(chance: random.Random, number: int) -> dict[str, Any]:
-    """A pod that the API server takes: sidecars, init containers, every QoS class, lists there or not."""
+    """A pod that the API server takes: sidecars, init containers, every QoS class, lists there or
+    not.
+    """
     guaranteed = chance.random() < 0.25
 
     def container(name: str) -> dict[str, Any]:
@@ -50,7 +54,9 @@ def generated(chance: random.Random, number: int) -> dict[str, Any]:
     for one in init:
         if chance.random() < 0.4:
             one["restartPolicy"] = "Always"
-    spec: dict[str, Any] = {"containers": [container(f"main-{i}") for i in range(chance.randint(1, 3))]}
+    spec: dict[str, Any] = {
+        "containers": [container(f"main-{i}") for i in range(chance.randint(1, 3))]
+    }
     if init:
         spec["initContainers"] = init
     if chance.random() < 0.5:
@@ -82,7 +88,9 @@ def requested(container: Any, resource: str) -> Decimal:
     return Decimal(parse_quantity((container.resources.requests or {}).get(resource, "0")))  # type: ignore[no-untyped-call]
 
 
-def test_500_pods_cost_the_same_with_and_without_injection_and_none_is_refused(installed: Installed) -> None:
+def test_500_pods_cost_the_same_with_and_without_injection_and_none_is_refused(
+    installed: Installed,
+) -> None:
     chance = random.Random(26)
     plain, injected = installed.namespace(), installed.opted_in()
     counted = {"injected": 0, "Guaranteed": 0, "Burstable": 0, "BestEffort": 0}
@@ -92,7 +100,10 @@ def test_500_pods_cost_the_same_with_and_without_injection_and_none_is_refused(i
         after = installed.api.create_namespaced_pod(injected, pod, dry_run="All")
         assert after.status.qos_class == before.status.qos_class, pod
         for resource in [*CHOICES, GPU]:
-            assert cost(after, resource, requested) == cost(before, resource, requested), (resource, pod)
+            assert cost(after, resource, requested) == cost(before, resource, requested), (
+                resource,
+                pod,
+            )
         names = [c.name for c in after.spec.init_containers or []]
         assert ("preflight-dcgm-diag" in names) == (cost(before, GPU, requested) > 0)
         counted["injected"] += "preflight-dcgm-diag" in names

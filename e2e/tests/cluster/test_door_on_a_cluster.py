@@ -1,6 +1,8 @@
-"""The injector's policies where pods run: nobody enters, joins or swaps a check; the ordinary life of pods goes on.
+"""The injector's policies where pods run: nobody enters, joins or swaps a check; the ordinary life
+of pods goes on.
 
-Needs KUBECONFIG and the webhook's image (PREFLIGHT_WEBHOOK_IMAGE, `preflight-webhook:dev` unless set), which plays the check here, too.
+Needs KUBECONFIG and the webhook's image (PREFLIGHT_WEBHOOK_IMAGE, `preflight-webhook:dev` unless
+set), which plays the check here, too.
 """
 
 from __future__ import annotations
@@ -38,12 +40,18 @@ def devices(fresh: Installed) -> Iterator[None]:
 
 
 def with_check(made: Installed, command: list[str], **values: Any) -> str:
-    """The injector alone, with a check that does nothing but ``command``; the name of an opted-in namespace."""
+    """The injector alone, with a check that does nothing but ``command``; the name of an opted-in
+    namespace.
+    """
     check = {"name": "dcgm-diag", "image": IMAGE, "container": {"command": command, "args": None}}
     detection = {"resourceNames": [GPU]}
-    made.release.install(made.with_values(checks=[check], gpuDetection=detection, replicas=1, **values))
+    made.release.install(
+        made.with_values(checks=[check], gpuDetection=detection, replicas=1, **values)
+    )
     until(made.published, "the CA bundle")
-    name = made.namespace(**{"preflight-e2e": made.name, "nvsentinel.nvidia.com/preflight": "enabled"})
+    name = made.namespace(
+        **{"preflight-e2e": made.name, "nvsentinel.nvidia.com/preflight": "enabled"}
+    )
     until(lambda: injected(made, name), f"injection in {name}")
     find = made.api.read_namespaced_service_account
     until(lambda: said(lambda: find("default", name)) == "", "the default account")
@@ -51,8 +59,18 @@ def with_check(made: Installed, command: list[str], **values: Any) -> str:
 
 
 def pod(name: str, command: list[str], **spec: Any) -> dict[str, Any]:
-    container = {"name": "train", "image": IMAGE, "command": command, "resources": {"limits": {GPU: "1"}}}
-    body = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **spec}
+    container = {
+        "name": "train",
+        "image": IMAGE,
+        "command": command,
+        "resources": {"limits": {GPU: "1"}},
+    }
+    body = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+        **spec,
+    }
     return {"metadata": {"name": name}, "spec": body}
 
 
@@ -77,7 +95,15 @@ def enter(namespace: str, name: str, container: str, verb: str) -> str:
     command = {"command": ["true"]} if verb == "exec" else {}
     run: Any = stream.stream
     try:
-        answer = run(connect, name, namespace, container=container, stdout=True, _preload_content=False, **command)
+        answer = run(
+            connect,
+            name,
+            namespace,
+            container=container,
+            stdout=True,
+            _preload_content=False,
+            **command,
+        )
     except client.ApiException as error:
         return f"{error.status} {error.reason}"
     answer.close()
@@ -103,29 +129,47 @@ def test_nobody_enters_joins_or_swaps_a_running_check(fresh: Installed, devices:
         assert why in said(lambda body=body, debug=debug: debug("one", namespace, body))  # type: ignore[misc]
     host = {"name": "host", "hostPath": {"path": "/var/run"}}
     leading = pod("two", SLOW, volumes=[host])
-    assert "leads to /var/run/nvsentinel" in said(lambda: fresh.api.create_namespaced_pod(namespace, leading))
+    assert "leads to /var/run/nvsentinel" in said(
+        lambda: fresh.api.create_namespaced_pod(namespace, leading)
+    )
 
 
 def ready(apps: Any, namespace: str, replicas: int) -> bool:
     return bool(apps.read_namespaced_deployment("web", namespace).status.ready_replicas == replicas)
 
 
-def test_pods_that_have_passed_are_entered_evicted_scaled_and_cleaned_up(fresh: Installed, devices: None) -> None:
+def test_pods_that_have_passed_are_entered_evicted_scaled_and_cleaned_up(
+    fresh: Installed, devices: None
+) -> None:
     namespace = with_check(fresh, ["true"])
     api, batch, apps = fresh.api, fresh.batch, client.AppsV1Api()
 
     fresh.api.create_namespaced_pod(namespace, pod("one", SLOW))
-    until(lambda: api.read_namespaced_pod("one", namespace).status.phase == "Running", "the workload runs")
+    until(
+        lambda: api.read_namespaced_pod("one", namespace).status.phase == "Running",
+        "the workload runs",
+    )
     assert enter(namespace, "one", "train", "exec") == ""
     evicted = {"metadata": {"name": "one"}}
     api.create_namespaced_pod_eviction("one", namespace, evicted)
-    until(lambda: said(lambda: api.read_namespaced_pod("one", namespace)) != "", "the evicted pod is gone")
+    until(
+        lambda: said(lambda: api.read_namespaced_pod("one", namespace)) != "",
+        "the evicted pod is gone",
+    )
 
     template = {"spec": pod("", ["true"])["spec"]}
-    batch.create_namespaced_job(namespace, {"metadata": {"name": "job"}, "spec": {"template": template}})
-    until(lambda: bool(batch.read_namespaced_job("job", namespace).status.succeeded), "the job succeeds")
+    batch.create_namespaced_job(
+        namespace, {"metadata": {"name": "job"}, "spec": {"template": template}}
+    )
+    until(
+        lambda: bool(batch.read_namespaced_job("job", namespace).status.succeeded),
+        "the job succeeds",
+    )
     batch.delete_namespaced_job("job", namespace, propagation_policy="Foreground")
-    until(lambda: said(lambda: batch.read_namespaced_job("job", namespace)) != "", "the job and its pods are gone")
+    until(
+        lambda: said(lambda: batch.read_namespaced_job("job", namespace)) != "",
+        "the job and its pods are gone",
+    )
 
     labels = {"app": "web"}
     container = {"name": "web", "image": IMAGE, "command": SLOW}
@@ -148,7 +192,15 @@ def test_pods_that_have_passed_are_entered_evicted_scaled_and_cleaned_up(fresh: 
 
 def test_the_policies_pass_the_api_servers_type_check(fresh: Installed) -> None:
     with_check(fresh, ["true"])
-    suffixes = ("stamps", "reserved", "exec", "sidecars", "connector-folder", "certs-configuration", "certs-secret")
+    suffixes = (
+        "stamps",
+        "reserved",
+        "exec",
+        "sidecars",
+        "connector-folder",
+        "certs-configuration",
+        "certs-secret",
+    )
     for suffix in suffixes:
 
         def checked(policy: str = f"{fresh.name}-{suffix}") -> Any:
@@ -162,26 +214,39 @@ def test_the_certs_account_is_confined_to_the_ca_bundle(installed: Installed) ->
     certs = account(installed, installed.name, f"{installed.name}-certs")
     admission: Any = client.AdmissionregistrationV1Api(certs)
     api: Any = client.CoreV1Api(certs)
-    everything = [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]}]
+    everything = [
+        {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]}
+    ]
     patch = admission.patch_mutating_webhook_configuration
     entry = "preflight.nvsentinel.nvidia.com"
     for change, named in (
         ({"rules": everything}, "rules"),
-        ({"clientConfig": {"url": "https://evil.example.com/x", "service": None}}, "clientConfig.url"),
+        (
+            {"clientConfig": {"url": "https://evil.example.com/x", "service": None}},
+            "clientConfig.url",
+        ),
     ):
         body = {"webhooks": [{"name": entry, **change}]}
         answer = said(lambda body=body: patch(installed.name, body))  # type: ignore[misc]
         assert named in answer.partition("but this request changes ")[2], answer
     token = {
-        "metadata": {"name": "stolen", "annotations": {"kubernetes.io/service-account.name": "default"}},
+        "metadata": {
+            "name": "stolen",
+            "annotations": {"kubernetes.io/service-account.name": "default"},
+        },
         "type": "kubernetes.io/service-account-token",
     }
     answer = said(lambda: api.create_namespaced_secret(installed.name, token))
-    assert f"may write the Secret {installed.name}-tls of type kubernetes.io/tls and no other" in answer
+    assert (
+        f"may write the Secret {installed.name}-tls of type kubernetes.io/tls and no other"
+        in answer
+    )
 
 
 def test_a_second_injector_is_refused_where_nobody_has_asked_for_it(installed: Installed) -> None:
     second = Release(installed.namespace(), installed.release.kubeconfig, "second")
     values = installed.with_values(allowSecondRelease=False, fullnameOverride="second")
-    with pytest.raises(ChartError, match="has installed preflight-injector in this cluster already"):
+    with pytest.raises(
+        ChartError, match="has installed preflight-injector in this cluster already"
+    ):
         second.install(values, wait=False)

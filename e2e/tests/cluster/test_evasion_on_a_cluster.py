@@ -1,7 +1,8 @@
-"""Ways round a check (docs/ways-round-a-check.md) through the real API server: each pod is checked, denied, or counted with a reason.
+"""Ways round a check (docs/ways-round-a-check.md) through the real API server: each pod is checked,
+denied, or counted with a reason.
 
-No GPU is needed: what a pod asks for is all that is judged, and no scheduler looks at those that are kept. Needs KUBECONFIG, Kubernetes 1.34 and
-the images of the webhook and the gang controller.
+No GPU is needed: what a pod asks for is all that is judged, and no scheduler looks at those that
+are kept. Needs KUBECONFIG, Kubernetes 1.34 and the images of the webhook and the gang controller.
 """
 
 from __future__ import annotations
@@ -22,8 +23,14 @@ from preflight_testing.helm import Object
 pytestmark = pytest.mark.timeout(400)
 
 CHECK = "preflight-dcgm-diag"
-GPU, OTHER, NAMED = "gpu.evasion.example.com", "other.evasion.example.com", "named.evasion.example.com"
-"""Device classes: of GPUs, of anything else, and of GPUs with an extended resource that the injector does not know."""
+GPU, OTHER, NAMED = (
+    "gpu.evasion.example.com",
+    "other.evasion.example.com",
+    "named.evasion.example.com",
+)
+"""Device classes: of GPUs, of anything else, and of GPUs with an extended resource that the
+injector does not know.
+"""
 UNKNOWN = "evasion.example.com/unknown"
 
 
@@ -41,9 +48,13 @@ def classes() -> Iterator[None]:
 
 def installed(made: Installed) -> str:
     """Injector and gang controller that know the device classes; the name of an opted-in namespace."""
-    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(":")
+    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(
+        ":"
+    )
     audit = {"auditInterval": "10s", "gpuDeviceClasses": [GPU, NAMED]}
-    gang = made.gang_values(replicas=1, image={"repository": repository, "tag": tag}, crd={"keep": False}, **audit)
+    gang = made.gang_values(
+        replicas=1, image={"repository": repository, "tag": tag}, crd={"keep": False}, **audit
+    )
     detection = {"resourceNames": ["nvidia.com/gpu"], "deviceClasses": [GPU]}
     values = made.with_values(replicas=1, gpuDetection=detection, providerInit=["driver-*"])
     made.release.install({**values, **gang})
@@ -51,10 +62,20 @@ def installed(made: Installed) -> str:
     return made.opted_in()
 
 
-def pod(name: str, limits: Object | None = None, claims: list[Object] | None = None, **spec: Any) -> Object:
-    resources: Object = {"limits": limits or {}, "claims": [{"name": one["name"]} for one in claims or []]}
+def pod(
+    name: str, limits: Object | None = None, claims: list[Object] | None = None, **spec: Any
+) -> Object:
+    resources: Object = {
+        "limits": limits or {},
+        "claims": [{"name": one["name"]} for one in claims or []],
+    }
     container = {"name": "train", "image": "x", "resources": resources}
-    body = {"schedulerName": "nobody", "containers": [container], "resourceClaims": claims or [], **spec}
+    body = {
+        "schedulerName": "nobody",
+        "containers": [container],
+        "resourceClaims": claims or [],
+        **spec,
+    }
     return {"metadata": {"name": name}, "spec": body}
 
 
@@ -75,7 +96,9 @@ class Claims:
         return {"name": name, "resourceClaimTemplateName": name}
 
     def claim(self, name: str, kind: str) -> Object:
-        self._api.create_namespaced_resource_claim(self._namespace, {"metadata": {"name": name}, "spec": request(kind)})
+        self._api.create_namespaced_resource_claim(
+            self._namespace, {"metadata": {"name": name}, "spec": request(kind)}
+        )
         return {"name": name, "resourceClaimName": name}
 
     def swap(self, name: str, kind: str) -> None:
@@ -101,7 +124,9 @@ def judged(made: Installed, namespace: str, body: Object) -> str:
 def unchecked(made: Installed, namespace: str) -> dict[str, float]:
     """By reason, how many pods of the namespace the audit has counted."""
     found = re.findall(
-        r'^preflight_unchecked_pods\{namespace="(.*)",reason="(.*)"\} (\S+)$', made.metrics(), re.MULTILINE
+        r'^preflight_unchecked_pods\{namespace="(.*)",reason="(.*)"\} (\S+)$',
+        made.metrics(),
+        re.MULTILINE,
     )
     return {reason: float(count) for where, reason, count in found if where == namespace}
 
@@ -114,9 +139,16 @@ def test_each_way_round_a_check_ends_checked_or_denied_and_only_slices_alone_are
     template = claims.template("made-of", request(GPU))
     free = claims.claim("free", GPU)
     kinds = [{"name": kind.partition(".")[0], "deviceClassName": kind} for kind in (GPU, OTHER)]
-    either = claims.template("either", {"devices": {"requests": [{"name": "any", "firstAvailable": kinds}]}})
+    either = claims.template(
+        "either", {"devices": {"requests": [{"name": "any", "firstAvailable": kinds}]}}
+    )
     whole = {"nvidia.com/gpu": "8"}
-    sidecar = {"name": "driver-of-mine", "image": "x", "restartPolicy": "Always", "resources": {"limits": whole}}
+    sidecar = {
+        "name": "driver-of-mine",
+        "image": "x",
+        "restartPolicy": "Always",
+        "resources": {"limits": whole},
+    }
     own = {"name": "preflight-download", "image": "x"}
     pods = {
         "whole GPUs beside a slice": pod("p", {**whole, "nvidia.com/mig-1g.10gb": "1"}),
@@ -124,7 +156,9 @@ def test_each_way_round_a_check_ends_checked_or_denied_and_only_slices_alone_are
         "a template's claim beside one by name": pod("p", claims=[template, free]),
         "a claim by name": pod("p", claims=[free]),
         "alternatives of which one is a GPU": pod("p", claims=[either]),
-        "an implicit extended resource": pod("p", {f"deviceclass.resource.kubernetes.io/{GPU}": "8"}),
+        "an implicit extended resource": pod(
+            "p", {f"deviceclass.resource.kubernetes.io/{GPU}": "8"}
+        ),
         "slices alone": pod("p", {"nvidia.com/mig-1g.10gb": "1"}),
         "a claim that is not there": pod("p", claims=[_by_name("none")]),
         "a sidecar with GPUs under a provider's name": pod("p", initContainers=[sidecar]),
@@ -152,7 +186,9 @@ def test_a_pod_that_asks_for_gpus_in_a_way_that_the_injector_does_not_know_is_co
     until(lambda: unchecked(fresh, namespace) == {"not-started": 1}, "the pod is counted")
 
 
-@pytest.mark.parametrize("gates", [[{"name": "example.com/later"}], []], ids=["under a scheduling gate", "at once"])
+@pytest.mark.parametrize(
+    "gates", [[{"name": "example.com/later"}], []], ids=["under a scheduling gate", "at once"]
+)
 def test_a_claim_that_is_swapped_after_admission_is_counted(
     fresh: Installed, classes: None, gates: list[Object]
 ) -> None:
@@ -167,4 +203,7 @@ def test_a_claim_that_is_swapped_after_admission_is_counted(
     found = {one.metadata.name: one for one in fresh.api.list_namespaced_pod(namespace).items}
     checked = {name: bool(one.spec.init_containers) for name, one in found.items()}
     assert checked == {"with-harmless": False, "with-tested": True, "with-kept": True}
-    until(lambda: unchecked(fresh, namespace) == {"claim-differs": 2}, "both are counted, and the third is not")
+    until(
+        lambda: unchecked(fresh, namespace) == {"claim-differs": 2},
+        "both are counted, and the third is not",
+    )

@@ -1,6 +1,8 @@
-"""The README's section "First verdict", line by line, on nodes with fake GPUs: what it says of a healthy GPU, and of one that is not.
+"""The README's section "First verdict", line by line, on nodes with fake GPUs: what it says of a
+healthy GPU, and of one that is not.
 
-Needs the lab's fake nodes, and no release of the charts. What is substituted stands in `preflight_e2e.first_verdict`.
+Needs the lab's fake nodes, and no release of the charts. What is substituted stands in
+`preflight_e2e.first_verdict`.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def follow(shell: Shell, command: str, *, sick: bool = False) -> None:
         time.sleep(0.5)
 
 
-def test_the_readmes_lines_lead_from_an_empty_cluster_to_a_true_verdict(lab: Lab, tmp_path: Path) -> None:
+def test_the_readmes_lines_lead_from_an_empty_cluster_to_a_true_verdict(
+    lab: Lab, tmp_path: Path
+) -> None:
     page = README.read_text()
     shell = Shell(Path(os.environ["KUBECONFIG"]), tmp_path, files(page))
     lines = commands(page)

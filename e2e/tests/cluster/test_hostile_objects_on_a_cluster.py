@@ -1,6 +1,8 @@
-"""Objects that a real API server stores and nobody should have to read: the real controller lives, and another tenant's gang is answered.
+"""Objects that a real API server stores and nobody should have to read: the real controller lives,
+and another tenant's gang is answered.
 
-Needs KUBECONFIG and the gang controller's image (PREFLIGHT_GANG_IMAGE, `preflight-gang:dev` unless set) on the nodes.
+Needs KUBECONFIG and the gang controller's image (PREFLIGHT_GANG_IMAGE, `preflight-gang:dev` unless
+set) on the nodes.
 """
 
 from __future__ import annotations
@@ -36,8 +38,12 @@ KINDS = {
 
 
 def installed(made: Installed) -> None:
-    """The gang controller alone; its policies are for namespaces of its own, which a test may leave out."""
-    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(":")
+    """The gang controller alone; its policies are for namespaces of its own, which a test may leave
+    out.
+    """
+    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(
+        ":"
+    )
     image = {"repository": repository, "tag": tag}
     made.release.install(made.gang_values(replicas=1, image=image, crd={"keep": False}))
 
@@ -46,20 +52,32 @@ def plain(name: str, labels: Object, annotations: Object | None = None, **spec: 
     """A pod that no scheduler looks at."""
     return {
         "metadata": {"name": name, "labels": labels, "annotations": annotations or {}},
-        "spec": {"schedulerName": "nobody", "containers": [{"name": "train", "image": "x"}], **spec},
+        "spec": {
+            "schedulerName": "nobody",
+            "containers": [{"name": "train", "image": "x"}],
+            **spec,
+        },
     }
 
 
 def poison(story: Story, suffix: str) -> None:
-    """Every object that ended a controller or stopped its mirror once, in a namespace where nothing is at the door."""
+    """Every object that ended a controller or stopped its mirror once, in a namespace where nothing
+    is at the door.
+    """
     api, namespace = story.api, story.namespace
     checked, gang = {CHECKED: "true"}, {CHECKED: "true", GANG: "0123456789abcdef"}
     story.pod(f"roster-{suffix}", f"poisoned-{suffix}")
-    api.patch_namespaced_pod(f"roster-{suffix}", namespace, {"metadata": {"annotations": {ROSTER: DEEP}}})
+    api.patch_namespaced_pod(
+        f"roster-{suffix}", namespace, {"metadata": {"annotations": {ROSTER: DEEP}}}
+    )
     for body in (
         plain(f"stamp-{suffix}", gang, {GANG: DEEP}),
         plain(f"sources-{suffix}", gang, volumes=[{"name": "v", "projected": {}}]),
-        plain(f"message-{suffix}", checked, initContainers=[{"name": "preflight-nccl-allreduce", "image": "x"}]),
+        plain(
+            f"message-{suffix}",
+            checked,
+            initContainers=[{"name": "preflight-nccl-allreduce", "image": "x"}],
+        ),
     ):
         api.create_namespaced_pod(namespace, body)
     ended = {"exitCode": 1, "message": DEEP, "containerID": f"containerd://{suffix}"}
@@ -71,21 +89,35 @@ def poison(story: Story, suffix: str) -> None:
         "restartCount": 0,
         "state": {"terminated": ended},
     }
-    api.patch_namespaced_pod_status(f"message-{suffix}", namespace, {"status": {"initContainerStatuses": [one]}})
+    api.patch_namespaced_pod_status(
+        f"message-{suffix}", namespace, {"status": {"initContainerStatuses": [one]}}
+    )
     record = {"name": f"x-{suffix}", "labels": RECORD, "annotations": {OURS + "gang-id": "job"}}
-    api.create_namespaced_config_map(namespace, {"metadata": record, "data": {"generation": "1", "members": DEEP}})
+    api.create_namespaced_config_map(
+        namespace, {"metadata": record, "data": {"generation": "1", "members": DEEP}}
+    )
     managed(namespace, f"managed-{suffix}")
 
 
 def managed(namespace: str, name: str) -> None:
-    """A pod whose managed fields nest 1,500 levels deep, which the client's own encoder cannot write. A server may refuse it."""
-    fields = {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": "DEEP"}
+    """A pod whose managed fields nest 1,500 levels deep, which the client's own encoder cannot
+    write. A server may refuse it.
+    """
+    fields = {
+        "manager": "x",
+        "operation": "Update",
+        "apiVersion": "v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": "DEEP",
+    }
     body = plain(name, {CHECKED: "true"})
     body["metadata"]["managedFields"] = [fields]
     text = json.dumps(body).replace('"DEEP"', '{"f:a":' * 1_500 + "{}" + "}" * 1_500)
     one: Any = client.ApiClient()
     headers = {"Content-Type": "application/json"}
-    headers |= {known["key"]: known["value"] for known in one.configuration.auth_settings().values()}
+    headers |= {
+        known["key"]: known["value"] for known in one.configuration.auth_settings().values()
+    }
     url = f"{one.configuration.host}/api/v1/namespaces/{namespace}/pods"
     answer = one.rest_client.pool_manager.request("POST", url, body=text, headers=headers)
     assert answer.status in {201, 400, 422}, answer.data
@@ -93,7 +125,9 @@ def managed(namespace: str, name: str) -> None:
 
 def restarts(made: Installed) -> list[int]:
     """Of every controller's container."""
-    pods = made.api.list_namespaced_pod(made.name, label_selector="app.kubernetes.io/component=controller").items
+    pods = made.api.list_namespaced_pod(
+        made.name, label_selector="app.kubernetes.io/component=controller"
+    ).items
     return [status.restart_count for one in pods for status in one.status.container_statuses or []]
 
 
@@ -113,7 +147,9 @@ def answered(story: Story) -> float:
     return time.monotonic() - begun
 
 
-def test_objects_that_cannot_be_read_end_no_controller_and_delay_no_other_gang(fresh: Installed) -> None:
+def test_objects_that_cannot_be_read_end_no_controller_and_delay_no_other_gang(
+    fresh: Installed,
+) -> None:
     attacker = Story(fresh)
     poison(attacker, "before")
     installed(fresh)
@@ -125,9 +161,13 @@ def test_objects_that_cannot_be_read_end_no_controller_and_delay_no_other_gang(f
     assert restarts(fresh) == [0]
     seen = fresh.metrics()
     assert not [
-        line for line in seen.splitlines() if line.startswith("preflight_gang_behind{") and line.endswith(" 1.0")
+        line
+        for line in seen.splitlines()
+        if line.startswith("preflight_gang_behind{") and line.endswith(" 1.0")
     ]
-    unreadable = [line for line in seen.splitlines() if line.startswith("preflight_gang_unreadable_total{")]
+    unreadable = [
+        line for line in seen.splitlines() if line.startswith("preflight_gang_unreadable_total{")
+    ]
     assert sum(float(line.rpartition(" ")[2]) for line in unreadable) > 0
 
 
@@ -138,7 +178,12 @@ def kinds() -> Iterator[None]:
     made: list[str] = []
     for group, plural, kind in KINDS.values():
         schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        version = {
+            "name": "v1",
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": schema},
+        }
         notes = {"api-approved.kubernetes.io": "unapproved, a test"}
         spec = {
             "group": group,
@@ -148,17 +193,25 @@ def kinds() -> Iterator[None]:
         }
         name = f"{plural}.{group}"
         with suppress(client.ApiException):  # the cluster has it
-            api.create_custom_resource_definition({"metadata": {"name": name, "annotations": notes}, "spec": spec})
+            api.create_custom_resource_definition(
+                {"metadata": {"name": name, "annotations": notes}, "spec": spec}
+            )
             made.append(name)
     yield
     for name in made:
         api.delete_custom_resource_definition(name)
 
 
-SHAPES: dict[str, Any] = {"no-spec": {}, "no-object": {"spec": "a word"}, "no-size": {"spec": {"minMember": "many"}}}
+SHAPES: dict[str, Any] = {
+    "no-spec": {},
+    "no-object": {"spec": "a word"},
+    "no-size": {"spec": {"minMember": "many"}},
+}
 
 
-def test_a_workload_that_cannot_be_read_keeps_its_own_gang_waiting_and_no_other(fresh: Installed, kinds: None) -> None:
+def test_a_workload_that_cannot_be_read_keeps_its_own_gang_waiting_and_no_other(
+    fresh: Installed, kinds: None
+) -> None:
     installed(fresh)
     story, victim = Story(fresh), Story(fresh)
     custom: Any = client.CustomObjectsApi()
@@ -170,7 +223,9 @@ def test_a_workload_that_cannot_be_read_keeps_its_own_gang_waiting_and_no_other(
             in ("", EXISTS.format(plural, group, body["metadata"]["name"]))
         )
 
-    for (source, (group, plural, kind)), (shape, content) in itertools.product(KINDS.items(), SHAPES.items()):
+    for (source, (group, plural, kind)), (shape, content) in itertools.product(
+        KINDS.items(), SHAPES.items()
+    ):
         name = f"{source}-{shape}"
         body = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": name}, **content}
         until(stored(group, plural, body), f"{name} is stored")
@@ -179,7 +234,10 @@ def test_a_workload_that_cannot_be_read_keeps_its_own_gang_waiting_and_no_other(
     assert min(answered(victim) for _ in range(3)) < 1
     for source, shape in itertools.product(KINDS, SHAPES):
         member = f"{source}-{shape}-member"
-        until(lambda member=member: story.told(member).get("answer") in {"wait", "skip", "fail"}, member)  # type: ignore[misc]
+        until(
+            lambda member=member: story.told(member).get("answer") in {"wait", "skip", "fail"},
+            member,
+        )  # type: ignore[misc]
     assert restarts(fresh) == [0]
 
 
@@ -211,9 +269,13 @@ def test_gangs_whose_record_is_refused_are_told_why_and_delay_no_other(fresh: In
     assert restarts(fresh) == [0]
 
 
-def test_under_ignore_what_is_too_large_is_refused_and_what_nobody_judged_is_counted(fresh: Installed) -> None:
+def test_under_ignore_what_is_too_large_is_refused_and_what_nobody_judged_is_counted(
+    fresh: Installed,
+) -> None:
     """What `failurePolicy: Ignore` means, as charts/README.md says it."""
-    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(":")
+    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(
+        ":"
+    )
     image = {"repository": repository, "tag": tag}
     gang = fresh.gang_values(replicas=1, image=image, crd={"keep": False}, auditInterval="10s")
     fresh.release.install({**fresh.with_values(webhook={"failurePolicy": "Ignore"}), **gang})
@@ -221,10 +283,21 @@ def test_under_ignore_what_is_too_large_is_refused_and_what_nobody_judged_is_cou
     namespace = fresh.opted_in()
     # The API server writes six bytes for each of these into a review.
     large = {"name": "LARGE", "value": "<" * 600_000}
-    container = {"name": "train", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}, "env": [large]}
-    body = {"metadata": {"name": "large"}, "spec": {"schedulerName": "nobody", "containers": [container]}}
+    container = {
+        "name": "train",
+        "image": "x",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+        "env": [large],
+    }
+    body = {
+        "metadata": {"name": "large"},
+        "spec": {"schedulerName": "nobody", "containers": [container]},
+    }
     create = fresh.api.create_namespaced_pod
-    until(lambda: "too large" in said(lambda: create(namespace, body)), "a review that is too large is refused")
+    until(
+        lambda: "too large" in said(lambda: create(namespace, body)),
+        "a review that is too large is refused",
+    )
 
     apps: Any = client.AppsV1Api()
     apps.patch_namespaced_deployment_scale(fresh.name, fresh.name, {"spec": {"replicas": 0}})
@@ -234,7 +307,11 @@ def test_under_ignore_what_is_too_large_is_refused_and_what_nobody_judged_is_cou
     assert not fresh.api.read_namespaced_pod("large", namespace).spec.init_containers
 
     def counted() -> bool:
-        lines = [line for line in fresh.metrics().splitlines() if line.startswith("preflight_unchecked_pods{")]
+        lines = [
+            line
+            for line in fresh.metrics().splitlines()
+            if line.startswith("preflight_unchecked_pods{")
+        ]
         return any(namespace in line and float(line.rpartition(" ")[2]) > 0 for line in lines)
 
     until(counted, "it is counted as unchecked")

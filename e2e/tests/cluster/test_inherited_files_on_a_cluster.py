@@ -1,6 +1,8 @@
-"""What a check inherits of a workload that names and mounts files comes to a path of ours, on a real kubelet: nothing else of its image changes.
+"""What a check inherits of a workload that names and mounts files comes to a path of ours, on a
+real kubelet: nothing else of its image changes.
 
-Needs KUBECONFIG and the webhook's image (PREFLIGHT_WEBHOOK_IMAGE, `preflight-webhook:dev` unless set), which plays check and workload.
+Needs KUBECONFIG and the webhook's image (PREFLIGHT_WEBHOOK_IMAGE, `preflight-webhook:dev` unless
+set), which plays check and workload.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ IMAGE = os.environ.get("PREFLIGHT_WEBHOOK_IMAGE", "preflight-webhook:dev")
 CHECK = "preflight-nccl-loopback"
 OURS = "/etc/preflight-topology"
 PRELOADED = "/evil/preloaded.so"
-"""What the tenant's file holds: as ld.so.preload the dynamic linker says of it, for every program, that it cannot be preloaded."""
+"""What the tenant's file holds: as ld.so.preload the dynamic linker says of it, for every program,
+that it cannot be preloaded.
+"""
 HOSTILE = [
     "/etc/ld.so.preload",
     "/etc/nccl.conf",
@@ -65,12 +69,24 @@ def devices(fresh: Installed) -> Any:
 
 
 def installed(made: Installed) -> str:
-    """An injector whose one check inherits as the NCCL checks do, and prints what it sees; the name of an opted-in namespace."""
-    check = {"name": "nccl-loopback", "image": IMAGE, "container": {"command": ["python3", "-c", SEES], "args": None}}
-    values = {"gpuDetection": {"resourceNames": [GPU]}, "skipNcclWithoutNetwork": False, "replicas": 1}
+    """An injector whose one check inherits as the NCCL checks do, and prints what it sees; the name
+    of an opted-in namespace.
+    """
+    check = {
+        "name": "nccl-loopback",
+        "image": IMAGE,
+        "container": {"command": ["python3", "-c", SEES], "args": None},
+    }
+    values = {
+        "gpuDetection": {"resourceNames": [GPU]},
+        "skipNcclWithoutNetwork": False,
+        "replicas": 1,
+    }
     made.release.install(made.with_values(checks=[check], **values))
     until(made.published, "the CA bundle")
-    name = made.namespace(**{"preflight-e2e": made.name, "nvsentinel.nvidia.com/preflight": "enabled"})
+    name = made.namespace(
+        **{"preflight-e2e": made.name, "nvsentinel.nvidia.com/preflight": "enabled"}
+    )
     until(lambda: bool(made.api.list_namespaced_service_account(name).items), "the default account")
 
     def injected() -> bool:
@@ -81,7 +97,9 @@ def installed(made: Installed) -> str:
         return [one.name for one in found.spec.init_containers or []] == [CHECK]
 
     until(injected, f"injection in {name}")
-    made.api.create_namespaced_config_map(name, {"metadata": {"name": "evil"}, "data": {"file": PRELOADED + "\n"}})
+    made.api.create_namespaced_config_map(
+        name, {"metadata": {"name": "evil"}, "data": {"file": PRELOADED + "\n"}}
+    )
     return name
 
 
@@ -94,7 +112,12 @@ def pod(name: str, mounts: list[Object], volumes: list[Object], **env: str) -> O
         "env": [{"name": key, "value": value} for key, value in env.items()],
         "volumeMounts": mounts,
     }
-    body = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], "volumes": volumes}
+    body = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        "volumes": volumes,
+    }
     return {"metadata": {"name": name}, "spec": body}
 
 
@@ -104,7 +127,9 @@ def log(made: Installed, namespace: str, name: str, container: str) -> str:
 
     def over() -> bool:
         status = made.api.read_namespaced_pod(name, namespace).status
-        return any(one.name == container and one.state.terminated for one in getattr(status, of) or [])
+        return any(
+            one.name == container and one.state.terminated for one in getattr(status, of) or []
+        )
 
     until(over, f"the end of {container} of {name}")
     read = made.api.read_namespaced_pod_log
@@ -119,7 +144,9 @@ def seen(text: str) -> Any:
 EVIL: Object = {"name": "evil", "configMap": {"name": "evil"}}
 
 
-def test_a_topology_file_named_at_any_path_comes_to_ours_and_nowhere_else(fresh: Installed, devices: None) -> None:
+def test_a_topology_file_named_at_any_path_comes_to_ours_and_nowhere_else(
+    fresh: Installed, devices: None
+) -> None:
     namespace = installed(fresh)
     create, read = fresh.api.create_namespaced_pod, fresh.api.read_namespaced_pod
     create(namespace, pod("plain", [], []))
@@ -140,12 +167,20 @@ def test_a_topology_file_named_at_any_path_comes_to_ours_and_nowhere_else(fresh:
         assert "cannot be preloaded" not in text, path
 
 
-def test_where_the_workload_mounts_it_the_same_file_is_preloaded(fresh: Installed, devices: None) -> None:
-    """That the test above could fail: the dynamic linker of the workload's own container says what it was told to load."""
+def test_where_the_workload_mounts_it_the_same_file_is_preloaded(
+    fresh: Installed, devices: None
+) -> None:
+    """That the test above could fail: the dynamic linker of the workload's own container says what
+    it was told to load.
+    """
     namespace = installed(fresh)
     mount = {"name": "evil", "mountPath": "/etc/ld.so.preload", "subPath": "file"}
-    fresh.api.create_namespaced_pod(namespace, pod("own", [mount], [EVIL], NCCL_TOPO_FILE="/etc/ld.so.preload"))
-    assert f"object '{PRELOADED}' from /etc/ld.so.preload cannot be preloaded" in log(fresh, namespace, "own", "train")
+    fresh.api.create_namespaced_pod(
+        namespace, pod("own", [mount], [EVIL], NCCL_TOPO_FILE="/etc/ld.so.preload")
+    )
+    assert f"object '{PRELOADED}' from /etc/ld.so.preload cannot be preloaded" in log(
+        fresh, namespace, "own", "train"
+    )
     assert "cannot be preloaded" not in log(fresh, namespace, "own", CHECK)
 
 
@@ -168,7 +203,13 @@ def test_shared_memory_is_inherited_from_memory_alone(fresh: Installed, devices:
     mounts = {name: _of_check(fresh, namespace, name) for name in volumes}
     mounts["claimed"] = found.spec.init_containers[0].volume_mounts
     inherited = {name: "v" in {one.name for one in every or []} for name, every in mounts.items()}
-    assert inherited == {"config": False, "projected": False, "disk": False, "claimed": False, "memory": True}
+    assert inherited == {
+        "config": False,
+        "projected": False,
+        "disk": False,
+        "claimed": False,
+        "memory": True,
+    }
     for name in volumes:
         assert seen(log(fresh, namespace, name, CHECK))["shm"] == [], name
 

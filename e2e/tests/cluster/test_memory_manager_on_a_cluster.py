@@ -1,6 +1,8 @@
-"""A large pod on a kubelet that reserves memory by NUMA node: what we ask for there has to be whole bytes.
+"""A large pod on a kubelet that reserves memory by NUMA node: what we ask for there has to be whole
+bytes.
 
-Needs the lab's fake nodes, the images of webhook and dcgm-diag on them, and a kubelet with `memoryManagerPolicy: Static`.
+Needs the lab's fake nodes, the images of webhook and dcgm-diag on them, and a kubelet with
+`memoryManagerPolicy: Static`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.fakes]
 
 GIB = 2**30
 FRACTION = "9223372036854m"
-"""Bytes with a fraction: the most that nanounits hold in 64 bits, which an amount of 9 GiB or more is not to become."""
+"""Bytes with a fraction: the most that nanounits hold in 64 bits, which an amount of 9 GiB or more
+is not to become.
+"""
 
 
 @pytest.fixture
@@ -32,8 +36,12 @@ def node() -> Iterator[Any]:
     api: Any = client.CoreV1Api()
     policies = {}
     for one in api.list_node().items:
-        answer = api.connect_get_node_proxy_with_path(one.metadata.name, "configz", _preload_content=False)
-        policies[one.metadata.name] = json.loads(answer.data)["kubeletconfig"].get("memoryManagerPolicy", "None")
+        answer = api.connect_get_node_proxy_with_path(
+            one.metadata.name, "configz", _preload_content=False
+        )
+        policies[one.metadata.name] = json.loads(answer.data)["kubeletconfig"].get(
+            "memoryManagerPolicy", "None"
+        )
         if policies[one.metadata.name] == "Static":
             yield one
             return
@@ -43,7 +51,12 @@ def node() -> Iterator[Any]:
 def pod(node: str, memory: str, gpus: int) -> dict[str, Any]:
     """Guaranteed, since of others the memory manager keeps no account."""
     limits = {"cpu": "500m", "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
-    main = {"name": "main", "image": "preflight-dcgm-diag:e2e", "command": ["true"], "resources": {"limits": limits}}
+    main = {
+        "name": "main",
+        "image": "preflight-dcgm-diag:e2e",
+        "command": ["true"],
+        "resources": {"limits": limits},
+    }
     return {
         "metadata": {"name": "large"},
         "spec": {"nodeName": node, "restartPolicy": "Never", "containers": [main]},
@@ -62,7 +75,9 @@ def ended(api: Any, namespace: str) -> Any:
     return found[0].status
 
 
-def test_a_large_pod_is_admitted_and_one_with_a_fraction_of_a_byte_is_not(node: Any, fresh: Installed) -> None:
+def test_a_large_pod_is_admitted_and_one_with_a_fraction_of_a_byte_is_not(
+    node: Any, fresh: Installed
+) -> None:
     name, room = node.metadata.name, int(parse_quantity(node.status.allocatable["memory"]))  # type: ignore[no-untyped-call]
     size = min(64, room // GIB - 2)
     if size * GIB * 1000 < int(FRACTION[:-1]):

@@ -1,7 +1,9 @@
-"""Multi-node NVLink where pods run: a set's pods share a domain, one on each node, beside preflight's webhook and unmodified templates.
+"""Multi-node NVLink where pods run: a set's pods share a domain, one on each node, beside
+preflight's webhook and unmodified templates.
 
-Needs the lab's fake nodes, four of them, the images of webhook and `preflight-mnnvl`, and no release of the charts. The driver of channels, the
-controller of ComputeDomains and Grove are stand-ins; scheduler, kubelets and garbage collector are real.
+Needs the lab's fake nodes, four of them, the images of webhook and `preflight-mnnvl`, and no
+release of the charts. The driver of channels, the controller of ComputeDomains and Grove are
+stand-ins; scheduler, kubelets and garbage collector are real.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ class Place:
 
     def domains(self) -> dict[str, dict[str, Any]]:
         at = ("resource.nvidia.com", "v1beta1", self.namespace, "computedomains")
-        return {one["metadata"]["name"]: one for one in self.custom.list_namespaced_custom_object(*at)["items"]}
+        return {
+            one["metadata"]["name"]: one
+            for one in self.custom.list_namespaced_custom_object(*at)["items"]
+        }
 
     def pods(self) -> list[Any]:
         found: list[Any] = self.api.list_namespaced_pod(self.namespace).items
@@ -67,7 +72,9 @@ class Place:
 
 
 def example(replicas: int) -> dict[str, Any]:
-    """E1 with GPUs of which a node has several pods' worth, so that they are not what keeps pods apart."""
+    """E1 with GPUs of which a node has several pods' worth, so that they are not what keeps pods
+    apart.
+    """
     set_: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     del set_["metadata"]["namespace"]
     set_["spec"]["replicas"] = replicas
@@ -86,7 +93,9 @@ def example(replicas: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def fabric(fake_nodes: Lab) -> Iterator[Lab]:
-    """Nodes that hand out channels, and all kinds; the controller of ComputeDomains does not run yet."""
+    """Nodes that hand out channels, and all kinds; the controller of ComputeDomains does not run
+    yet.
+    """
     if len(fake_nodes.nodes) < 4:
         pytest.skip(f"needs four nodes, there are {len(fake_nodes.nodes)}")
     definitions: Any = client.ApiextensionsV1Api()
@@ -108,9 +117,9 @@ def fabric(fake_nodes: Lab) -> Iterator[Lab]:
 
         def offered() -> bool:
             slices = classes.list_resource_slice().items
-            return len([one for one in slices if one.spec.driver == "compute-domain.nvidia.com"]) == len(
-                fake_nodes.nodes
-            )
+            return len(
+                [one for one in slices if one.spec.driver == "compute-domain.nvidia.com"]
+            ) == len(fake_nodes.nodes)
 
         until(offered, "every node offers its channel")
         yield fake_nodes
@@ -124,7 +133,10 @@ def fabric(fake_nodes: Lab) -> Iterator[Lab]:
             lambda: rights.delete_cluster_role(f"preflight-{named}"),
             lambda: rights.delete_cluster_role_binding(f"preflight-{named}"),
             lambda: classes.delete_device_class("compute-domain-default-channel.nvidia.com"),
-            *(partial(definitions.delete_custom_resource_definition, kind["metadata"]["name"]) for kind in kinds),
+            *(
+                partial(definitions.delete_custom_resource_definition, kind["metadata"]["name"])
+                for kind in kinds
+            ),
         ]
         for delete in deletions:
             with suppress(client.ApiException):  # it was never made
@@ -135,7 +147,11 @@ def fabric(fake_nodes: Lab) -> Iterator[Lab]:
 def place(fabric: Lab) -> Iterator[Place]:
     """Both webhooks, the controller, and the set's six pods of one domain, as far as they can run."""
     made = Installed(Path(os.environ["KUBECONFIG"]))
-    check = {"name": "dcgm-diag", "image": IMAGE, "container": {"command": ["sh", "-c", SAYS], "args": None}}
+    check = {
+        "name": "dcgm-diag",
+        "image": IMAGE,
+        "container": {"command": ["sh", "-c", SAYS], "args": None},
+    }
     mnnvl = {
         "enabled": True,
         "fullnameOverride": f"{made.name}-mnnvl",
@@ -144,7 +160,9 @@ def place(fabric: Lab) -> Iterator[Place]:
         "webhook": {"namespaceSelector": {"matchLabels": {"preflight-e2e": made.name}}},
     }
     try:
-        made.release.install({**made.with_values(checks=[check], replicas=1), "preflight-mnnvl": mnnvl})
+        made.release.install(
+            {**made.with_values(checks=[check], replicas=1), "preflight-mnnvl": mnnvl}
+        )
         until(made.published, "the CA bundle")
         found = Place(fabric, made)
         until(lambda: called(found), "the webhook of PodCliques is called")
@@ -152,7 +170,9 @@ def place(fabric: Lab) -> Iterator[Place]:
         found.turns_until(lambda: "distributed-training-0-cd" in found.domains(), "the domain")
         found.turns_until(lambda: found.grove.refused, "a refusal")
         apps: Any = client.AppsV1Api()
-        apps.patch_namespaced_deployment_scale("fake-compute-domains", FAKES, {"spec": {"replicas": 1}})
+        apps.patch_namespaced_deployment_scale(
+            "fake-compute-domains", FAKES, {"spec": {"replicas": 1}}
+        )
         found.turns_until(lambda: len(found.running()) == 4, "four pods run")
         yield found
     finally:
@@ -178,15 +198,22 @@ def said(place: Place, pod: str, container: str) -> str:
     return str(place.lab.log(place.namespace, pod, container)).strip()
 
 
-def test_four_pods_of_one_domain_run_on_four_nodes_and_all_their_containers_hold_the_same_channel(place: Place) -> None:
+def test_four_pods_of_one_domain_run_on_four_nodes_and_all_their_containers_hold_the_same_channel(
+    place: Place,
+) -> None:
     pods = place.running()
     assert {one.spec.node_name for one in pods} == set(place.lab.nodes[:4])
     domain = place.domains()[f"{NAME}-0-cd"]["metadata"]["uid"]
     for pod in pods:
         assert [one.name for one in pod.spec.init_containers] == [CHECK]
         for container in (CHECK, pod.spec.containers[0].name):
-            assert said(place, pod.metadata.name, container) == f"channel=0 domain={domain}", pod.metadata.name
-    until(lambda: len(place.domains()[f"{NAME}-0-cd"]["status"]["nodes"]) == 4, "the domain tells its nodes")
+            assert said(place, pod.metadata.name, container) == f"channel=0 domain={domain}", (
+                pod.metadata.name
+            )
+    until(
+        lambda: len(place.domains()[f"{NAME}-0-cd"]["status"]["nodes"]) == 4,
+        "the domain tells its nodes",
+    )
 
 
 def test_a_fifth_pod_waits_and_the_scheduler_says_why(place: Place) -> None:
@@ -194,16 +221,25 @@ def test_a_fifth_pod_waits_and_the_scheduler_says_why(place: Place) -> None:
         return [one for one in place.pods() if one.status.phase == "Pending"]
 
     def reason(pod: Any) -> str:
-        [found] = [one for one in pod.status.conditions or [] if one.type == "PodScheduled"] or [None]
+        [found] = [one for one in pod.status.conditions or [] if one.type == "PodScheduled"] or [
+            None
+        ]
         return str(found.message) if found else ""
 
-    until(lambda: all("cannot allocate all claims" in reason(one) for one in waiting()), "the scheduler's reason")
+    until(
+        lambda: all("cannot allocate all claims" in reason(one) for one in waiting()),
+        "the scheduler's reason",
+    )
     assert len(waiting()) == 2
     assert len(place.running()) == 4
 
 
-def test_pods_that_preflight_refused_for_want_of_their_template_come_up_all_the_same(place: Place) -> None:
-    assert any("what mnnvl asks for is not known" in said for said in place.grove.refused), place.grove.refused
+def test_pods_that_preflight_refused_for_want_of_their_template_come_up_all_the_same(
+    place: Place,
+) -> None:
+    assert any("what mnnvl asks for is not known" in said for said in place.grove.refused), (
+        place.grove.refused
+    )
     assert len(place.pods()) == 6
 
 
@@ -213,7 +249,9 @@ def test_the_names_of_the_webhooks_do_not_matter(place: Place) -> None:
     plain: Any = client.ApiClient()
     there = plain.sanitize_for_serialization(hooks.read_mutating_webhook_configuration(own))
     cliques: Any = ("grove.io", "v1alpha1", place.namespace, "podcliques")
-    [clique, *_] = [one for name, one in place.grove.all("podcliques").items() if name.endswith("-worker")]
+    [clique, *_] = [
+        one for name, one in place.grove.all("podcliques").items() if name.endswith("-worker")
+    ]
     body = {key: clique[key] for key in ("apiVersion", "kind", "spec")}
     body["spec"]["podSpec"].pop("resourceClaims")
     for container in body["spec"]["podSpec"]["containers"]:
@@ -237,7 +275,9 @@ def test_the_names_of_the_webhooks_do_not_matter(place: Place) -> None:
             }
             found = place.api.create_namespaced_pod(place.namespace, pod, dry_run="All")
             spec = plain.sanitize_for_serialization(found.spec)
-            results.append({key: spec[key] for key in ("containers", "initContainers", "resourceClaims")})
+            results.append(
+                {key: spec[key] for key in ("containers", "initContainers", "resourceClaims")}
+            )
         finally:
             hooks.delete_mutating_webhook_configuration(placed)
     hooks.create_mutating_webhook_configuration({**there, "metadata": {"name": own}})
@@ -248,7 +288,9 @@ def test_the_names_of_the_webhooks_do_not_matter(place: Place) -> None:
                 m for m in container.get("volumeMounts", []) if "kube-api-access" not in m["name"]
             ]
     assert results[0] == results[1]
-    assert [one["resources"]["claims"] for one in results[0]["initContainers"]] == [[{"name": "mnnvl"}]]
+    assert [one["resources"]["claims"] for one in results[0]["initContainers"]] == [
+        [{"name": "mnnvl"}]
+    ]
 
 
 def refused_by(place: Place, webhook: str) -> bool:
@@ -269,21 +311,35 @@ def refused_by(place: Place, webhook: str) -> bool:
     return False
 
 
-def test_what_is_scaled_has_exactly_its_domains_and_a_set_that_is_deleted_leaves_nothing(place: Place) -> None:
+def test_what_is_scaled_has_exactly_its_domains_and_a_set_that_is_deleted_leaves_nothing(
+    place: Place,
+) -> None:
     for replicas in (4, 2):
         place.grove.scale(NAME, replicas)
         wanted = {f"{NAME}-{i}-cd" for i in range(replicas)}
-        place.turns_until(lambda wanted=wanted: set(place.domains()) == wanted, f"{replicas} domains")
-    place.turns_until(lambda: set(owners(place)) == {("PodGang", f"{NAME}-{i}") for i in (0, 1)}, "PodGangs own them")
+        place.turns_until(
+            lambda wanted=wanted: set(place.domains()) == wanted, f"{replicas} domains"
+        )
+    place.turns_until(
+        lambda: set(owners(place)) == {("PodGang", f"{NAME}-{i}") for i in (0, 1)},
+        "PodGangs own them",
+    )
     began = time.monotonic()
     place.grove.delete(NAME)
     until(lambda: not place.domains(), "no domain is left")
     templates = place.claims.list_namespaced_resource_claim_template
     until(lambda: not templates(place.namespace).items, "no template is left")
     print(f"gone after {time.monotonic() - began:.1f} s")
-    until(lambda: not place.claims.list_namespaced_resource_claim(place.namespace).items, "no claim is left")
+    until(
+        lambda: not place.claims.list_namespaced_resource_claim(place.namespace).items,
+        "no claim is left",
+    )
 
 
 def owners(place: Place) -> list[tuple[str, str]]:
-    every = [owner for one in place.domains().values() for owner in one["metadata"].get("ownerReferences", [])]
+    every = [
+        owner
+        for one in place.domains().values()
+        for owner in one["metadata"].get("ownerReferences", [])
+    ]
     return [(one["kind"], one["name"]) for one in every]

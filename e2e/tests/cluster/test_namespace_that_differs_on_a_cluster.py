@@ -1,6 +1,8 @@
-"""A PreflightConfig end to end: the real controller accepts it, the real webhook follows it, a pod is admitted by it.
+"""A PreflightConfig end to end: the real controller accepts it, the real webhook follows it, a pod
+is admitted by it.
 
-Needs KUBECONFIG and the images of webhook and gang controller (`preflight-gang:dev` unless PREFLIGHT_GANG_IMAGE is set) on the nodes.
+Needs KUBECONFIG and the images of webhook and gang controller (`preflight-gang:dev` unless
+PREFLIGHT_GANG_IMAGE is set) on the nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ pytestmark = pytest.mark.timeout(240)
 GROUP, VERSION, PLURAL = "preflight.nvsentinel.nvidia.com", "v1alpha1", "preflightconfigs"
 GANG = f"{GROUP}/gang"
 POD = {**GPU_POD, "metadata": {"generateName": "gpu-", "labels": {"example.com/job": "run-7"}}}
-SPEC = {"enforcement": "observe", "gangDiscovery": {"method": "labels", "labels": {"gangIdLabel": "example.com/job"}}}
+SPEC = {
+    "enforcement": "observe",
+    "gangDiscovery": {"method": "labels", "labels": {"gangIdLabel": "example.com/job"}},
+}
 
 
 def admitted(installed: Installed, namespace: str) -> tuple[str, str | None]:
@@ -30,7 +35,9 @@ def admitted(installed: Installed, namespace: str) -> tuple[str, str | None]:
 
 
 def test_a_namespace_differs_while_its_preflight_config_is_in_force(fresh: Installed) -> None:
-    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(":")
+    repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(
+        ":"
+    )
     gang = fresh.gang_values(
         replicas=1,
         image={"repository": repository, "tag": tag},
@@ -41,11 +48,18 @@ def test_a_namespace_differs_while_its_preflight_config_is_in_force(fresh: Insta
     own, other = fresh.opted_in(), fresh.opted_in()
     assert admitted(fresh, own) == ("enforce", None)
     configs: Any = client.CustomObjectsApi()
-    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "PreflightConfig", "metadata": {"name": "mine"}, "spec": SPEC}
+    body = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "PreflightConfig",
+        "metadata": {"name": "mine"},
+        "spec": SPEC,
+    }
     configs.create_namespaced_custom_object(GROUP, VERSION, own, PLURAL, body)
     until(lambda: admitted(fresh, own) == ("observe", "run-7"), "it is in force")
     assert admitted(fresh, other) == ("enforce", None)
-    [condition] = configs.get_namespaced_custom_object(GROUP, VERSION, own, PLURAL, "mine")["status"]["conditions"]
+    [condition] = configs.get_namespaced_custom_object(GROUP, VERSION, own, PLURAL, "mine")[
+        "status"
+    ]["conditions"]
     assert (condition["status"], condition["reason"]) == ("True", "InForce")
     configs.delete_namespaced_custom_object(GROUP, VERSION, own, PLURAL, "mine")
     until(lambda: admitted(fresh, own) == ("enforce", None), "it is out of force")

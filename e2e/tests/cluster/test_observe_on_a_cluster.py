@@ -1,7 +1,9 @@
-"""A rollout that only observes, with every mistake of `matrix/observe.toml` at once: kubelets hold no pod back, and each mistake is named.
+"""A rollout that only observes, with every mistake of `matrix/observe.toml` at once: kubelets hold
+no pod back, and each mistake is named.
 
-Needs the lab's fake nodes, the images of the checks, and no release of the charts. First there is no gang controller; then an upgrade brings it, and
-a configuration that the webhook refuses, with the mistakes written out.
+Needs the lab's fake nodes, the images of the checks, and no release of the charts. First there is
+no gang controller; then an upgrade brings it, and a configuration that the webhook refuses, with
+the mistakes written out.
 """
 
 from __future__ import annotations
@@ -61,8 +63,12 @@ def rollout(fake_nodes: Lab) -> Iterator[Rollout]:
         for row in sorted(PODS, key=lambda row: row.id != ALONE):
             if row.id in places:
                 node = places[row.id]
-                namespace = namespaces[row.id] = lab.namespace(f"pf-{row.id}-{uuid.uuid4().hex[:4]}")
-                lab.api.create_namespaced_config_map(namespace, observing.settings(row, address(lab, node)))
+                namespace = namespaces[row.id] = lab.namespace(
+                    f"pf-{row.id}-{uuid.uuid4().hex[:4]}"
+                )
+                lab.api.create_namespaced_config_map(
+                    namespace, observing.settings(row, address(lab, node))
+                )
                 lab.api.create_namespaced_pod(namespace, observing.pod(row, row.id, node, IMAGE))
         end_of(namespaces[ALONE], ALONE)
         say("the pod that asks for an absent controller has ended")
@@ -72,7 +78,9 @@ def rollout(fake_nodes: Lab) -> Iterator[Rollout]:
         say("all pods have ended")
         refusal = until("the new webhook ends", lambda: refused(lab), 60)
         first = PODS[0]
-        lab.api.create_namespaced_pod(namespaces[first.id], observing.pod(first, "after", places[first.id], IMAGE))
+        lab.api.create_namespaced_pod(
+            namespaces[first.id], observing.pod(first, "after", places[first.id], IMAGE)
+        )
         after = end_of(namespaces[first.id], "after")
         say("a pod of later has ended")
         yield Rollout(lab, namespaces, pods, refusal, after)
@@ -98,7 +106,9 @@ def placed(lab: Lab) -> dict[str, str]:
 
 def address(lab: Lab, node: str) -> str:
     """Where the node's engine listens."""
-    [found] = [one.address for one in lab.api.read_node(node).status.addresses if one.type == "InternalIP"]
+    [found] = [
+        one.address for one in lab.api.read_node(node).status.addresses if one.type == "InternalIP"
+    ]
     return str(found)
 
 
@@ -109,13 +119,21 @@ def ended(lab: Lab, namespace: str, name: str) -> Any:
 
 def refused(lab: Lab) -> str:
     """The log of the webhook's replica that has ended with an error; empty while there is none."""
-    for pod in lab.api.list_namespaced_pod("preflight", label_selector="app.kubernetes.io/component=webhook").items:
+    for pod in lab.api.list_namespaced_pod(
+        "preflight", label_selector="app.kubernetes.io/component=webhook"
+    ).items:
         for status in pod.status.container_statuses or []:
-            if status.restart_count or (status.state.terminated and status.state.terminated.exit_code):
+            if status.restart_count or (
+                status.state.terminated and status.state.terminated.exit_code
+            ):
                 with suppress(client.ApiException):  # it is gone by now
                     read, before = lab.api.read_namespaced_pod_log, bool(status.restart_count)
-                    said = read(pod.metadata.name, "preflight", previous=before, _preload_content=False).data.decode()
-                    if said and not said.startswith("unable to retrieve container logs"):  # gone, told with 200
+                    said = read(
+                        pod.metadata.name, "preflight", previous=before, _preload_content=False
+                    ).data.decode()
+                    if said and not said.startswith(
+                        "unable to retrieve container logs"
+                    ):  # gone, told with 200
                         return str(said)
     return ""
 
@@ -123,18 +141,26 @@ def refused(lab: Lab) -> str:
 def told(rollout: Rollout, row: Mistake) -> dict[str, str]:
     """The Events about the row's check by their reason."""
     events = rollout.lab.api.list_namespaced_event(rollout.namespaces[row.id])
-    mine = [one for one in events.items if one.involved_object.name == row.id and one.message.startswith(row.check)]
+    mine = [
+        one
+        for one in events.items
+        if one.involved_object.name == row.id and one.message.startswith(row.check)
+    ]
     return {one.reason: one.message for one in mine}
 
 
 def metrics(lab: Lab) -> str:
     """Of all replicas, of which one leads and counts."""
-    pods = lab.api.list_namespaced_pod("preflight", label_selector="app.kubernetes.io/component=controller").items
+    pods = lab.api.list_namespaced_pod(
+        "preflight", label_selector="app.kubernetes.io/component=controller"
+    ).items
     path = lab.api.connect_get_namespaced_pod_proxy_with_path
     pages = []
     for pod in pods:
         with suppress(client.ApiException):  # not up yet
-            answer = path(f"{pod.metadata.name}:8080", "preflight", "metrics", _preload_content=False)
+            answer = path(
+                f"{pod.metadata.name}:8080", "preflight", "metrics", _preload_content=False
+            )
             pages.append(answer.data.decode())
     return "".join(pages)
 
@@ -142,22 +168,37 @@ def metrics(lab: Lab) -> str:
 def counted(rollout: Rollout, row: Mistake) -> bool:
     """Whether a metric has the row: by its node and code, or as one that passed."""
     if row.outcome == "passed":
-        return f'preflight_check_total{{check="{row.check}",result="passed"}}' in metrics(rollout.lab)
+        return f'preflight_check_total{{check="{row.check}",result="passed"}}' in metrics(
+            rollout.lab
+        )
     node = rollout.pods[row.id].spec.node_name
     labels = (f'check="{row.check}"', f'error_code="{row.code}"', f'node="{node}"')
-    lines = [line for line in metrics(rollout.lab).splitlines() if line.startswith("preflight_check_failures_total{")]
+    lines = [
+        line
+        for line in metrics(rollout.lab).splitlines()
+        if line.startswith("preflight_check_failures_total{")
+    ]
     return any(all(label in line for label in labels) for line in lines)
 
 
 @pytest.mark.parametrize("row", PODS, ids=lambda row: row.id)
-def test_a_mistake_holds_no_pod_back_and_is_named_in_its_event_and_counted(row: Mistake, rollout: Rollout) -> None:
+def test_a_mistake_holds_no_pod_back_and_is_named_in_its_event_and_counted(
+    row: Mistake, rollout: Rollout
+) -> None:
     if row.id not in rollout.pods:
-        pytest.skip(f"it needs a node of its own, beside two healthy ones; the cluster has {len(rollout.lab.nodes)}")
+        pytest.skip(
+            f"it needs a node of its own, beside two healthy ones; the cluster has {len(rollout.lab.nodes)}"
+        )
     pod = rollout.pods[row.id]
-    [check] = [one for one in pod.status.init_container_statuses if one.name == f"preflight-{row.check}"]
+    [check] = [
+        one for one in pod.status.init_container_statuses if one.name == f"preflight-{row.check}"
+    ]
     log = rollout.lab.log(rollout.namespaces[row.id], row.id, check.name)
     assert check.state.terminated.exit_code == 0, log
-    assert (pod.status.phase, pod.status.container_statuses[0].state.terminated.exit_code) == ("Succeeded", 0)
+    assert (pod.status.phase, pod.status.container_statuses[0].state.terminated.exit_code) == (
+        "Succeeded",
+        0,
+    )
     assert row.says in log
     reason = observing.REASONS[row.outcome]
     event = until(f"{row.id} has an Event {reason}", lambda: told(rollout, row).get(reason), 60)

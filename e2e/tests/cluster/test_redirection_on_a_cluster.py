@@ -1,7 +1,9 @@
-"""Whatever a pod says of names, its check asks the engine of its own node, or the pod does not start.
+"""Whatever a pod says of names, its check asks the engine of its own node, or the pod does not
+start.
 
-The fakes' hostengines answer at their nodes' addresses and are faulty, healthy or absent as a test says. Needs KUBECONFIG, two nodes, and
-the images `preflight-fake-node:dev`, `preflight-dcgm-diag:e2e` and the webhook's.
+The fakes' hostengines answer at their nodes' addresses and are faulty, healthy or absent as a test
+says. Needs KUBECONFIG, two nodes, and the images `preflight-fake-node:dev`,
+`preflight-dcgm-diag:e2e` and the webhook's.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ IMAGE = "preflight-fake-node:dev"
 CHECK = "preflight-dcgm-diag"
 NAME = "nvidia-dcgm.gpu-operator.svc"
 FAULTS = [
-    {"gpu": gpu, "test": "memory", "error_id": 52, "severity": 2, "category": 10, "text": "14 bit errors"}
+    {
+        "gpu": gpu,
+        "test": "memory",
+        "error_id": 52,
+        "severity": 2,
+        "category": 10,
+        "text": "14 bit errors",
+    }
     for gpu in range(GPUS)
 ]
 FAULTY: Object = {"engine": {"seconds": 0.05, "faults": FAULTS}}
@@ -48,7 +57,10 @@ def lab() -> Iterator[Lab]:
         pytest.skip("KUBECONFIG is not set: no cluster")
     config.load_kube_config(kubeconfig)  # type: ignore[no-untyped-call]
     made = Lab(Path(kubeconfig), print)
-    until(lambda: FAKES not in {one.metadata.name for one in made.api.list_namespace().items}, f"the end of {FAKES}")
+    until(
+        lambda: FAKES not in {one.metadata.name for one in made.api.list_namespace().items},
+        f"the end of {FAKES}",
+    )
     try:
         made.fake_nodes()
         yield made
@@ -72,34 +84,61 @@ def nodes(lab: Lab) -> Iterator[tuple[Node, Node]]:
 
 
 def installed(made: Installed, **dcgm: Any) -> str:
-    """An injector, of the chart's own address unless ``dcgm`` says another, whose one check asks the fake engines; the name of an opted-in namespace."""
+    """An injector, of the chart's own address unless ``dcgm`` says another, whose one check asks
+    the fake engines; the name of an opted-in namespace.
+    """
     check = {
         "name": "dcgm-diag",
         "image": "preflight-dcgm-diag:e2e",
         "env": [{"name": "DCGM_QUEUE_TIMEOUT", "value": "30s"}],
         "onInconclusive": "block",
     }
-    made.release.install(made.with_values(checks=[check], replicas=1, dcgm={"diagLevel": 2, **dcgm}))
+    made.release.install(
+        made.with_values(checks=[check], replicas=1, dcgm={"diagLevel": 2, **dcgm})
+    )
     until(made.published, "the CA bundle")
     return made.opted_in()
 
 
 def pod(name: str, node: Node, **spec: Any) -> Object:
-    container = {"name": "train", "image": IMAGE, "command": ["true"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    container = {
+        "name": "train",
+        "image": IMAGE,
+        "command": ["true"],
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
     where = {"nodeSelector": {"kubernetes.io/hostname": node.name}}
-    base = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], **where}
+    base = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+        **where,
+    }
     return {"metadata": {"name": name}, "spec": {**base, **spec}}
 
 
 def redirections(to: str, own: str) -> dict[str, Object]:
-    """Everything by which a pod's author leads names elsewhere; the last one tries it with its node's address."""
-    names = ["localhost", "nvidia-dcgm", NAME, f"{NAME}.cluster.local", "dcgm-hostengine.nvsentinel.svc"]
+    """Everything by which a pod's author leads names elsewhere; the last one tries it with its
+    node's address.
+    """
+    names = [
+        "localhost",
+        "nvidia-dcgm",
+        NAME,
+        f"{NAME}.cluster.local",
+        "dcgm-hostengine.nvsentinel.svc",
+    ]
     resolver = {"nameservers": [to], "searches": ["evil.example.com"]}
     return {
         "aliases": {"hostAliases": [{"ip": to, "hostnames": names}]},
         "no-policy": {"dnsPolicy": "None", "dnsConfig": resolver},
         "nameservers": {"dnsConfig": {"nameservers": [to]}},
-        "searches": {"dnsConfig": {"searches": ["evil.example.com"], "options": [{"name": "ndots", "value": "15"}]}},
+        "searches": {
+            "dnsConfig": {
+                "searches": ["evil.example.com"],
+                "options": [{"name": "ndots", "value": "15"}],
+            }
+        },
         "aliased-address": {"hostAliases": [{"ip": to, "hostnames": [own]}]},
     }
 
@@ -135,7 +174,9 @@ class Heard:
     @property
     def fatal(self) -> set[str]:
         """Entities of the fatal events that its connector was given."""
-        events = [line["event"] for line in self._lines() if "event" in line and line["event"]["isFatal"]]
+        events = [
+            line["event"] for line in self._lines() if "event" in line and line["event"]["isFatal"]
+        ]
         return {one["entityValue"] for event in events for one in event["entitiesImpacted"]} | (
             {"the node"} if any(not event["entitiesImpacted"] for event in events) else set()
         )
@@ -182,7 +223,9 @@ def test_by_name_a_pod_that_could_lead_it_elsewhere_is_denied_with_the_reason(
         ("searches", "spec.dnsConfig.searches says where it is looked for"),
     ):
         answer = said(partial(create, namespace, pod(how, one, **tried.pop(how))))
-        assert f"could lead the check dcgm-diag to another server than {NAME}: {setting}" in answer, answer
+        assert (
+            f"could lead the check dcgm-diag to another server than {NAME}: {setting}" in answer
+        ), answer
         assert "dcgm.hostengineAddr: $(NODE_IP):5555" in answer, "and what to do"
     assert not tried
     assert said(lambda: create(namespace, pod("harmless", one, **own), dry_run="All")) == ""
@@ -193,7 +236,9 @@ def test_by_name_a_pod_that_could_lead_it_elsewhere_is_denied_with_the_reason(
 def test_another_nodes_engine_behind_a_name_neither_passes_nor_accuses_anyone(
     fresh: Installed, lab: Lab, nodes: tuple[Node, Node], by: str
 ) -> None:
-    """What no admission sees: a pod that was admitted while an address was configured, and a name that DNS leads elsewhere."""
+    """What no admission sees: a pod that was admitted while an address was configured, and a name
+    that DNS leads elsewhere.
+    """
     own, foreign = nodes
     lab.configure(own.name, HEALTHY)
     heard = Heard(lab, own), Heard(lab, foreign)
@@ -214,14 +259,20 @@ def _led(made: Installed, by: str, own: Node, foreign: Node) -> tuple[str, Objec
         host = f"engine.{made.name}.svc.cluster.local"
         namespace = installed(made, hostengineAddr=f"{host}:5555")
         ports = [{"port": 5555, "name": "engine"}]
-        made.api.create_namespaced_service(made.name, {"metadata": {"name": "engine"}, "spec": {"ports": ports}})
+        made.api.create_namespaced_service(
+            made.name, {"metadata": {"name": "engine"}, "spec": {"ports": ports}}
+        )
         subsets = [{"addresses": [{"ip": foreign.address}], "ports": ports}]
-        made.api.create_namespaced_endpoints(made.name, {"metadata": {"name": "engine"}, "subsets": subsets})
+        made.api.create_namespaced_endpoints(
+            made.name, {"metadata": {"name": "engine"}, "subsets": subsets}
+        )
         return namespace, {}
     namespace = installed(made)
     injected = made.api.create_namespaced_pod(namespace, pod("like", own), dry_run="All")
     plain = made.namespace()
-    until(lambda: bool(made.api.list_namespaced_service_account(plain).items), "the default account")
+    until(
+        lambda: bool(made.api.list_namespaced_service_account(plain).items), "the default account"
+    )
     any_client: Any = client.ApiClient()
     spec = any_client.sanitize_for_serialization(injected.spec)
     [check] = spec["initContainers"]

@@ -1,7 +1,9 @@
-"""RBAC is exactly what is used: the audit log of all scenarios and tests on this cluster so far, against the charts.
+"""RBAC is exactly what is used: the audit log of all scenarios and tests on this cluster so far,
+against the charts.
 
-Needs KUBECONFIG, the images of webhook and controller on the nodes, and the API server's audit log (PREFLIGHT_AUDIT_LOG). It runs
-after the others by its name, and does first what none of them does: gangs by every source, claims, a lease that somebody deletes.
+Needs KUBECONFIG, the images of webhook and controller on the nodes, and the API server's audit log
+(PREFLIGHT_AUDIT_LOG). It runs after the others by its name, and does first what none of them does:
+gangs by every source, claims, a lease that somebody deletes.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def used(log: Path) -> dict[str, Rights]:
     for who, agent in AGENTS.items():
         every = read(log.read_text().splitlines(), agent)
         found[who] = together(
-            rights for user, rights in every.items() if "serviceaccount" in user and role(user) == who
+            rights
+            for user, rights in every.items()
+            if "serviceaccount" in user and role(user) == who
         )
     return found
 
@@ -64,14 +68,23 @@ def values(made: Installed) -> Values:
 
 def sources() -> list[tuple[str, str]]:
     """(group, resource) of everything that knows sizes, as the chart has it."""
-    roles = [o for o in render(UMBRELLA, {"preflight-gang": {"enabled": True}}) if o["kind"] == "ClusterRole"]
+    roles = [
+        o
+        for o in render(UMBRELLA, {"preflight-gang": {"enabled": True}})
+        if o["kind"] == "ClusterRole"
+    ]
     rules = [
         rule
         for one in roles
         for rule in one["rules"]
         if rule["verbs"] == ["list", "watch"] and rule["apiGroups"] != [""]
     ]
-    return [(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]]
+    return [
+        (group, resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    ]
 
 
 @pytest.fixture
@@ -93,17 +106,29 @@ def definition(group: str, plural: str) -> Object:
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     kind = plural[:-1].capitalize()
     return {
-        "metadata": {"name": f"{plural}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}},
+        "metadata": {
+            "name": f"{plural}.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+        },
         "spec": {
             "group": group,
             "scope": "Namespaced",
             "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
         },
     }
 
 
-def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log: Path, kinds: None) -> None:
+def test_each_account_uses_exactly_the_rights_that_it_has(
+    fresh: Installed, log: Path, kinds: None
+) -> None:
     fresh.release.install(values(fresh))
     until(fresh.published, "the CA bundle")
     story = Story(fresh)
@@ -117,13 +142,16 @@ def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log:
     story.address("three")
     story.sealed(2, "one", "three")
     # Somebody else's ConfigMap is in the way of a gang.
-    fresh.api.create_namespaced_config_map(story.namespace, {"metadata": {"name": "preflight-second.labels"}})
+    fresh.api.create_namespaced_config_map(
+        story.namespace, {"metadata": {"name": "preflight-second.labels"}}
+    )
     ended = {"exitCode": 0, "reason": "Completed", "containerID": f"containerd://{story.namespace}"}
     for name in ("four", "five"):
         story.pod(name, "second")
     for number, (source, about) in enumerate(stamps()):
         story.pod(f"by-{number}", f"by-{number}", source=source, about=about)
-    # Results count in opted-in namespaces only; from now on the webhook would take such stamps away.
+    # Results count in opted-in namespaces only; from now on the webhook would take such stamps
+    # away.
     opted_in = {"metadata": {"labels": {"nvsentinel.nvidia.com/preflight": "enabled"}}}
     fresh.api.patch_namespace(story.namespace, opted_in)
     for name in ("four", "five"):
@@ -137,16 +165,26 @@ def test_each_account_uses_exactly_the_rights_that_it_has(fresh: Installed, log:
     for user, rights in granted(render(UMBRELLA, values(fresh), namespace=fresh.name)).items():
         allowed.setdefault(role(user), set()).update(rights)
     end = time.monotonic() + 120
-    while any("never did" in said for said in compared(used(log), allowed)) and time.monotonic() < end:
+    while (
+        any("never did" in said for said in compared(used(log), allowed)) and time.monotonic() < end
+    ):
         time.sleep(1)
     assert compared(used(log), allowed) == []
 
 
 def configured(namespace: str) -> bool:
-    body = {"apiVersion": f"{OWN}/v1alpha1", "kind": "PreflightConfig", "metadata": {"name": "ours"}}
+    body = {
+        "apiVersion": f"{OWN}/v1alpha1",
+        "kind": "PreflightConfig",
+        "metadata": {"name": "ours"},
+    }
     try:
         client.CustomObjectsApi().create_namespaced_custom_object(
-            OWN, "v1alpha1", namespace, "preflightconfigs", {**body, "spec": {"enforcement": "observe"}}
+            OWN,
+            "v1alpha1",
+            namespace,
+            "preflightconfigs",
+            {**body, "spec": {"enforcement": "observe"}},
         )
     except client.ApiException as error:
         if error.status == 404:  # its definition is not served yet
@@ -165,14 +203,25 @@ def stamps() -> list[tuple[str, str]]:
 
 
 def claim(made: Installed) -> None:
-    """A pod by whose claims the webhook has to find out whether it gets GPUs; it gets none, and the audit looks at them, too."""
+    """A pod by whose claims the webhook has to find out whether it gets GPUs; it gets none, and the
+    audit looks at them, too.
+    """
     namespace = made.opted_in()
     resources: Any = client.ResourceV1Api()
-    wanted = {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "other.example.com"}}]}}
-    resources.create_namespaced_resource_claim(namespace, {"metadata": {"name": "one"}, "spec": wanted})
+    wanted = {
+        "devices": {
+            "requests": [{"name": "one", "exactly": {"deviceClassName": "other.example.com"}}]
+        }
+    }
+    resources.create_namespaced_resource_claim(
+        namespace, {"metadata": {"name": "one"}, "spec": wanted}
+    )
     template = {"metadata": {"name": "one"}, "spec": {"spec": wanted}}
     resources.create_namespaced_resource_claim_template(namespace, template)
-    names = [{"name": "named", "resourceClaimName": "one"}, {"name": "made", "resourceClaimTemplateName": "one"}]
+    names = [
+        {"name": "named", "resourceClaimName": "one"},
+        {"name": "made", "resourceClaimTemplateName": "one"},
+    ]
     container = {
         "name": "train",
         "image": "train",
@@ -182,4 +231,7 @@ def claim(made: Installed) -> None:
         "metadata": {"name": "dra"},
         "spec": {"schedulerName": "nobody", "containers": [container], "resourceClaims": names},
     }
-    until(lambda: said(lambda: made.api.create_namespaced_pod(namespace, pod)) == "", "the pod with claims is admitted")
+    until(
+        lambda: said(lambda: made.api.create_namespaced_pod(namespace, pod)) == "",
+        "the pod with claims is admitted",
+    )

@@ -9,12 +9,20 @@ Warnings = list[dict[str, Any]]
 
 
 def fault(
-    error_id: int | None = 52, severity: int | None = 2, category: int | None = 10, text: str = "14 errors"
+    error_id: int | None = 52,
+    severity: int | None = 2,
+    category: int | None = 10,
+    text: str = "14 errors",
 ) -> dict[str, Any]:
     return {"text": text, "error_id": error_id, "severity": severity, "category": category}
 
 
-def v4(tests: dict[str, dict[int, list[dict[str, Any]]]], *, skip: tuple[int, ...] = (), group: str = "GPU") -> str:
+def v4(
+    tests: dict[str, dict[int, list[dict[str, Any]]]],
+    *,
+    skip: tuple[int, ...] = (),
+    group: str = "GPU",
+) -> str:
     """DCGM 4: root key, ints, lists, test_summary."""
     listed = []
     for name, by_gpu in tests.items():
@@ -33,11 +41,15 @@ def v4(tests: dict[str, dict[int, list[dict[str, Any]]]], *, skip: tuple[int, ..
             rows.append(row)
         listed.append({"name": name, "results": rows, "test_summary": {"status": "Pass"}})
     document = {"test_categories": [{"category": "Hardware", "tests": listed}]}
-    return json.dumps({"DCGM Diagnostic": document, "entity_groups": [], "metadata": {"version": "4.4.1"}})
+    return json.dumps(
+        {"DCGM Diagnostic": document, "entity_groups": [], "metadata": {"version": "4.4.1"}}
+    )
 
 
 def v3(tests: dict[str, dict[int, list[dict[str, Any]]]], *, version: str = "3.3.9") -> str:
-    """DCGM 3: another root key, gpu_id as text, null for GPUs not run, one row for deployment tests."""
+    """DCGM 3: another root key, gpu_id as text, null for GPUs not run, one row for deployment
+    tests.
+    """
     listed = []
     for name, by_gpu in tests.items():
         rows: list[dict[str, Any] | None]
@@ -46,7 +58,8 @@ def v3(tests: dict[str, dict[int, list[dict[str, Any]]]], *, version: str = "3.3
             row: dict[str, Any] = {"status": "Fail" if problems else "Pass"}
             if problems:
                 row["warnings"] = [
-                    {"warnings": p["text"], "error_id": p["error_id"], "gpu_id": str(gpu)} for gpu, p in problems
+                    {"warnings": p["text"], "error_id": p["error_id"], "gpu_id": str(gpu)}
+                    for gpu, p in problems
                 ]
             rows = [row]
         else:
@@ -73,5 +86,10 @@ def v3(tests: dict[str, dict[int, list[dict[str, Any]]]], *, version: str = "3.3
 
 
 def _warning(problem: dict[str, Any]) -> dict[str, Any]:
-    keys = {"warning": "text", "error_id": "error_id", "error_severity": "severity", "error_category": "category"}
+    keys = {
+        "warning": "text",
+        "error_id": "error_id",
+        "error_severity": "severity",
+        "error_category": "category",
+    }
     return {key: problem[source] for key, source in keys.items() if problem[source] is not None}

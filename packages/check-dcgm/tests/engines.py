@@ -1,14 +1,21 @@
-"""Documents as each version of DCGM prints them, by the rules of its own source (dcgmi/Diag.cpp at each tag).
+"""Documents as each version of DCGM prints them, by the rules of its own source (dcgmi/Diag.cpp at
+each tag).
 
 What differs, by version:
 
-- 2.4, 3.1: the GPU under ``gpu_ids`` as text, the words of one error under ``warnings``, no ids at all; 3.1 adds the version outside of the body.
-- 3.2.5, 3.2.6: the same, with ``error_id`` beside the words of a test that has a result for each GPU.
-- 3.3.1: ``gpu_id`` as text, errors in a list; a deployment test has a row for each error, of which only the first has a status.
-- 3.3.3 to 3.3.9: a deployment test has one row, with the number of the last error's GPU (-1 for none) and the words under ``warnings``.
-- 4.0 to 4.4: another root, entities, one test ``software``; what is about no entity stands in ``test_summary``.
+- 2.4, 3.1: the GPU under ``gpu_ids`` as text, the words of one error under ``warnings``, no ids
+  at all; 3.1 adds the version outside of the body.
+- 3.2.5, 3.2.6: the same, with ``error_id`` beside the words of a test that has a result for each
+  GPU.
+- 3.3.1: ``gpu_id`` as text, errors in a list; a deployment test has a row for each error, of
+  which only the first has a status.
+- 3.3.3 to 3.3.9: a deployment test has one row, with the number of the last error's GPU (-1 for
+  none) and the words under ``warnings``.
+- 4.0 to 4.4: another root, entities, one test ``software``; what is about no entity stands in
+  ``test_summary``.
 - from 4.5: ``test_summary`` repeats every error of the test.
-- all: a GPU that did not run a test has no row (null up to 3.3), a warning is printed as Fail, and the exit status is that of the worst error.
+- all: a GPU that did not run a test has no row (null up to 3.3), a warning is printed as Fail,
+  and the exit status is that of the worst error.
 """
 
 from __future__ import annotations
@@ -22,7 +29,15 @@ VERSIONS = ("2.4.7", "3.1.8", "3.2.6", "3.3.1", "3.3.9", "4.0.0", "4.4.2", "4.5.
 TESTS = {
     1: ("software",),
     2: ("software", "memory", "pcie"),
-    3: ("software", "memory", "diagnostic", "nvbandwidth", "pcie", "targeted_stress", "targeted_power"),
+    3: (
+        "software",
+        "memory",
+        "diagnostic",
+        "nvbandwidth",
+        "pcie",
+        "targeted_stress",
+        "targeted_power",
+    ),
     4: (
         "software",
         "memory",
@@ -54,12 +69,19 @@ OLD_NAMES = {
     "memtest": "Memtest",
     "pulse_test": "Pulse Test",
 }
-CATEGORY = {"software": "Deployment", "pcie": "Integration", "targeted_stress": "Stress", "targeted_power": "Stress"}
+CATEGORY = {
+    "software": "Deployment",
+    "pcie": "Integration",
+    "targeted_stress": "Stress",
+    "targeted_power": "Stress",
+}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One error of one test; ``gpu`` None is nobody's. ``status`` is how the row is printed; ``old`` the deployment test of 3.x."""
+    """One error of one test; ``gpu`` None is nobody's. ``status`` is how the row is printed;
+    ``old`` the deployment test of 3.x.
+    """
 
     test: str
     gpu: int | None
@@ -97,7 +119,12 @@ def document(
     body = make(number, level, gpus, faults, skips, absent)
     if number >= (4,):
         entities = [
-            {"entity_id": gpu, "device_id": "2330", **({"serial_num": serials[gpu]} if serials else {})} for gpu in gpus
+            {
+                "entity_id": gpu,
+                "device_id": "2330",
+                **({"serial_num": serials[gpu]} if serials else {}),
+            }
+            for gpu in gpus
         ]
         root: dict[str, Any] = {
             "DCGM Diagnostic": body,
@@ -107,7 +134,11 @@ def document(
     else:
         root = {"DCGM GPU Diagnostic": body}
         if number >= (3, 1):
-            root |= {"version": version, "Driver Version Detected": "535.129.03", "GPU Device IDs": ["2330"]}
+            root |= {
+                "version": version,
+                "Driver Version Detected": "535.129.03",
+                "GPU Device IDs": ["2330"],
+            }
         if number >= (3, 3) and serials:
             root["GPU Device Serials"] = {str(gpu): serials[gpu] for gpu in gpus}
     return json.dumps(root, indent=3), status
@@ -153,7 +184,11 @@ def _new(
         if rows:
             entry["results"] = rows
         categories.setdefault(CATEGORY.get(test, "Hardware"), []).append(entry)
-    return {"test_categories": [{"category": name, "tests": tests} for name, tests in categories.items()]}
+    return {
+        "test_categories": [
+            {"category": name, "tests": tests} for name, tests in categories.items()
+        ]
+    }
 
 
 def _item(fault: Fault, key: str = "warning") -> dict[str, Any]:
@@ -199,8 +234,14 @@ def _old(
                 row["info"] = skip.info
             rows.append(row)
         if any(rows):
-            categories.setdefault(CATEGORY.get(test, "Hardware"), []).append({"name": OLD_NAMES[test], "results": rows})
-    return {"test_categories": [{"category": name, "tests": tests} for name, tests in categories.items()]}
+            categories.setdefault(CATEGORY.get(test, "Hardware"), []).append(
+                {"name": OLD_NAMES[test], "results": rows}
+            )
+    return {
+        "test_categories": [
+            {"category": name, "tests": tests} for name, tests in categories.items()
+        ]
+    }
 
 
 def _deployment(number: tuple[int, ...], faults: list[Fault]) -> list[dict[str, Any]]:

@@ -66,7 +66,9 @@ class Engines:
         return Completed(tuple(argv), code, out, "", timed_out=False, truncated=False, duration=0.0)
 
     def ours(self, *addresses: str) -> Hostengine:
-        return anyio.run(Candidates(addresses, ("dcgmi",), self.command, self.said.append).ours, [GPU])
+        return anyio.run(
+            Candidates(addresses, ("dcgmi",), self.command, self.said.append).ours, [GPU]
+        )
 
 
 def test_the_first_address_that_is_the_nodes_own_is_taken(listening: Callable[[], str]) -> None:
@@ -77,7 +79,9 @@ def test_the_first_address_that_is_the_nodes_own_is_taken(listening: Callable[[]
     assert engines.said == [f"hostengine {right} is this node's"]
 
 
-def test_an_address_where_nobody_listens_is_passed_over_without_asking_dcgmi(listening: Callable[[], str]) -> None:
+def test_an_address_where_nobody_listens_is_passed_over_without_asking_dcgmi(
+    listening: Callable[[], str],
+) -> None:
     dead, right = closed(), listening()
     engines = Engines({right: ((OURS,), "111")})
     assert engines.ours(dead, right).address == right
@@ -85,8 +89,12 @@ def test_an_address_where_nobody_listens_is_passed_over_without_asking_dcgmi(lis
     assert engines.said[0].startswith(f"passed over: hostengine {dead}: cannot be reached (")
 
 
-@pytest.mark.parametrize(("uuid", "serial", "why"), [(OTHERS, "111", "does not list"), (OURS, "999", "other serial")])
-def test_another_nodes_engine_is_passed_over(listening: Callable[[], str], uuid: str, serial: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("uuid", "serial", "why"), [(OTHERS, "111", "does not list"), (OURS, "999", "other serial")]
+)
+def test_another_nodes_engine_is_passed_over(
+    listening: Callable[[], str], uuid: str, serial: str, why: str
+) -> None:
     foreign, right = listening(), listening()
     engines = Engines({foreign: ((uuid,), serial), right: ((OURS,), "111")})
     assert engines.ours(foreign, right).address == right
@@ -94,7 +102,9 @@ def test_another_nodes_engine_is_passed_over(listening: Callable[[], str], uuid:
     assert foreign in engines.said[0]
 
 
-def test_where_none_is_right_each_address_is_named_with_its_reason(listening: Callable[[], str]) -> None:
+def test_where_none_is_right_each_address_is_named_with_its_reason(
+    listening: Callable[[], str],
+) -> None:
     dead, foreign = closed(), listening()
     with pytest.raises(Inconclusive) as error:
         Engines({foreign: ((OTHERS,), "111")}).ours(dead, foreign)
@@ -112,7 +122,9 @@ def test_where_none_answers_the_engine_is_unreachable_and_was_asked_twice() -> N
     assert f"asking once more: {one}, {other}" in engines.said
 
 
-def test_a_gpu_that_is_gone_is_asked_of_the_engine_that_knows_it_and_of_no_other(listening: Callable[[], str]) -> None:
+def test_a_gpu_that_is_gone_is_asked_of_the_engine_that_knows_it_and_of_no_other(
+    listening: Callable[[], str],
+) -> None:
     foreign, right = listening(), listening()
     engines = Engines({foreign: ((OTHERS,), "9"), right: ((OURS,), "111")})
     wanted = Candidates((foreign, right), ("dcgmi",), engines.command, engines.said.append)

@@ -19,7 +19,8 @@ from preflight_proto.check.testing import CheckRun, FakeConnector, environment, 
 
 A, B, FOREIGN = "GPU-aaaa", "GPU-bbbb", "GPU-cccc"
 
-# Keeps its state in a folder: what it was asked (`calls`), what ended it (`signals`), and its answers (`plan.json`).
+# Keeps its state in a folder: what it was asked (`calls`), what ended it (`signals`), and its
+# answers (`plan.json`).
 DCGMI = """#!/usr/bin/env python3
 import json, os, signal, sys, time
 home = os.path.dirname(os.path.abspath(__file__))
@@ -98,11 +99,17 @@ def go(connector: FakeConnector, tmp_path: Path) -> Go:
         new = {"client": "4.4.2", "engine": "4.4.2", "listings": [[(0, FOREIGN), (3, A), (5, B)]]}
         (tools / "plan.json").write_text(
             json.dumps(
-                {"dcgmi": {**new, **plan}, "dcgmi3": {**new, "client": "3.3.9", "engine": "3.1.8", **(plan3 or {})}}
+                {
+                    "dcgmi": {**new, **plan},
+                    "dcgmi3": {**new, "client": "3.3.9", "engine": "3.1.8", **(plan3 or {})},
+                }
             )
         )
         smi = tools / "nvidia-smi"
-        smi.write_text("#!/bin/sh\n" + "".join(f"echo '{_row(i, u, model, serials)}'\n" for i, u in enumerate(gpus)))
+        smi.write_text(
+            "#!/bin/sh\n"
+            + "".join(f"echo '{_row(i, u, model, serials)}'\n" for i, u in enumerate(gpus))
+        )
         smi.chmod(0o755)
         given = {
             "PATH": f"{tools}:{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -124,7 +131,9 @@ def go(connector: FakeConnector, tmp_path: Path) -> Go:
 
 
 def calls(tmp_path: Path) -> list[str]:
-    return [line for line in (tmp_path / "bin" / "calls").read_text().splitlines() if " diag " in line]
+    return [
+        line for line in (tmp_path / "bin" / "calls").read_text().splitlines() if " diag " in line
+    ]
 
 
 ALL: dict[str, Any] = {test: {3: [], 5: []} for test in ("software", "memory", "pcie")}
@@ -135,15 +144,25 @@ SICK = (205, v4({**ALL, "memory": {3: [fault()], 5: []}}))
 OLD_GOOD = v3({name: {3: [], 5: []} for name in ("Denylist", "GPU Memory", "PCIe")})
 
 
-def test_healthy_gpus_pass_and_only_ours_are_tested(go: Go, connector: FakeConnector, tmp_path: Path) -> None:
+def test_healthy_gpus_pass_and_only_ours_are_tested(
+    go: Go, connector: FakeConnector, tmp_path: Path
+) -> None:
     ran = go({"answers": [GOOD]})
     assert (ran.exit_code, ran.result.code) == (0, "OK")
-    assert calls(tmp_path) == [f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j -t 900 --enable-heartbeat"]
+    assert calls(tmp_path) == [
+        f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j -t 900 --enable-heartbeat"
+    ]
     assert {
-        (e.check_name, *(x.entity_value for x in e.entities_impacted)) for e in connector.events if e.is_healthy
+        (e.check_name, *(x.entity_value for x in e.entities_impacted))
+        for e in connector.events
+        if e.is_healthy
     } == {
         ("DcgmDiagnostic",),
-        *((f"DcgmDiagnostic{test}", gpu) for test in ("Software", "Memory", "Pcie", "Presence") for gpu in (A, B)),
+        *(
+            (f"DcgmDiagnostic{test}", gpu)
+            for test in ("Software", "Memory", "Pcie", "Presence")
+            for gpu in (A, B)
+        ),
     }
 
 
@@ -159,7 +178,9 @@ def test_a_sick_gpu_fails_with_one_fatal_event(go: Go, connector: FakeConnector)
     assert "contact support" in ran.lines[-1]
 
 
-def test_an_old_engine_is_asked_by_the_old_dcgmi_with_its_own_numbers(go: Go, tmp_path: Path) -> None:
+def test_an_old_engine_is_asked_by_the_old_dcgmi_with_its_own_numbers(
+    go: Go, tmp_path: Path
+) -> None:
     ran = go({"mismatch": True}, plan3={"answers": [(0, OLD_GOOD)]})
     assert ran.result.code == "OK"
     assert calls(tmp_path) == ["dcgmi3 diag -r 2 --host node:5555 -i 3,5 -j"]
@@ -167,10 +188,16 @@ def test_an_old_engine_is_asked_by_the_old_dcgmi_with_its_own_numbers(go: Go, tm
 
 def test_an_engine_too_old_for_every_dcgmi_is_inconclusive(go: Go) -> None:
     ran = go({"mismatch": True}, plan3={"mismatch": True})
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "inconclusive", "ENGINE_VERSION")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        0,
+        "inconclusive",
+        "ENGINE_VERSION",
+    )
 
 
-def test_an_engine_that_does_not_list_our_gpu_is_refused_before_any_diagnostic(go: Go, tmp_path: Path) -> None:
+def test_an_engine_that_does_not_list_our_gpu_is_refused_before_any_diagnostic(
+    go: Go, tmp_path: Path
+) -> None:
     ran = go({"listings": [[(0, FOREIGN), (3, A)]], "answers": [GOOD]})
     assert ran.result.code == "WRONG_HOSTENGINE"
     assert B in ran.lines[-1]
@@ -178,7 +205,10 @@ def test_an_engine_that_does_not_list_our_gpu_is_refused_before_any_diagnostic(g
 
 
 def test_a_mapping_that_changed_meanwhile_spoils_the_verdict(go: Go) -> None:
-    assert go({"listings": [[(3, A), (5, B)], [(5, A), (3, B)]], "answers": [SICK]}).result.code == "GPU_MAP_CHANGED"
+    assert (
+        go({"listings": [[(3, A), (5, B)], [(5, A), (3, B)]], "answers": [SICK]}).result.code
+        == "GPU_MAP_CHANGED"
+    )
 
 
 def test_a_busy_engine_is_waited_for(go: Go, tmp_path: Path) -> None:
@@ -188,15 +218,26 @@ def test_a_busy_engine_is_waited_for(go: Go, tmp_path: Path) -> None:
     assert any("waiting" in line for line in ran.lines)
 
 
-def test_patience_that_is_shorter_than_the_pause_between_two_looks_is_used_up_all_the_same(go: Go) -> None:
-    assert go({"answers": [(217, "Error: already running"), GOOD]}, DCGM_QUEUE_TIMEOUT="1s").result.code == "OK"
+def test_patience_that_is_shorter_than_the_pause_between_two_looks_is_used_up_all_the_same(
+    go: Go,
+) -> None:
+    assert (
+        go(
+            {"answers": [(217, "Error: already running"), GOOD]}, DCGM_QUEUE_TIMEOUT="1s"
+        ).result.code
+        == "OK"
+    )
 
 
 @pytest.mark.parametrize(("on_inconclusive", "exit_code"), [("", 0), ("block", 1)])
 def test_an_engine_that_stays_busy_is_inconclusive(
     go: Go, connector: FakeConnector, on_inconclusive: str, exit_code: int
 ) -> None:
-    ran = go({"answers": [(217, "Error: already running")]}, DCGM_QUEUE_TIMEOUT="1s", ON_INCONCLUSIVE=on_inconclusive)
+    ran = go(
+        {"answers": [(217, "Error: already running")]},
+        DCGM_QUEUE_TIMEOUT="1s",
+        ON_INCONCLUSIVE=on_inconclusive,
+    )
     assert (ran.exit_code, ran.result.code) == (exit_code, "ENGINE_BUSY")
     [event] = connector.events
     assert (event.is_fatal, event.is_healthy, event.check_name) == (False, False, "DcgmDiagnostic")
@@ -217,7 +258,11 @@ def test_an_engine_that_is_just_replaced_is_asked_once_more(go: Go) -> None:
 
 def test_an_image_without_dcgmi_is_misconfigured_and_named(go: Go) -> None:
     ran = go({}, DCGMI="no-such-dcgmi")
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (2, "misconfigured", "TOOL_MISSING")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        2,
+        "misconfigured",
+        "TOOL_MISSING",
+    )
     assert "the image preflight-dcgm-diag has none of no-such-dcgmi" in ran.lines[-1]
 
 
@@ -253,12 +298,17 @@ def test_fifty_failing_restarts_report_one_message(connector: FakeConnector, go:
 
 @pytest.mark.parametrize(
     ("status", "code", "action"),
-    [(238, "DCGM_ST_GPU_IS_LOST", "CONTACT_SUPPORT"), (237, "DCGM_ST_RESET_REQUIRED", "COMPONENT_RESET")],
+    [
+        (238, "DCGM_ST_GPU_IS_LOST", "CONTACT_SUPPORT"),
+        (237, "DCGM_ST_RESET_REQUIRED", "COMPONENT_RESET"),
+    ],
 )
 def test_a_runtime_error_about_a_gpu_is_fatal(
     go: Go, connector: FakeConnector, status: int, code: str, action: str
 ) -> None:
-    ran = go({"answers": [(status, runtime_error("4.4.2", "Error: Unable to complete diagnostic."))]})
+    ran = go(
+        {"answers": [(status, runtime_error("4.4.2", "Error: Unable to complete diagnostic."))]}
+    )
     assert (ran.exit_code, ran.result.code) == (1, code)
     [event] = [e for e in connector.events if not e.is_healthy]
     assert (event.is_fatal, event.recommended_action.name) == (True, action)
@@ -272,7 +322,13 @@ def test_a_lost_gpu_that_is_the_pods_only_one_is_named(go: Go) -> None:
 def test_a_gpu_that_the_driver_does_not_list_and_the_engine_calls_lost_is_fatal(
     go: Go, connector: FakeConnector, tmp_path: Path
 ) -> None:
-    plan = {"client": "4.5.0", "engine": "4.5.0", "listings": [[(3, A)]], "inactive": [(5, B)], "answers": [GOOD]}
+    plan = {
+        "client": "4.5.0",
+        "engine": "4.5.0",
+        "listings": [[(3, A)]],
+        "inactive": [(5, B)],
+        "answers": [GOOD],
+    }
     ran = go(plan, gpus=(A,), NVIDIA_VISIBLE_DEVICES=f"{A},{B}", EXPECTED_GPUS="2")
     assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "GPU_MISSING", B)
     [event] = [e for e in connector.events if not e.is_healthy]
@@ -281,7 +337,9 @@ def test_a_gpu_that_the_driver_does_not_list_and_the_engine_calls_lost_is_fatal(
     assert calls(tmp_path) == []
 
 
-def test_a_gpu_that_the_driver_does_not_list_but_the_engine_does_is_not_fatal(go: Go, connector: FakeConnector) -> None:
+def test_a_gpu_that_the_driver_does_not_list_but_the_engine_does_is_not_fatal(
+    go: Go, connector: FakeConnector
+) -> None:
     ran = go({"answers": [GOOD]}, gpus=(A,), NVIDIA_VISIBLE_DEVICES=f"{A},{B}", EXPECTED_GPUS="2")
     assert (ran.exit_code, ran.result.code) == (1, "GPU_MISSING")
     assert not any(e.is_fatal for e in connector.events)
@@ -295,11 +353,17 @@ def test_a_missing_gpu_is_a_finding_also_where_no_engine_answers(go: Go) -> None
 # --- whose engine it is
 
 
-def test_serial_numbers_that_differ_accuse_and_clear_nobody(go: Go, connector: FakeConnector) -> None:
+def test_serial_numbers_that_differ_accuse_and_clear_nobody(
+    go: Go, connector: FakeConnector
+) -> None:
     for answer in (SICK, GOOD):
         sick = (answer[0], _with_serials(answer[1], {3: "111", 5: "999"}))
         ran = go({"answers": [sick]}, serials={A: "111", B: "222"})
-        assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "inconclusive", "WRONG_HOSTENGINE")
+        assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+            0,
+            "inconclusive",
+            "WRONG_HOSTENGINE",
+        )
         assert B in ran.lines[-1]
         assert A not in ran.lines[-1]
     assert not any(e.is_fatal or e.is_healthy for e in connector.events)
@@ -322,7 +386,9 @@ def test_a_lost_gpu_of_an_unproven_engine_is_not_fatal(go: Go, connector: FakeCo
     assert not any(e.is_fatal for e in connector.events)
 
 
-def test_the_serial_number_and_the_pci_address_are_in_the_event(go: Go, connector: FakeConnector) -> None:
+def test_the_serial_number_and_the_pci_address_are_in_the_event(
+    go: Go, connector: FakeConnector
+) -> None:
     sick = (205, _with_serials(SICK[1], {3: "111", 5: "222"}))
     go({"answers": [sick]}, serials={A: "111", B: "222"})
     [event] = [e for e in connector.events if not e.is_healthy]
@@ -331,7 +397,10 @@ def test_the_serial_number_and_the_pci_address_are_in_the_event(go: Go, connecto
 
 def _with_serials(output: str, serials: dict[int, str]) -> str:
     raw = json.loads(output)
-    entities = [{"entity_id": gpu, "device_id": "2330", "serial_num": serial} for gpu, serial in serials.items()]
+    entities = [
+        {"entity_id": gpu, "device_id": "2330", "serial_num": serial}
+        for gpu, serial in serials.items()
+    ]
     raw["entity_groups"] = [{"entity_group": "GPU", "entity_group_id": 1, "entities": entities}]
     return json.dumps(raw)
 
@@ -339,7 +408,9 @@ def _with_serials(output: str, serials: dict[int, str]) -> str:
 # --- one diagnostic per engine
 
 
-def test_a_dcgmi_that_the_engine_refuses_at_the_diagnostic_is_followed_by_the_next(go: Go, tmp_path: Path) -> None:
+def test_a_dcgmi_that_the_engine_refuses_at_the_diagnostic_is_followed_by_the_next(
+    go: Go, tmp_path: Path
+) -> None:
     refusal = (244, runtime_error("4.4.2", "API version mismatch"))
     ran = go({"answers": [refusal]}, plan3={"engine": "4.1.1", "answers": [(0, OLD_GOOD)]})
     assert ran.result.code == "OK"
@@ -351,7 +422,9 @@ def test_an_engine_that_refuses_every_dcgmi_at_the_diagnostic_is_too_old(go: Go)
     assert go({"answers": [refusal]}, plan3={"answers": [refusal]}).result.code == "ENGINE_VERSION"
 
 
-@pytest.mark.parametrize(("version", "timeout", "signals"), [("4.0.0", "2s", "SIGTERM\n"), ("4.4.2", "2s", "")])
+@pytest.mark.parametrize(
+    ("version", "timeout", "signals"), [("4.0.0", "2s", "SIGTERM\n"), ("4.4.2", "2s", "")]
+)
 def test_our_own_diagnostic_is_stopped_when_its_time_is_up(
     go: Go, tmp_path: Path, version: str, timeout: str, signals: str
 ) -> None:
@@ -377,7 +450,9 @@ def test_a_check_that_is_told_to_stop_stops_its_diagnostic_on_the_engine(
     (tmp_path / "bin" / "calls").write_text("")
     argv = [sys.executable, "-c", "from check_dcgm.check import main; main()"]
     environ = environment(connector, tmp_path, variables)
-    with subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         deadline = time.monotonic() + 40
         while not calls(tmp_path):
             assert time.monotonic() < deadline
@@ -396,7 +471,9 @@ def test_a_hang_that_is_known_says_what_to_do(go: Go) -> None:
     assert "https://github.com/NVIDIA/DCGM/issues/247" in ran.lines[-1]
 
 
-def test_an_engine_that_does_not_tell_its_version_is_asked_by_uuid_all_the_same(go: Go, tmp_path: Path) -> None:
+def test_an_engine_that_does_not_tell_its_version_is_asked_by_uuid_all_the_same(
+    go: Go, tmp_path: Path
+) -> None:
     go({"mute": True, "answers": [GOOD]})
     assert calls(tmp_path) == [f"dcgmi diag -r 2 --host node:5555 -i {A},{B} -j"]
 
@@ -432,7 +509,9 @@ def test_an_operators_table_wins_over_the_document(go: Go, tmp_path: Path) -> No
         ("x = 1\n", '"x" is no error id'),
     ],
 )
-def test_an_operators_table_that_is_wrong_is_misconfigured(go: Go, tmp_path: Path, text: str, says: str) -> None:
+def test_an_operators_table_that_is_wrong_is_misconfigured(
+    go: Go, tmp_path: Path, text: str, says: str
+) -> None:
     file = tmp_path / "errors.toml"
     file.write_text(text)
     ran = go({}, DCGM_ERRORS_FILE=str(file), DCGM_OPTIONAL_TESTS="software,nothing")

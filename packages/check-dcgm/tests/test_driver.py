@@ -30,8 +30,15 @@ class Stub:
         return (A,)
 
 
-def probe(monkeypatch: pytest.MonkeyPatch, looks: list[DeviceFacts], engine: Verdict | None, level: int = 2) -> Verdict:
-    """The probe, with these looks at the GPU one after the other, and this verdict of the engine (None: it is not asked)."""
+def probe(
+    monkeypatch: pytest.MonkeyPatch,
+    looks: list[DeviceFacts],
+    engine: Verdict | None,
+    level: int = 2,
+) -> Verdict:
+    """The probe, with these looks at the GPU one after the other, and this verdict of the engine
+    (None: it is not asked).
+    """
     left = list(looks)
 
     async def look(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
@@ -51,7 +58,9 @@ def probe(monkeypatch: pytest.MonkeyPatch, looks: list[DeviceFacts], engine: Ver
 PASSED = Verdict(Outcome.PASSED, "OK", "every GPU passed.")
 
 
-def test_a_gpu_that_somebody_else_computes_on_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_somebody_else_computes_on_is_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(Skipped) as skipped:
         probe(monkeypatch, [DeviceFacts("GPU-aaaa", processes=2)], None)
     assert skipped.value.code == "GPU_IN_USE"
@@ -68,21 +77,35 @@ def test_processes_that_are_just_ending_are_waited_for(monkeypatch: pytest.Monke
 
 
 def test_level_1_loads_nothing_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert probe(monkeypatch, [DeviceFacts("GPU-aaaa", processes=1)], PASSED, level=1).outcome is Outcome.PASSED
+    assert (
+        probe(monkeypatch, [DeviceFacts("GPU-aaaa", processes=1)], PASSED, level=1).outcome
+        is Outcome.PASSED
+    )
 
 
 def test_what_the_driver_calls_broken_is_not_loaded_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found = probe(monkeypatch, [DeviceFacts("GPU-aaaa", remap_failed=True)], None)
-    assert (found.outcome, found.subject, found.findings[0].fatal) == (Outcome.FAILED, "GPU-aaaa", True)
+    assert (found.outcome, found.subject, found.findings[0].fatal) == (
+        Outcome.FAILED,
+        "GPU-aaaa",
+        True,
+    )
 
 
-def test_memory_errors_that_are_counted_under_the_load_fail_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [DeviceFacts("GPU-aaaa", ecc_uncorrectable=0), DeviceFacts("GPU-aaaa", ecc_uncorrectable=3)]
+def test_memory_errors_that_are_counted_under_the_load_fail_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [
+        DeviceFacts("GPU-aaaa", ecc_uncorrectable=0),
+        DeviceFacts("GPU-aaaa", ecc_uncorrectable=3),
+    ]
     found = probe(monkeypatch, looks, PASSED)
     assert (found.outcome, found.code) == (Outcome.FAILED, "ECC_UNDER_LOAD")
 
 
-def test_a_healthy_gpu_passes_and_clears_what_the_driver_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_gpu_passes_and_clears_what_the_driver_said_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = probe(monkeypatch, [DeviceFacts("GPU-aaaa", remap_failed=False)], PASSED)
     assert found.outcome is Outcome.PASSED
     assert {(s.test, s.gpu_uuid) for s in found.clears} == {("Scan", "GPU-aaaa")}

@@ -1,4 +1,6 @@
-"""Documents in, verdicts out: what is a fault, whose it is, and what is no verdict about hardware at all."""
+"""Documents in, verdicts out: what is a fault, whose it is, and what is no verdict about hardware
+at all.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,25 @@ def with_the_rest(tests: dict[str, Tests]) -> dict[str, Tests]:
 def test_a_pass_of_every_gpu_passes_and_clears_each_test_and_the_node() -> None:
     found = verdict(v4(with_the_rest({})))
     assert (found.outcome, found.code, found.findings) == (Outcome.PASSED, "OK", ())
-    assert found.clears == {NODE, *(Subject(test, gpu) for test in ("Memory", "Pcie", "Software") for gpu in (A, B))}
+    assert found.clears == {
+        NODE,
+        *(Subject(test, gpu) for test in ("Memory", "Pcie", "Software") for gpu in (A, B)),
+    }
 
 
 def test_faulty_memory_is_fatal_for_that_gpu_alone() -> None:
     found = verdict(v4({"memory": {3: [], 5: [fault()]}, "pcie": {3: [], 5: []}}), 205)
     [finding] = found.findings
-    assert (found.outcome, found.code, found.subject) == (Outcome.FAILED, "DCGM_FR_FAULTY_MEMORY", B)
-    assert (finding.subject, finding.fatal, finding.action) == (Subject("Memory", B), True, Action.CONTACT_SUPPORT)
+    assert (found.outcome, found.code, found.subject) == (
+        Outcome.FAILED,
+        "DCGM_FR_FAULTY_MEMORY",
+        B,
+    )
+    assert (finding.subject, finding.fatal, finding.action) == (
+        Subject("Memory", B),
+        True,
+        Action.CONTACT_SUPPORT,
+    )
     assert Subject("Memory", A) in found.clears
     assert Subject("Memory", B) not in found.clears
 
@@ -51,7 +64,9 @@ def test_dcgm_3_and_4_raise_the_same_identity() -> None:
 
 
 def test_documents_without_severities_are_judged_by_the_table() -> None:
-    found = verdict(v3({"GPU Memory": {3: [fault(severity=None, category=None)], 5: []}}, version="3.1.8"), 205)
+    found = verdict(
+        v3({"GPU Memory": {3: [fault(severity=None, category=None)], 5: []}}, version="3.1.8"), 205
+    )
     assert found.findings[0].fatal
 
 
@@ -105,7 +120,10 @@ def test_trouble_of_the_environment_is_never_fatal(category: int, severity: int)
 
 
 def test_a_stress_fault_is_for_the_eud() -> None:
-    assert verdict(v4({"targeted_stress": {3: [fault(101, 2, 15)], 5: []}})).findings[0].action is Action.RUN_DCGMEUD
+    assert (
+        verdict(v4({"targeted_stress": {3: [fault(101, 2, 15)], 5: []}})).findings[0].action
+        is Action.RUN_DCGMEUD
+    )
 
 
 def test_an_error_without_severity_and_not_in_the_table_is_inconclusive() -> None:
@@ -131,7 +149,9 @@ def test_infrastructure_is_no_verdict_about_hardware(status: int) -> None:
     assert verdict(passing, status).outcome is Outcome.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("status", "code"), [(237, "DCGM_ST_RESET_REQUIRED"), (238, "DCGM_ST_GPU_IS_LOST")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(237, "DCGM_ST_RESET_REQUIRED"), (238, "DCGM_ST_GPU_IS_LOST")]
+)
 def test_a_lost_gpu_is_a_fact_about_hardware(status: int, code: str) -> None:
     found = by_exit_status(status, REQUEST, "")
     assert (found.outcome, found.code, found.findings[0].fatal) == (Outcome.FAILED, code, True)
@@ -142,7 +162,9 @@ def test_a_runtime_error_is_inconclusive_although_it_exits_226() -> None:
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DIAG_NOT_RUN")
 
 
-@pytest.mark.parametrize("output", [v4({}), v4({"memory": {3: []}}), v4({"memory": {3: [], 5: []}}, skip=(5,))])
+@pytest.mark.parametrize(
+    "output", [v4({}), v4({"memory": {3: []}}), v4({"memory": {3: [], 5: []}}, skip=(5,))]
+)
 def test_a_pass_needs_a_pass_of_every_gpu(output: str) -> None:
     found = verdict(output)
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
@@ -155,12 +177,21 @@ def test_a_fail_without_an_error_is_not_believed_either_way() -> None:
 
 
 def test_the_document_is_found_among_other_lines() -> None:
-    assert verdict('Warning: {x}\n{"a": 1}\n' + v4(with_the_rest({})) + "\nbye").outcome is Outcome.PASSED
+    assert (
+        verdict('Warning: {x}\n{"a": 1}\n' + v4(with_the_rest({})) + "\nbye").outcome
+        is Outcome.PASSED
+    )
 
 
 def test_iterations_are_judged_together() -> None:
-    good, bad = json.loads(v4({"memory": {3: [], 5: []}})), json.loads(v4({"memory": {3: [fault()], 5: []}}))
-    assert verdict(json.dumps({"iterations": [good, bad], "Overall Result": "Fail"}), 205).outcome is Outcome.FAILED
+    good, bad = (
+        json.loads(v4({"memory": {3: [], 5: []}})),
+        json.loads(v4({"memory": {3: [fault()], 5: []}})),
+    )
+    assert (
+        verdict(json.dumps({"iterations": [good, bad], "Overall Result": "Fail"}), 205).outcome
+        is Outcome.FAILED
+    )
 
 
 @given(st.integers(0, 400))
@@ -205,13 +236,17 @@ values = st.recursive(
 
 
 @given(values, st.integers(-64, 255))
-def test_a_document_of_any_shape_gets_a_verdict_and_blames_nobody(body: object, status: int) -> None:
+def test_a_document_of_any_shape_gets_a_verdict_and_blames_nobody(
+    body: object, status: int
+) -> None:
     found = verdict(json.dumps({"DCGM Diagnostic": {"test_categories": body}}), status)
     if status not in {237, 238}:
         assert not any(f.fatal for f in found.findings)
 
 
-problems = st.lists(st.builds(fault, st.integers(1, 140), st.integers(0, 7), st.integers(0, 17)), max_size=2)
+problems = st.lists(
+    st.builds(fault, st.integers(1, 140), st.integers(0, 7), st.integers(0, 17)), max_size=2
+)
 
 
 @given(
@@ -225,7 +260,11 @@ def test_fatal_comes_from_severity_and_category_alone(
     tests: dict[str, dict[int, list[dict[str, int]]]], status: int
 ) -> None:
     found = verdict(v4(tests), status)
-    clean = {uuid for number, uuid in REQUEST.gpus.items() if not any(by_gpu[number] for by_gpu in tests.values())}
+    clean = {
+        uuid
+        for number, uuid in REQUEST.gpus.items()
+        if not any(by_gpu[number] for by_gpu in tests.values())
+    }
     assert not any(f.subject.gpu_uuid in clean for f in found.findings)
     for finding in found.findings:
         if finding.fatal and finding.subject != NODE:
@@ -251,6 +290,9 @@ def test_tests_of_both_generations_share_their_names() -> None:
 def test_the_table_has_every_id_of_dcgm_4_6() -> None:
     table = known()
     assert sorted(table) == list(range(133))
-    assert all(row.name.startswith("DCGM_FR_") and row.says and row.since and row.source for row in table.values())
+    assert all(
+        row.name.startswith("DCGM_FR_") and row.says and row.since and row.source
+        for row in table.values()
+    )
     assert len({row.name for row in table.values()}) == 133
     assert {number for number, row in table.items() if row.severity == 3} == {0, 1, 2, 21}

@@ -1,4 +1,5 @@
-"""The fault matrix of dcgm-diag, without a cluster: check, tools and engine are processes, and compared is what a cluster would show.
+"""The fault matrix of dcgm-diag, without a cluster: check, tools and engine are processes, and
+compared is what a cluster would show.
 
 Rows that need a cluster (a webhook, a tenant's pod) are left to it.
 """
@@ -23,7 +24,11 @@ from preflight_proto.check.testing import FakeConnector, run_check
 
 FAKES = MATRIX.parent / "fakes"
 ROWS = load(MATRIX / "dcgm-diag.toml")
-MINE = [row for row in ROWS if not any(pod.merge or pod.denied for step in row.steps for pod in step.pods)]
+MINE = [
+    row
+    for row in ROWS
+    if not any(pod.merge or pod.denied for step in row.steps for pod in step.pods)
+]
 MISTAKES = [row for row in load_mistakes() if row.check == "dcgm-diag" and row.outcome]
 AT_ONCE = 3
 """Rows side by side: most of their time they wait."""
@@ -44,7 +49,9 @@ class Engine:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         argv = [sys.executable, str(FAKES / "node" / "hostengine.py"), "127.0.0.1", str(self.port)]
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.log: list[dict[str, Any]] = []
 
     def configure(self, facts: dict[str, Any]) -> None:
@@ -110,7 +117,13 @@ def play(row: Scenario, folder: Path) -> None:
 
 
 def _one(
-    row: Scenario, pod: Pod, mine: list[str], engine: Engine, folder: Path, name: str, facts: dict[str, Any]
+    row: Scenario,
+    pod: Pod,
+    mine: list[str],
+    engine: Engine,
+    folder: Path,
+    name: str,
+    facts: dict[str, Any],
 ) -> None:
     run = folder / name
     run.mkdir()
@@ -136,11 +149,18 @@ def _one(
     assert check.says.removeprefix("NVML ") in "\n".join(ran.lines), ran.lines
     asked = engine.asked()
     if pod.tests is not None:
-        # Which GPUs a pod gets is the scheduler's choice on a cluster; here it gets the first that are free.
+        # Which GPUs a pod gets is the scheduler's choice on a cluster; here it gets the first that
+        # are free.
         assert asked == {uuids(f"node-{pod.node}")[index] for index in pod.tests}
     events = connector.events
     wanted = {
-        (e.check_name, e.fatal, e.action, e.code, uuids(f"node-{pod.node}")[e.gpu] if e.gpu is not None else "")
+        (
+            e.check_name,
+            e.fatal,
+            e.action,
+            e.code,
+            uuids(f"node-{pod.node}")[e.gpu] if e.gpu is not None else "",
+        )
         for e in pod.events
     }
     unhealthy = {
@@ -156,7 +176,9 @@ def _one(
     }
     assert unhealthy == (wanted if mode == "ok" else set())
     cleared = {
-        (e.check_name, e.entities_impacted[0].entity_value) for e in events if e.is_healthy and e.entities_impacted
+        (e.check_name, e.entities_impacted[0].entity_value)
+        for e in events
+        if e.is_healthy and e.entities_impacted
     }
     for condition in pod.clears:
         assert {uuid for each, uuid in cleared if each == condition} == asked
@@ -217,10 +239,14 @@ def test_an_operators_mistake_holds_no_observed_pod_back_and_is_named(
     saw = (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.gated)
     assert saw == (0, row.outcome, row.code, False), ran.lines
     assert row.says in "\n".join(ran.lines), ran.lines
-    assert row.says in f"{ran.result.code}: {ran.result.reason}"  # of which the gang controller makes the Event
+    assert (
+        row.says in f"{ran.result.code}: {ran.result.reason}"
+    )  # of which the gang controller makes the Event
 
 
-def test_of_two_addresses_the_one_that_is_the_nodes_own_is_asked(engine: Engine, tmp_path: Path) -> None:
+def test_of_two_addresses_the_one_that_is_the_nodes_own_is_asked(
+    engine: Engine, tmp_path: Path
+) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("dcgmi", "nvidia-smi"):

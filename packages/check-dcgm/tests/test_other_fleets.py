@@ -1,4 +1,6 @@
-"""Documents and lists as the engines of others print them: facts of public reports and of DCGM's source, each with where it is from."""
+"""Documents and lists as the engines of others print them: facts of public reports and of DCGM's
+source, each with where it is from.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from preflight_proto.check import Outcome, Verdict
 
 GPU = "GPU-aaaa"
 
-# baldwinSPC/glimmer-burnin, a GB10 at level 1, DCGM 4.2.3, driver 580.82.09, exit status 226: persistence mode is off, what could not be read stands in the summary,
-# and the serial number is one that is none.
+# baldwinSPC/glimmer-burnin, a GB10 at level 1, DCGM 4.2.3, driver 580.82.09, exit status 226:
+# persistence mode is off, what could not be read stands in the summary, and the serial number is
+# one that is none.
 GB10: dict[str, Any] = {
     "DCGM Diagnostic": {
         "test_categories": [
@@ -55,7 +58,9 @@ GB10: dict[str, Any] = {
     },
     "entity_groups": [
         {
-            "entities": [{"device_id": "2e12", "entity_id": 0, "serial_num": "<<<NOT_SUPPORTED>>>"}],
+            "entities": [
+                {"device_id": "2e12", "entity_id": 0, "serial_num": "<<<NOT_SUPPORTED>>>"}
+            ],
             "entity_group": "GPU",
             "entity_group_id": 1,
         }
@@ -93,18 +98,25 @@ def verdict(document: dict[str, Any] | str, status: int, level: int = 1) -> Verd
 )
 def test_a_gpu_without_persistence_mode_passes_with_its_warning(printed: str) -> None:
     found = verdict(printed, 226)
-    assert (found.outcome, [f.code for f in found.findings]) == (Outcome.PASSED, ["DCGM_FR_PERSISTENCE_MODE"])
+    assert (found.outcome, [f.code for f in found.findings]) == (
+        Outcome.PASSED,
+        ["DCGM_FR_PERSISTENCE_MODE"],
+    )
 
 
 @pytest.mark.parametrize("printed", NO_NUMBERS)
-def test_what_the_engine_prints_for_a_serial_number_it_does_not_know_is_nobodys_number(printed: str) -> None:
+def test_what_the_engine_prints_for_a_serial_number_it_does_not_know_is_nobodys_number(
+    printed: str,
+) -> None:
     assert parse(json.dumps(GB10).replace("<<<NOT_SUPPORTED>>>", printed)).serials == {}
     table = f"| UUID | {GPU} |\n| Serial Number | {printed} |\n"
     assert identity.parse_serial(table) == (GPU, "")
 
 
 def test_a_real_serial_number_is_read() -> None:
-    assert parse(json.dumps(GB10).replace("<<<NOT_SUPPORTED>>>", " 1652023014912 ")).serials == {0: "1652023014912"}
+    assert parse(json.dumps(GB10).replace("<<<NOT_SUPPORTED>>>", " 1652023014912 ")).serials == {
+        0: "1652023014912"
+    }
 
 
 @pytest.mark.parametrize("status", [0, 205, 226])
@@ -132,8 +144,14 @@ WORDS = "Only 511 mb of memory is free, but we need to allocate 1024 mb to pass 
         ({"results": [{**SKIPPED, "info": [WORDS]}], "test_summary": {"status": "Skip"}}, WORDS),
         ({"results": [SKIPPED], "test_summary": {"status": "Skip", "info": [WORDS]}}, WORDS),
         ({"test_summary": {"status": "Skip", "info": [WORDS]}}, WORDS),
-        ({"results": [SKIPPED], "test_summary": {"status": "Skip"}}, "it was skipped, and the engine does not say why"),
-        ({"results": [{**SKIPPED, "status": "Not Run"}]}, "it was skipped, and the engine does not say why"),
+        (
+            {"results": [SKIPPED], "test_summary": {"status": "Skip"}},
+            "it was skipped, and the engine does not say why",
+        ),
+        (
+            {"results": [{**SKIPPED, "status": "Not Run"}]},
+            "it was skipped, and the engine does not say why",
+        ),
         ({"results": []}, "the engine reports no result of it"),
     ],
 )
@@ -148,9 +166,18 @@ def test_why_a_required_test_was_skipped_is_told_from_wherever_the_engine_says_i
 @pytest.mark.parametrize("name", ["Page Retirement", "Page Retirement/Row Remap"])
 def test_retired_pages_are_a_finding_of_the_software_test_under_its_old_name_too(name: str) -> None:
     # dcgmi/Diag.cpp: the name is the shorter one up to 2.3
-    failed = {"status": "Fail", "warnings": "Pending page retirements together with a DBE were detected on GPU 0."}
-    tests = [{"name": "NVML Library", "results": [{"status": "Pass"}]}, {"name": name, "results": [failed]}]
-    found = verdict({"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}}, 205)
+    failed = {
+        "status": "Fail",
+        "warnings": "Pending page retirements together with a DBE were detected on GPU 0.",
+    }
+    tests = [
+        {"name": "NVML Library", "results": [{"status": "Pass"}]},
+        {"name": name, "results": [failed]},
+    ]
+    found = verdict(
+        {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}},
+        205,
+    )
     [finding] = found.findings
     assert (finding.code, finding.subject.test, finding.fatal) == (
         "DCGM_FR_DBE_PENDING_PAGE_RETIREMENTS",
@@ -188,16 +215,30 @@ def test_an_error_without_an_id_is_the_one_that_its_words_are_of(text: str, name
 def test_a_narrow_pcie_link_without_an_id_is_not_fatal() -> None:
     text = "GPU 0 is running at PCI link width 8X, which is below the minimum allowed link generation of 16 (parameter 'x')"
     failed = {"gpu_ids": "0", "status": "Fail", "warnings": text}
-    tests = [{"name": "PCIe", "results": [failed]}, {"name": "NVML Library", "results": [{"status": "Pass"}]}]
-    found = verdict({"DCGM GPU Diagnostic": {"test_categories": [{"category": "Integration", "tests": tests}]}}, 205, 2)
-    assert (found.code, any(finding.fatal for finding in found.findings)) == ("DCGM_FR_PCIE_WIDTH", False)
+    tests = [
+        {"name": "PCIe", "results": [failed]},
+        {"name": "NVML Library", "results": [{"status": "Pass"}]},
+    ]
+    found = verdict(
+        {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Integration", "tests": tests}]}},
+        205,
+        2,
+    )
+    assert (found.code, any(finding.fatal for finding in found.findings)) == (
+        "DCGM_FR_PCIE_WIDTH",
+        False,
+    )
 
 
 @pytest.mark.parametrize(("severity", "category"), [(1, 6), (4, 6), (4, 15)])
-def test_cuda_that_waits_for_the_nvswitch_fabric_is_no_verdict_about_hardware(severity: int, category: int) -> None:
+def test_cuda_that_waits_for_the_nvswitch_fabric_is_no_verdict_about_hardware(
+    severity: int, category: int
+) -> None:
     # NVIDIA/nccl-tests#264: DCGM 3.3.8 on eight H100 without a fabric manager
     text = "Error using CUDA API cuInit Unable to initialize CUDA library: 'system not yet initialized'."
     failed = fault(51, severity, category, text)
-    found = verdict(v4({"software": {0: []}, "memory": {0: [failed]}, "pcie": {0: [failed]}}), 226, 2)
+    found = verdict(
+        v4({"software": {0: []}, "memory": {0: [failed]}, "pcie": {0: [failed]}}), 226, 2
+    )
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DCGM_FR_CUDA_API")
     assert "start nvidia-fabricmanager" in found.reason

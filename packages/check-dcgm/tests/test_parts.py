@@ -1,4 +1,6 @@
-"""The smaller parts: reading at linear cost, identity, known false alarms, the engine's lists, what is recorded."""
+"""The smaller parts: reading at linear cost, identity, known false alarms, the engine's lists, what
+is recorded.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def test_hostile_output_is_refused_in_one_walk(output: str) -> None:
     started = time.process_time()
     with pytest.raises(UnreadableDocument):
         parse(output)
-    # Some milliseconds, of whole objects some hundredths of a second; a walk for each beginning takes minutes.
+    # Some milliseconds, of whole objects some hundredths of a second; a walk for each beginning
+    # takes minutes.
     assert time.process_time() - started < (0.1 if output == "{" * 300_000 else 3)
 
 
@@ -55,7 +58,11 @@ def test_a_document_is_found_behind_hostile_output() -> None:
     assert len(parse("{" * 1000 + "\n" + output).results) == 6
 
 
-@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text() | st.lists(st.text(max_size=9)), min_size=1))
+@given(
+    st.dictionaries(
+        st.text(max_size=5), st.integers() | st.text() | st.lists(st.text(max_size=9)), min_size=1
+    )
+)
 def test_any_object_is_found_whole_among_other_text(value: dict[str, object]) -> None:
     text = json.dumps(value)
     assert list(objects(f"warning: it's {{x}} \n{text}\n{text} end")) == [value, value]
@@ -83,14 +90,19 @@ def test_a_gpus_number_is_read_however_it_is_written(raw: str, number: int) -> N
 def test_a_number_that_cannot_be_read_accuses_nobody_and_clears_nobody(raw: str) -> None:
     output, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)])
     found = judge(
-        parse(output.replace('"entity_id": 3', f'"entity_id": {raw}')), status, DiagRequest(2, {3: A, 5: B}, "n")
+        parse(output.replace('"entity_id": 3', f'"entity_id": {raw}')),
+        status,
+        DiagRequest(2, {3: A, 5: B}, "n"),
     )
     assert found.outcome is Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v >= "3.3"])
 def test_serial_numbers_are_read(version: str) -> None:
-    assert parse(document(version, 1, (3, 5), serials={3: "16", 5: "17"})[0]).serials == {3: "16", 5: "17"}
+    assert parse(document(version, 1, (3, 5), serials={3: "16", 5: "17"})[0]).serials == {
+        3: "16",
+        5: "17",
+    }
 
 
 # --- the table
@@ -101,7 +113,8 @@ def test_action_and_fatality_of_the_table_follow_from_severity_and_category(numb
     row = known()[number]
     hardware = row.category not in {3, 4, 8, 16}
     fatal = hardware and (
-        row.severity in {2, 6} or (row.severity == 4 and row.category in {1, 2, 9, 10, 11, 12, 13, 14, 15})
+        row.severity in {2, 6}
+        or (row.severity == 4 and row.category in {1, 2, 9, 10, 11, 12, 13, 14, 15})
     )
     failed = fatal or (hardware and row.severity == 4)
     assert row.fatal == fatal
@@ -131,7 +144,9 @@ def test_each_level_asks_for_what_the_one_before_asks_for_and_more() -> None:
         ("GPU Memory", "something else", None),
     ],
 )
-def test_an_error_without_an_id_is_known_by_its_words(test: str, text: str, number: int | None) -> None:
+def test_an_error_without_an_id_is_known_by_its_words(
+    test: str, text: str, number: int | None
+) -> None:
     assert by_words(test, text) == number
 
 
@@ -149,7 +164,12 @@ def test_an_error_without_an_id_is_known_by_its_words(test: str, text: str, numb
         ),
         ("Memory", DocumentProblem("", 56), ("4.5.0", "", ""), "284"),
         ("Pcie", DocumentProblem("", 65), ("4.4.1", "580.65.06", "Tesla V100-SXM2-16GB"), "254"),
-        ("Pcie", DocumentProblem("CUDA-capable device(s) is/are busy or unavailable", 65), ("", "", ""), "224"),
+        (
+            "Pcie",
+            DocumentProblem("CUDA-capable device(s) is/are busy or unavailable", 65),
+            ("", "", ""),
+            "224",
+        ),
     ],
 )
 def test_a_known_false_alarm_is_found_with_its_link(
@@ -163,20 +183,32 @@ def test_a_known_false_alarm_is_found_with_its_link(
 @pytest.mark.parametrize(
     ("test", "problem", "around"),
     [
-        ("Nvbandwidth", DocumentProblem("memory copy utilization", 44), ("4.4.2", "", "")),  # before it began
+        (
+            "Nvbandwidth",
+            DocumentProblem("memory copy utilization", 44),
+            ("4.4.2", "", ""),
+        ),  # before it began
         ("Nvbandwidth", DocumentProblem("bandwidth too low", 30), ("4.5.0", "", "")),
         ("Pcie", DocumentProblem("", 65), ("4.4.1", "570.1", "Tesla V100")),
         ("Pcie", DocumentProblem("", 65), ("4.4.1", "580.1", "NVIDIA H100")),
-        ("Pcie", DocumentProblem("", 46), ("4.4.1", "580.1", "Tesla V100")),  # a narrow link is a narrow link
+        (
+            "Pcie",
+            DocumentProblem("", 46),
+            ("4.4.1", "580.1", "Tesla V100"),
+        ),  # a narrow link is a narrow link
         ("Memory", DocumentProblem("", 52), ("4.5.0", "", "")),
     ],
 )
-def test_no_real_fault_is_explained_away(test: str, problem: DocumentProblem, around: tuple[str, str, str]) -> None:
+def test_no_real_fault_is_explained_away(
+    test: str, problem: DocumentProblem, around: tuple[str, str, str]
+) -> None:
     assert alarms.explains(test, problem, alarms.Circumstances(*around)) is None
 
 
 def test_memory_that_passed_without_memory_is_no_pass() -> None:
-    output, status = document("4.5.0", 2, (3, 5), [Fault("memory", 3, 56, 4, 8, "no room", status="Pass")])
+    output, status = document(
+        "4.5.0", 2, (3, 5), [Fault("memory", 3, 56, 4, 8, "no room", status="Pass")]
+    )
     found = judge(parse(output), status, DiagRequest(2, {3: A, 5: B}, "n:1"))
     assert found.outcome is Outcome.INCONCLUSIVE
     assert "issues/284" in found.reason
@@ -215,7 +247,9 @@ def test_a_hang_is_known_by_version_and_model(version: str, model: str, known_ha
         ),
     ],
 )
-def test_a_name_that_the_pod_itself_redirects_is_seen(host: str, file: str, redirected: bool) -> None:
+def test_a_name_that_the_pod_itself_redirects_is_seen(
+    host: str, file: str, redirected: bool
+) -> None:
     assert identity.redirected(host, file) == redirected
 
 
@@ -251,14 +285,21 @@ def engine(version: str) -> hostengine.Hostengine:
     return hostengine.Hostengine("dcgmi", "n:1", parts, parts, {A: 3})
 
 
-@pytest.mark.parametrize(("version", "offers"), [("3.3.7", False), ("3.3.8", True), ("4.0.0", True), ("4.6.0", True)])
+@pytest.mark.parametrize(
+    ("version", "offers"), [("3.3.7", False), ("3.3.8", True), ("4.0.0", True), ("4.6.0", True)]
+)
 def test_the_engine_is_given_the_deadline_where_it_takes_one(version: str, offers: bool) -> None:
     assert ("-t" in hostengine.diag_argv(engine(version), 2, [A], 900.0)) == offers
 
 
 @pytest.mark.parametrize(
     ("version", "elapsed", "name"),
-    [("4.0.0", 0.5, "SIGKILL"), ("4.0.0", 1.5, "SIGTERM"), ("4.4.2", 60.0, "SIGKILL"), ("3.3.9", 60.0, "SIGTERM")],
+    [
+        ("4.0.0", 0.5, "SIGKILL"),
+        ("4.0.0", 1.5, "SIGTERM"),
+        ("4.4.2", 60.0, "SIGKILL"),
+        ("3.3.9", 60.0, "SIGTERM"),
+    ],
 )
 def test_only_a_diagnostic_that_is_surely_ours_is_stopped_on_the_engine(
     version: str, elapsed: float, name: str
@@ -270,7 +311,9 @@ def test_only_a_diagnostic_that_is_surely_ours_is_stopped_on_the_engine(
 
 
 def missing(**metadata: str) -> Verdict:
-    finding = Finding("GPU_MISSING", "m", False, Action.CONTACT_SUPPORT, Subject("Presence", B), metadata)
+    finding = Finding(
+        "GPU_MISSING", "m", False, Action.CONTACT_SUPPORT, Subject("Presence", B), metadata
+    )
     return Verdict(Outcome.FAILED, "GPU_MISSING", "r", (finding,), subject=B)
 
 
@@ -305,13 +348,19 @@ def test_what_tells_whose_machine_it_was_is_replaced_everywhere_alike() -> None:
 
 
 def test_a_recorded_document_is_still_a_document() -> None:
-    text, status = document("4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)], serials={3: "16505", 5: "16506"})
+    text, status = document(
+        "4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)], serials={3: "16505", 5: "16506"}
+    )
     stripped = parse(Anonymiser().strip(text))
-    assert judge(stripped, status, DiagRequest(2, {3: A, 5: B}, "n:1")).code == "DCGM_FR_FAULTY_MEMORY"
+    assert (
+        judge(stripped, status, DiagRequest(2, {3: A, 5: B}, "n:1")).code == "DCGM_FR_FAULTY_MEMORY"
+    )
     assert not {"16505", "16506"} & set(stripped.serials.values())
 
 
-def test_record_runs_every_tool_and_keeps_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_runs_every_tool_and_keeps_what_it_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = """#!/bin/sh
 case "$*" in
   -v*) echo "Version : 4.4.2"; echo "Hostengine build info:"; echo "Version : 4.4.2";;
@@ -333,7 +382,9 @@ esac
     assert "10.1.2.3" not in out.read_text()
 
 
-def test_record_without_dcgmi_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_without_dcgmi_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("DCGMI", "no-such-dcgmi")
     with pytest.raises(SystemExit) as ended:
         record.main([])

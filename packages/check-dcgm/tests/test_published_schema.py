@@ -1,7 +1,8 @@
-"""The generated documents of DCGM 4 against the JSON schema of DCGM's own tests: a second word on what dcgmi prints.
+"""The generated documents of DCGM 4 against the JSON schema of DCGM's own tests: a second word on
+what dcgmi prints.
 
-The schema is DCGM's, so it is not kept here: PREFLIGHT_DCGM_SOURCE names a clone of its repository, of which the commit that the image's client
-is compiled from is read.
+The schema is DCGM's, so it is not kept here: PREFLIGHT_DCGM_SOURCE names a clone of its repository,
+of which the commit that the image's client is compiled from is read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it
 from preflight_e2e.images import COMPONENTS
 
 CLONE = os.environ.get("PREFLIGHT_DCGM_SOURCE")
-COMMIT = next(source.commit for one in COMPONENTS for source in one.sources if source.name == "dcgm-4")
+COMMIT = next(
+    source.commit for one in COMPONENTS for source in one.sources if source.name == "dcgm-4"
+)
 FOUR = [version for version in VERSIONS if version.startswith("4.")]
 pytestmark = pytest.mark.skipif(
     CLONE is None, reason="PREFLIGHT_DCGM_SOURCE does not name a clone of DCGM's repository"
@@ -27,7 +30,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def schema() -> Draft202012Validator:
     show = ["git", "-C", str(CLONE), "show", f"{COMMIT}:testing/python3/dcgm_diag_schema.json"]
-    document: dict[str, Any] = json.loads(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
+    document: dict[str, Any] = json.loads(
+        subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    )
     # Its "$schema" names no draft.
     return Draft202012Validator({key: value for key, value in document.items() if key != "$schema"})
 
@@ -39,7 +44,10 @@ def test_a_document_with_faults_skips_and_serial_numbers_is_one_of_dcgms(
 ) -> None:
     faults = [Fault(test, gpu, 52, 2, 10) for test in TESTS[level] for gpu in (0, None)]
     skips = [Skip(TESTS[level][-1], 1)]
-    for told in (document(version, level, [0, 1]), document(version, level, [0, 1], faults, skips, {0: "1", 1: "2"})):
+    for told in (
+        document(version, level, [0, 1]),
+        document(version, level, [0, 1], faults, skips, {0: "1", 1: "2"}),
+    ):
         assert [error.message for error in schema.iter_errors(json.loads(told[0]))] == []
 
 

@@ -1,4 +1,6 @@
-"""Every error of DCGM's table, in every version's document, in every status: judged as the table says."""
+"""Every error of DCGM's table, in every version's document, in every status: judged as the table
+says.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def verdict(output: str, status: int = 0, level: int = 2) -> Verdict:
 
 
 def expected(number: int, severity: int, category: int) -> tuple[Outcome, bool]:
-    """What a failed memory test with this error is, by the rules in the manual and by nothing of the check's own."""
+    """What a failed memory test with this error is, by the rules in the manual and by nothing of
+    the check's own.
+    """
     if number in {56, 73}:  # no memory could be had for the test
         return Outcome.INCONCLUSIVE, False
     if category in {3, 4, 8, 16}:  # software, configuration, DCGM itself
@@ -54,9 +58,13 @@ def test_healthy_gpus_pass_in_every_version(version: str, level: int) -> None:
 
 @pytest.mark.parametrize("version", WITH_IDS)
 @pytest.mark.parametrize("number", sorted(known()))
-def test_a_failed_memory_test_is_never_passed_and_is_what_its_error_says(version: str, number: int) -> None:
+def test_a_failed_memory_test_is_never_passed_and_is_what_its_error_says(
+    version: str, number: int
+) -> None:
     row = known()[number]
-    output, status = document(version, 2, OURS, [Fault("memory", 3, number, row.severity, row.category)])
+    output, status = document(
+        version, 2, OURS, [Fault("memory", 3, number, row.severity, row.category)]
+    )
     found = verdict(output, status)
     outcome, fatal = expected(number, row.severity, row.category)
     assert (found.outcome, any(f.fatal for f in found.findings)) == (outcome, fatal)
@@ -68,17 +76,24 @@ def test_a_failed_memory_test_is_never_passed_and_is_what_its_error_says(version
 
 @pytest.mark.parametrize("version", WITH_IDS)
 @pytest.mark.parametrize("number", sorted(known()))
-def test_the_same_error_in_the_software_test_is_decided_by_its_severity(version: str, number: int) -> None:
+def test_the_same_error_in_the_software_test_is_decided_by_its_severity(
+    version: str, number: int
+) -> None:
     row = known()[number]
     text = f"Something about GPU {OURS[0]}."
-    output, status = document(version, 2, OURS, [Fault("software", 3, number, row.severity, row.category, text)])
+    output, status = document(
+        version, 2, OURS, [Fault("software", 3, number, row.severity, row.category, text)]
+    )
     found = verdict(output, status)
     if (
         version == "3.2.6"
     ):  # prints no id for these tests; the words are unknown and the test's own id is an environment's
         assert found.outcome in {Outcome.PASSED, Outcome.INCONCLUSIVE}
     elif row.severity in {1, 5}:
-        assert (found.outcome, [f.action for f in found.findings]) == (Outcome.PASSED, [Action.NONE])
+        assert (found.outcome, [f.action for f in found.findings]) == (
+            Outcome.PASSED,
+            [Action.NONE],
+        )
     else:
         outcome, fatal = expected(number, row.severity, row.category)
         if number in {56, 73}:
@@ -110,22 +125,37 @@ def test_an_error_of_another_gpu_never_touches_ours(version: str, number: int) -
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("test", ["memory", "pcie"])
 @pytest.mark.parametrize("how", ["skipped", "absent"])
-def test_a_required_test_that_did_not_run_is_named_with_its_reason(version: str, test: str, how: str) -> None:
+def test_a_required_test_that_did_not_run_is_named_with_its_reason(
+    version: str, test: str, how: str
+) -> None:
     skips = [Skip(test, 5)] if how == "skipped" else []
     absent = [(test, 5)] if how == "absent" else []
     found = verdict(*document(version, 2, OURS, skips=skips, absent=absent))
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
-    assert (B in found.reason, A in found.reason, test.capitalize() in found.reason) == (True, False, True)
+    assert (B in found.reason, A in found.reason, test.capitalize() in found.reason) == (
+        True,
+        False,
+        True,
+    )
     assert ("not allowed on this SKU" in found.reason) == (how == "skipped")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_persistence_mode_that_is_off_passes_with_one_event_at_level_1(version: str) -> None:
     faults = [
-        Fault("software", gpu, 29, 5, 8, f"Persistence mode for GPU {gpu} is disabled.", old="Persistence Mode")
+        Fault(
+            "software",
+            gpu,
+            29,
+            5,
+            8,
+            f"Persistence mode for GPU {gpu} is disabled.",
+            old="Persistence Mode",
+        )
         for gpu in OURS
     ]
-    # Up to 3.2 there is room for one error, and the exit status is 205: it was an isolate error then.
+    # Up to 3.2 there is room for one error, and the exit status is 205: it was an isolate error
+    # then.
     found = verdict(document(version, 1, OURS, faults)[0], 205 if version < "3.3" else 226, 1)
     assert (found.outcome, found.code) == (Outcome.PASSED, "OK")
     assert {f.code for f in found.findings} == {"DCGM_FR_PERSISTENCE_MODE"}
@@ -134,7 +164,9 @@ def test_persistence_mode_that_is_off_passes_with_one_event_at_level_1(version: 
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v >= "4"])
-def test_the_software_test_of_dcgm_4_fails_for_all_gpus_when_one_has_a_warning(version: str) -> None:
+def test_the_software_test_of_dcgm_4_fails_for_all_gpus_when_one_has_a_warning(
+    version: str,
+) -> None:
     output, _ = document(version, 2, OURS, [Fault("software", 3, 29, 5, 8, "off on GPU 3")])
     raw = json.loads(output)
     for category in raw["DCGM Diagnostic"]["test_categories"]:
@@ -170,7 +202,10 @@ def test_a_summary_that_failed_while_every_result_passed_is_not_believed_either_
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v >= "3.3"])
 def test_every_problem_of_a_result_is_kept(version: str) -> None:
-    faults = [Fault("memory", 3, n, known()[n].severity, known()[n].category, f"words {n}") for n in (52, 80, 14)]
+    faults = [
+        Fault("memory", 3, n, known()[n].severity, known()[n].category, f"words {n}")
+        for n in (52, 80, 14)
+    ]
     found = verdict(*document(version, 2, OURS, faults))
     assert {f.code for f in found.findings} == {
         "DCGM_FR_FAULTY_MEMORY",
@@ -197,7 +232,9 @@ def test_every_problem_of_a_result_is_kept(version: str) -> None:
         (0, "DIAG_NOT_RUN", Outcome.INCONCLUSIVE),
     ],
 )
-def test_a_runtime_error_is_what_the_exit_status_says(version: str, status: int, code: str, outcome: Outcome) -> None:
+def test_a_runtime_error_is_what_the_exit_status_says(
+    version: str, status: int, code: str, outcome: Outcome
+) -> None:
     found = verdict(runtime_error(version, "Error: something"), status)
     assert (found.outcome, found.code) == (outcome, code)
 
@@ -224,7 +261,13 @@ def test_words_that_name_broken_hardware_fail_a_monitor_error_of_a_hardware_test
 
 
 @pytest.mark.parametrize(
-    "text", ["single-bit ECC errors", "ECC is not enabled", "no NVLink errors", "device(s) is/are busy or unavailable"]
+    "text",
+    [
+        "single-bit ECC errors",
+        "ECC is not enabled",
+        "no NVLink errors",
+        "device(s) is/are busy or unavailable",
+    ],
 )
 def test_words_that_name_no_fault_leave_it_inconclusive(text: str) -> None:
     found = verdict(*document("4.4.2", 2, OURS, [Fault("pcie", 3, 51, 1, 6, text)]))
@@ -233,14 +276,27 @@ def test_words_that_name_no_fault_leave_it_inconclusive(text: str) -> None:
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45])
 def test_an_xid_of_a_program_takes_no_node_out(xid: int) -> None:
-    found = verdict(*document("4.4.2", 2, OURS, [Fault("memory", 3, 101, 4, 5, f"Detected XID {xid} for GPU 3")]))
-    assert (found.outcome, [f.action for f in found.findings]) == (Outcome.INCONCLUSIVE, [Action.NONE])
+    found = verdict(
+        *document(
+            "4.4.2", 2, OURS, [Fault("memory", 3, 101, 4, 5, f"Detected XID {xid} for GPU 3")]
+        )
+    )
+    assert (found.outcome, [f.action for f in found.findings]) == (
+        Outcome.INCONCLUSIVE,
+        [Action.NONE],
+    )
     assert "run the check again" in found.reason
 
 
-@pytest.mark.parametrize(("xid", "fatal"), [(79, True), (48, True), (95, True), (99, False), (130, False)])
+@pytest.mark.parametrize(
+    ("xid", "fatal"), [(79, True), (48, True), (95, True), (99, False), (130, False)]
+)
 def test_an_xid_of_the_hardware_is_a_fault(xid: int, fatal: bool) -> None:
-    found = verdict(*document("4.4.2", 2, OURS, [Fault("memory", 3, 101, 4, 5, f"Detected XID {xid} for GPU 3")]))
+    found = verdict(
+        *document(
+            "4.4.2", 2, OURS, [Fault("memory", 3, 101, 4, 5, f"Detected XID {xid} for GPU 3")]
+        )
+    )
     assert (found.outcome, found.findings[0].fatal) == (Outcome.FAILED, fatal)
 
 
@@ -269,7 +325,9 @@ def test_tests_that_the_operator_calls_optional_may_be_skipped() -> None:
 # --- properties
 
 errors = st.sampled_from(sorted(known()))
-texts = st.sampled_from(["words", "GPU 3", "GPU 5 and GPU 3", "uncorrectable ECC error", "GPU 0 is busy", ""])
+texts = st.sampled_from(
+    ["words", "GPU 3", "GPU 5 and GPU 3", "uncorrectable ECC error", "GPU 0 is busy", ""]
+)
 
 
 @st.composite
@@ -313,13 +371,20 @@ def test_nothing_passes_that_did_not_pass_every_required_test_on_every_gpu_of_ou
     version, level, faults, skips, absent = case
     output, _ = document(version, level, (FOREIGN, *OURS), faults, skips, absent=absent)
     found = judge(parse(output), status, request(level))
-    failed = [f for f in faults if f.gpu in OURS and f.test != "software" and f.status in {"Fail", "Warn", ""}]
+    failed = [
+        f
+        for f in faults
+        if f.gpu in OURS and f.test != "software" and f.status in {"Fail", "Warn", ""}
+    ]
     unknown = "nvbandwidth" if version < "4" else ""  # which older ones do not have
     present = [f for f in failed if (f.test, f.gpu) not in absent and f.test != unknown]
     first = {(f.test, f.gpu): f.status for f in reversed(faults)}
     ran = all(
         (test, gpu) not in absent
-        and first.get((test, gpu), "Skip" if (test, gpu) in {(s.test, s.gpu) for s in skips} else "Pass") == "Pass"
+        and first.get(
+            (test, gpu), "Skip" if (test, gpu) in {(s.test, s.gpu) for s in skips} else "Pass"
+        )
+        == "Pass"
         for test in HARDWARE_BY_LEVEL[level]
         for gpu in OURS
     )
@@ -327,7 +392,12 @@ def test_nothing_passes_that_did_not_pass_every_required_test_on_every_gpu_of_ou
     if visible or not ran:
         assert found.outcome is not Outcome.PASSED
     if not any(
-        f.gpu in OURS or f.gpu is None or "GPU 3" in f.text or "GPU 5" in f.text or f.test == "software" for f in faults
+        f.gpu in OURS
+        or f.gpu is None
+        or "GPU 3" in f.text
+        or "GPU 5" in f.text
+        or f.test == "software"
+        for f in faults
     ):
         assert found.outcome in {Outcome.PASSED, Outcome.INCONCLUSIVE}, found.reason
         assert not any(f.fatal for f in found.findings)
@@ -344,15 +414,43 @@ def _mutated(rng: random.Random, text: str) -> str:
             end = min(len(text), place + rng.randint(1, 200))
             text = text[:end] + text[place:end] + text[end:]
         elif kind == 3:
-            words = ["Pass", "Fail", "Skip", "Warn", "null", "3", "5", "-1", '"3"', "1e0", "0.5", "true", "[]", "{}"]
-            old = rng.choice(['"Pass"', '"Fail"', '"Skip"', ": 3", ": 5", "null", "results", "warnings", "entity_id"])
+            words = [
+                "Pass",
+                "Fail",
+                "Skip",
+                "Warn",
+                "null",
+                "3",
+                "5",
+                "-1",
+                '"3"',
+                "1e0",
+                "0.5",
+                "true",
+                "[]",
+                "{}",
+            ]
+            old = rng.choice(
+                [
+                    '"Pass"',
+                    '"Fail"',
+                    '"Skip"',
+                    ": 3",
+                    ": 5",
+                    "null",
+                    "results",
+                    "warnings",
+                    "entity_id",
+                ]
+            )
             hits = [m.start() for m in re.finditer(re.escape(old), text)]
             if hits:
                 at = rng.choice(hits)
                 text = text[:at] + rng.choice(words) + text[at + len(old) :]
         elif kind == 4:
             text = text.replace(
-                rng.choice(['"Fail"', '"Pass"', '"memory"', '"pcie"']), rng.choice(['"Skip"', '"x"', '""'])
+                rng.choice(['"Fail"', '"Pass"', '"memory"', '"pcie"']),
+                rng.choice(['"Skip"', '"x"', '""']),
             )
         elif kind == 5:
             text = text[:place]
@@ -389,7 +487,9 @@ def test_mutated_documents_neither_raise_nor_pass_wrongly() -> None:
         version = rng.choice(VERSIONS)
         number = rng.choice(sorted(known()))
         row = known()[number]
-        faults = [Fault("memory", 3, number, row.severity, row.category)] if rng.random() < 0.7 else []
+        faults = (
+            [Fault("memory", 3, number, row.severity, row.category)] if rng.random() < 0.7 else []
+        )
         text = _mutated(rng, document(version, 2, (FOREIGN, *OURS), faults)[0])
         try:
             found = verdict(text, rng.choice([0, 205, 226]))
@@ -402,6 +502,10 @@ def test_mutated_documents_neither_raise_nor_pass_wrongly() -> None:
                 continue  # noise before the document: it is as it was
             for gpu in OURS:
                 for names in (("memory", "gpu memory"), ("pcie",)):
-                    mine = [s for t, g, s in rows if t.replace("_", " ") in names and str(g) in {str(gpu), f"{gpu}.0"}]
+                    mine = [
+                        s
+                        for t, g, s in rows
+                        if t.replace("_", " ") in names and str(g) in {str(gpu), f"{gpu}.0"}
+                    ]
                     assert ("Pass" in mine, "Fail" in mine) == (True, False), text
     assert passed  # some mutations change nothing that matters

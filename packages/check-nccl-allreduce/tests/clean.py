@@ -1,7 +1,9 @@
-"""Healthy gangs, over and over: `python clean.py --real 20 --scripted 1000 --json FILE` counts the fatal events, of which there must be none.
+"""Healthy gangs, over and over: `python clean.py --real 20 --scripted 1000 --json FILE` counts the
+fatal events, of which there must be none.
 
-Every gang is sealed by a real gang controller. The real ones move their data by gloo, on shaped links where this process may shape
-any; in the scripted ones the ranks are made up (see ``scripted``) and every second gang as a whole is slow, so that its pairs are measured.
+Every gang is sealed by a real gang controller. The real ones move their data by gloo, on shaped
+links where this process may shape any; in the scripted ones the ranks are made up (see
+``scripted``) and every second gang as a whole is slow, so that its pairs are measured.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Counted:
 
 
 class Controlled:
-    """A real gang controller, and pods without a kubelet: what it tells them is handed to whoever asks."""
+    """A real gang controller, and pods without a kubelet: what it tells them is handed to whoever
+    asks.
+    """
 
     def __init__(self, server: Server, told: Told) -> None:
         self.server, self._told = server, told
@@ -83,7 +87,9 @@ class Controlled:
     def sealed(self, name: str, size: int) -> list[dict[str, Any]]:
         """The rosters of its members, once all are sealed, in the order of their pods."""
         names = [f"{name}-{rank}" for rank in range(size)]
-        self._told.wait(lambda told: all('"answer":"sealed"' in told.get(pod, "") for pod in names), 60)
+        self._told.wait(
+            lambda told: all('"answer":"sealed"' in told.get(pod, "") for pod in names), 60
+        )
         return [json.loads(self._told.rosters[pod]) for pod in names]
 
     def forget(self, name: str, size: int) -> None:
@@ -108,7 +114,10 @@ def controlled(folder: Path) -> Iterator[Controlled]:
 def real(controller: Controlled, folder: Path, gangs: int) -> Counted:
     """Gangs of three, one after the other, each with its own torch."""
     counted, shaped = Counted(), may_shape()
-    print(f"real gangs on {'shaped links' if shaped else 'loopback: this process may not shape links'}", flush=True)
+    print(
+        f"real gangs on {'shaped links' if shaped else 'loopback: this process may not shape links'}",
+        flush=True,
+    )
     for number in range(gangs):
         _real(controller, folder / f"real-{number}", f"real-{number}", counted, shaped=shaped)
     return counted
@@ -145,7 +154,9 @@ class Checks:
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("scripted.py"))]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._waiting: dict[str, SimpleQueue[int]] = {}
         self._lock = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -236,7 +247,9 @@ def _scripted(
         }
         logs.append(home / "log")
         terminations.append(home / "termination-log")
-        exits.append(checks.start(f"{name}-{rank}", environment(connectors[rank], home, variables), logs[-1]))
+        exits.append(
+            checks.start(f"{name}-{rank}", environment(connectors[rank], home, variables), logs[-1])
+        )
     statuses = [one.get() for one in exits]
     results = [
         from_termination("nccl-allreduce", path.read_text() if path.exists() else "", status)
@@ -247,14 +260,20 @@ def _scripted(
         counted.members += size
         counted.localised += "of localisation" in logs[0].read_text()
         counted.outcomes.update(f"{one.outcome} {one.code}" for one in results)
-        counted.fatal_events += sum(event.is_fatal for one in connectors[:size] for event in one.events)
+        counted.fatal_events += sum(
+            event.is_fatal for one in connectors[:size] for event in one.events
+        )
     controller.forget(name, size)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--real", type=int, default=20, help="gangs that move their data by gloo (%(default)s)")
-    parser.add_argument("--scripted", type=int, default=1000, help="gangs with ranks made up (%(default)s)")
+    parser.add_argument(
+        "--real", type=int, default=20, help="gangs that move their data by gloo (%(default)s)"
+    )
+    parser.add_argument(
+        "--scripted", type=int, default=1000, help="gangs with ranks made up (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     figures: dict[str, Any] = {}

@@ -1,7 +1,9 @@
-"""A gang of thousands on one core: `python crowd.py --members 4096 --json FILE`. The leader, its decisions, every member and TCP are real; what workers do is made up.
+"""A gang of thousands on one core: `python crowd.py --members 4096 --json FILE`. The leader, its
+decisions, every member and TCP are real; what workers do is made up.
 
-The leader has a process of its own and all members another one, both pinned to the same core of this machine, and whatever else
-runs there. One member is slow, so that all rounds of localisation are played.
+The leader has a process of its own and all members another one, both pinned to the same core of
+this machine, and whatever else runs there. One member is slow, so that all rounds of localisation
+are played.
 """
 
 from __future__ import annotations
@@ -118,7 +120,9 @@ async def lead(members: int, port: int, allowed: float | None, patience: float) 
 
     vars_of: Any = Leader
     vars_of.gone, vars_of._pause, vars_of.lead = gone, pause, timed
-    settings = read(Settings, {"NCCL_ALLREDUCE_BACKEND": "gloo", "NCCL_ALLREDUCE_THRESHOLD_GBPS": str(FLOOR)})
+    settings = read(
+        Settings, {"NCCL_ALLREDUCE_BACKEND": "gloo", "NCCL_ALLREDUCE_THRESHOLD_GBPS": str(FLOOR)}
+    )
     run: Any = SimpleNamespace(
         settings=settings,
         gang=SimpleNamespace(settings=SimpleNamespace(pod_ip=address(0))),
@@ -191,9 +195,16 @@ async def follow(members: int, port: int, sick: int, patience: float) -> dict[st
 
 
 def play(
-    members: int, *, core: int | None, sick: int, allowed: float | None = None, patience: float = 600.0
+    members: int,
+    *,
+    core: int | None,
+    sick: int,
+    allowed: float | None = None,
+    patience: float = 600.0,
 ) -> dict[str, Any]:
-    """One gang; its figures. ``core``: for both processes, None for any. ``sick``: the slow member's rank, -1 for none. ``allowed``: CHECK_TIMEOUT, None for its default."""
+    """One gang; its figures. ``core``: for both processes, None for any. ``sick``: the slow
+    member's rank, -1 for none. ``allowed``: CHECK_TIMEOUT, None for its default.
+    """
     from gangs import free_port
 
     load, began, port = os.getloadavg()[0], time.monotonic(), free_port()
@@ -213,7 +224,9 @@ def play(
         )
     said = {part: one.communicate()[0] for part, one in parts.items()}
     if any(one.returncode for one in parts.values()):
-        raise RuntimeError(f"a part ended with {[one.returncode for one in parts.values()]}: {said}")
+        raise RuntimeError(
+            f"a part ended with {[one.returncode for one in parts.values()]}: {said}"
+        )
     leader, crowd = json.loads(said["lead"]), json.loads(said["follow"])
     return {
         "members": members,
@@ -230,7 +243,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=4096, help="of the gang (%(default)s)")
     parser.add_argument(
-        "--allowed", type=float, help="CHECK_TIMEOUT in seconds; what a gang of this size has unless it is set"
+        "--allowed",
+        type=float,
+        help="CHECK_TIMEOUT in seconds; what a gang of this size has unless it is set",
     )
     parser.add_argument("--json", type=Path)
     for option in ("--port", "--sick"):
@@ -242,7 +257,8 @@ def main() -> None:
         print(json.dumps(anyio.run(lead, args.members, args.port, args.allowed, args.patience)))
         return
     resource.setrlimit(
-        resource.RLIMIT_NOFILE, (_files(args.members, parser), resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.RLIMIT_NOFILE,
+        (_files(args.members, parser), resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
     )
     if args.part == "follow":
         print(json.dumps(anyio.run(follow, args.members, args.port, args.sick, args.patience)))

@@ -1,8 +1,9 @@
-"""Gangs on a network of shaped links: one namespace for each member, around switches that are bridges. Needs root, ip and tc.
+"""Gangs on a network of shaped links: one namespace for each member, around switches that are
+bridges. Needs root, ip and tc.
 
-Each node has two links in a row, both shaped both ways: its adapter, and the cable from there to its switch. What a node sends to its own
-address leaves by its adapter and comes back by it, as with a NIC that loops back: so a slow adapter is slow to the node itself, and a slow
-cable is not.
+Each node has two links in a row, both shaped both ways: its adapter, and the cable from there to
+its switch. What a node sends to its own address leaves by its adapter and comes back by it, as with
+a NIC that loops back: so a slow adapter is slow to the node itself, and a slow cable is not.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ def may_shape() -> bool:
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc"))):
         return False
     name = f"pf-try-{os.getpid()}"
-    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode != 0:
+    if (
+        subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode
+        != 0
+    ):
         return False
     shape = f"tc qdisc add dev lo root tbf {' '.join(tbf(100))} && echo 1 > {ACCEPTS.format('lo')}"
-    worked = subprocess.run(["ip", "netns", "exec", name, "sh", "-c", shape], capture_output=True, check=False)
+    worked = subprocess.run(
+        ["ip", "netns", "exec", name, "sh", "-c", shape], capture_output=True, check=False
+    )
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
     return worked.returncode == 0
 
@@ -51,7 +57,9 @@ def run(*words: str) -> None:
 
 
 class SwitchedGang(Gang):
-    """What each member sends and receives is shaped on its link to the switch. Nothing of the network outlives it."""
+    """What each member sends and receives is shaped on its link to the switch. Nothing of the
+    network outlives it.
+    """
 
     def __init__(self, home: Path, *, preloaded: bool = False) -> None:
         super().__init__(home, preloaded=preloaded)
@@ -66,7 +74,10 @@ class SwitchedGang(Gang):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             super().__exit__(kind, error, trace)
@@ -82,9 +93,35 @@ class SwitchedGang(Gang):
             self._namespace(name)
             self.names.append(name)
             self._bridge(f"nic{rank}")
-            run("ip", "-n", self.hub, "link", "add", f"pf{rank}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run(
+                "ip",
+                "-n",
+                self.hub,
+                "link",
+                "add",
+                f"pf{rank}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                name,
+            )
             run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "master", f"nic{rank}", "up")
-            run("ip", "-n", self.hub, "link", "add", f"cable{rank}", "type", "veth", "peer", "name", f"port{rank}")
+            run(
+                "ip",
+                "-n",
+                self.hub,
+                "link",
+                "add",
+                f"cable{rank}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"port{rank}",
+            )
             run("ip", "-n", self.hub, "link", "set", f"cable{rank}", "master", f"nic{rank}", "up")
             run("ip", "-n", self.hub, "link", "set", f"port{rank}", "master", "hub", "up")
             run("ip", "-n", name, "link", "set", "eth0", "addrgenmode", "none")
@@ -97,21 +134,81 @@ class SwitchedGang(Gang):
     def _loop_back(self, rank: int) -> None:
         """What this node sends to itself goes out by its adapter, which hands it back."""
         name, address = self.names[rank], self.address(rank)
-        run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "type", "bridge_slave", "hairpin", "on")
+        run(
+            "ip",
+            "-n",
+            self.hub,
+            "link",
+            "set",
+            f"pf{rank}",
+            "type",
+            "bridge_slave",
+            "hairpin",
+            "on",
+        )
         inside = ("ip", "netns", "exec", name)
-        settings = "; ".join(f"echo 0 > /proc/sys/net/ipv4/conf/{device}/rp_filter" for device in ("all", "eth0"))
+        settings = "; ".join(
+            f"echo 0 > /proc/sys/net/ipv4/conf/{device}/rp_filter" for device in ("all", "eth0")
+        )
         run(*inside, "sh", "-e", "-c", f"echo 1 > {ACCEPTS.format('eth0')}; {settings}")
-        run("ip", "-n", name, "rule", "add", "pref", "10", "iif", "lo", "to", address, "lookup", ROUND)
+        run(
+            "ip",
+            "-n",
+            name,
+            "rule",
+            "add",
+            "pref",
+            "10",
+            "iif",
+            "lo",
+            "to",
+            address,
+            "lookup",
+            ROUND,
+        )
         run("ip", "-n", name, "rule", "add", "pref", "100", "lookup", "local")
         run("ip", "-n", name, "rule", "del", "pref", "0")
-        run("ip", "-n", name, "route", "add", address, "dev", "eth0", "scope", "link", "src", address, "table", ROUND)
+        run(
+            "ip",
+            "-n",
+            name,
+            "route",
+            "add",
+            address,
+            "dev",
+            "eth0",
+            "scope",
+            "link",
+            "src",
+            address,
+            "table",
+            ROUND,
+        )
         own = subprocess.run(
-            (*inside, "cat", "/sys/class/net/eth0/address"), check=True, capture_output=True, text=True
+            (*inside, "cat", "/sys/class/net/eth0/address"),
+            check=True,
+            capture_output=True,
+            text=True,
         )
         hardware = own.stdout.strip()
-        run("ip", "-n", name, "neigh", "replace", address, "lladdr", hardware, "dev", "eth0", "nud", "permanent")
+        run(
+            "ip",
+            "-n",
+            name,
+            "neigh",
+            "replace",
+            address,
+            "lladdr",
+            hardware,
+            "dev",
+            "eth0",
+            "nud",
+            "permanent",
+        )
 
-    def shape(self, rank: int, sends: int, receives: int | None = None, *, beyond: bool = False) -> None:
+    def shape(
+        self, rank: int, sends: int, receives: int | None = None, *, beyond: bool = False
+    ) -> None:
         """Mbit/s of one member's adapter, or of the cable ``beyond`` it; the other one is healthy."""
         speeds = (sends, receives or sends)
         adapter, cable = ((LINE, LINE), speeds) if beyond else (speeds, (LINE, LINE))
@@ -127,12 +224,25 @@ class SwitchedGang(Gang):
         run(*inside, "qdisc", "replace", *on, "root", "handle", "1:", "htb", "default", "10")
         for number, mbit in ((10, LINE), (20, rate)):
             speed = ("rate", f"{mbit}mbit", "ceil", f"{mbit}mbit", "burst", "128kb")
-            run(*inside, "class", "add", *on, "parent", "1:", "classid", f"1:{number}", "htb", *speed)
+            run(
+                *inside,
+                "class",
+                "add",
+                *on,
+                "parent",
+                "1:",
+                "classid",
+                f"1:{number}",
+                "htb",
+                *speed,
+            )
         to = ("match", "ip", "dst", f"{self.address(receiver)}/32", "flowid", "1:20")
         run(*inside, "filter", "add", *on, "parent", "1:", "protocol", "ip", "u32", *to)
 
     def share_uplink(self, ranks: tuple[int, ...], rate: int) -> None:
-        """Put these members behind a switch of their own, whose uplink carries so many Mbit/s each way."""
+        """Put these members behind a switch of their own, whose uplink carries so many Mbit/s each
+        way.
+        """
         self._bridge("leaf")
         run("ip", "-n", self.hub, "link", "add", "up0", "type", "veth", "peer", "name", "up1")
         for device, bridge in (("up0", "hub"), ("up1", "leaf")):
@@ -150,7 +260,20 @@ class SwitchedGang(Gang):
         run("ip", "-n", self.hub, "link", "set", name, "up")
 
     def _tbf(self, namespace: str, device: str, rate: int) -> None:
-        run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *tbf(rate))
+        run(
+            "ip",
+            "netns",
+            "exec",
+            namespace,
+            "tc",
+            "qdisc",
+            "replace",
+            "dev",
+            device,
+            "root",
+            "tbf",
+            *tbf(rate),
+        )
 
     def address(self, rank: int) -> str:
         return f"10.97.0.{rank + 1}"
@@ -159,4 +282,6 @@ class SwitchedGang(Gang):
         return ["ip", "netns", "exec", self.names[rank], *super().command(rank, code)]
 
 
-needs_links = pytest.mark.skipif(not may_shape(), reason="needs root, ip and tc with network namespaces and tbf")
+needs_links = pytest.mark.skipif(
+    not may_shape(), reason="needs root, ip and tc with network namespaces and tbf"
+)

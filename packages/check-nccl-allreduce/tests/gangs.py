@@ -1,4 +1,6 @@
-"""Gangs of real check processes on loopback addresses, each with a roster folder as its kubelet would keep it."""
+"""Gangs of real check processes on loopback addresses, each with a roster folder as its kubelet
+would keep it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from preflight_proto.check.testing import FakeConnector, RosterFolder, environme
 from preflight_proto.result import Result, from_termination
 from preflight_proto.roster import Roster
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
 
 CHECK = "from check_nccl_allreduce.check import main; main()"
 DEFECTIVE = "from check_nccl_allreduce import launch; launch.AGENT = 'mutants'; "
@@ -35,7 +39,9 @@ WITHIN = 80.0
 
 
 def free_port() -> int:
-    """A port that nobody holds, below those that the kernel gives to outgoing connections: none takes it meanwhile."""
+    """A port that nobody holds, below those that the kernel gives to outgoing connections: none
+    takes it meanwhile.
+    """
     for port in random.sample(range(15000, 30000), 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("0.0.0.0", port))
@@ -54,7 +60,9 @@ class Ended:
 
 @dataclass
 class Member:
-    """One member's process, with its folders. ``lines`` grows while it runs, and ``heard`` by when each was read (monotonic)."""
+    """One member's process, with its folders. ``lines`` grows while it runs, and ``heard`` by when
+    each was read (monotonic).
+    """
 
     rank: int
     home: Path
@@ -93,7 +101,9 @@ class Member:
     def ended(self, within: float = WITHIN) -> Ended:
         code = self.popen.wait(within)
         self._reader.join(10)
-        assert "Traceback" not in "\n".join(line for line in self.lines if not line.startswith("|")), self.output
+        assert "Traceback" not in "\n".join(
+            line for line in self.lines if not line.startswith("|")
+        ), self.output
         log = self.home / "termination-log"
         text = log.read_text() if log.exists() else ""
         return Ended(code, from_termination("nccl-allreduce", text, code), self.output)
@@ -121,7 +131,9 @@ def marked() -> Iterator[tuple[int, str]]:
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")
             state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-            where = str((entry / "cwd").readlink())  # of those that were forked from the loaded process
+            where = str(
+                (entry / "cwd").readlink()
+            )  # of those that were forked from the loaded process
         except OSError:
             continue
         marks = [
@@ -134,9 +146,11 @@ def marked() -> Iterator[tuple[int, str]]:
 
 
 class Gang:
-    """A gang under test. :meth:`start` members, :meth:`seal` their rosters; leaving proves that no process is left.
+    """A gang under test. :meth:`start` members, :meth:`seal` their rosters; leaving proves that no
+    process is left.
 
-    ``preloaded``: its agents come from a process that has torch loaded, and so cost next to nothing; see ``preloaded``.
+    ``preloaded``: its agents come from a process that has torch loaded, and so cost next to
+    nothing; see ``preloaded``.
     """
 
     def __init__(self, home: Path, *, preloaded: bool = False) -> None:
@@ -146,14 +160,18 @@ class Gang:
         self.connectors: list[FakeConnector] = []
         self.control_port, self.master_port = free_port(), free_port()
         self.size = 2
-        # pytest's own folders can be too long for a socket's path; what a killed check leaves goes with this one.
+        # pytest's own folders can be too long for a socket's path; what a killed check leaves goes
+        # with this one.
         self.sockets = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Gang:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for member in self.members.values():
             if member.popen.poll() is None:
@@ -261,11 +279,20 @@ class Gang:
 
     def fail(self, cause: str, *ranks: int, generation: int = 1) -> None:
         for rank in ranks or self.members:
-            answer = Roster(v=1, pod_uid=f"uid-{rank}", generation=generation, epoch=1, answer="fail", reason=cause)
+            answer = Roster(
+                v=1,
+                pod_uid=f"uid-{rank}",
+                generation=generation,
+                epoch=1,
+                answer="fail",
+                reason=cause,
+            )
             self.members[rank].folder.answer(answer)
 
     def outputs(self) -> str:
-        return "\n".join(f"--- member {rank}\n{member.output}" for rank, member in sorted(self.members.items()))
+        return "\n".join(
+            f"--- member {rank}\n{member.output}" for rank, member in sorted(self.members.items())
+        )
 
     def all_ended(self, *ranks: int, within: float = WITHIN) -> list[Ended]:
         return [self.members[rank].ended(within) for rank in ranks or sorted(self.members)]

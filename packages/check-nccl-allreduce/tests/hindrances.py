@@ -1,7 +1,8 @@
-"""What each rule costs: `python tests/hindrances.py 300` plays so many gangs of each world with bad nodes and prints a table.
+"""What each rule costs: `python tests/hindrances.py 300` plays so many gangs of each world with bad
+nodes and prints a table.
 
-A rule is counted once in a gang, if it keeps a bad node from being blamed that has a healthy neighbor; `alone`, if for such a node nothing
-else does.
+A rule is counted once in a gang, if it keeps a bad node from being blamed that has a healthy
+neighbor; `alone`, if for such a node nothing else does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ RULES = [NOT_SUSPECT, *map(str, ObstacleRule), ANOTHER]
 
 @dataclass
 class Count:
-    """Of one world: bad nodes with a healthy neighbor, how many of them were blamed, and by rule the gangs in which it stood in the way."""
+    """Of one world: bad nodes with a healthy neighbor, how many of them were blamed, and by rule
+    the gangs in which it stood in the way.
+    """
 
     gangs: int = 0
     bad: int = 0
@@ -41,7 +44,9 @@ class Count:
             if one in verdict.blamed:
                 self.blamed += 1
                 continue
-            rules = [str(rule) for rule in found[one]] or [ANOTHER] if one in found else [NOT_SUSPECT]
+            rules = (
+                [str(rule) for rule in found[one]] or [ANOTHER] if one in found else [NOT_SUSPECT]
+            )
             stood.update(rules)
             alone.update(rules if len(rules) == 1 else ())
         self.stood.update(stood)
@@ -71,7 +76,10 @@ def main(gangs: int, chosen: Iterable[str]) -> None:
         assert isinstance(members, dict)
         for key, world in members.items():
             if not chosen or key in chosen:
-                print("\n".join(rows(f"{group} {key}", counted(replace(world, gangs=gangs)))), flush=True)
+                print(
+                    "\n".join(rows(f"{group} {key}", counted(replace(world, gangs=gangs)))),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Agents with a defect: torchrun as the check starts it, with one function of the rank replaced. ``MUTANT`` names the defect.
+"""Agents with a defect: torchrun as the check starts it, with one function of the rank replaced.
+``MUTANT`` names the defect.
 
 Run in the agent's place (``-m mutants``); nothing of this is in the product.
 """
@@ -19,7 +20,9 @@ from check_nccl_allreduce.worker import agent
 
 
 def mine() -> bool:
-    """Whether this rank is the one that MUTANT_RANK names; with MUTANT_IN=probes it is sound until it serves probes."""
+    """Whether this rank is the one that MUTANT_RANK names; with MUTANT_IN=probes it is sound until
+    it serves probes.
+    """
     probing = os.environ.get("NCCL_ALGO") == "Ring"  # set for probes alone
     in_time = probing or os.environ.get("MUTANT_IN") != "probes"
     return in_time and os.environ.get("RANK") == os.environ.get("MUTANT_RANK", "1")
@@ -71,7 +74,9 @@ def before_reduce(act: Callable[[], None]) -> None:
 
 
 def on_the_way_in(spoil: Callable[[Any], None]) -> None:
-    """Have ``spoil(data)`` go before each large all-reduce of the mutant rank: its part of the sum is wrong, for all."""
+    """Have ``spoil(data)`` go before each large all-reduce of the mutant rank: its part of the sum
+    is wrong, for all.
+    """
     import torch.distributed as dist
 
     real = dist.all_reduce
@@ -207,11 +212,15 @@ def no_rendezvous() -> None:
 
 
 def slow_unnamed() -> None:
-    """As `slow`, and the first launch has torchrun's own name for the rendezvous, which everybody knows."""
+    """As `slow`, and the first launch has torchrun's own name for the rendezvous, which everybody
+    knows.
+    """
     real = agent.launch
 
     def launch(argv: list[str]) -> None:
-        first = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])["master_port"] == int(os.environ["MASTER_PORT_GIVEN"])
+        first = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])["master_port"] == int(
+            os.environ["MASTER_PORT_GIVEN"]
+        )
         time.sleep(1.5 if mine_by_node(argv) else 0)
         real([word for word in argv if not (first and word.startswith("--rdzv-id="))])
 
@@ -219,7 +228,9 @@ def slow_unnamed() -> None:
 
 
 def wall_clock() -> None:
-    """Nothing is broken: each timed all-reduce is timed by the wall clock too, which starts when the device has nothing else to do."""
+    """Nothing is broken: each timed all-reduce is timed by the wall clock too, which starts when
+    the device has nothing else to do.
+    """
     import torch
     from check_nccl_allreduce.worker import measure
 

@@ -1,8 +1,10 @@
-"""Agents that need not load torch: `-m preloaded` stands in the agent's place and has it forked from a process that has torch loaded.
+"""Agents that need not load torch: `-m preloaded` stands in the agent's place and has it forked
+from a process that has torch loaded.
 
-Loading torch takes two seconds of a processor, which is most of what a gang under test costs. Everything after it is the product's: the agent's
-own code, torchrun, ranks, gloo. What the check's child is, its session and its end, is this stand-in's: who is killed with it, and that
-nothing is left, is tested with the agent itself (`Gang(…, preloaded=False)`).
+Loading torch takes two seconds of a processor, which is most of what a gang under test costs.
+Everything after it is the product's: the agent's own code, torchrun, ranks, gloo. What the check's
+child is, its session and its end, is this stand-in's: who is killed with it, and that nothing is
+left, is tested with the agent itself (`Gang(…, preloaded=False)`).
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ _starting = threading.Lock()
 
 
 def place() -> str:
-    """Where this process's loaded one listens; started with the first question, and ended with this process."""
+    """Where this process's loaded one listens; started with the first question, and ended with this
+    process.
+    """
     with _starting:
         if not _started:
             _start()
@@ -52,7 +56,10 @@ def _start() -> None:
     path = str(Path(folder.name) / "loaded")
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "preloaded", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+        [sys.executable, "-m", "preloaded", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environ,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -72,9 +79,14 @@ def _start() -> None:
 
 
 def stand_in() -> int:
-    """Have the agent forked with this process's input, output, environment and network; end as it ends."""
+    """Have the agent forked with this process's input, output, environment and network; end as it
+    ends.
+    """
     end_with_parent()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link, Path("/proc/self/ns/net").open() as network:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link,
+        Path("/proc/self/ns/net").open() as network,
+    ):
         link.connect(os.environ[PLACE])
         asked = json.dumps({"environ": dict(os.environ), "cwd": os.environ["TEST_HOME"]}).encode()
         socket.send_fds(link, [len(asked).to_bytes(4, "big")], [0, 1, 2, network.fileno()])

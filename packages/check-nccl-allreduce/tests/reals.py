@@ -1,8 +1,10 @@
-"""Faults that are made in real gangs, over and over: `python reals.py --runs 20 --json FILE` counts how often each is told for what it is.
+"""Faults that are made in real gangs, over and over: `python reals.py --runs 20 --json FILE` counts
+how often each is told for what it is.
 
-Checks with their own torchrun and gloo, on links shaped in namespaces that this program makes (`fabric`). Two things are shorter than the
-product's: torch is loaded once for all of them (`preloaded`), and the wait before the independent look is `rows.APART`, for nobody else is on
-these links. The product's own wait and start are timed by `verdict`.
+Checks with their own torchrun and gloo, on links shaped in namespaces that this program makes
+(`fabric`). Two things are shorter than the product's: torch is loaded once for all of them
+(`preloaded`), and the wait before the independent look is `rows.APART`, for nobody else is on these
+links. The product's own wait and start are timed by `verdict`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ FAST = "to itself it is as fast as others"
 
 @dataclass(frozen=True)
 class Kind:
-    """``truth(run, culprit)``: whether a run told it for what it is. ``shape``: what is done to the links; None for loopback."""
+    """``truth(run, culprit)``: whether a run told it for what it is. ``shape``: what is done to the
+    links; None for loopback.
+    """
 
     name: str
     says: str
@@ -77,9 +81,23 @@ def _corrupted(run: dict[str, Any], culprit: int) -> bool:
 
 KINDS = (
     Kind("slow-node", "a node whose adapter is slow is blamed", 3, _blamed, _adapter),
-    Kind("slow-path", "a node whose cable is slow is named, not blamed: its hairpin is fast", 3, _cleared, _cable),
-    Kind("two-members", "of two members the one that is slow inside is blamed", 2, _blamed, _adapter),
-    Kind("corrupted", "the rank whose part is wrong is named from one collective", 3, _corrupted, corrupts=True),
+    Kind(
+        "slow-path",
+        "a node whose cable is slow is named, not blamed: its hairpin is fast",
+        3,
+        _cleared,
+        _cable,
+    ),
+    Kind(
+        "two-members", "of two members the one that is slow inside is blamed", 2, _blamed, _adapter
+    ),
+    Kind(
+        "corrupted",
+        "the rank whose part is wrong is named from one collective",
+        3,
+        _corrupted,
+        corrupts=True,
+    ),
     Kind("uplink", "behind a slow shared uplink nobody is blamed", 8, _nobody, _uplink, share=0.25),
 )
 
@@ -113,7 +131,9 @@ def run(kind: Kind, number: int, loaded: Callable[[], None] = lambda: None) -> d
             "idle": round(idle_share(before, processors()), 2),
             "outcome": ends[0].result.outcome,
             "code": ends[0].result.code,
-            "blamed": [rank for rank, each in events.items() if any(event.is_fatal for event in each)],
+            "blamed": [
+                rank for rank, each in events.items() if any(event.is_fatal for event in each)
+            ],
             "named": about.get("named", ""),
             "corrupted": about.get("corrupted_rank", ""),
             "reason": about.get("reason", ""),
@@ -126,7 +146,9 @@ def _gang(kind: Kind, home: Path) -> Gang:
 
 
 def play(kind: Kind, runs: int, at_once: int) -> list[dict[str, Any]]:
-    """So many gangs of a kind, some at the same time: measured on shaped links, they take next to no processor time."""
+    """So many gangs of a kind, some at the same time: measured on shaped links, they take next to
+    no processor time.
+    """
     made: list[dict[str, Any]] = []
     for begin in range(0, runs, at_once):
         batch = range(begin, min(begin + at_once, runs))
@@ -153,19 +175,35 @@ def figures(kind: Kind, made: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="of each kind, of those of eight a quarter (%(default)s)")
-    parser.add_argument("--at-once", type=int, default=4, help="gangs of three that run side by side (%(default)s)")
-    parser.add_argument("--only", choices=[kind.name for kind in KINDS], action="append", help="this kind; repeatable")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=20,
+        help="of each kind, of those of eight a quarter (%(default)s)",
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=4, help="gangs of three that run side by side (%(default)s)"
+    )
+    parser.add_argument(
+        "--only",
+        choices=[kind.name for kind in KINDS],
+        action="append",
+        help="this kind; repeatable",
+    )
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     if not may_shape():
-        parser.exit(2, "reals.py: needs root, ip and tc with network namespaces and tbf, to shape links.\n")
+        parser.exit(
+            2, "reals.py: needs root, ip and tc with network namespaces and tbf, to shape links.\n"
+        )
     told: dict[str, Any] = {}
     for kind in KINDS:
         if args.only and kind.name not in args.only:
             continue
         at_once = max(1, min(args.at_once, 1 + 2 * args.at_once // kind.members))
-        told[kind.name] = one = figures(kind, play(kind, max(1, round(args.runs * kind.share)), at_once))
+        told[kind.name] = one = figures(
+            kind, play(kind, max(1, round(args.runs * kind.share)), at_once)
+        )
         print(
             f"{kind.name}: {one['true']} of {one['runs']} true, {one['median_seconds']:.1f} s ({one['most_seconds']:.1f} at most); "
             f"processors idle for {one['least_idle']:.0%} at least",

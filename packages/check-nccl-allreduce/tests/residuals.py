@@ -1,6 +1,8 @@
-"""Wrong sums without a collective: what every element differs by where ranks' parts go wrong, for any world. Pure.
+"""Wrong sums without a collective: what every element differs by where ranks' parts go wrong, for
+any world. Pure.
 
-``python residuals.py TRIALS`` prints how many of so many corruptions that no single rank did accuse one.
+``python residuals.py TRIALS`` prints how many of so many corruptions that no single rank did accuse
+one.
 """
 
 from __future__ import annotations
@@ -57,17 +59,23 @@ def added(addend: float) -> Part:
 
 
 def elements(seed: int, count: int, size: int = 1 << 21) -> list[tuple[int, int]]:
-    """(iteration, element) of so many wrong elements, as a rank reports them: eight of an iteration at most."""
+    """(iteration, element) of so many wrong elements, as a rank reports them: eight of an iteration
+    at most.
+    """
     chance = Random(seed)
     return [(i // 8, chance.randrange(size)) for i in range(count)]
 
 
-def residuals(world: int, wrong: Mapping[int, Part], where: Sequence[tuple[int, int]]) -> list[ResidualSample]:
+def residuals(
+    world: int, wrong: Mapping[int, Part], where: Sequence[tuple[int, int]]
+) -> list[ResidualSample]:
     """Of these elements, those that differ where these ranks give something else."""
     found = []
     for iteration, element in where:
         at = (iteration, element)
-        residual = sum(part(world, rank, *at) - right(world, rank, *at) for rank, part in wrong.items())
+        residual = sum(
+            part(world, rank, *at) - right(world, rank, *at) for rank, part in wrong.items()
+        )
         if residual:
             found.append(ResidualSample(iteration, element, residual))
     return found
@@ -91,7 +99,10 @@ def two_parts_in_turns(world: int, seed: int) -> list[ResidualSample]:
 
 def exchanged_chunks(world: int, seed: int) -> list[ResidualSample]:
     half = 1 << 20
-    found = [(t, i, total(world, t, (i + half) % (2 * half)) - total(world, t, i)) for t, i in elements(seed, 48)]
+    found = [
+        (t, i, total(world, t, (i + half) % (2 * half)) - total(world, t, i))
+        for t, i in elements(seed, 48)
+    ]
     return [ResidualSample(*one) for one in found if one[2]]
 
 
@@ -102,13 +113,19 @@ def previous_sum(world: int, seed: int) -> list[ResidualSample]:
 
 def anything(world: int, seed: int) -> list[ResidualSample]:
     chance, most = Random(seed), pattern.bound(world)
-    return [ResidualSample(t, i, chance.randint(1, most) * chance.choice((-1, 1))) for t, i in elements(seed, 48)]
+    return [
+        ResidualSample(t, i, chance.randint(1, most) * chance.choice((-1, 1)))
+        for t, i in elements(seed, 48)
+    ]
 
 
 def powers(world: int, seed: int) -> list[ResidualSample]:
     """The likest to a flipped bit that has nothing to do with the data."""
     chance = Random(seed)
-    return [ResidualSample(t, i, 2 ** chance.randrange(9) * chance.choice((-1, 1))) for t, i in elements(seed, 48)]
+    return [
+        ResidualSample(t, i, 2 ** chance.randrange(9) * chance.choice((-1, 1)))
+        for t, i in elements(seed, 48)
+    ]
 
 
 OTHERS: list[Callable[[int, int], list[ResidualSample]]] = [

@@ -17,29 +17,41 @@ from preflight_e2e.fault import Act, Fault
 __all__ = ["Discarded", "idle_share", "play", "play_together", "processors"]
 
 LOADED_WITHIN = 120.0
-"""Seconds for torch to be imported, several times at once on whatever machine this is; no row's own time."""
+"""Seconds for torch to be imported, several times at once on whatever machine this is; no row's own
+time.
+"""
 IDLE = 0.2
-"""Of the processors' time, at least, while links are measured: below it the machine is measured, not the links."""
+"""Of the processors' time, at least, while links are measured: below it the machine is measured,
+not the links.
+"""
 APART = 3.0
-"""Seconds that stand for those in which somebody else's traffic ends: nobody else is on these links, and time is all that it costs."""
+"""Seconds that stand for those in which somebody else's traffic ends: nobody else is on these
+links, and time is all that it costs.
+"""
 GONE = ("kill", "stop")
 """What is done to a member whose own end says nothing."""
 
 
 class Discarded(Exception):
-    """What was measured does not count: the machine was too busy, or something else disturbed it. Says what shows it."""
+    """What was measured does not count: the machine was too busy, or something else disturbed it.
+    Says what shows it.
+    """
 
 
 def play_together(rows: Sequence[Fault], home: Callable[[Fault], Path]) -> dict[str, Future[None]]:
-    """Play these at the same time, each sealed when torch is loaded in all of them; by row, how it ended.
+    """Play these at the same time, each sealed when torch is loaded in all of them; by row, how it
+    ended.
 
-    What is measured on shaped links takes next to no processor time; loading torch takes all that there is.
+    What is measured on shaped links takes next to no processor time; loading torch takes all that
+    there is.
     """
     gate = threading.Barrier(len(rows))
 
     def one(row: Fault, folder: Path) -> None:
         def loaded() -> None:
-            with suppress(threading.BrokenBarrierError):  # another has failed already: that is no reason to wait
+            with suppress(
+                threading.BrokenBarrierError
+            ):  # another has failed already: that is no reason to wait
                 gate.wait()
 
         try:
@@ -52,7 +64,8 @@ def play_together(rows: Sequence[Fault], home: Callable[[Fault], Path]) -> dict[
 
 
 def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> None:
-    """Raises AssertionError where the row does not hold, or :class:`Discarded`. Leaves neither process nor network behind.
+    """Raises AssertionError where the row does not hold, or :class:`Discarded`. Leaves neither
+    process nor network behind.
 
     ``loaded`` is called once torch is, before the rosters are sealed.
     """
@@ -86,7 +99,9 @@ def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> N
             _compare(row, gang, begun)
         except AssertionError as error:
             if row.on_links and (idle := idle_share(before, processors())) < IDLE:
-                raise Discarded(f"the processors were idle for {idle:.0%} of the run, less than {IDLE:.0%}") from error
+                raise Discarded(
+                    f"the processors were idle for {idle:.0%} of the run, less than {IDLE:.0%}"
+                ) from error
             raise
 
 
@@ -113,7 +128,10 @@ def _shape(row: Fault, gang: SwitchedGang) -> None:
 
 def _code(row: Fault) -> str:
     """The check, with a defective agent and other patience where the row says so."""
-    changes = ["from check_nccl_allreduce import check", "from check_nccl_allreduce.localise import score"]
+    changes = [
+        "from check_nccl_allreduce import check",
+        "from check_nccl_allreduce.localise import score",
+    ]
     changes += [f"score.APART = {APART}"]
     changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []
     if row.defect is not None and row.defect.what == "topology-file":
@@ -122,7 +140,11 @@ def _code(row: Fault) -> str:
 
 
 def _variables(row: Fault, gang: Gang) -> dict[str, str]:
-    given = {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015", "NCCL_ALLREDUCE_SIZE": "4Mi"} if row.on_links else {}
+    given = (
+        {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015", "NCCL_ALLREDUCE_SIZE": "4Mi"}
+        if row.on_links
+        else {}
+    )
     given |= {"CHECK_TIMEOUT": "90s"} if row.on_links else {}
     given["GANG_TIMEOUT"] = "150s"
     if row.patience is not None:
@@ -161,7 +183,9 @@ def _compare(row: Fault, gang: Gang, begun: float) -> None:
         end, expected = member.ended(row.within + 60), row.end_of(rank)
         assert expected is not None, f"the row does not say how member {rank} ends"
         found = (end.exit_code, end.result.outcome, end.result.code)
-        assert found == (expected.exit_code, expected.outcome, expected.code), f"member {rank}:\n{end.output}"
+        assert found == (expected.exit_code, expected.outcome, expected.code), (
+            f"member {rank}:\n{end.output}"
+        )
         assert expected.says in end.output, f"member {rank}:\n{end.output}"
         if expected.measures is not None:
             least, most = expected.measures
@@ -175,7 +199,9 @@ def _compare(row: Fault, gang: Gang, begun: float) -> None:
         for code in event.error_code
         if event.is_fatal
     }
-    assert fatal == {(blame.member, blame.code, blame.action) for blame in row.blames}, gang.outputs()
+    assert fatal == {(blame.member, blame.code, blame.action) for blame in row.blames}, (
+        gang.outputs()
+    )
     for rank, member in gang.members.items():
         assert {event.node_name for event in member.connector.events} <= {f"node-{rank}"}
         if rank not in gone and rank not in row.deaf:

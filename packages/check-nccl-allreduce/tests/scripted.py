@@ -1,8 +1,11 @@
-"""Real checks with workers made up: forks a check for each line of its input, and says how each ended.
+"""Real checks with workers made up: forks a check for each line of its input, and says how each
+ended.
 
-A line is ``{"id", "env", "log"}``; the answer, once that check has ended, ``{"id", "exit"}``. Everything but the ranks is the product: the
-parents, their channel, the leader's decisions, the report. The ranks' times are those of a healthy fabric, drawn as the simulation's
-noise is: 2 % per path and round, and again per trial, 1.5 % among nodes, one measurement in two hundred at 30 to 90 %.
+A line is ``{"id", "env", "log"}``; the answer, once that check has ended, ``{"id", "exit"}``.
+Everything but the ranks is the product: the parents, their channel, the leader's decisions, the
+report. The ranks' times are those of a healthy fabric, drawn as the simulation's noise is: 2 % per
+path and round, and again per trial, 1.5 % among nodes, one measurement in two hundred at 30 to 90
+%.
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ import anyio
 import anyio._backends._asyncio
 import grpclib.client  # what a check imports as it reports; here once for all of them
 from check_nccl_allreduce import check, ranks
-from check_nccl_allreduce.control.messages import LaunchOrder, Opened, ProbeOrder, RankReport, RankStage
+from check_nccl_allreduce.control.messages import (
+    LaunchOrder,
+    Opened,
+    ProbeOrder,
+    RankReport,
+    RankStage,
+)
 from preflight_proto import wire
 from preflight_proto.roster import Roster
 
@@ -35,7 +44,9 @@ Changed = Callable[[RankStage], None]
 
 
 class Scripted:
-    """In the place of the process that holds torch. ``SCRIPT_GANG`` seeds it; ``SCRIPT_SHARE``: of normal, the whole gang's all-reduce."""
+    """In the place of the process that holds torch. ``SCRIPT_GANG`` seeds it; ``SCRIPT_SHARE``: of
+    normal, the whole gang's all-reduce.
+    """
 
     began = None
     ended = False
@@ -53,7 +64,9 @@ class Scripted:
     async def end(self) -> None:
         pass
 
-    async def fork(self, count: int, first_rank: int, ranks: int, variables: Mapping[str, str | None]) -> None:
+    async def fork(
+        self, count: int, first_rank: int, ranks: int, variables: Mapping[str, str | None]
+    ) -> None:
         pass
 
     async def open(self, number: int, address: str) -> Opened:
@@ -71,19 +84,27 @@ class Scripted:
     ) -> RankReport:
         return self._result(start, f"gang {start.round}", self._share, changed)
 
-    async def probe(self, probe: ProbeOrder, roster: Roster, count: int, changed: Changed) -> RankReport:
+    async def probe(
+        self, probe: ProbeOrder, roster: Roster, count: int, changed: Changed
+    ) -> RankReport:
         return self._result(probe, f"{probe.round}/{probe.index}", 1.0, changed)
 
-    def _result(self, order: LaunchOrder | ProbeOrder, edge: str, share: float, changed: Changed) -> RankReport:
+    def _result(
+        self, order: LaunchOrder | ProbeOrder, edge: str, share: float, changed: Changed
+    ) -> RankReport:
         changed(RankStage("ready"))
         quality = math.exp(Random(f"{self._gang} {self._node}").gauss(0, SPREAD))
         common = Random(f"{self._gang} {edge}")
         value = NORMAL * share * quality * math.exp(common.gauss(0, NOISE)) * _dip(common)
         own = Random(f"{self._gang} {edge} {self._node}")
-        speeds = [value * math.exp(own.gauss(0, NOISE)) * _dip(common) for _ in range(order.iterations)]
+        speeds = [
+            value * math.exp(own.gauss(0, NOISE)) * _dip(common) for _ in range(order.iterations)
+        ]
         bytes_moved = order.size * 2 * (order.world - 1) / order.world
         return RankReport(
-            order.round, tuple(bytes_moved / speed / 1e9 for speed in speeds), order.iterations + order.warmup
+            order.round,
+            tuple(bytes_moved / speed / 1e9 for speed in speeds),
+            order.iterations + order.warmup,
         )
 
 

@@ -1,4 +1,6 @@
-"""From the gang's own run over rounds of probes to one verdict, with every report made up: who is blamed, and by whom it is told."""
+"""From the gang's own run over rounds of probes to one verdict, with every report made up: who is
+blamed, and by whom it is told.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,23 @@ STUCK = RankStage("measuring", 1)
 @pytest.mark.parametrize("nodes", [3, 4, 7, 8])
 def test_the_slow_node_alone_is_blamed(nodes: int) -> None:
     verdict = World(nodes, slow(1)).run()
-    assert (verdict.outcome, verdict.code, verdict.blamed) == ("failed", "LOW_BANDWIDTH", {1: "NODE_SLOW"})
+    assert (verdict.outcome, verdict.code, verdict.blamed) == (
+        "failed",
+        "LOW_BANDWIDTH",
+        {1: "NODE_SLOW"},
+    )
     assert "node-1 reached 33% of normal" in verdict.reason
 
 
 def test_all_members_on_the_slow_node_report_it() -> None:
     world = World(4, slow(2, 3), pods=2)
     assert world.run().blamed == {2: "NODE_SLOW", 3: "NODE_SLOW"}
-    assert {len(group) for one in world.probes() for group in one.order.groups if not one.order.hairpins} == {4}
-    assert {len(group) for one in world.probes() for group in one.order.groups if one.order.hairpins} == {2}
+    assert {
+        len(group) for one in world.probes() for group in one.order.groups if not one.order.hairpins
+    } == {4}
+    assert {
+        len(group) for one in world.probes() for group in one.order.groups if one.order.hairpins
+    } == {2}
 
 
 def test_each_member_of_a_probe_has_ranks_of_its_own() -> None:
@@ -51,18 +61,28 @@ def test_where_all_are_slow_nobody_is_blamed() -> None:
 
 def test_two_nodes_are_named_as_a_pair() -> None:
     verdict = World(2, lambda group: dict.fromkeys(group, took(HEALTHY))).run()
-    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == ("LOW_BANDWIDTH", {}, "node-0, node-1")
+    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == (
+        "LOW_BANDWIDTH",
+        {},
+        "node-0, node-1",
+    )
     assert verdict.named == {}
 
 
 def test_of_two_nodes_the_one_that_is_slow_to_itself_too_is_blamed() -> None:
     verdict = World(2, slow(1)).run()
-    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == ("LOW_BANDWIDTH", {1: "NODE_SLOW"}, "node-1")
+    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == (
+        "LOW_BANDWIDTH",
+        {1: "NODE_SLOW"},
+        "node-1",
+    )
     [own] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, 1))
     assert "evidence: path, local" in own.metadata["evidence"]
 
 
-def test_of_two_nodes_without_time_to_look_again_the_slow_one_is_named_with_what_would_settle_it() -> None:
+def test_of_two_nodes_without_time_to_look_again_the_slow_one_is_named_with_what_would_settle_it() -> (
+    None
+):
     verdict = World(2, slow(1), left=40.0).run()
     assert (verdict.blamed, verdict.metadata["named"]) == ({}, "node-1")
     assert "measure it again, at least 45 s after the first time" in verdict.named[1]
@@ -81,10 +101,14 @@ def test_after_hairpins_a_pair_has_new_workers_that_go_over_the_network_again() 
 
 def beyond(one: int) -> Answer:
     """What lies between this node's adapter and the others is slow."""
-    return lambda group: dict.fromkeys(group, took(HEALTHY * (3 if one in group and len(group) > 1 else 1)))
+    return lambda group: dict.fromkeys(
+        group, took(HEALTHY * (3 if one in group and len(group) > 1 else 1))
+    )
 
 
-def test_a_node_that_is_slow_with_all_others_and_fast_to_itself_is_named_with_what_would_settle_it() -> None:
+def test_a_node_that_is_slow_with_all_others_and_fast_to_itself_is_named_with_what_would_settle_it() -> (
+    None
+):
     verdict = World(4, beyond(1)).run()
     assert (verdict.outcome, verdict.blamed, verdict.metadata["named"]) == ("failed", {}, "node-1")
     assert "look at its cable, its switch port" in verdict.named[1]
@@ -114,7 +138,10 @@ def test_a_node_with_a_single_gpu_has_no_hairpin_by_nccl() -> None:
 @pytest.mark.parametrize(("answer", "outcome"), [(slow(2), "failed"), (slow(), "passed")])
 def test_unknown_hardware_fails_on_a_confirmed_contrast_only(answer: Answer, outcome: str) -> None:
     verdict = World(4, answer, backend="nccl", workers=2, threshold=None).run()
-    assert (verdict.outcome, verdict.blamed) == (outcome, {2: "NODE_SLOW"} if outcome == "failed" else {})
+    assert (verdict.outcome, verdict.blamed) == (
+        outcome,
+        {2: "NODE_SLOW"} if outcome == "failed" else {},
+    )
 
 
 def test_a_healthy_gang_of_unknown_hardware_is_compared_in_a_share_of_starts_only() -> None:
@@ -152,7 +179,11 @@ def test_a_hang_is_traced_to_its_node_by_fresh_workers() -> None:
 
 def test_a_hang_that_no_pair_repeats_is_inconclusive() -> None:
     verdict = World(4, slow(), gang=dict.fromkeys(range(4), STUCK)).run()
-    assert (verdict.outcome, verdict.code, verdict.blamed) == ("inconclusive", "ALLREDUCE_STALLED", {})
+    assert (verdict.outcome, verdict.code, verdict.blamed) == (
+        "inconclusive",
+        "ALLREDUCE_STALLED",
+        {},
+    )
 
 
 def test_a_slow_gang_keeps_its_workers() -> None:
@@ -205,25 +236,34 @@ def told(verdict: VerdictMessage, rank: int) -> Verdict:
 
 def test_the_culprit_alone_tells_of_itself_as_fatal() -> None:
     verdict = World(4, slow(1)).run()
-    raised = {rank: events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, rank)) for rank in range(4)}
+    raised = {
+        rank: events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, rank))
+        for rank in range(4)
+    }
     assert [rank for rank, [event] in raised.items() if event.fatal] == [1]
     [own] = raised[1]
     assert (own.error_codes, own.action.value) == (("NODE_SLOW",), "CONTACT_SUPPORT")
     assert [told(verdict, rank).blames for rank in range(4)] == ["", "NODE_SLOW", "", ""]
 
 
-CODES = st.sampled_from(["LOW_BANDWIDTH", "WRONG_DATA", "ALLREDUCE_HUNG", "DATA_UNLOCALISED", "RANK_DIED", "NCCL_X"])
+CODES = st.sampled_from(
+    ["LOW_BANDWIDTH", "WRONG_DATA", "ALLREDUCE_HUNG", "DATA_UNLOCALISED", "RANK_DIED", "NCCL_X"]
+)
 CAUSES = st.sampled_from(["NODE_SLOW", "NODE_WRONG_DATA", "NODE_HUNG", "NODE_BROKEN", "GPU_ECC"])
 
 
 @settings(deadline=None)
 @given(code=CODES, blamed=st.dictionaries(st.integers(0, 7), CAUSES), rank=st.integers(0, 7))
-def test_whatever_a_failed_gang_raises_a_passed_one_clears(code: str, blamed: dict[int, str], rank: int) -> None:
+def test_whatever_a_failed_gang_raises_a_passed_one_clears(
+    code: str, blamed: dict[int, str], rank: int
+) -> None:
     failed = told(VerdictMessage("failed", code, "why.", blamed=blamed), rank)
     passed = told(VerdictMessage("passed", "OK", "fine."), rank)
     raised = events("nccl-allreduce", "NCCLAllReduceTest", "Node", failed)
     cleared = events("nccl-allreduce", "NCCLAllReduceTest", "Node", passed)
-    assert {event.identity for event in raised} <= {event.identity for event in cleared if event.healthy}
+    assert {event.identity for event in raised} <= {
+        event.identity for event in cleared if event.healthy
+    }
     assert [event.fatal for event in raised] == [rank in blamed]
 
 

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def test_of_five_minutes_the_gang_has_two_localisation_two_and_a_half_and_the_report_ten_seconds() -> None:
+def test_of_five_minutes_the_gang_has_two_localisation_two_and_a_half_and_the_report_ten_seconds() -> (
+    None
+):
     one = Budget(300.0)
     assert (one.launch, one.probes(120.0, 120.0), one.report) == (120.0, 150.0, 10.0)
 
@@ -41,6 +43,8 @@ def test_a_short_timeout_keeps_a_tenth_for_the_report_and_a_long_one_more_than_t
 
 
 @given(allowed=st.floats(10, 3600), share=st.floats(0, 0.4))
-def test_whatever_the_gang_took_the_whole_stays_within_what_is_allowed(allowed: float, share: float) -> None:
+def test_whatever_the_gang_took_the_whole_stays_within_what_is_allowed(
+    allowed: float, share: float
+) -> None:
     one, spent = Budget(allowed), share * allowed
     assert spent + one.probes(spent, spent) + one.report <= allowed + 1e-6

@@ -57,7 +57,9 @@ async def sound(order: Order, changed: Callable[[RankStage], None]) -> RankRepor
 
 @dataclass
 class Gang:
-    """A gang of ``size``; what its leader saw and said. ``patience``: seconds in which a leader must answer."""
+    """A gang of ``size``; what its leader saw and said. ``patience``: seconds in which a leader
+    must answer.
+    """
 
     size: int = 3
     patience: float = 5.0
@@ -96,9 +98,15 @@ class Gang:
         leader = Leader(self.roster(0), "127.0.0.1", self.said.append, pace)
         await leader.lead(hello_within, lambda _: (over_within, over_within), step)
 
-    async def member(self, rank: int, measure: Work = sound, pace: HeartbeatPace | None = None, **changes: Any) -> None:
+    async def member(
+        self, rank: int, measure: Work = sound, pace: HeartbeatPace | None = None, **changes: Any
+    ) -> None:
         one = MemberSession(
-            self.roster(rank, **changes), hello(rank), f"127.0.0.{rank + 1}", self.said.append, pace=pace
+            self.roster(rank, **changes),
+            hello(rank),
+            f"127.0.0.{rank + 1}",
+            self.said.append,
+            pace=pace,
         )
         try:
             self.verdicts[rank] = await one.take_part(self.patience, measure)
@@ -144,9 +152,15 @@ def test_a_second_round_ends_the_first_ones_work() -> None:
         return RankReport(order.round, (0.1,), 1)
 
     async def fails_once(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
-        return RankReport(order.round, trouble=Failure("died", "RANK_DIED", "gone") if order.round == 1 else None)
+        return RankReport(
+            order.round, trouble=Failure("died", "RANK_DIED", "gone") if order.round == 1 else None
+        )
 
-    gang.run(lambda: gang.lead(rounds=2), lambda: gang.member(0, fails_once), lambda: gang.member(1, stuck_once))
+    gang.run(
+        lambda: gang.lead(rounds=2),
+        lambda: gang.member(0, fails_once),
+        lambda: gang.member(1, stuck_once),
+    )
     assert ended == [1]
     assert gang.codes() == {0: "OK", 1: "OK"}
     assert [set(one.results) for one in gang.rounds] == [{0}, {0, 1}]
@@ -162,7 +176,10 @@ def test_a_process_that_was_stopped_takes_nobody_for_lost() -> None:
         await anyio.sleep(pace.lost_after)
         return await sound(order, changed)
 
-    gang.run(lambda: gang.lead(pace=pace), *[partial(gang.member, rank, stops, pace=pace) for rank in range(gang.size)])
+    gang.run(
+        lambda: gang.lead(pace=pace),
+        *[partial(gang.member, rank, stops, pace=pace) for rank in range(gang.size)],
+    )
     assert list(gang.verdicts.values()) == [PASSED] * 3
 
 
@@ -178,7 +195,11 @@ def test_a_leader_without_its_members_names_the_missing() -> None:
 @pytest.mark.parametrize("changes", [{"token": "another"}, {"generation": 2}])
 def test_a_member_of_another_gang_or_generation_is_a_stranger(changes: dict[str, Any]) -> None:
     gang = Gang(size=2, patience=2.0)
-    gang.run(lambda: gang.lead(hello_within=1.0), lambda: gang.member(0), lambda: gang.member(1, **changes))
+    gang.run(
+        lambda: gang.lead(hello_within=1.0),
+        lambda: gang.member(0),
+        lambda: gang.member(1, **changes),
+    )
     assert gang.codes() == {0: "PEER_MISSING", 1: "PEER_MISSING"}
 
 
@@ -190,7 +211,9 @@ def test_a_member_told_by_a_false_leader_does_not_believe_it() -> None:
             session = frames.Session("not the token", 1, bytes(16), bytes(16))
             async with stream:
                 await stream.send(frames.greeting(bytes(16)))
-                await stream.send(frames.Sealer(session, by_leader=True, rank=0).seal(encode(PASSED)))
+                await stream.send(
+                    frames.Sealer(session, by_leader=True, rank=0).seal(encode(PASSED))
+                )
                 await anyio.sleep(0.1)
 
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=gang.port)
@@ -280,7 +303,12 @@ def test_a_stranger_keeps_nobody_out_and_changes_nothing(act: Act) -> None:
                 async with await anyio.connect_tcp("127.0.0.1", gang.port) as one:
                     came[0] += 1
                     await act(one)
-            except (OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError):
+            except (
+                OSError,
+                anyio.BrokenResourceError,
+                anyio.EndOfStream,
+                anyio.ClosedResourceError,
+            ):
                 pass
             await anyio.sleep(0.01)
         gone.set()
@@ -308,4 +336,7 @@ def test_a_port_in_use_is_inconclusive_and_named() -> None:
             gang.run(gang.lead)
     [error] = caught.value.exceptions
     assert isinstance(error, Inconclusive)
-    assert (error.code, f"control port {gang.port} on 127.0.0.1" in error.reason) == ("PORT_TAKEN", True)
+    assert (error.code, f"control port {gang.port} on 127.0.0.1" in error.reason) == (
+        "PORT_TAKEN",
+        True,
+    )

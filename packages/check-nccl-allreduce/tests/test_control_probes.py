@@ -26,7 +26,9 @@ Changed = Callable[[RankStage], None]
 
 @dataclass
 class ProbedGang(Gang):
-    """A gang that makes its launch and then one round of probes. ``seen``: what each rank was told to do."""
+    """A gang that makes its launch and then one round of probes. ``seen``: what each rank was told
+    to do.
+    """
 
     size: int = 4
     groups: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
@@ -38,7 +40,19 @@ class ProbedGang(Gang):
     def probes(self) -> Probes:
         bases = {rank: place for group in self.groups for place, rank in enumerate(group)}
         worlds = tuple(len(group) for group in self.groups)
-        return Probes(2, self.groups, bases, worlds, "gloo", 4096, 3, 1, self.timeout / 2, self.timeout, self.fresh)
+        return Probes(
+            2,
+            self.groups,
+            bases,
+            worlds,
+            "gloo",
+            4096,
+            3,
+            1,
+            self.timeout / 2,
+            self.timeout,
+            self.fresh,
+        )
 
     async def lead_probes(self) -> None:
         def step(hellos: object, done: Rounds) -> LaunchOrder | Probes | VerdictMessage:
@@ -46,7 +60,9 @@ class ProbedGang(Gang):
             steps: list[LaunchOrder | Probes | VerdictMessage] = [start(), self.probes(), PASSED]
             return steps[len(done)]
 
-        await Leader(self.roster(0), "127.0.0.1", self.said.append).lead(10.0, lambda _: (10.0, 10.0), step)
+        await Leader(self.roster(0), "127.0.0.1", self.said.append).lead(
+            10.0, lambda _: (10.0, 10.0), step
+        )
 
     async def works(self, rank: int, order: Order, changed: Changed) -> RankReport | Opened:
         self.seen.setdefault(rank, []).append(order)
@@ -82,7 +98,12 @@ class ProbedGang(Gang):
 def test_each_probe_meets_at_its_own_first_members_store() -> None:
     gang = ProbedGang()
     played = gang.play()
-    told = {rank: one for rank, orders in gang.seen.items() for one in orders if isinstance(one, ProbeOrder)}
+    told = {
+        rank: one
+        for rank, orders in gang.seen.items()
+        for one in orders
+        if isinstance(one, ProbeOrder)
+    }
     assert {rank: (one.host, one.port, one.index, one.base) for rank, one in told.items()} == {
         0: ("127.0.0.1", 4000, 0, 0),
         1: ("127.0.0.1", 4000, 0, 1),
@@ -145,7 +166,9 @@ def test_a_store_that_cannot_be_opened_ends_its_probe_soon() -> None:
 def test_trouble_on_one_side_ends_the_probe_without_the_other() -> None:
     def fails(order: Order, changed: Changed) -> object:
         return (
-            RankReport(order.round, trouble=Failure("peer", "X", "x")) if isinstance(order, ProbeOrder) else "as usual"
+            RankReport(order.round, trouble=Failure("peer", "X", "x"))
+            if isinstance(order, ProbeOrder)
+            else "as usual"
         )
 
     def stuck(order: Order, changed: Changed) -> object:

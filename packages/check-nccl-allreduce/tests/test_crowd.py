@@ -1,4 +1,6 @@
-"""A gang's size changes neither its verdict nor what it costs to lead it. Thousands of members: `nox -s bench -- gang-scale`."""
+"""A gang's size changes neither its verdict nor what it costs to lead it. Thousands of members:
+`nox -s bench -- gang-scale`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,12 @@ import pytest
 from check_nccl_allreduce.control.pace import HeartbeatPace
 
 
-@pytest.mark.parametrize(("members", "interval"), [(2, 1.0), (300, 1.0), (600, 2.0), (4096, 4096 / 300)])
-def test_heartbeats_grow_apart_with_the_gang_so_that_their_number_stays(members: int, interval: float) -> None:
+@pytest.mark.parametrize(
+    ("members", "interval"), [(2, 1.0), (300, 1.0), (600, 2.0), (4096, 4096 / 300)]
+)
+def test_heartbeats_grow_apart_with_the_gang_so_that_their_number_stays(
+    members: int, interval: float
+) -> None:
     pace = HeartbeatPace.of(members)
     assert (pace.interval, pace.lost_after) == (interval, 5 * interval)
 

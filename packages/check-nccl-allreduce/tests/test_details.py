@@ -1,4 +1,5 @@
-"""Rails and directions of a probe: what the workers measure, and what is made of it. They are hints and change no verdict.
+"""Rails and directions of a probe: what the workers measure, and what is made of it. They are hints
+and change no verdict.
 
 On real links: rows of the fault matrix.
 """
@@ -24,7 +25,10 @@ SHAPE = probing.EndpointMap((Endpoint("node-0"), Endpoint("node-1")), ((0,), (1,
 
 
 def hellos(*workers: int) -> dict[int, Hello]:
-    return {rank: Hello(rank, f"pod-{rank}", f"node-{rank}", "nccl", count) for rank, count in enumerate(workers)}
+    return {
+        rank: Hello(rank, f"pod-{rank}", f"node-{rank}", "nccl", count)
+        for rank, count in enumerate(workers)
+    }
 
 
 def asked(*workers: int, shape: probing.EndpointMap = SHAPE) -> Probes:
@@ -39,14 +43,19 @@ def within(*, hung: bool, launched: float, left: float = 80.0) -> tuple[float, f
     """(seconds for the communicators, seconds for the round)."""
     step = Round(4, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED),))
     start = LaunchOrder(1, 29500, "nccl", 10**9, 3, 1, 4, 60.0)
-    probes = probing.next_probes(step, SHAPE, hellos(2, 2), start, [], left=left, hung=hung, launched=launched)
+    probes = probing.next_probes(
+        step, SHAPE, hellos(2, 2), start, [], left=left, hung=hung, launched=launched
+    )
     assert probes is not None
     return probes.init, probes.timeout
 
 
 def test_new_workers_have_half_as_long_again_as_the_gang_took_for_its_communicator() -> None:
     share, whole = within(hung=False, launched=0.0)
-    assert within(hung=False, launched=30.0) == (share, whole)  # these workers have loaded everything
+    assert within(hung=False, launched=30.0) == (
+        share,
+        whole,
+    )  # these workers have loaded everything
     init, timeout = within(hung=True, launched=30.0)
     assert init == 45.0
     assert timeout == pytest.approx(45.0 + whole - share)
@@ -58,7 +67,9 @@ def test_no_round_has_more_than_there_is() -> None:
 
 
 def played(order: Probes, *details: Detail | None) -> ProbeRound:
-    return ProbeRound(order, {rank: RankReport(0, (0.1,), 2, detail=one) for rank, one in enumerate(details)})
+    return ProbeRound(
+        order, {rank: RankReport(0, (0.1,), 2, detail=one) for rank, one in enumerate(details)}
+    )
 
 
 def test_each_rail_and_direction_is_as_slow_as_its_slower_end_saw_it() -> None:
@@ -83,7 +94,11 @@ def test_nodes_whose_workers_have_no_counterparts_are_not_asked() -> None:
 def with_details(answer: Answer, **detail: float) -> Answer:
     def detailed(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
         given = {rank: one for rank, one in answer(group).items() if isinstance(one, RankReport)}
-        told = Detail((), **{"there": 0.1, "back": 0.1, **detail}) if 1 in group else Detail((), 0.1, 0.1)
+        told = (
+            Detail((), **{"there": 0.1, "back": 0.1, **detail})
+            if 1 in group
+            else Detail((), 0.1, 0.1)
+        )
         return {rank: msgspec.structs.replace(one, detail=told) for rank, one in given.items()}
 
     return detailed
@@ -136,7 +151,9 @@ print(json.dumps({"times": times, "detail": detail, "members": members}))
 
 
 @needs_torch
-def test_of_two_nodes_with_two_workers_each_worker_measures_with_its_counterpart(tmp_path: Path) -> None:
+def test_of_two_nodes_with_two_workers_each_worker_measures_with_its_counterpart(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     ranks = [
         subprocess.Popen(

@@ -35,7 +35,12 @@ def test_where_no_two_nodes_are_together_each_is_its_own() -> None:
 
 
 def test_the_label_that_most_nodes_have_is_taken_and_others_are_unknown() -> None:
-    nodes = [{LAYER_3: "nn-1"}, {LAYER_3: "nn-1", SUBBLOCK: "x"}, {SUBBLOCK: "x"}, {LAYER_3: "nn-2"}]
+    nodes = [
+        {LAYER_3: "nn-1"},
+        {LAYER_3: "nn-1", SUBBLOCK: "x"},
+        {SUBBLOCK: "x"},
+        {LAYER_3: "nn-2"},
+    ]
     assert domains.choose(nodes) == (LAYER_3, ("nn-1", "nn-1", None, "nn-2"))
 
 
@@ -51,7 +56,12 @@ def test_the_operators_own_label_alone_decides() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.dictionaries(st.sampled_from([*domains.LEVELS, "own"]), st.sampled_from("abc")), max_size=6))
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from([*domains.LEVELS, "own"]), st.sampled_from("abc")),
+        max_size=6,
+    )
+)
 def test_each_node_has_the_value_of_the_label_taken_or_none(nodes: list[dict[str, str]]) -> None:
     label, chosen = domains.choose(nodes)
     assert chosen == tuple(node.get(label) for node in nodes)
@@ -62,16 +72,25 @@ def test_the_members_labels_become_the_endpoints_domains() -> None:
     def hello(rank: int, node: str, leaf: str) -> Hello:
         return Hello(rank, f"pod-{rank}", node, "gloo", 1, topology={LEAF: leaf})
 
-    hellos = {0: hello(0, "node-a", "one"), 1: hello(1, "node-b", "two"), 2: hello(2, "node-a", "one")}
+    hellos = {
+        0: hello(0, "node-a", "one"),
+        1: hello(1, "node-b", "two"),
+        2: hello(2, "node-a", "one"),
+    }
     shape = EndpointMap.of(hellos, LaunchOrder(1, 29500, "gloo", 4096, 3, 1, 3, 10.0))
-    assert [(one.name, one.domain) for one in shape.endpoints] == [("node-a", "one"), ("node-b", "two")]
+    assert [(one.name, one.domain) for one in shape.endpoints] == [
+        ("node-a", "one"),
+        ("node-b", "two"),
+    ]
     assert shape.told() == f"{LEAF} says of 2 of 2 nodes which switch they are behind: 2 in all"
 
 
 @needs_torch
 def test_the_leader_hears_from_each_member_which_switch_its_node_is_behind(gang: Gang) -> None:
     gang.size = 3
-    gang.start(0, 1, 2, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000")  # GB/s, which nothing reaches: pairs are asked for
+    gang.start(
+        0, 1, 2, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000"
+    )  # GB/s, which nothing reaches: pairs are asked for
     for rank, leaf in enumerate(("one", "two", "one")):
         gang.members[rank].folder.topology = {LEAF: leaf, ZONE: "a"}
     gang.seal()

@@ -17,7 +17,9 @@ def process(proc: Path, pid: int, **states: str) -> None:
         (folder / "stat").write_text(f"{folder.name} (a) name) {state} 1 1 1 0\n")
 
 
-def test_a_thread_that_sleeps_in_the_kernel_is_seen_behind_a_leader_that_is_a_zombie(tmp_path: Path) -> None:
+def test_a_thread_that_sleeps_in_the_kernel_is_seen_behind_a_leader_that_is_a_zombie(
+    tmp_path: Path,
+) -> None:
     process(tmp_path, 7, t7="Z", t8="D")
     assert ending.end([7], 0.1, kill=lambda _: None, proc=str(tmp_path)) == [7]
     assert ending.asleep([7], str(tmp_path))
@@ -65,7 +67,11 @@ def test_torchruns_own_workers_are_waited_for_too() -> None:
 
 def test_without_a_group_of_its_own_only_its_children_are_killed() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "from check_nccl_allreduce.worker import ending; print(ending._group('/proc'))"],
+        [
+            sys.executable,
+            "-c",
+            "from check_nccl_allreduce.worker import ending; print(ending._group('/proc'))",
+        ],
         capture_output=True,
         text=True,
         timeout=60,

@@ -21,7 +21,9 @@ def brought(settings: Settings) -> tuple[check.Equipment, list[str]]:
     async def gpus() -> tuple[Gpu, ...]:
         return GPUS
 
-    run: Any = SimpleNamespace(settings=settings, kit=SimpleNamespace(expected_gpus=8), gpus=gpus, progress=said.append)
+    run: Any = SimpleNamespace(
+        settings=settings, kit=SimpleNamespace(expected_gpus=8), gpus=gpus, progress=said.append
+    )
     return anyio.run(check._equipment, run), said
 
 
@@ -31,10 +33,14 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_the_instance_types_topology_file_goes_to_the_workers(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_instance_types_topology_file_goes_to_the_workers(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NCCL_TOPO_FILE", raising=False)
     mapped = (("p5.48xlarge", "p5.xml"),)
-    brings, said = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
+    brings, said = brought(
+        Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge")
+    )
     assert brings.gpus == GPUS
     assert (brings.workers, brings.variables) == (8, {"NCCL_TOPO_FILE": f"{folder}/p5.xml"})
     assert brings.topology_file == f"{folder}/p5.xml for the instance type p5.48xlarge"
@@ -47,15 +53,21 @@ def test_a_missing_gpu_is_this_members_own_verdict_and_ends_the_gang() -> None:
     async def gpus() -> tuple[Gpu, ...]:
         raise Failed(verdict)
 
-    run: Any = SimpleNamespace(settings=Settings(), kit=SimpleNamespace(expected_gpus=8), gpus=gpus, progress=print)
+    run: Any = SimpleNamespace(
+        settings=Settings(), kit=SimpleNamespace(expected_gpus=8), gpus=gpus, progress=print
+    )
     brings = anyio.run(check._equipment, run)
     assert (brings.own, brings.trouble and brings.trouble.code) == (verdict, "GPU_MISSING")
 
 
-def test_the_workloads_own_topology_file_comes_first(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workloads_own_topology_file_comes_first(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NCCL_TOPO_FILE", "/mine.xml")
     mapped = (("p5.48xlarge", "p5.xml"),)
-    brings, _ = brought(Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge"))
+    brings, _ = brought(
+        Settings(topology_folder=folder, topology_mapping=mapped, instance_type="p5.48xlarge")
+    )
     assert brings.variables == {"NCCL_TOPO_FILE": "/mine.xml"}
     assert brings.topology_file == "/mine.xml, the workload's NCCL_TOPO_FILE"
 

@@ -1,4 +1,6 @@
-"""Gangs that change under the check; and that nothing is left behind (the `gang` fixture looks). Other faults are rows of the matrix."""
+"""Gangs that change under the check; and that nothing is left behind (the `gang` fixture looks).
+Other faults are rows of the matrix.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,15 @@ def test_a_failed_peer_ends_the_members_that_wait_for_it(gang: Gang) -> None:
     gang.members[0].said("is there (2 of 3)")
     gang.fail("pod-2: dcgm-diag failed with DCGM_FR_FAULTY_MEMORY")
     assert codes(gang) == {(1, "inconclusive", "PEER_FAILED")}
-    assert {end.result.reason for end in gang.all_ended()} == {"pod-2: dcgm-diag failed with DCGM_FR_FAULTY_MEMORY."}
+    assert {end.result.reason for end in gang.all_ended()} == {
+        "pod-2: dcgm-diag failed with DCGM_FR_FAULTY_MEMORY."
+    }
 
 
 @pytest.mark.parametrize("told", [(0, 1), (1,), (0,)])
-def test_a_failure_told_during_the_run_ends_all_with_its_cause(gang: Gang, told: tuple[int, ...]) -> None:
+def test_a_failure_told_during_the_run_ends_all_with_its_cause(
+    gang: Gang, told: tuple[int, ...]
+) -> None:
     gang.start(0, 1, code=MUTANTS, **HANG)
     gang.seal()
     measuring(gang)
@@ -91,7 +97,9 @@ def test_wait_after_sealing_before_the_run_is_waited_out(gang: Gang) -> None:
     gang.start(0, 1)
     gang.seal(0)
     gang.members[0].said("is there (1 of 2)")
-    again = Roster(v=1, pod_uid="uid-0", generation=1, epoch=1, answer="wait", missing=("pod-1 (restarted)",))
+    again = Roster(
+        v=1, pod_uid="uid-0", generation=1, epoch=1, answer="wait", missing=("pod-1 (restarted)",)
+    )
     gang.members[0].folder.answer(again)
     gang.members[0].said("waiting for the gang: pod-1 (restarted)")
     gang.seal(generation=2)

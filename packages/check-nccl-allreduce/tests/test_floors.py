@@ -9,7 +9,9 @@ GIB = 1024**3
 
 
 @pytest.mark.parametrize("row", floors.known(), ids=lambda r: f"{r.model[0]}-{r.fabric}-{r.nodes}")
-def test_every_published_healthy_figure_passes_its_floor_by_ten_percent(row: floors.FloorRow) -> None:
+def test_every_published_healthy_figure_passes_its_floor_by_ten_percent(
+    row: floors.FloorRow,
+) -> None:
     assert all(healthy >= 1.1 * row.floor for healthy in row.healthy)
 
 
@@ -33,7 +35,9 @@ def test_no_two_rows_are_for_the_same_gang() -> None:
         ("NVIDIA GB200", 4, "mnnvl", 18, 4 * GIB, 650),
     ],
 )
-def test_known_hardware_has_a_floor(model: str, gpus: int, fabric: str, nodes: int, size: int, floor: float) -> None:
+def test_known_hardware_has_a_floor(
+    model: str, gpus: int, fabric: str, nodes: int, size: int, floor: float
+) -> None:
     row = floors.find(model, gpus, fabric, nodes, size)
     assert row is not None
     assert row.floor == floor
@@ -60,7 +64,9 @@ def test_known_hardware_has_a_floor(model: str, gpus: int, fabric: str, nodes: i
         "another model",
     ],
 )
-def test_what_is_not_known_has_none(model: str, gpus: int, fabric: str, nodes: int, size: int) -> None:
+def test_what_is_not_known_has_none(
+    model: str, gpus: int, fabric: str, nodes: int, size: int
+) -> None:
     assert floors.find(model, gpus, fabric, nodes, size) is None
 
 
@@ -90,7 +96,10 @@ def test_a_ring_is_held_against_the_wire(model: str, gpus: int, fabric: str, flo
 def test_no_ring_must_reach_more_than_the_wire_carries() -> None:
     for row in floors.known():
         for model in row.model:
-            floor, wire = floors.ring_floor(f"NVIDIA {model}", row.gpus, row.fabric), floors.wire(row.fabric)
+            floor, wire = (
+                floors.ring_floor(f"NVIDIA {model}", row.gpus, row.fabric),
+                floors.wire(row.fabric),
+            )
             assert floor is None or (wire is not None and floor <= 0.8 * wire)
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from check_nccl_allreduce.control import frames
 from check_nccl_allreduce.control.frames import Header, NotAuthentic, Opener, Sealer, Session
-from check_nccl_allreduce.control.messages import Ack, Hello, LaunchOrder, Message, VerdictMessage, decode, encode
+from check_nccl_allreduce.control.messages import (
+    Ack,
+    Hello,
+    LaunchOrder,
+    Message,
+    VerdictMessage,
+    decode,
+    encode,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +34,11 @@ def leader_reads(session: Session = HERE) -> Opener:
 
 def test_what_is_sealed_is_opened_in_order() -> None:
     sealer, opener = member(), leader_reads()
-    assert [opener.open(*split(sealer.seal(payload))) for payload in (b"a", b"bb", b"a")] == [b"a", b"bb", b"a"]
+    assert [opener.open(*split(sealer.seal(payload))) for payload in (b"a", b"bb", b"a")] == [
+        b"a",
+        b"bb",
+        b"a",
+    ]
     assert opener.rank == 5
 
 
@@ -77,7 +89,9 @@ def test_another_rank_cannot_take_over_a_connection() -> None:
 @given(st.binary(min_size=frames.HEADER_SIZE, max_size=200))
 def test_garbage_is_never_authentic(data: bytes) -> None:
     with pytest.raises(NotAuthentic):
-        leader_reads().open(Header.read(data[: frames.HEADER_SIZE], frames.MAX_MESSAGE), data[frames.HEADER_SIZE :])
+        leader_reads().open(
+            Header.read(data[: frames.HEADER_SIZE], frames.MAX_MESSAGE), data[frames.HEADER_SIZE :]
+        )
 
 
 @given(st.integers(min_value=0), st.binary(min_size=1, max_size=100))
@@ -123,5 +137,7 @@ def test_what_is_no_message_is_a_value_error(data: bytes) -> None:
 def test_the_largest_result_fits_a_frame() -> None:
     from check_nccl_allreduce.control.messages import RankReport
 
-    result = RankReport(1, tuple(0.12345678901234567 + i for i in range(1000)), 1000, 1 << 40, "w" * 200)
+    result = RankReport(
+        1, tuple(0.12345678901234567 + i for i in range(1000)), 1000, 1 << 40, "w" * 200
+    )
     assert len(encode(result)) < frames.MAX_MESSAGE

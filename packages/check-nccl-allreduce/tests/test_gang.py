@@ -14,7 +14,9 @@ def test_two_members_pass_together(shipped: Gang) -> None:
     shipped.start(0, 1)
     shipped.seal()
     ends = shipped.all_ended()
-    assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [(0, "passed", "OK")] * 2
+    assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [
+        (0, "passed", "OK")
+    ] * 2
     assert ends[0].result.measured == ends[1].result.measured
     assert ends[0].result.reason == ends[1].result.reason
 
@@ -44,7 +46,11 @@ def test_a_passing_member_clears_its_node_and_says_its_own_numbers(gang: Gang) -
     ends = gang.all_ended()
     for end, connector in zip(ends, gang.connectors, strict=True):
         [event] = connector.events
-        assert (event.is_healthy, event.check_name, event.component_class) == (True, "NCCLAllReduceTest", "Node")
+        assert (event.is_healthy, event.check_name, event.component_class) == (
+            True,
+            "NCCLAllReduceTest",
+            "Node",
+        )
         assert "0 wrong element(s) in 4 verified iterations" in end.output
 
 
@@ -55,15 +61,23 @@ def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: Gang) 
     assert [(end.exit_code, end.result.outcome, end.result.code) for end in ends] == [
         (1, "failed", "LOW_BANDWIDTH")
     ] * 2
-    assert "% below the floor of 5000 GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS" in ends[1].result.reason
+    assert (
+        "% below the floor of 5000 GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS" in ends[1].result.reason
+    )
     for connector in gang.connectors:
         [event] = connector.events
-        assert (event.is_fatal, event.recommended_action.name, event.error_code) == (False, "NONE", ["LOW_BANDWIDTH"])
+        assert (event.is_fatal, event.recommended_action.name, event.error_code) == (
+            False,
+            "NONE",
+            ["LOW_BANDWIDTH"],
+        )
         # On a busy machine one of the two may look slower to itself, and is named for it.
         assert event.message.startswith("the gang's all-reduce was too slow; ")
 
 
-def test_a_gang_whose_nccl_says_that_it_went_by_tcp_fails_where_its_pods_have_better(gang: Gang) -> None:
+def test_a_gang_whose_nccl_says_that_it_went_by_tcp_fails_where_its_pods_have_better(
+    gang: Gang,
+) -> None:
     adapters = "nics.Adapters('ib-8x400', 'ib 8x400', rdma=True)"
     code = f"from check_nccl_allreduce import check, nics; check._adapters = lambda *_: {adapters}; {MUTANTS}"
     gang.start(0, 1, code=code, MUTANT="tcp", MUTANT_RANK="1")
@@ -93,7 +107,9 @@ def test_a_member_that_cannot_see_its_gpus_ends_all_at_once_and_is_named(gang: G
     gang.start(1, NCCL_ALLREDUCE_BACKEND="auto", EXPECTED_GPUS="8")
     gang.seal()
     ends = gang.all_ended()
-    assert {(end.exit_code, end.result.outcome, end.result.code) for end in ends} == {(1, "inconclusive", "NO_GPU")}
+    assert {(end.exit_code, end.result.outcome, end.result.code) for end in ends} == {
+        (1, "inconclusive", "NO_GPU")
+    }
     assert {end.result.reason.split(": ")[0] for end in ends} == {"rank 1 (pod-1 on node-1)"}
 
 
@@ -110,12 +126,15 @@ def test_another_reduction_is_verified_as_well(gang: Gang) -> None:
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
 
 
-def test_the_log_tells_how_soon_the_first_iteration_was_timed_and_what_the_check_itself_took(shipped: Gang) -> None:
+def test_the_log_tells_how_soon_the_first_iteration_was_timed_and_what_the_check_itself_took(
+    shipped: Gang,
+) -> None:
     shipped.start(0, 1)
     shipped.seal()
     for end in shipped.all_ended():
         began = re.search(
-            r"first timed iteration: (\S+) s; torchrun's own start: (\S+) s; without it: (\S+) s", end.output
+            r"first timed iteration: (\S+) s; torchrun's own start: (\S+) s; without it: (\S+) s",
+            end.output,
         )
         assert began is not None
         whole, torchrun, without = map(float, began.groups())

@@ -1,4 +1,5 @@
-"""What only a GPU can show: NCCL's sums bit by bit, device events against the wall clock, and bandwidth against nccl-tests'.
+"""What only a GPU can show: NCCL's sums bit by bit, device events against the wall clock, and
+bandwidth against nccl-tests'.
 
 Skipped, visibly, where there is none.
 """
@@ -35,7 +36,9 @@ needs_gpu = pytest.mark.skipif(
     gpus() == 0, reason="no CUDA device here, or no torch: NCCL and device events are not tested"
 )
 
-pytestmark = pytest.mark.timeout(600)  # eight GPUs take most of a minute to start, and once more for nccl-tests
+pytestmark = pytest.mark.timeout(
+    600
+)  # eight GPUs take most of a minute to start, and once more for nccl-tests
 
 WITHIN = 240.0
 SIZE = 256 * 1024**2
@@ -58,12 +61,16 @@ def start(gang: Gang, code: str, **variables: str) -> None:
         pytest.skip("one CUDA device, and an NCCL older than 2.30.3, which refuses two ranks on it")
     gang.size = 2 if gpus() == 1 else 1
     shared = SHARED if gang.size == 2 else {}
-    gang.start(*range(gang.size), code=code, EXPECTED_GPUS=str(gpus()), **NCCL, **shared, **variables)
+    gang.start(
+        *range(gang.size), code=code, EXPECTED_GPUS=str(gpus()), **NCCL, **shared, **variables
+    )
     gang.seal()
 
 
 def nccl_tests_busbw() -> float:
-    """GB/s of nccl-tests over all devices, of the same size, type and number of iterations; the mean of out-of-place and in-place."""
+    """GB/s of nccl-tests over all devices, of the same size, type and number of iterations; the
+    mean of out-of-place and in-place.
+    """
     tool = shutil.which(TOOL)
     if tool is None:
         pytest.skip(f"no {TOOL} of nccl-tests on the PATH, nor named by NCCL_LOOPBACK_TOOL")
@@ -112,4 +119,6 @@ def test_the_bandwidth_is_at_least_95_percent_of_what_nccl_tests_measures(gang: 
     start(gang, CHECK)
     [end] = gang.all_ended(within=WITHIN)
     assert end.result.outcome == "passed", end.output
-    assert (end.result.measured or 0.0) >= 0.95 * reference, f"nccl-tests: {reference} GB/s\n{end.output}"
+    assert (end.result.measured or 0.0) >= 0.95 * reference, (
+        f"nccl-tests: {reference} GB/s\n{end.output}"
+    )

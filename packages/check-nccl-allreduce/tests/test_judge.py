@@ -27,9 +27,19 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def hellos(count: int = 2, **changes: object) -> dict[int, Hello]:
-    base = {"node": None, "backend": "nccl", "workers": 8, "model": H100, "fabric": "ib-8x400", **changes}
+    base = {
+        "node": None,
+        "backend": "nccl",
+        "workers": 8,
+        "model": H100,
+        "fabric": "ib-8x400",
+        **changes,
+    }
     node = base.pop("node")
-    return {rank: Hello(rank=rank, pod=f"pod-{rank}", node=node or f"node-{rank}", **base) for rank in range(count)}  # type: ignore[arg-type]
+    return {
+        rank: Hello(rank=rank, pod=f"pod-{rank}", node=node or f"node-{rank}", **base)
+        for rank in range(count)
+    }  # type: ignore[arg-type]
 
 
 def start(world: int = 16, number: int = 1, backend: str = "nccl") -> LaunchOrder:
@@ -45,13 +55,24 @@ def trouble(kind: str, code: str = "CODE") -> RankReport:
     return RankReport(1, trouble=Failure(kind, code, f"{kind} text"))
 
 
-def judged(results: Mapping[int, RankReport], *, settings: Settings | None = None, **changes: Any) -> VerdictMessage:
-    return judge.judge(settings or Settings(), hellos(len(results), **changes), LaunchRound(start(), dict(results)))[0]
+def judged(
+    results: Mapping[int, RankReport], *, settings: Settings | None = None, **changes: Any
+) -> VerdictMessage:
+    return judge.judge(
+        settings or Settings(), hellos(len(results), **changes), LaunchRound(start(), dict(results))
+    )[0]
 
 
 @pytest.mark.parametrize(
     ("gbps", "code"),
-    [(470.0, "OK"), (397.0, "OK"), (395.0, "OK"), (381.0, "OK"), (379.0, "LOW_BANDWIDTH"), (6.0, "LOW_BANDWIDTH")],
+    [
+        (470.0, "OK"),
+        (397.0, "OK"),
+        (395.0, "OK"),
+        (381.0, "OK"),
+        (379.0, "LOW_BANDWIDTH"),
+        (6.0, "LOW_BANDWIDTH"),
+    ],
 )
 def test_the_floor_decides(gbps: float, code: str) -> None:
     assert judged({0: at(gbps), 1: at(470)}).code == code
@@ -60,19 +81,27 @@ def test_the_floor_decides(gbps: float, code: str) -> None:
 def test_between_floor_and_ninety_percent_passes_and_says_so() -> None:
     verdict = judged({0: at(390), 1: at(390)})
     assert verdict.outcome == "passed"
-    assert "390.00 GB/s bus bandwidth (less than 90 % of the 440 expected, but above the floor of 380" in verdict.reason
+    assert (
+        "390.00 GB/s bus bandwidth (less than 90 % of the 440 expected, but above the floor of 380"
+        in verdict.reason
+    )
 
 
 def test_a_slow_gang_is_told_by_how_much_against_what_and_from_where() -> None:
     verdict = judged({0: at(190), 1: at(190)})
-    assert "190.00 GB/s bus bandwidth is 50 % below the floor of 380 GB/s from the table (" in verdict.reason
+    assert (
+        "190.00 GB/s bus bandwidth is 50 % below the floor of 380 GB/s from the table ("
+        in verdict.reason
+    )
     assert "440 expected" in verdict.reason
     assert (verdict.measured, verdict.expected) == (190.0, 440.0)
 
 
 def test_a_set_threshold_decides_over_the_table() -> None:
     assert judged({0: at(190), 1: at(190)}, settings=Settings(threshold=150.0)).code == "OK"
-    assert judged({0: at(190), 1: at(190)}, settings=Settings(threshold=200.0)).code == "LOW_BANDWIDTH"
+    assert (
+        judged({0: at(190), 1: at(190)}, settings=Settings(threshold=200.0)).code == "LOW_BANDWIDTH"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +112,9 @@ def test_a_set_threshold_decides_over_the_table() -> None:
         ({"unusual": ("NCCL_MAX_NCHANNELS",)}, "the workload sets NCCL_MAX_NCHANNELS"),
     ],
 )
-def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(changes: dict[str, Any], why: str) -> None:
+def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(
+    changes: dict[str, Any], why: str
+) -> None:
     verdict = judged({0: at(6), 1: at(6)}, **changes)
     assert (verdict.outcome, verdict.measured, verdict.expected) == ("passed", 6.0, None)
     assert why in verdict.reason
@@ -99,12 +130,16 @@ def test_the_tables_floors_are_of_sums() -> None:
 def test_the_log_tells_median_and_spread_by_the_slowest_rank_of_each_iteration() -> None:
     reports = {0: RankReport(1, (0.10, 0.20, 0.11), 4), 1: RankReport(1, (0.12, 0.10, 0.10), 4)}
     line = judge.spread(LaunchRound(start(), reports))
-    assert line.startswith("round 1: 3 iterations, each by its slowest rank: median 120.000 ms, 110.000 to 200.000 ms")
+    assert line.startswith(
+        "round 1: 3 iterations, each by its slowest rank: median 120.000 ms, 110.000 to 200.000 ms"
+    )
     assert judge.spread(LaunchRound(start(), {0: trouble("died")})) == ""
 
 
 @pytest.mark.parametrize(("threshold", "warned"), [(5.0, True), (200.0, False), (None, False)])
-def test_a_threshold_of_less_than_half_the_floor_is_warned_of(threshold: float | None, warned: bool) -> None:
+def test_a_threshold_of_less_than_half_the_floor_is_warned_of(
+    threshold: float | None, warned: bool
+) -> None:
     lines = judge.remarks(Settings(threshold=threshold), hellos(), start())
     assert any("less than half of this hardware's floor of 380" in line for line in lines) is warned
 
@@ -118,7 +153,10 @@ def test_members_that_differ_have_no_floor() -> None:
 def test_wrong_data_fails_whatever_the_bandwidth() -> None:
     verdict = judged({0: at(470), 1: at(470, wrong=3, where="rank 9, iteration 2, element 7")})
     assert (verdict.outcome, verdict.code) == ("failed", "WRONG_DATA")
-    assert "seen by rank 1 (pod-1 on node-1), first by rank 9, iteration 2, element 7" in verdict.reason
+    assert (
+        "seen by rank 1 (pod-1 on node-1), first by rank 9, iteration 2, element 7"
+        in verdict.reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,11 +183,17 @@ def test_errors_are_explained_in_order(kinds: tuple[str, ...], kind: str, outcom
         (Failure("died", "RANK_DIED", "rank 9 ended"), "RANK_DIED", "failed"),
         (Failure("environment", "SHM_FULL", "no shared memory"), "SHM_FULL", "inconclusive"),
         (Failure("launch", "RENDEZVOUS_FAILED", "torchrun ended"), "BOOTSTRAP", "inconclusive"),
-        (Failure("class", "NCCL_SYSTEM_ERROR", "a system call failed"), "BOOTSTRAP", "inconclusive"),
+        (
+            Failure("class", "NCCL_SYSTEM_ERROR", "a system call failed"),
+            "BOOTSTRAP",
+            "inconclusive",
+        ),
         (Failure("peer", "NCCL_REMOTE_ERROR", "a peer ended"), "BOOTSTRAP", "inconclusive"),
     ],
 )
-def test_a_refused_connection_does_not_hide_why_the_peer_was_gone(other: Failure, code: str, outcome: str) -> None:
+def test_a_refused_connection_does_not_hide_why_the_peer_was_gone(
+    other: Failure, code: str, outcome: str
+) -> None:
     refused = Failure("environment", "BOOTSTRAP", "connection refused")
     verdict = judged({0: RankReport(1, trouble=refused), 1: RankReport(1, trouble=other)})
     assert (verdict.code, verdict.outcome) == (code, outcome)
@@ -163,7 +207,9 @@ def test_a_lost_member_decides_over_what_the_survivors_say() -> None:
 
 
 def test_who_leaves_decides_over_everything() -> None:
-    last = LaunchRound(start(), {0: trouble("device")}, left={1: Leaving("PEER_FAILED", "pod-9 was evicted.")})
+    last = LaunchRound(
+        start(), {0: trouble("device")}, left={1: Leaving("PEER_FAILED", "pod-9 was evicted.")}
+    )
     assert judge.judge(Settings(), hellos(), last)[0].reason == "pod-9 was evicted."
 
 
@@ -197,14 +243,23 @@ def test_what_may_be_an_accident_is_tried_once_more_on_another_port() -> None:
 
 def test_without_time_nothing_is_tried_again() -> None:
     plan = judge.JudgePlan(Settings(), (29500, 41000), 100.0, may_retry=False)
-    assert isinstance(judge.next_step(plan, hellos(), [LaunchRound(start(), {0: trouble("died")})]), VerdictMessage)
+    assert isinstance(
+        judge.next_step(plan, hellos(), [LaunchRound(start(), {0: trouble("died")})]),
+        VerdictMessage,
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "outcome"), [("NO_GPU", "inconclusive"), ("MIG", "skipped"), ("GPU_SHARED", "skipped")]
 )
-def test_a_member_that_cannot_take_part_ends_all_before_the_first_round(code: str, outcome: str) -> None:
-    both = hellos() | {1: msgspec.structs.replace(hellos()[1], trouble=Failure("local", code, "no GPU can be seen"))}
+def test_a_member_that_cannot_take_part_ends_all_before_the_first_round(
+    code: str, outcome: str
+) -> None:
+    both = hellos() | {
+        1: msgspec.structs.replace(
+            hellos()[1], trouble=Failure("local", code, "no GPU can be seen")
+        )
+    }
     verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 9.0), both, [])
     assert isinstance(verdict, VerdictMessage)
     assert (verdict.outcome, verdict.code) == (outcome, code)
@@ -224,14 +279,21 @@ def test_a_start_counts_all_workers() -> None:
     assert (first.world, first.size) == (24, 4 * GIB)
 
 
-@pytest.mark.parametrize("code", ["LOW_BANDWIDTH", "WRONG_DATA", "RANK_DIED", "NCCL_INTERNAL_ERROR"])
+@pytest.mark.parametrize(
+    "code", ["LOW_BANDWIDTH", "WRONG_DATA", "RANK_DIED", "NCCL_INTERNAL_ERROR"]
+)
 def test_what_a_failed_gang_raises_a_passed_one_clears(code: str) -> None:
     failed = blame.verdict_of(VerdictMessage("failed", code, "why.", metadata={"pod": "p"}), 0)
     passed = blame.verdict_of(VerdictMessage("passed", "OK", "fine."), 0)
     [raised] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", failed)
     [cleared] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", passed)
     assert raised.identity == cleared.identity
-    assert (raised.fatal, raised.action.value, raised.entities, cleared.healthy) == (False, "NONE", (), True)
+    assert (raised.fatal, raised.action.value, raised.entities, cleared.healthy) == (
+        False,
+        "NONE",
+        (),
+        True,
+    )
     assert failed.outcome is Outcome.FAILED
 
 
@@ -260,14 +322,18 @@ def test_a_floor_of_one_source_alone_fails_nobody_by_itself() -> None:
     assert (verdict.outcome, verdict.code) == ("passed", "OK")
     assert "one source alone" in verdict.reason
     probes = judge.next_step(
-        judge.JudgePlan(Settings(), (1, 2), 100.0), hellos(3, **p5en), [LaunchRound(start(24), three)]
+        judge.JudgePlan(Settings(), (1, 2), 100.0),
+        hellos(3, **p5en),
+        [LaunchRound(start(24), three)],
     )
     assert isinstance(probes, Probes)  # its nodes are compared
 
 
 def test_a_node_with_a_dead_port_is_held_against_what_its_peers_have() -> None:
     those = hellos(3, nic="ib 8x400")
-    those[1] = msgspec.structs.replace(those[1], fabric="ib-7x400", adapters=("mlx5_3:1 is DOWN, not ACTIVE",))
+    those[1] = msgspec.structs.replace(
+        those[1], fabric="ib-7x400", adapters=("mlx5_3:1 is DOWN, not ACTIVE",)
+    )
     assert gate.fabric_of(those) == "ib-8x400"
     shape = probing.EndpointMap.of(those, start(24), gate.fabric_of(those))
     assert len({one.kind for one in shape.endpoints}) == 1
@@ -294,14 +360,22 @@ def test_members_of_generations_that_differ_share_no_fabric() -> None:
 
 def test_nodes_of_one_nvlink_domain_with_channels_are_on_nvlink() -> None:
     label = {"network.topology.nvidia.com/accelerator": "rack-1"}
-    gb200: dict[str, Any] = {"model": "NVIDIA GB200", "workers": 4, "fabric": "ib-4x400", "topology": label}
+    gb200: dict[str, Any] = {
+        "model": "NVIDIA GB200",
+        "workers": 4,
+        "fabric": "ib-4x400",
+        "topology": label,
+    }
     assert gate.fabric_of(hellos(imex=True, **gb200)) == "mnnvl"
     assert gate.fabric_of(hellos(imex=False, **gb200)) == "ib-4x400"
 
 
 def test_every_node_that_tells_of_its_own_device_is_blamed_unless_many_do_at_once() -> None:
     def told(nodes: int, broken: int) -> VerdictMessage:
-        results = {rank: trouble("device", "GPU_LOST") if rank < broken else at(400) for rank in range(nodes)}
+        results = {
+            rank: trouble("device", "GPU_LOST") if rank < broken else at(400)
+            for rank in range(nodes)
+        }
         return judged(results)
 
     assert told(3, 1).blamed == {0: "GPU_LOST"}
@@ -314,5 +388,10 @@ def test_members_of_one_nvlink_domain_are_known_by_what_their_drivers_say() -> N
     those = hellos(2, nvlink="6f0c.1", imex=True)
     assert gate.fabric_of(those) == "mnnvl"
     racks = {0: "6f0c.1", 1: "6f0c.1", 2: "6f0c.2", 3: "6f0c.2"}
-    four = {rank: msgspec.structs.replace(hello, nvlink=racks[rank]) for rank, hello in hellos(4).items()}
-    assert [one.nvlink for one in probing.EndpointMap.of(four, start(32)).endpoints] == list(racks.values())
+    four = {
+        rank: msgspec.structs.replace(hello, nvlink=racks[rank])
+        for rank, hello in hellos(4).items()
+    }
+    assert [one.nvlink for one in probing.EndpointMap.of(four, start(32)).endpoints] == list(
+        racks.values()
+    )

@@ -1,4 +1,6 @@
-"""What holds for every gang: rounds that can be run, and blame that follows the evidence and nothing else."""
+"""What holds for every gang: rounds that can be run, and blame that follows the evidence and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,14 @@ def gangs(draw: st.DrawFn, *, least: int = 1, most: int = 40) -> State:
     kinds = st.sampled_from(["a", "b"]) if draw(st.booleans()) else st.just("a")
     domains = st.sampled_from([None, "x", "y", "z"] if draw(st.booleans()) else ["x", "y", "z"])
     endpoints = tuple(
-        Endpoint(f"n{i}", draw(kinds), draw(domains), draw(st.sampled_from([None, None, True, False])))
+        Endpoint(
+            f"n{i}", draw(kinds), draw(domains), draw(st.sampled_from([None, None, True, False]))
+        )
         for i in range(size)
     )
-    return State(endpoints, draw(st.integers(0, 2**64 - 1))).after_gang(draw(st.sampled_from(SLOW_ZONES)), 30.0)
+    return State(endpoints, draw(st.integers(0, 2**64 - 1))).after_gang(
+        draw(st.sampled_from(SLOW_ZONES)), 30.0
+    )
 
 
 class Chance:
@@ -66,9 +72,13 @@ class Chance:
         random = self.random
         if random.random() > self.trouble:
             return Result(Status.OK, NORMAL * random.uniform(0.97, 1.03))
-        kind = random.choices(range(6), (5, 5, 2, 2, 2, 0.3))[0]  # void is rare: two of one member end the run
+        kind = random.choices(range(6), (5, 5, 2, 2, 2, 0.3))[
+            0
+        ]  # void is rare: two of one member end the run
         if kind < 3:
-            return Result(Status.OK, NORMAL * random.uniform(*((0.2, 0.7), (0.7, 0.95), (0.01, 2.0))[kind]))
+            return Result(
+                Status.OK, NORMAL * random.uniform(*((0.2, 0.7), (0.7, 0.95), (0.01, 2.0))[kind])
+            )
         if kind < 5:
             return Result(random.choice([Status.WRONG, Status.HANG, Status.ERROR, Status.UNJUDGED]))
         return Result(Status.VOID, member=random.choice(probe.members), cause="no memory")
@@ -90,7 +100,9 @@ def drawn(state: State, chance: Chance) -> tuple[Verdict, State, list[Round]]:
 
 @settings(deadline=None)
 @given(gangs(), chances)
-def test_every_gang_ends_within_eight_rounds_whatever_its_probes_bring(state: State, chance: Chance) -> None:
+def test_every_gang_ends_within_eight_rounds_whatever_its_probes_bring(
+    state: State, chance: Chance
+) -> None:
     verdict, _, rounds = drawn(state, chance)
     assert verdict.rounds <= MAX_ROUNDS
     assert verdict.rounds == 1 + len(rounds)
@@ -104,15 +116,21 @@ def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Ch
         assert one.probes
         for probe in one.probes:
             assert list(probe.members) == sorted(set(probe.members))
-            assert one.phase is Phase.HALVES or len(probe.members) == (1 if one.phase is Phase.HAIRPIN else 2)
+            assert one.phase is Phase.HALVES or len(probe.members) == (
+                1 if one.phase is Phase.HAIRPIN else 2
+            )
         assert max(Counter(i for probe in one.probes for i in probe.members).values()) == 1
 
 
 @settings(deadline=None)
 @given(gangs(), chances, st.integers(0, 39))
-def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, chance: Chance, well: int) -> None:
+def test_a_node_all_of_whose_probes_are_good_is_never_blamed(
+    state: State, chance: Chance, well: int
+) -> None:
     well %= len(state.endpoints)
-    state = replace(state, endpoints=tuple(replace(e, kind="a", intra=None) for e in state.endpoints))
+    state = replace(
+        state, endpoints=tuple(replace(e, kind="a", intra=None) for e in state.endpoints)
+    )
 
     def measure(one: Round) -> Sequence[Result]:
         found = chance(one)
@@ -128,7 +146,9 @@ def test_a_node_all_of_whose_probes_are_good_is_never_blamed(state: State, chanc
 
 @settings(deadline=None)
 @given(gangs(least=3), chances)
-def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two(state: State, chance: Chance) -> None:
+def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two(
+    state: State, chance: Chance
+) -> None:
     verdict, _, _ = drawn(state, chance)
     cleared = {end for e in verdict.matrix if e.grade is Grade.GOOD for end in (e.a, e.b)}
     for suspect in verdict.suspects:
@@ -138,7 +158,9 @@ def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two
         assert peers <= cleared
         assert all(e.grade is Grade.BAD for e in suspect.evidence)
         assert len({e.round for e in suspect.evidence}) >= 3
-        confirmations = [e for e in verdict.matrix if e.role is Role.ACCUSED and suspect.member in (e.a, e.b)]
+        confirmations = [
+            e for e in verdict.matrix if e.role is Role.ACCUSED and suspect.member in (e.a, e.b)
+        ]
         assert len([e for e in confirmations if e.grade is not Grade.NONE]) >= 2
         own = [e for e in verdict.matrix if e.role is Role.HAIRPIN and e.a == suspect.member]
         assert [e.grade for e in own] == [Grade.BAD] * 2
@@ -176,7 +198,9 @@ def test_other_names_for_nodes_kinds_and_domains_change_no_probe_and_no_verdict(
     verdict, last, rounds = drawn(state, chance)
     names = data.draw(st.permutations(range(len(state.endpoints))))
     kinds = dict(zip("ab", data.draw(st.permutations("pq")), strict=True))
-    domains: dict[str | None, str | None] = dict(zip("xyz", data.draw(st.permutations("uvw")), strict=True))
+    domains: dict[str | None, str | None] = dict(
+        zip("xyz", data.draw(st.permutations("uvw")), strict=True)
+    )
     renamed = tuple(
         replace(e, name=f"m{name}", kind=kinds[e.kind], domain=domains.get(e.domain))
         for name, e in zip(names, state.endpoints, strict=True)
@@ -200,9 +224,11 @@ def _facts(v: Verdict) -> tuple[object, ...]:
 def test_where_nothing_is_noisy_the_order_of_the_members_and_the_seed_do_not_decide_who_is_blamed(
     size: int, data: st.DataObject
 ) -> None:
-    """The seeded shuffle chooses partners; with clear faults within the cap, any choice finds the same culprits.
+    """The seeded shuffle chooses partners; with clear faults within the cap, any choice finds the
+    same culprits.
 
-    One that met nobody but culprits in both matchings (about one in 1,500 of these gangs) has a round less against it: it is named at least.
+    One that met nobody but culprits in both matchings (about one in 1,500 of these gangs) has a
+    round less against it: it is named at least.
     """
     endpoints = tuple(Endpoint(f"n{i}", "a", "x") for i in range(size))
     bad = data.draw(st.sets(st.integers(0, size - 1), max_size=max(1, min(3, size // 10))))
@@ -232,20 +258,30 @@ def _met_only(bad: set[int], state: State) -> set[int]:
 
 
 def _oracle(bad: set[int]) -> Callable[[Round], Sequence[Result]]:
-    return lambda one: [Result(Status.OK, NORMAL * (0.5 if bad & set(probe.members) else 1.0)) for probe in one.probes]
+    return lambda one: [
+        Result(Status.OK, NORMAL * (0.5 if bad & set(probe.members) else 1.0))
+        for probe in one.probes
+    ]
 
 
 @settings(deadline=None)
 @given(gangs(least=3, most=20), chances, st.data())
-def test_a_good_edge_never_hurts_its_ends(state: State, chance: Chance, data: st.DataObject) -> None:
-    """One bad edge of the history made as good as its reference: neither end may become blamed by it, or named for nothing else.
+def test_a_good_edge_never_hurts_its_ends(
+    state: State, chance: Chance, data: st.DataObject
+) -> None:
+    """One bad edge of the history made as good as its reference: neither end may become blamed by
+    it, or named for nothing else.
 
     Who is known good now may be named for another path that is bad at it.
 
     Not a measurement of an edge that is made once more, which may raise the reference itself.
     """
     verdict, last, _ = drawn(state, chance)
-    bad = [e for e in verdict.matrix if e.grade is Grade.BAD and e.reference > 0 and e.role is not Role.EDGE]
+    bad = [
+        e
+        for e in verdict.matrix
+        if e.grade is Grade.BAD and e.reference > 0 and e.role is not Role.EDGE
+    ]
     if not bad:
         return
     chosen = data.draw(st.sampled_from(bad))
@@ -260,7 +296,12 @@ def test_a_good_edge_never_hurts_its_ends(state: State, chance: Chance, data: st
     if isinstance(better, Verdict):
         assert not {chosen.a, chosen.b} & (set(better.blamed) - set(verdict.blamed))
         named = {chosen.a, chosen.b} & (set(better.named) - set(verdict.named))
-        assert named <= {end for edge in better.matrix if edge.grade is not Grade.GOOD for end in (edge.a, edge.b)}
+        assert named <= {
+            end
+            for edge in better.matrix
+            if edge.grade is not Grade.GOOD
+            for end in (edge.a, edge.b)
+        }
 
 
 @settings(deadline=None)
@@ -313,9 +354,13 @@ def after_matchings(state: State, answer: Callable[[Probe], Result], count: int 
     return state
 
 
-def test_where_suspects_outnumber_the_known_good_a_third_matching_seeks_partners_that_have_not_met() -> None:
+def test_where_suspects_outnumber_the_known_good_a_third_matching_seeks_partners_that_have_not_met() -> (
+    None
+):
     state = State(tuple(Endpoint(f"n{i}") for i in range(16)), 3).after_gang(Zone.HANG)
-    state = after_matchings(state, lambda p: Result(Status.HANG) if min(p.members) < 10 else Result(Status.OK, NORMAL))
+    state = after_matchings(
+        state, lambda p: Result(Status.HANG) if min(p.members) < 10 else Result(Status.OK, NORMAL)
+    )
     third = next(state)
     assert isinstance(third, Round)
     assert third.phase is Phase.MATCH
@@ -325,7 +370,9 @@ def test_where_suspects_outnumber_the_known_good_a_third_matching_seeks_partners
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_suspect_in_a_small_domain_is_confirmed_on_paths_of_which_good_ones_are_known(seed: int) -> None:
+def test_a_suspect_in_a_small_domain_is_confirmed_on_paths_of_which_good_ones_are_known(
+    seed: int,
+) -> None:
     endpoints = tuple(Endpoint(f"n{i}", domain="x" if i < 4 else "y") for i in range(7))
     assert play(State(endpoints, seed).after_gang(Zone.BELOW), _oracle({5}))[0].fatal_for == (5,)
 
@@ -336,7 +383,9 @@ def test_where_good_nodes_have_bad_edges_too_more_evidence_is_wanted() -> None:
     first = next(state)
     assert isinstance(first, Round)
     flaky = first.probes[:4]
-    state = after_matchings(state, lambda p: Result(Status.OK, NORMAL * (0.5 if p in flaky else 1.0)))
+    state = after_matchings(
+        state, lambda p: Result(Status.OK, NORMAL * (0.5 if p in flaky else 1.0))
+    )
     assert weigh(state).enough == 4
 
 
@@ -348,7 +397,10 @@ def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() 
     )
     said = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }

@@ -33,7 +33,9 @@ NORMAL = 100.0
 
 
 def gang(size: int, domain: Callable[[int], str | None] = lambda _: None) -> State:
-    return State(tuple(Endpoint(f"n{i}", "H100/8", domain(i)) for i in range(size)), 7).after_gang(Zone.BELOW, 40.0)
+    return State(tuple(Endpoint(f"n{i}", "H100/8", domain(i)) for i in range(size)), 7).after_gang(
+        Zone.BELOW, 40.0
+    )
 
 
 def ok(share: float = 1.0, latency: float = 0.0) -> Result:
@@ -56,7 +58,9 @@ def bad(one: int, to_itself: float = 0.5) -> Answer:
 
 
 @pytest.mark.parametrize("size", [3, 4, 8, 40])
-def test_slow_with_others_and_to_itself_is_fatal_and_slow_with_others_alone_is_named(size: int) -> None:
+def test_slow_with_others_and_to_itself_is_fatal_and_slow_with_others_alone_is_named(
+    size: int,
+) -> None:
     both, _ = localised(gang(size), bad(2))
     assert (both.kind, both.fatal_for) == (Kind.NODE, (2,))
     [suspect] = both.suspects
@@ -77,12 +81,18 @@ def test_a_hairpin_that_lacks_less_than_two_thirds_of_what_the_paths_lack_blames
     assert ("its paths are slower by far" in verdict.reason) is not bool(blamed)
 
 
-@pytest.mark.parametrize(("slow", "themselves", "enough"), [(2, 1, True), (14, 1, False), (14, 14, True)])
+@pytest.mark.parametrize(
+    ("slow", "themselves", "enough"), [(2, 1, True), (14, 1, False), (14, 14, True)]
+)
 def test_of_many_that_are_asked_one_is_bad_to_itself_by_chance_and_not_all(
     slow: int, themselves: int, *, enough: bool
 ) -> None:
     def answer(probe: Probe, _: Round) -> Result:
-        return ok(0.5 if min(probe.members) < (themselves if probe.role is Role.HAIRPIN else slow) else 1.0)
+        return ok(
+            0.5
+            if min(probe.members) < (themselves if probe.role is Role.HAIRPIN else slow)
+            else 1.0
+        )
 
     verdict, _ = localised(gang(200, lambda i: f"leaf-{i % 10}"), answer)
     scores = {one.member: one.score for one in verdict.suspects}
@@ -200,7 +210,9 @@ def test_a_node_to_which_no_path_comes_up_is_named() -> None:
     for size in (3, 8):
 
         def answer(probe: Probe, _: Round) -> Result:
-            return Result(Status.UNJUDGED) if 1 in probe.members and len(probe.members) > 1 else ok()
+            return (
+                Result(Status.UNJUDGED) if 1 in probe.members and len(probe.members) > 1 else ok()
+            )
 
         verdict, _ = localised(gang(size), answer)
         assert (verdict.named, verdict.fatal_for) == ((1,), ())
@@ -248,7 +260,16 @@ HEALTHY = [
     name
     for name in every()
     if name.startswith(
-        ("alone", "partial", "labels_lie", "busy", "hardware", "correlated", "ports errors", "ports faults")
+        (
+            "alone",
+            "partial",
+            "labels_lie",
+            "busy",
+            "hardware",
+            "correlated",
+            "ports errors",
+            "ports faults",
+        )
     )
     and "pause" not in name
 ]
@@ -269,14 +290,17 @@ def test_one_to_three_bad_nodes_are_blamed(seen: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "share"), [("bad nodes, one GPU", 0.95), ("bad nodes", 0.95)])
-def test_bad_nodes_whose_ports_say_so_are_blamed_with_hairpins_and_without(name: str, share: float) -> None:
+def test_bad_nodes_whose_ports_say_so_are_blamed_with_hairpins_and_without(
+    name: str, share: float
+) -> None:
     tally = some(f"ports {name}", 40)
     assert tally.healthy_blamed == 0
     assert tally.bad_blamed >= share * tally.judged
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("behind NVLink", 0.95), ("one of eight NICs", 0.9), ("dead path", 0.95), ("flapping", 0.75)]
+    ("name", "share"),
+    [("behind NVLink", 0.95), ("one of eight NICs", 0.9), ("dead path", 0.95), ("flapping", 0.75)],
 )
 def test_what_cannot_be_blamed_is_named(name: str, share: float) -> None:
     tally = some(f"bad_nodes {name}", 40)

@@ -1,4 +1,6 @@
-"""Localisation can be driven from outside: a simulator that knows its public names alone, hairpins and latencies included."""
+"""Localisation can be driven from outside: a simulator that knows its public names alone, hairpins
+and latencies included.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ Answer = Callable[[Probe], Result]
 
 
 def network(slow_nodes: dict[int, float], slow_paths: dict[int, float], seed: int = 1) -> Answer:
-    """Nodes that are slow to everybody and to themselves, and nodes whose way to the switch is; with the latency of one hop or of three."""
+    """Nodes that are slow to everybody and to themselves, and nodes whose way to the switch is;
+    with the latency of one hop or of three.
+    """
     random = Random(seed)
 
     def answer(probe: Probe) -> Result:
@@ -47,7 +51,8 @@ def network(slow_nodes: dict[int, float], slow_paths: dict[int, float], seed: in
 def driven(answer: Answer, labelled: bool) -> tuple[Verdict, list[Round]]:
     """Play a slow gang to its end, as docs/localisation.md says how."""
     endpoints = tuple(
-        Endpoint(f"n{i}", "H100/8", domain=f"leaf-{i // LEAF}" if labelled else None) for i in range(NODES)
+        Endpoint(f"n{i}", "H100/8", domain=f"leaf-{i // LEAF}" if labelled else None)
+        for i in range(NODES)
     )
     state, now, played = State(endpoints, seed=3).after_gang(Zone.BELOW, 0.4 * NORMAL), 0.0, []
     while isinstance(step := next(state, now), Round):

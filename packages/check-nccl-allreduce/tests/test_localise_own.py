@@ -1,4 +1,6 @@
-"""What a node's own ports say: worth one kind of evidence where other nodes do not show the same, and never enough alone."""
+"""What a node's own ports say: worth one kind of evidence where other nodes do not show the same,
+and never enough alone.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,18 @@ SLOW = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400"
 Answer = Callable[[Probe], Result]
 
 
-def errors(count: int = 5000, rounds: int = 3, port: str = "mlx5_3:1", counter: str = "symbol_error") -> PortErrors:
+def errors(
+    count: int = 5000, rounds: int = 3, port: str = "mlx5_3:1", counter: str = "symbol_error"
+) -> PortErrors:
     return PortErrors(port, counter, count, 60.0, rounds)
 
 
 def gang(size: int, local: dict[int, Local], zone: Zone = Zone.BELOW) -> State:
     """Each node's counters can be read, and where nothing is said of a node none of them grew."""
-    ends = (Endpoint(f"n{i}", "H100/1", nic="ib 1x400", local=local.get(i, Local(counted=True))) for i in range(size))
+    ends = (
+        Endpoint(f"n{i}", "H100/1", nic="ib 1x400", local=local.get(i, Local(counted=True)))
+        for i in range(size)
+    )
     return State(tuple(ends), 7).after_gang(zone, 40.0)
 
 
@@ -54,7 +61,11 @@ def slow(one: int, *, to_itself: float | None = None, status: Status = Status.OK
     def answer(probe: Probe) -> Result:
         if probe.role is Role.HAIRPIN:
             share = to_itself if one in probe.members else 1.0
-            return Result(Status.UNJUDGED) if to_itself is None else Result(Status.OK, NORMAL * (share or 1.0))
+            return (
+                Result(Status.UNJUDGED)
+                if to_itself is None
+                else Result(Status.OK, NORMAL * (share or 1.0))
+            )
         if one not in probe.members:
             return Result(Status.OK, NORMAL)
         return Result(status, NORMAL / 2) if status is Status.OK else Result(status)
@@ -72,7 +83,9 @@ def localised(state: State, answer: Answer) -> Verdict:
 
 @pytest.mark.parametrize("fault", [DOWN, SLOW])
 @pytest.mark.parametrize("size", [4, 8, 40])
-def test_bad_paths_and_a_port_below_its_siblings_are_two_kinds_of_evidence(fault: PortFault, size: int) -> None:
+def test_bad_paths_and_a_port_below_its_siblings_are_two_kinds_of_evidence(
+    fault: PortFault, size: int
+) -> None:
     verdict = localised(gang(size, {2: Local((fault,))}), slow(2))
     assert (verdict.kind, verdict.fatal_for) == (Kind.NODE, (2,))
     [suspect] = verdict.suspects
@@ -90,7 +103,9 @@ def test_a_port_that_is_down_names_its_node_and_does_not_blame_it() -> None:
 
 
 def test_a_node_that_is_fast_to_itself_is_not_blamed_for_a_port() -> None:
-    verdict = localised(gang(8, {2: Local((DOWN,), (errors(),), counted=True)}), slow(2, to_itself=1.0))
+    verdict = localised(
+        gang(8, {2: Local((DOWN,), (errors(),), counted=True)}), slow(2, to_itself=1.0)
+    )
     assert (verdict.named, verdict.fatal_for) == ((2,), ())
 
 
@@ -131,7 +146,9 @@ def test_errors_count_by_the_share_of_nodes_that_show_as_many_and_by_rounds() ->
 def test_errors_alone_are_never_a_kind_of_evidence() -> None:
     verdict = localised(gang(64, {2: Local((), (errors(rounds=7),), counted=True)}), slow(2))
     assert (verdict.named, verdict.fatal_for) == ((2,), ())
-    assert "mlx5_3:1 counted 5000 symbol_error in 7 round(s), more than other nodes" in verdict.reason
+    assert (
+        "mlx5_3:1 counted 5000 symbol_error in 7 round(s), more than other nodes" in verdict.reason
+    )
 
 
 def test_errors_and_one_bad_look_at_itself_are_local_evidence_together() -> None:
@@ -153,11 +170,16 @@ def test_errors_and_one_bad_look_at_itself_are_local_evidence_together() -> None
 def test_what_a_link_within_its_specification_counts_is_nothing() -> None:
     one_in_a_minute = {2: Local((), (errors(count=1),), counted=True)}
     assert owned(gang(8, one_in_a_minute)) == {}
-    assert set(owned(gang(8, {2: Local((), (errors(1, counter="link_downed"),), counted=True)}))) == {2}
+    assert set(
+        owned(gang(8, {2: Local((), (errors(1, counter="link_downed"),), counted=True)}))
+    ) == {2}
 
 
 def test_counters_of_congestion_are_no_evidence() -> None:
-    waits = tuple(errors(counter=name) for name in ("port_xmit_wait", "out_of_sequence", "local_ack_timeout_err"))
+    waits = tuple(
+        errors(counter=name)
+        for name in ("port_xmit_wait", "out_of_sequence", "local_ack_timeout_err")
+    )
     assert owned(gang(8, {2: Local((), waits, counted=True)})) == {}
 
 
@@ -170,7 +192,9 @@ def test_of_two_nodes_the_one_with_a_bad_port_is_named() -> None:
 
 
 words = st.sampled_from(["mlx5_0:1", "mlx5_1:1", "mlx5_3:1"])
-faults = st.builds(PortFault, words, st.sampled_from(["state", "rate", "pcie", "missing"]), words, words)
+faults = st.builds(
+    PortFault, words, st.sampled_from(["state", "rate", "pcie", "missing"]), words, words
+)
 counted = st.builds(
     PortErrors,
     words,
@@ -194,7 +218,9 @@ def told(state: State, draw: Random, known: list[Local]) -> State:
 
 @settings(deadline=None)
 @given(gangs(least=3), chances, st.lists(locals_, min_size=1, max_size=6), st.integers(0, 2**32))
-def test_what_ports_say_changes_no_round(state: State, chance: Chance, known: list[Local], seed: int) -> None:
+def test_what_ports_say_changes_no_round(
+    state: State, chance: Chance, known: list[Local], seed: int
+) -> None:
     asked: list[Round] = []
 
     def measure(one: Round) -> list[Result]:
@@ -236,12 +262,15 @@ def test_more_evidence_of_its_ports_never_lowers_a_nodes_score(
     one = data.draw(st.integers(0, len(state.endpoints) - 1))
     mine = last.endpoints[one].local
     same = [old for old in mine.errors if (old.port, old.counter) == (grew.port, grew.counter)]
-    more = [PortErrors(old.port, old.counter, old.count + grew.count, old.seconds, old.rounds + 1) for old in same] or [
-        grew
-    ]
+    more = [
+        PortErrors(old.port, old.counter, old.count + grew.count, old.seconds, old.rounds + 1)
+        for old in same
+    ] or [grew]
     kept = tuple(old for old in mine.errors if old not in same)
     grown = Local((*mine.faults, fault), (*kept, *more), counted=True)
-    ends = tuple(replace(end, local=grown) if i == one else end for i, end in enumerate(last.endpoints))
+    ends = tuple(
+        replace(end, local=grown) if i == one else end for i, end in enumerate(last.endpoints)
+    )
 
     def value(of: State) -> tuple[float, float]:
         evidence = weigh(of)
@@ -255,7 +284,9 @@ def test_more_evidence_of_its_ports_never_lowers_a_nodes_score(
 
 @settings(deadline=None)
 @given(gangs(least=3), chances, locals_)
-def test_what_is_equal_everywhere_changes_no_blame(state: State, chance: Chance, known: Local) -> None:
+def test_what_is_equal_everywhere_changes_no_blame(
+    state: State, chance: Chance, known: Local
+) -> None:
     verdict, last = play(state, chance)
     everywhere = replace(last, endpoints=tuple(replace(one, local=known) for one in last.endpoints))
     answers = {played.round.number: played.results for played in last.rounds}
@@ -265,14 +296,22 @@ def test_what_is_equal_everywhere_changes_no_blame(state: State, chance: Chance,
 
 
 def test_a_port_alone_makes_no_spell_for_the_gangs_to_come() -> None:
-    _, last = play(gang(8, {2: Local((DOWN,))}), lambda one: [slow(2)(probe) for probe in one.probes])
+    _, last = play(
+        gang(8, {2: Local((DOWN,))}), lambda one: [slow(2)(probe) for probe in one.probes]
+    )
     assert [one.sick for one in sightings(last)] == [False] * 8
-    _, last = play(gang(8, {2: Local((DOWN,))}), lambda one: [slow(2, to_itself=0.5)(probe) for probe in one.probes])
+    _, last = play(
+        gang(8, {2: Local((DOWN,))}),
+        lambda one: [slow(2, to_itself=0.5)(probe) for probe in one.probes],
+    )
     assert sightings(last)[2].sick
 
 
 def test_a_node_alone_in_its_place_is_not_blamed_for_a_port() -> None:
     state = gang(9, {4: Local((DOWN,))})
-    ends = (replace(one, domain="far" if i == 4 else f"leaf-{i % 2}") for i, one in enumerate(state.endpoints))
+    ends = (
+        replace(one, domain="far" if i == 4 else f"leaf-{i % 2}")
+        for i, one in enumerate(state.endpoints)
+    )
     verdict = localised(replace(state, endpoints=tuple(ends)), slow(4))
     assert (verdict.named, verdict.fatal_for) == ((4,), ())

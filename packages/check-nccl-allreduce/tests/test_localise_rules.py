@@ -1,4 +1,6 @@
-"""What measurements must be for a rule to hold: whom a node meets and when, what a disturbed round says, and which rules stand in the way."""
+"""What measurements must be for a rule to hold: whom a node meets and when, what a disturbed round
+says, and which rules stand in the way.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from preflight_e2e.bench.worlds.simulation import play, simulate, worlds
 
 
 def gang(size: int, seed: int = 7, domains: int = 0) -> State:
-    ends = (Endpoint(f"n{i}", "k", f"d{i * 31 % domains}" if domains else None) for i in range(size))
+    ends = (
+        Endpoint(f"n{i}", "k", f"d{i * 31 % domains}" if domains else None) for i in range(size)
+    )
     return State(tuple(ends), seed).after_gang(Zone.BELOW, 40.0)
 
 
@@ -43,12 +47,17 @@ def of_the_bench(key: str, gangs: int, group: str = "bad_nodes") -> FabricWorld:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that_labels_lie(seed: int) -> None:
+def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that_labels_lie(
+    seed: int,
+) -> None:
     state = gang(8, seed, domains=3)
     first = next(state)
     assert isinstance(first, Round)
     # Behind three switches, and not as the labels say.
-    answers = [ok(latency=(2e-6 if probe.members[0] // 3 == probe.members[1] // 3 else 4e-6)) for probe in first.probes]
+    answers = [
+        ok(latency=(2e-6 if probe.members[0] // 3 == probe.members[1] // 3 else 4e-6))
+        for probe in first.probes
+    ]
     second = next(state.after(first, answers, 5.0))
     assert isinstance(second, Round)
     assert second.phase is Phase.MATCH
@@ -56,7 +65,8 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
 
 
 @pytest.mark.parametrize(
-    "key", ["one to three, labels random", "one to three, labels coarse", "drift", "two generations"]
+    "key",
+    ["one to three, labels random", "one to three, labels coarse", "drift", "two generations"],
 )
 def test_labels_that_lie_drift_and_two_generations_cost_no_recall(key: str) -> None:
     world = of_the_bench(key, 150)
@@ -76,10 +86,16 @@ def test_after_the_first_hairpins_every_confirmation_waits_for_another_moment(se
     phases = [played.round.phase for played in state.rounds]
     assert Phase.HAIRPIN in phases[:4]
     first = max(
-        min(p.at for p, probe in ((p, q) for p in state.rounds for q in p.round.probes) if one in probe.members)
+        min(
+            p.at
+            for p, probe in ((p, q) for p in state.rounds for q in p.round.probes)
+            if one in probe.members
+        )
         for one in sick
     )
-    after = [p for p in state.rounds[phases.index(Phase.HAIRPIN) :] if p.round.phase is Phase.CONFIRM]
+    after = [
+        p for p in state.rounds[phases.index(Phase.HAIRPIN) :] if p.round.phase is Phase.CONFIRM
+    ]
     assert after
     assert all(p.at >= first + APART for p in after)
 
@@ -90,16 +106,27 @@ def disturbed(accused: float, controls: tuple[float, ...]) -> Grade:
     for _ in range(2):
         step = next(state)
         assert isinstance(step, Round)
-        state = state.after(step, [ok(0.5 if 0 in probe.members else 1.0) for probe in step.probes], 5.0)
+        state = state.after(
+            step, [ok(0.5 if 0 in probe.members else 1.0) for probe in step.probes], 5.0
+        )
     pairs = [(a, a + 1) for a in range(2, 11, 2)]
-    probes = [Probe((0, 1), Role.ACCUSED), *(Probe(pair, Role.CONTROL) for pair in pairs[: len(controls)])]
-    state = state.after(Round(4, Phase.CONFIRM, tuple(probes)), [ok(accused), *map(ok, controls)], 60.0)
+    probes = [
+        Probe((0, 1), Role.ACCUSED),
+        *(Probe(pair, Role.CONTROL) for pair in pairs[: len(controls)]),
+    ]
+    state = state.after(
+        Round(4, Phase.CONFIRM, tuple(probes)), [ok(accused), *map(ok, controls)], 60.0
+    )
     return [e.grade for e in weigh(state).edges if e.role is Role.ACCUSED][-1]
 
 
-def test_a_round_with_slow_controls_accuses_only_who_is_slow_even_beside_the_slowest_of_them() -> None:
+def test_a_round_with_slow_controls_accuses_only_who_is_slow_even_beside_the_slowest_of_them() -> (
+    None
+):
     assert disturbed(0.50, (0.87, 0.76, 0.80)) is Grade.BAD
-    assert disturbed(0.63, (0.87, 0.76, 0.80)) is Grade.NONE  # below 80 % of normal, and not of the slowest control
+    assert (
+        disturbed(0.63, (0.87, 0.76, 0.80)) is Grade.NONE
+    )  # below 80 % of normal, and not of the slowest control
 
 
 def test_a_control_that_is_slower_than_drift_explains_makes_its_round_say_nothing() -> None:
@@ -133,7 +160,9 @@ def test_labels_clear_nobody_of_slowing_others_until_latencies_confirm_them() ->
     assert told.seen == told.domain
 
 
-def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_before_a_third_matching() -> None:
+def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_before_a_third_matching() -> (
+    None
+):
     fabric = Fabric(of_the_bench("labels", 1, "victims"), 10)
     verdict, state = play(fabric.state, fabric.measure)
     assert [played.round.phase for played in state.rounds][:4] == [
@@ -146,9 +175,14 @@ def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_b
 
 
 @pytest.mark.parametrize(("to_itself", "rules"), [(0.5, ()), (1.0, (ObstacleRule.LOCAL,))])
-def test_the_rules_between_a_suspect_and_blame_are_told(to_itself: float, rules: tuple[ObstacleRule, ...]) -> None:
+def test_the_rules_between_a_suspect_and_blame_are_told(
+    to_itself: float, rules: tuple[ObstacleRule, ...]
+) -> None:
     def measure(one: Round) -> list[Result]:
-        return [ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5) for p in one.probes]
+        return [
+            ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5)
+            for p in one.probes
+        ]
 
     verdict, state = play(gang(12), measure)
     found = set(table.hindered(state)[2])

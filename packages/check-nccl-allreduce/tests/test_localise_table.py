@@ -66,7 +66,12 @@ def nobody_is_blamed(verdict: Verdict) -> bool:
 
 def test_a_lost_member_makes_the_run_inconclusive_and_is_named() -> None:
     verdict = localised(gang(8).with_fact(Fact(3, FactKind.LOST, "its connection ended")), slow())
-    assert (verdict.kind, verdict.inconclusive, verdict.fails, verdict.named) == (Kind.LOST, True, False, (3,))
+    assert (verdict.kind, verdict.inconclusive, verdict.fails, verdict.named) == (
+        Kind.LOST,
+        True,
+        False,
+        (3,),
+    )
     assert nobody_is_blamed(verdict)
     assert "node-3: its connection ended" in verdict.reason
 
@@ -80,14 +85,23 @@ def test_a_lost_member_comes_before_a_device_fault_which_is_still_told() -> None
 
 
 def test_local_device_evidence_is_fatal_for_its_own_node_without_any_contrast() -> None:
-    verdict = localised(gang(8).with_fact(Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")), slow())
-    assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (Kind.DEVICE, True, (5,), (5,))
+    verdict = localised(
+        gang(8).with_fact(Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")), slow()
+    )
+    assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (
+        Kind.DEVICE,
+        True,
+        (5,),
+        (5,),
+    )
 
 
 def test_device_evidence_seen_during_a_probe_is_never_evidence_about_its_peer() -> None:
     def answer(probe: Probe, _: int) -> Result:
         if 2 in probe.members:
-            return Result(Status.VOID, member=2, cause="double-bit ECC on GPU 0", fact=FactKind.DEVICE)
+            return Result(
+                Status.VOID, member=2, cause="double-bit ECC on GPU 0", fact=FactKind.DEVICE
+            )
         return ok()
 
     assert localised(gang(8), answer).fatal_for == (2,)
@@ -95,7 +109,11 @@ def test_device_evidence_seen_during_a_probe_is_never_evidence_about_its_peer() 
 
 def test_a_member_that_twice_could_not_take_part_is_named_but_not_blamed() -> None:
     def answer(probe: Probe, _: int) -> Result:
-        return Result(Status.VOID, member=2, cause="its worker was killed") if 2 in probe.members else ok()
+        return (
+            Result(Status.VOID, member=2, cause="its worker was killed")
+            if 2 in probe.members
+            else ok()
+        )
 
     verdict = localised(gang(8), answer)
     assert (verdict.kind, verdict.fails, verdict.named) == (Kind.MEMBER, True, (2,))
@@ -104,7 +122,11 @@ def test_a_member_that_twice_could_not_take_part_is_named_but_not_blamed() -> No
 
 def test_a_single_void_probe_accuses_neither_side() -> None:
     def answer(probe: Probe, number: int) -> Result:
-        return Result(Status.VOID, member=2, cause="no port") if 2 in probe.members and number == 2 else ok()
+        return (
+            Result(Status.VOID, member=2, cause="no port")
+            if 2 in probe.members and number == 2
+            else ok()
+        )
 
     verdict = localised(gang(8), answer)
     assert verdict.kind is Kind.UNEXPLAINED
@@ -119,7 +141,9 @@ def test_of_two_nodes_the_one_below_its_own_floor_is_to_blame() -> None:
 
 
 @pytest.mark.parametrize("inside", [(None, None), (True, True), (False, False), (False, None)])
-def test_of_two_nodes_without_a_local_contrast_nobody_is_to_blame(inside: tuple[bool | None, bool | None]) -> None:
+def test_of_two_nodes_without_a_local_contrast_nobody_is_to_blame(
+    inside: tuple[bool | None, bool | None],
+) -> None:
     ends = tuple(Endpoint(f"n{i}", intra=value) for i, value in enumerate(inside))
     verdict = localised(State(ends, 1).after_gang(Zone.BELOW), slow())
     assert (verdict.kind, verdict.fails, verdict.named) == (Kind.PAIR, True, (0, 1))
@@ -206,7 +230,9 @@ def test_more_culprits_than_one_run_may_blame_are_correlated() -> None:
 
 def beyond(*ones: int, share: float = 0.5) -> Answer:
     """Slow between these and the others; to themselves they are fast."""
-    return lambda probe, _: ok(share if set(ones) & set(probe.members) and len(probe.members) > 1 else 1.0)
+    return lambda probe, _: ok(
+        share if set(ones) & set(probe.members) and len(probe.members) > 1 else 1.0
+    )
 
 
 def test_without_labels_nodes_that_are_equally_slow_may_share_a_switch_and_are_only_named() -> None:
@@ -225,7 +251,12 @@ def test_without_labels_nodes_that_are_differently_slow_are_both_blamed() -> Non
 @pytest.mark.parametrize("size", [3, 4, 5, 8, 33])
 def test_a_slow_node_is_blamed_and_nobody_else(size: int) -> None:
     verdict = localised(gang(size), slow(2))
-    assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (Kind.NODE, True, (2,), (2,))
+    assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (
+        Kind.NODE,
+        True,
+        (2,),
+        (2,),
+    )
     assert "node-2 reached 50% of normal" in verdict.reason
     assert len({e.round for e in verdict.suspects[0].evidence}) >= 3
 
@@ -239,7 +270,9 @@ def test_a_slow_node_is_blamed_and_nobody_else(size: int) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [3, 4, 5, 16])
-def test_hangs_and_wrong_data_are_blamed_by_the_same_rule(status: Status, zone: Zone, says: str, size: int) -> None:
+def test_hangs_and_wrong_data_are_blamed_by_the_same_rule(
+    status: Status, zone: Zone, says: str, size: int
+) -> None:
     verdict = localised(gang(size, zone=zone), broken(status, 2))
     assert verdict.fatal_for == (2,)
     assert verdict.suspects[0].symptom is status
@@ -294,7 +327,9 @@ def test_a_slow_gang_of_good_pairs_is_unexplained_after_its_halves() -> None:
 
 def test_halves_that_are_slow_only_when_they_mix_are_the_fabric() -> None:
     def answer(probe: Probe, _: int) -> Result:
-        return ok(0.5 if len(probe.members) > 2 and len({i // 4 for i in probe.members}) > 1 else 1.0)
+        return ok(
+            0.5 if len(probe.members) > 2 and len({i // 4 for i in probe.members}) > 1 else 1.0
+        )
 
     assert localised(gang(8, 4), answer).kind is Kind.FABRIC
 
@@ -336,13 +371,17 @@ def with_details(rails: Callable[[Probe], tuple[float, ...]]) -> Answer:
         if not probe.detail:
             return result
         sends_slowly = (40.0, 100.0) if probe.members[0] == 3 else (100.0, 40.0)
-        return result._replace(rails=rails(probe), directions=sends_slowly if 3 in probe.members else (100.0, 100.0))
+        return result._replace(
+            rails=rails(probe), directions=sends_slowly if 3 in probe.members else (100.0, 100.0)
+        )
 
     return answer
 
 
 def test_the_last_confirmation_names_the_rail_and_the_direction() -> None:
-    verdict = localised(gang(16), with_details(lambda p: (50, 12, 50, 50) if 3 in p.members else (50, 50, 50, 50)))
+    verdict = localised(
+        gang(16), with_details(lambda p: (50, 12, 50, 50) if 3 in p.members else (50, 50, 50, 50))
+    )
     assert verdict.fatal_for == (3,)
     assert verdict.suspects[0].note == "rail 1; sending"
 

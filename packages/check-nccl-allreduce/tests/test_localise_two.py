@@ -31,10 +31,16 @@ Share = Callable[[int, float], float]
 
 
 def played(
-    adapter: Share, path: float = 1.0, ends: tuple[Endpoint, Endpoint] | None = None, zone: Zone = Zone.BELOW
+    adapter: Share,
+    path: float = 1.0,
+    ends: tuple[Endpoint, Endpoint] | None = None,
+    zone: Zone = Zone.BELOW,
 ) -> tuple[Verdict, list[Round]]:
     """A pair is as fast as the slowest of both adapters and the path between them."""
-    ends = ends or (Endpoint("a", "H100/8", pair_floor=80.0), Endpoint("b", "H100/8", pair_floor=80.0))
+    ends = ends or (
+        Endpoint("a", "H100/8", pair_floor=80.0),
+        Endpoint("b", "H100/8", pair_floor=80.0),
+    )
     now, rounds = 0.0, []
 
     def pair() -> float:
@@ -44,7 +50,8 @@ def played(
     while isinstance(step := next(state, now), Round):
         now += step.wait + SECONDS
         answers = [
-            HAIRPIN * adapter(probe.members[0], now) if probe.role is Role.HAIRPIN else pair() for probe in step.probes
+            HAIRPIN * adapter(probe.members[0], now) if probe.role is Role.HAIRPIN else pair()
+            for probe in step.probes
         ]
         state = state.after(step, [Result(Status.OK, one) for one in answers], now)
         rounds.append(step)
@@ -57,7 +64,9 @@ def slow_inside(bad: int, share: float = 0.4, until: float = 1e9) -> Share:
 
 @pytest.mark.parametrize("bad", [0, 1])
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.7])
-def test_the_one_that_is_slow_to_itself_where_the_other_is_not_is_blamed(bad: int, share: float) -> None:
+def test_the_one_that_is_slow_to_itself_where_the_other_is_not_is_blamed(
+    bad: int, share: float
+) -> None:
     verdict, rounds = played(slow_inside(bad, share))
     assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.NODE, (bad,), (bad,))
     [suspect] = verdict.suspects
@@ -91,12 +100,17 @@ def test_a_pair_that_is_well_when_it_is_measured_again_blames_nobody() -> None:
 
 
 def test_nodes_that_labels_put_behind_different_switches_are_not_blamed_but_named() -> None:
-    ends = (Endpoint("a", "H100/8", "leaf-1", pair_floor=80.0), Endpoint("b", "H100/8", "leaf-2", pair_floor=80.0))
+    ends = (
+        Endpoint("a", "H100/8", "leaf-1", pair_floor=80.0),
+        Endpoint("b", "H100/8", "leaf-2", pair_floor=80.0),
+    )
     verdict, _ = played(slow_inside(0), ends=ends)
     assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.PAIR, (), (0,))
 
 
-def test_nodes_of_one_nvlink_domain_meet_over_it_so_that_a_slow_adapter_does_not_explain_their_pair() -> None:
+def test_nodes_of_one_nvlink_domain_meet_over_it_so_that_a_slow_adapter_does_not_explain_their_pair() -> (
+    None
+):
     ends = (Endpoint("a", "GB200/4", nvlink="c1.1"), Endpoint("b", "GB200/4", nvlink="c1.1"))
     verdict, _ = played(slow_inside(0), ends=ends)
     assert (verdict.fatal_for, verdict.named) == ((), (0,))
@@ -114,8 +128,12 @@ def test_a_gang_that_is_not_below_its_floor_has_nobody_blamed() -> None:
 
 
 @pytest.mark.parametrize(("ends", "rounds"), [(2, 3), (3, 6)])
-def test_a_second_look_waits_as_long_as_there_is_time_for_the_rounds_that_can_follow(ends: int, rounds: int) -> None:
+def test_a_second_look_waits_as_long_as_there_is_time_for_the_rounds_that_can_follow(
+    ends: int, rounds: int
+) -> None:
     """Two endpoints have three rounds more after their first hairpins, never six."""
-    shape = EndpointMap(tuple(Endpoint(str(one)) for one in range(ends)), tuple((one,) for one in range(ends)))
+    shape = EndpointMap(
+        tuple(Endpoint(str(one)) for one in range(ends)), tuple((one,) for one in range(ends))
+    )
     first = ProbeRound(Probes(2, (), {}, (), "nccl", 1, 1, 1, 1.0, 1.0, fresh=False), took=4.0)
     assert last_start(shape, [first], 10.0, 100.0) == pytest.approx(110.0 - rounds * LONGER * 4.0)

@@ -1,4 +1,6 @@
-"""The fault matrix of a gang's fabric: every row of it that is run as it stands, and that every other one names a test that runs."""
+"""The fault matrix of a gang's fabric: every row of it that is run as it stands, and that every
+other one names a test that runs.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,17 @@ def chosen(request: pytest.FixtureRequest) -> list[Fault]:
 
 
 @pytest.fixture(scope="session")
-def loopback(chosen: list[Fault], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+def loopback(
+    chosen: list[Fault], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
     """Every chosen row on loopback, begun ahead of its test."""
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
-        yield {row.id: pool.submit(play, row, tmp_path_factory.mktemp(row.id)) for row in chosen if not row.on_links}
+        yield {
+            row.id: pool.submit(play, row, tmp_path_factory.mktemp(row.id))
+            for row in chosen
+            if not row.on_links
+        }
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -51,7 +59,9 @@ def measured(
     tmp_path_factory: pytest.TempPathFactory,
     pytestconfig: pytest.Config,
 ) -> Callable[[Fault], Future[None]]:
-    """How a chosen row on shaped links ended. Its test plays it together with the next ones, which then have ended too."""
+    """How a chosen row on shaped links ended. Its test plays it together with the next ones, which
+    then have ended too.
+    """
     rows = [row for row in chosen if row.on_links]
     ended: dict[str, Future[None]] = {}
 
@@ -82,7 +92,9 @@ def test_a_fault_ends_as_its_row_says(row: Fault, loopback: dict[str, Future[Non
 @needs_torch
 @needs_links
 @pytest.mark.parametrize("row", [row for row in MINE if row.on_links], ids=lambda row: row.id)
-def test_a_fault_of_the_network_ends_as_its_row_says(row: Fault, measured: Callable[[Fault], Future[None]]) -> None:
+def test_a_fault_of_the_network_ends_as_its_row_says(
+    row: Fault, measured: Callable[[Fault], Future[None]]
+) -> None:
     measured(row).result()
 
 

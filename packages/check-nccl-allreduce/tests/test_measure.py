@@ -1,4 +1,6 @@
-"""The rank's arithmetic with torch itself: filling, comparing, tables, on data that does not end with a period."""
+"""The rank's arithmetic with torch itself: filling, comparing, tables, on data that does not end
+with a period.
+"""
 
 from __future__ import annotations
 
@@ -101,11 +103,17 @@ def test_a_right_sum_has_no_residuals(measure: Any, tables: Any) -> None:
     assert measure._residuals(tables.reduced(5).clone(), tables.reduced(5)) == []
 
 
-def test_memory_is_checked_before_anybody_is_met(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_before_anybody_is_met(
+    measure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
     monkeypatch.setattr(measure, "device_of", lambda backend, local: torch.device("cuda", local))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 << 30, 80 << 30))
-    order = measure.MeasureTask("nccl", 4 << 30, 1, 0, 5.0, "sum", "127.0.0.1", 1, "nobody listens there")
-    with pytest.raises(RuntimeError, match=f"out of memory before the start: {4 << 30} of .* are needed"):
+    order = measure.MeasureTask(
+        "nccl", 4 << 30, 1, 0, 5.0, "sum", "127.0.0.1", 1, "nobody listens there"
+    )
+    with pytest.raises(
+        RuntimeError, match=f"out of memory before the start: {4 << 30} of .* are needed"
+    ):
         measure.measure(order, 0, 0, 2, lambda stage, iteration: None)

@@ -18,14 +18,22 @@ from check_nccl_allreduce.settings import Settings
         (trees.node(8, 400), "ib-8x400", "ib 8x400"),
         (trees.node(8, 200), "ib-8x200", "ib 8x200"),
         (trees.node(16, 100, "Ethernet"), "roce-16x100", "roce 16x100"),
-        (trees.node(32, 100, "Unspecified", pci=trees.EFA, name="rdmap"), "efa-32x100", "efa 32x100"),
+        (
+            trees.node(32, 100, "Unspecified", pci=trees.EFA, name="rdmap"),
+            "efa-32x100",
+            "efa 32x100",
+        ),
         # a card for storage and the host, slower and of another model
         (
             trees.node(8, 400) | trees.node(1, 100, "Ethernet", pci=("0x15b3", "0x101e"), first=8),
             "ib-8x400",
             "ib 8x400",
         ),
-        ({f"dev/aperture_devices/0000:{i:02x}:00.0": "" for i in range(8)}, "tcpxo-8x200", "tcpxo 8"),
+        (
+            {f"dev/aperture_devices/0000:{i:02x}:00.0": "" for i in range(8)},
+            "tcpxo-8x200",
+            "tcpxo 8",
+        ),
         ({}, "", ""),
     ],
     ids=["ND v5", "ND v4", "Oracle", "p5", "with a card for storage", "a3-mega", "none"],
@@ -42,7 +50,14 @@ def test_adapters_whose_device_the_pod_has_not_got_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hca", "count"), [("mlx5_0,mlx5_1", 3), ("=mlx5_0,mlx5_1", 2), ("^mlx5_1", 9), ("^=mlx5_1", 10), ("mlx5_2:2", 0)]
+    ("hca", "count"),
+    [
+        ("mlx5_0,mlx5_1", 3),
+        ("=mlx5_0,mlx5_1", 2),
+        ("^mlx5_1", 9),
+        ("^=mlx5_1", 10),
+        ("mlx5_2:2", 0),
+    ],
 )
 def test_nccl_ib_hca_leaves_those_that_it_leaves_to_nccl(hca: str, count: int) -> None:
     assert nics.recognise(trees.node(11, 400), hca).fabric == (f"ib-{count}x400" if count else "")

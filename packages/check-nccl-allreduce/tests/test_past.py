@@ -1,4 +1,6 @@
-"""What other gangs have found of a node: it names, it is one kind of evidence at most, and it is nobody's word alone."""
+"""What other gangs have found of a node: it names, it is one kind of evidence at most, and it is
+nobody's word alone.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +31,33 @@ HOUR = 3600.0
 
 def gang(past: Past | None = None, size: int = NODES, bad: int = BAD) -> State:
     """All behind one leaf."""
-    endpoints = tuple(Endpoint(f"node-{i}", "kind", "leaf", past=past if i == bad else None) for i in range(size))
+    endpoints = tuple(
+        Endpoint(f"node-{i}", "kind", "leaf", past=past if i == bad else None) for i in range(size)
+    )
     return State(endpoints, 7).after_gang(Zone.BELOW, 200.0)
 
 
-def spells(*sources: int, own: bool = True, ago: float = HOUR, partners: Iterable[str] = ()) -> Past:
+def spells(
+    *sources: int, own: bool = True, ago: float = HOUR, partners: Iterable[str] = ()
+) -> Past:
     return Past(spells=tuple(Spell(ago, source, own, tuple(partners)) for source in sources))
 
 
 def slow(hairpin: float | None = 1.0) -> Callable[[Round], list[Result]]:
-    """Every path of node 5 is slow; its hairpin, where there is one, reaches that share of the others'."""
+    """Every path of node 5 is slow; its hairpin, where there is one, reaches that share of the
+    others'.
+    """
 
     def measure(one: Round) -> list[Result]:
         found = []
         for probe in one.probes:
             if len(probe.members) == 1:
                 share = hairpin if BAD in probe.members else 1.0
-                found.append(Result(Status.UNJUDGED) if hairpin is None else Result(Status.OK, 380.0 * (share or 0.0)))
+                found.append(
+                    Result(Status.UNJUDGED)
+                    if hairpin is None
+                    else Result(Status.OK, 380.0 * (share or 0.0))
+                )
             else:
                 found.append(Result(Status.OK, 180.0 if BAD in probe.members else 360.0))
         return found
@@ -72,15 +84,26 @@ def test_path_alone_names_and_path_with_two_namespaces_that_found_it_bad_to_itse
         spells(0, 1, ago=60.0),
         spells(0, 1, partners=[f"node-{i}" for i in range(NODES) if i != BAD][:4]),
     ],
-    ids=["one namespace", "one namespace four times", "never to itself", "the same moment", "the same partners"],
+    ids=[
+        "one namespace",
+        "one namespace four times",
+        "never to itself",
+        "the same moment",
+        "the same partners",
+    ],
 )
 def test_no_other_past_makes_a_path_fatal(past: Past) -> None:
     partners = {name for spell in past.spells for name in spell.partners}
     state = gang(past)
     if partners:  # all that find it bad now found it bad then
         everyone = tuple(f"node-{i}" for i in range(NODES) if i != BAD)
-        own = replace(state.endpoints[BAD], past=Past(spells=tuple(Spell(HOUR, n, True, everyone) for n in (0, 1))))
-        state = replace(state, endpoints=tuple(own if i == BAD else e for i, e in enumerate(state.endpoints)))
+        own = replace(
+            state.endpoints[BAD],
+            past=Past(spells=tuple(Spell(HOUR, n, True, everyone) for n in (0, 1))),
+        )
+        state = replace(
+            state, endpoints=tuple(own if i == BAD else e for i, e in enumerate(state.endpoints))
+        )
     verdict, _ = play(state, slow(None))
     assert verdict.blamed == ()
     assert verdict.named == (BAD,)
@@ -93,13 +116,18 @@ def test_who_is_well_to_itself_is_not_blamed_whatever_other_gangs_say() -> None:
 
 
 def test_a_healthy_node_with_a_bad_past_is_neither_blamed_nor_named() -> None:
-    verdict, _ = play(gang(spells(0, 1, 2, 3)), lambda one: [Result(Status.OK, 360.0) for _ in one.probes])
+    verdict, _ = play(
+        gang(spells(0, 1, 2, 3)), lambda one: [Result(Status.OK, 360.0) for _ in one.probes]
+    )
     assert (verdict.blamed, verdict.named) == ((), ())
 
 
 def comes_and_goes() -> Callable[[Round], list[Result]]:
     """Node 5 is bad in the first matching and well after it."""
-    return lambda one: [Result(Status.OK, 180.0 if one.number == 2 and BAD in p.members else 360.0) for p in one.probes]
+    return lambda one: [
+        Result(Status.OK, 180.0 if one.number == 2 and BAD in p.members else 360.0)
+        for p in one.probes
+    ]
 
 
 def test_who_was_bad_once_here_and_once_elsewhere_is_named_and_alone() -> None:
@@ -137,12 +165,17 @@ def test_of_two_the_one_that_others_have_found_bad_is_named_and_not_blamed() -> 
     endpoints = (Endpoint("node-0", "kind"), Endpoint("node-1", "kind", past=spells(0, own=False)))
     verdict, _ = play(State(endpoints, 1).after_gang(Zone.BELOW, 200.0), pair(380.0, 380.0))
     assert (verdict.named, verdict.blamed) == ((1,), ())
-    met = (Endpoint("node-0", "kind"), Endpoint("node-1", "kind", past=spells(0, partners=["node-0"])))
+    met = (
+        Endpoint("node-0", "kind"),
+        Endpoint("node-1", "kind", past=spells(0, partners=["node-0"])),
+    )
     verdict, _ = play(State(met, 1).after_gang(Zone.BELOW, 200.0), pair(380.0, 380.0))
     assert verdict.named == (0, 1)
 
 
-@pytest.mark.parametrize(("gbps", "words"), [(180.0, "reaches 50% of what it did"), (350.0, "reaches what it did")])
+@pytest.mark.parametrize(
+    ("gbps", "words"), [(180.0, "reaches 50% of what it did"), (350.0, "reaches what it did")]
+)
 def test_a_lone_node_is_held_against_its_own_past_in_words(gbps: float, words: str) -> None:
     state = State((Endpoint("node-0", "kind", past=Past(alone=Usual(360.0, 4.0, 9))),), 1)
     verdict = localise.next(state.after_gang(Zone.BELOW, gbps))
@@ -167,7 +200,9 @@ def test_a_gang_sees_who_was_bad_with_whom_and_what_the_others_reach() -> None:
     assert seen[BAD].bad
     assert set(seen[BAD].bad) <= everyone
     others = [one for i, one in enumerate(seen) if i != BAD]
-    assert all(one.pair == 360.0 and one.edges >= 1 and not one.bad and not one.sick for one in others)
+    assert all(
+        one.pair == 360.0 and one.edges >= 1 and not one.bad and not one.sick for one in others
+    )
 
 
 def test_who_is_slow_by_its_path_alone_is_not_sick() -> None:
@@ -186,7 +221,11 @@ def test_a_flapping_node_is_named_in_its_second_gang_if_not_in_the_first() -> No
 
 @pytest.mark.parametrize("fault", ["card", "lone", "uplink", "line", "busy"])
 @pytest.mark.parametrize("hairpins", [True, False])
-def test_a_healthy_node_behind_a_path_that_is_bad_each_time_is_never_blamed(fault: str, hairpins: bool) -> None:
-    world = FabricWorld(f"{fault} {hairpins} each time", 8, most=48, fault=fault, before=2, rounds=8, least_leaves=2)
+def test_a_healthy_node_behind_a_path_that_is_bad_each_time_is_never_blamed(
+    fault: str, hairpins: bool
+) -> None:
+    world = FabricWorld(
+        f"{fault} {hairpins} each time", 8, most=48, fault=fault, before=2, rounds=8, least_leaves=2
+    )
     tally = simulate([replace(world, hairpins=hairpins)])[world.name]
     assert tally.healthy_blamed == 0

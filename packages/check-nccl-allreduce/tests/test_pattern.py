@@ -104,7 +104,9 @@ def one_ranks_copy_only(world: int) -> Reduced:
         one_ranks_copy_only,
     ],
 )
-def test_a_wrong_reduction_differs_from_what_is_expected(mutant: Callable[[int], Reduced], world: int) -> None:
+def test_a_wrong_reduction_differs_from_what_is_expected(
+    mutant: Callable[[int], Reduced], world: int
+) -> None:
     right, wrong = pattern.expected(world, T), mutant(world)
     differing = sum(a != b for a, b in zip(right, wrong, strict=True))
     if mutant is flipped_bit:
@@ -113,7 +115,9 @@ def test_a_wrong_reduction_differs_from_what_is_expected(mutant: Callable[[int],
         assert differing > 0.1 * (8192 if mutant is swapped_chunks else pattern.M)
 
 
-def test_a_constant_per_rank_would_miss_swapped_chunks_and_ours_does_not_repeat_within_a_period() -> None:
+def test_a_constant_per_rank_would_miss_swapped_chunks_and_ours_does_not_repeat_within_a_period() -> (
+    None
+):
     row = pattern.first_row(2, 0, 0)
     assert len(set(row)) > 1000
     assert all(row[shift:] != row[:-shift] for shift in (1, 1024, 4096, 32768))

@@ -1,4 +1,6 @@
-"""A node's own ports: what its kernel says of them, what a gang makes of it side by side, and a gang whose nodes have folders for /sys."""
+"""A node's own ports: what its kernel says of them, what a gang makes of it side by side, and a
+gang whose nodes have folders for /sys.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,25 @@ import anyio
 import msgspec
 import pytest
 import trees
-from check_nccl_allreduce import equipment, gate, judge, localise, nics, ports, probing, ranks, sysfs
-from check_nccl_allreduce.control.messages import Hello, RankReport, RankStage, VerdictMessage, decode, encode
+from check_nccl_allreduce import (
+    equipment,
+    gate,
+    judge,
+    localise,
+    nics,
+    ports,
+    probing,
+    ranks,
+    sysfs,
+)
+from check_nccl_allreduce.control.messages import (
+    Hello,
+    RankReport,
+    RankStage,
+    VerdictMessage,
+    decode,
+    encode,
+)
 from check_nccl_allreduce.control.rounds import LaunchRound
 from check_nccl_allreduce.ports import PortErrors, PortFault
 from check_nccl_allreduce.settings import Settings
@@ -41,13 +60,18 @@ def with_pcie(tree: dict[str, str], **odd: str) -> dict[str, str]:
 
 def test_a_port_below_its_siblings_or_down_is_told_with_what_was_expected() -> None:
     found = nics.recognise(trees.node(8, 400, states={3: "1: DOWN"}, rates={5: 200}))
-    assert [(one.port, one.kind) for one in found.faults] == [("mlx5_3:1", "state"), ("mlx5_5:1", "rate")]
+    assert [(one.port, one.kind) for one in found.faults] == [
+        ("mlx5_3:1", "state"),
+        ("mlx5_5:1", "rate"),
+    ]
     assert found.findings == tuple(one.told for one in found.faults)
     assert found.faults[1].told == "mlx5_5:1 runs at 200 Gbit/s, its siblings at 400"
 
 
 def test_the_physical_state_says_why_a_port_is_down() -> None:
-    tree = trees.node(8, 400, states={3: "1: DOWN"}) | {"sys/class/infiniband/mlx5_3/ports/1/phys_state": "3: Disabled"}
+    tree = trees.node(8, 400, states={3: "1: DOWN"}) | {
+        "sys/class/infiniband/mlx5_3/ports/1/phys_state": "3: Disabled"
+    }
     assert nics.recognise(tree).findings == ("mlx5_3:1 is DOWN (Disabled), not ACTIVE",)
 
 
@@ -72,7 +96,9 @@ def test_slots_that_are_all_narrow_are_no_finding_of_the_node() -> None:
 
 
 def test_counters_are_read_of_the_ports_that_the_workload_uses(tmp_path: Path) -> None:
-    tree = trees.counters(trees.node(2, 400) | trees.node(1, 400, first=2, usable=False), symbol_error=5)
+    tree = trees.counters(
+        trees.node(2, 400) | trees.node(1, 400, first=2, usable=False), symbol_error=5
+    )
     trees.write(tmp_path, tree)
     watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
     found = sysfs.counters(watched, tmp_path)
@@ -81,7 +107,9 @@ def test_counters_are_read_of_the_ports_that_the_workload_uses(tmp_path: Path) -
 
 
 def test_roce_and_efa_have_counters_of_their_own(tmp_path: Path) -> None:
-    tree = trees.node(1, 100, "Ethernet") | trees.node(1, 100, "Unspecified", pci=trees.EFA, name="rdmap", first=1)
+    tree = trees.node(1, 100, "Ethernet") | trees.node(
+        1, 100, "Unspecified", pci=trees.EFA, name="rdmap", first=1
+    )
     tree |= {
         "sys/class/infiniband/mlx5_0/device/net/eth2/statistics/rx_crc_errors": "3",
         "sys/class/infiniband/mlx5_0/device/net/eth2/carrier_changes": "4",
@@ -108,7 +136,8 @@ def test_without_adapters_there_is_nothing_and_no_error(tmp_path: Path) -> None:
 @hypothesis_settings(deadline=None)
 @given(
     st.dictionaries(
-        st.sampled_from(["rate", "state", "phys_state", "link_layer", "counters/symbol_error"]), st.binary(max_size=600)
+        st.sampled_from(["rate", "state", "phys_state", "link_layer", "counters/symbol_error"]),
+        st.binary(max_size=600),
     )
 )
 def test_whatever_the_files_say_nothing_is_raised(texts: dict[str, bytes]) -> None:
@@ -120,7 +149,18 @@ def test_whatever_the_files_say_nothing_is_raised(texts: dict[str, bytes]) -> No
         found = nics.recognise(sysfs.snapshot(root))
         before = sysfs.counters(found.watched, root)
         assert all(0 <= value < 10**20 for value in before.values())
-        encode(Hello(0, "p", "n", "nccl", 8, ports=found.faults, listed=found.listed, adapters=found.findings))
+        encode(
+            Hello(
+                0,
+                "p",
+                "n",
+                "nccl",
+                8,
+                ports=found.faults,
+                listed=found.listed,
+                adapters=found.findings,
+            )
+        )
 
 
 def test_files_that_are_none_hold_up_nobody(tmp_path: Path) -> None:
@@ -133,7 +173,10 @@ def test_files_that_are_none_hold_up_nobody(tmp_path: Path) -> None:
     (folder / "mlx5_2/ports/1/counters/symbol_error").mkdir()
     (folder / "loop").symlink_to(folder)
     watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
-    assert not any(name == "symbol_error" and port != "mlx5_1:1" for port, name in sysfs.counters(watched, tmp_path))
+    assert not any(
+        name == "symbol_error" and port != "mlx5_1:1"
+        for port, name in sysfs.counters(watched, tmp_path)
+    )
 
 
 def test_a_counter_that_never_comes_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,14 +196,22 @@ def test_a_counter_that_never_comes_is_asked_for_once(monkeypatch: pytest.Monkey
 
 def test_what_grew_is_the_difference_and_a_reset_is_nothing() -> None:
     before = {("a", "symbol_error"): 10, ("a", "link_downed"): 5, ("b", "symbol_error"): 1}
-    after = {("a", "symbol_error"): 40, ("a", "link_downed"): 2, ("b", "symbol_error"): 1, ("c", "symbol_error"): 9}
+    after = {
+        ("a", "symbol_error"): 40,
+        ("a", "link_downed"): 2,
+        ("b", "symbol_error"): 1,
+        ("c", "symbol_error"): 9,
+    }
     assert ports.grown(before, after, 5.0) == (PortErrors("a", "symbol_error", 30, 5.0),)
     assert ports.grown(before, after, 0.0) == ()
 
 
 def test_a_nodes_rounds_are_put_together_and_its_two_pods_count_once() -> None:
     grew = PortErrors("a", "symbol_error", 30, 5.0)
-    both = {0: RankReport(1, watched=5.0, errors=(grew,)), 1: RankReport(1, watched=4.0, errors=(grew,))}
+    both = {
+        0: RankReport(1, watched=5.0, errors=(grew,)),
+        1: RankReport(1, watched=4.0, errors=(grew,)),
+    }
     quiet = {0: RankReport(2, watched=5.0), 1: RankReport(2, watched=5.0)}
     found = equipment.errors((0, 1), [both, quiet])
     assert found == ports.Local((), (PortErrors("a", "symbol_error", 30, 10.0, 1),), counted=True)
@@ -172,7 +223,13 @@ def test_a_nodes_rounds_are_put_together_and_its_two_pods_count_once() -> None:
         st.tuples(
             st.floats(),
             st.lists(
-                st.builds(PortErrors, st.text(), st.sampled_from(["symbol_error", "x"]), st.integers(), st.floats())
+                st.builds(
+                    PortErrors,
+                    st.text(),
+                    st.sampled_from(["symbol_error", "x"]),
+                    st.integers(),
+                    st.floats(),
+                )
             ),
         )
     )
@@ -195,7 +252,9 @@ def fleet(size: int = 8, **odd: Any) -> dict[int, Hello]:
     return those | {1: msgspec.structs.replace(those[1], **odd)}
 
 
-def test_a_node_that_lost_a_port_is_compared_with_what_the_fleet_has_and_the_port_is_named() -> None:
+def test_a_node_that_lost_a_port_is_compared_with_what_the_fleet_has_and_the_port_is_named() -> (
+    None
+):
     those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
     shape = probing.EndpointMap.of(those, start(64))
     assert len({(one.kind, one.nic) for one in shape.endpoints}) == 1
@@ -212,7 +271,9 @@ def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_f
     left: int, blamed: tuple[int, ...]
 ) -> None:
     those = fleet(nic=f"ib {left}x400", fabric=f"ib-{left}x400", listed=NAMES[:left])
-    state = localise.State(probing.EndpointMap.of(those, start(64)).endpoints, 7).after_gang(localise.Zone.BELOW, 40.0)
+    state = localise.State(probing.EndpointMap.of(those, start(64)).endpoints, 7).after_gang(
+        localise.Zone.BELOW, 40.0
+    )
 
     def measure(one: localise.Round) -> list[localise.Result]:
         shares = [left / 8 if 1 in probe.members else 1.0 for probe in one.probes]
@@ -226,9 +287,15 @@ def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_f
 
 def test_a_lost_port_is_in_the_log_from_the_start_and_in_the_failed_gangs_events() -> None:
     those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
-    [warning] = [line for line in judge.remarks(Settings(), those, start(64)) if line.startswith("warning")]
-    assert warning.startswith("warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is not listed by the kernel")
-    broken = LaunchRound(start(64), {rank: trouble("class") if rank == 1 else at(400) for rank in those})
+    [warning] = [
+        line for line in judge.remarks(Settings(), those, start(64)) if line.startswith("warning")
+    ]
+    assert warning.startswith(
+        "warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is not listed by the kernel"
+    )
+    broken = LaunchRound(
+        start(64), {rank: trouble("class") if rank == 1 else at(400) for rank in those}
+    )
     verdict = judge.next_step(judge.JudgePlan(Settings(), (1,), 0.1), those, [broken])
     assert isinstance(verdict, VerdictMessage)
     assert "mlx5_3:1 is not listed" in verdict.named[1]
@@ -261,7 +328,10 @@ def test_other_nodes_are_not_compared_with_the_fleet(odd: dict[str, Any]) -> Non
 
 def test_where_many_nodes_lack_a_port_there_are_two_sorts_of_nodes() -> None:
     those = hellos(8, nic="ib 8x400", listed=NAMES)
-    few = {rank: msgspec.structs.replace(those[rank], nic="ib 7x400", listed=NAMES[:7]) for rank in range(3)}
+    few = {
+        rank: msgspec.structs.replace(those[rank], nic="ib 7x400", listed=NAMES[:7])
+        for rank in range(3)
+    }
     assert len({one.nic for one in probing.EndpointMap.of(those | few, start(64)).endpoints}) == 2
 
 
@@ -284,9 +354,13 @@ def test_a_hostile_members_words_are_bounded_and_printable() -> None:
 
 
 class Folders(World):
-    """A gang whose nodes have folders for /sys: a sick port counts symbol errors whenever its node moves data."""
+    """A gang whose nodes have folders for /sys: a sick port counts symbol errors whenever its node
+    moves data.
+    """
 
-    def __init__(self, root: Path, nodes: int, sick: Mapping[int, int], slow: int, *, backend: str = "nccl") -> None:
+    def __init__(
+        self, root: Path, nodes: int, sick: Mapping[int, int], slow: int, *, backend: str = "nccl"
+    ) -> None:
         super().__init__(nodes, lambda group: {}, backend=backend, workers=1)
         self.root, self.sick, self.slow = root, sick, slow
         self.reported: dict[int, int] = {}
@@ -305,12 +379,20 @@ class Folders(World):
         for rank, hello in super().hellos().items():
             own = self.adapters(rank)
             found[rank] = msgspec.structs.replace(
-                hello, model="H100", nic=own.nic, fabric=own.fabric, ports=own.faults, listed=own.listed
+                hello,
+                model="H100",
+                nic=own.nic,
+                fabric=own.fabric,
+                ports=own.faults,
+                listed=own.listed,
             )
         return found
 
     def _measured(self, group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
-        return {rank: self._report(rank, took(HEALTHY * (3 if self.slow in group else 1))) for rank in group}
+        return {
+            rank: self._report(rank, took(HEALTHY * (3 if self.slow in group else 1)))
+            for rank in group
+        }
 
     def _report(self, rank: int, result: RankReport) -> RankReport:
         folder = self.folder(rank)
@@ -321,7 +403,12 @@ class Folders(World):
             return result
 
         async def watched() -> RankReport:
-            member = ranks.Ranks({}, "127.0.0.1", self.said.append, sysfs.Counters(self.adapters(rank).watched, folder))
+            member = ranks.Ranks(
+                {},
+                "127.0.0.1",
+                self.said.append,
+                sysfs.Counters(self.adapters(rank).watched, folder),
+            )
             return await member._watched(moved())
 
         return anyio.run(watched)
@@ -346,12 +433,19 @@ def test_of_gloo_ports_say_nothing(tmp_path: Path) -> None:
     assert "mlx5_1:1" not in world.run().reason
 
 
-def test_a_slow_node_without_hairpins_whose_port_came_up_slower_is_blamed_by_name_of_the_port(tmp_path: Path) -> None:
+def test_a_slow_node_without_hairpins_whose_port_came_up_slower_is_blamed_by_name_of_the_port(
+    tmp_path: Path,
+) -> None:
     world = Folders(tmp_path, 8, {}, slow=2)
-    (world.folder(2) / "sys/class/infiniband/mlx5_1/ports/1/rate").write_text("200 Gb/sec (2X NDR)\n")
+    (world.folder(2) / "sys/class/infiniband/mlx5_1/ports/1/rate").write_text(
+        "200 Gb/sec (2X NDR)\n"
+    )
     verdict = world.run()
     assert verdict.blamed == {2: "NODE_SLOW"}
-    assert "node-2: mlx5_1:1 runs at 200 Gbit/s, its siblings at 400 (1 of 8 nodes so)" in verdict.reason
+    assert (
+        "node-2: mlx5_1:1 runs at 200 Gbit/s, its siblings at 400 (1 of 8 nodes so)"
+        in verdict.reason
+    )
     assert "mlx5_1:1 runs at 200 Gbit/s" in verdict.evidence[2]
 
 

@@ -20,7 +20,9 @@ GPUS = tuple(Gpu(i, f"GPU-{i}", "H100", f"0000:0{i}:00.0") for i in range(2))
 SAID = RankReport(1, trouble=Failure("peer", "NCCL_REMOTE_ERROR", "a peer ended"))
 
 
-def explained(result: RankReport, lost: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> RankReport:
+def explained(
+    result: RankReport, lost: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> RankReport:
     async def nvml(gpus: Sequence[Gpu]) -> dict[str, str]:
         return lost
 
@@ -33,7 +35,9 @@ def explained(result: RankReport, lost: dict[str, str], monkeypatch: pytest.Monk
     return anyio.run(explain)
 
 
-def test_a_gpu_that_the_driver_has_lost_explains_whatever_its_ranks_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_the_driver_has_lost_explains_whatever_its_ranks_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trouble = explained(SAID, {"GPU-1": "GPU is lost"}, monkeypatch).trouble
     assert trouble == Failure("device", "GPU_LOST", "the driver has lost GPU-1: GPU is lost")
 
@@ -47,7 +51,9 @@ def test_a_result_is_a_result_whatever_the_driver_says(monkeypatch: pytest.Monke
     assert explained(good, {"GPU-1": "GPU is lost"}, monkeypatch) == good
 
 
-def stuck(silent: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, asleep: bool = True) -> Failure | None:
+def stuck(
+    silent: dict[str, str], monkeypatch: pytest.MonkeyPatch, *, asleep: bool = True
+) -> Failure | None:
     """What a member says of killed workers that are not gone."""
 
     async def nvml(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
@@ -72,7 +78,9 @@ def test_a_worker_that_is_not_gone_is_a_device_fact_where_the_driver_is_silent_t
     assert "GPU-1: no answer within 5 s" in said.text
 
 
-def test_a_worker_that_is_not_gone_is_inconclusive_where_the_driver_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_not_gone_is_inconclusive_where_the_driver_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     said = stuck({}, monkeypatch)
     assert said is not None
     assert (said.kind, said.code) == ("environment", "RANK_STUCK")
@@ -95,7 +103,12 @@ class Forked:
         self.given: list[dict[str, str | None]] = []
 
     async def fork(
-        self, count: int, first: int, own: int, variables: Mapping[str, str | None], within: float = 0.0
+        self,
+        count: int,
+        first: int,
+        own: int,
+        variables: Mapping[str, str | None],
+        within: float = 0.0,
     ) -> None:
         self.given.append(dict(variables))
         self.within = within

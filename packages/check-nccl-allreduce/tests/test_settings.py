@@ -7,7 +7,8 @@ from preflight_proto.check.settings import read
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("4Gi", 4 * 1024**3), ("256Mi", 256 * 1024**2), ("8192", 8192), ("4Ki", 4096)]
+    ("text", "value"),
+    [("4Gi", 4 * 1024**3), ("256Mi", 256 * 1024**2), ("8192", 8192), ("4Ki", 4096)],
 )
 def test_sizes_are_read(text: str, value: int) -> None:
     assert read(Settings, {"NCCL_ALLREDUCE_SIZE": text}).size == value

@@ -1,4 +1,6 @@
-"""The simulation measures what it says, the same way each time; and localisation keeps its promises in it."""
+"""The simulation measures what it says, the same way each time; and localisation keeps its promises
+in it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ from preflight_e2e.bench.worlds.simulation import Fabric, FabricWorld, play, sim
 def test_figures_do_not_depend_on_how_many_processes_share_the_gangs() -> None:
     world = FabricWorld("shared", 60, nodes=12)
     alone, shared = (simulate([world], jobs)["shared"].figures() for jobs in (1, 2))
-    assert {k: v for k, v in alone.items() if k != "seconds"} == {k: v for k, v in shared.items() if k != "seconds"}
+    assert {k: v for k, v in alone.items() if k != "seconds"} == {
+        k: v for k, v in shared.items() if k != "seconds"
+    }
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 64])
 def test_in_a_small_gang_the_one_slow_node_is_blamed_and_no_healthy_one(size: int) -> None:
-    tally = simulate([FabricWorld(f"N={size}", 300, nodes=size, severity=(0.65, 0.70), shares=(1e-9,))])[f"N={size}"]
+    tally = simulate(
+        [FabricWorld(f"N={size}", 300, nodes=size, severity=(0.65, 0.70), shares=(1e-9,))]
+    )[f"N={size}"]
     assert tally.healthy_blamed == 0
     assert tally.judged >= 280  # the others stand alone behind their switch
     assert tally.bad_blamed >= 0.97 * tally.judged
@@ -43,10 +49,18 @@ def test_what_nodes_share_is_no_nodes_fault(fault: str, labels: bool) -> None:
 
 
 def test_a_slow_node_slows_every_probe_that_it_is_in() -> None:
-    fabric = Fabric(FabricWorld("exact", 1, nodes=10, shares=(0.1,), noise=0, spread=0, dips=0, severity=(0.5, 0.5)), 0)
+    fabric = Fabric(
+        FabricWorld(
+            "exact", 1, nodes=10, shares=(0.1,), noise=0, spread=0, dips=0, severity=(0.5, 0.5)
+        ),
+        0,
+    )
     (bad,) = fabric.bad
     other = (bad + 1) % 10
-    probes = tuple(Probe(tuple(sorted(p)), Role.MATCH) for p in ((bad, other), ((bad + 2) % 10, (bad + 3) % 10)))
+    probes = tuple(
+        Probe(tuple(sorted(p)), Role.MATCH)
+        for p in ((bad, other), ((bad + 2) % 10, (bad + 3) % 10))
+    )
     results = fabric.measure(Round(2, Phase.MATCH, probes))
     assert [r.gbps for r in results] == [200.0, 400.0]
 
@@ -65,14 +79,28 @@ def test_hanging_nodes_are_found_by_their_hangs() -> None:
 
 def test_the_program_writes_the_figures_of_the_chosen_worlds(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "preflight_e2e.bench.worlds.simulation", "--json", str(out), "--scale", "0.002"]
-    subprocess.run([*command, "--group", "labels", "--group", "small_n"], check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "preflight_e2e.bench.worlds.simulation",
+        "--json",
+        str(out),
+        "--scale",
+        "0.002",
+    ]
+    subprocess.run(
+        [*command, "--group", "labels", "--group", "small_n"], check=True, capture_output=True
+    )
     figures = json.loads(out.read_text())
     assert set(figures) == {"labels", "small_n"}
-    assert {"gangs", "healthy_blamed", "recall_blamed", "recall_named", "max_rounds"} <= set(figures["labels"])
+    assert {"gangs", "healthy_blamed", "recall_blamed", "recall_named", "max_rounds"} <= set(
+        figures["labels"]
+    )
     assert set(figures["small_n"]) == {"3", "4", "5", "7", "8", "64", "1024"}
 
 
 def test_every_world_has_a_name_of_its_own() -> None:
-    names = [w.name for e in worlds().values() for w in (e.values() if isinstance(e, dict) else [e])]
+    names = [
+        w.name for e in worlds().values() for w in (e.values() if isinstance(e, dict) else [e])
+    ]
     assert len(set(names)) == len(names)

@@ -16,7 +16,9 @@ def figures(played: dict[str, simulation.Tally]) -> dict[str, object]:
     return {key: value for key, value in played["kept"].figures().items() if key != "seconds"}
 
 
-def test_a_run_that_was_stopped_in_a_line_goes_on_and_has_the_figures_of_one_that_was_not(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_in_a_line_goes_on_and_has_the_figures_of_one_that_was_not(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "kept.jsonl"
     whole = figures(simulation.simulate([WORLD], kept=kept.Kept.open(file)))
     lines = file.read_text().splitlines()
@@ -31,5 +33,7 @@ def test_a_run_that_was_stopped_in_a_line_goes_on_and_has_the_figures_of_one_tha
 def test_what_other_code_has_played_is_refused_in_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
     file.write_text(json.dumps({"code": "another"}) + "\n")
-    with pytest.raises(ValueError, match=r"kept.jsonl: was played by other code; remove it, or name another file\."):
+    with pytest.raises(
+        ValueError, match=r"kept.jsonl: was played by other code; remove it, or name another file\."
+    ):
         kept.Kept.open(file)

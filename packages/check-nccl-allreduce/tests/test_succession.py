@@ -1,4 +1,6 @@
-"""The leader is lost, and another member leads: real TCP, with measurements made up. A gang's members end alike, whoever leads."""
+"""The leader is lost, and another member leads: real TCP, with measurements made up. A gang's
+members end alike, whoever leads.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from dataclasses import dataclass, field
 import anyio
 import msgspec
 import pytest
-from check_nccl_allreduce.control.frames import HEADER_SIZE, Header, NotAuthentic, Opener, Sealer, Session
+from check_nccl_allreduce.control.frames import (
+    HEADER_SIZE,
+    Header,
+    NotAuthentic,
+    Opener,
+    Sealer,
+    Session,
+)
 from check_nccl_allreduce.control.leader import Leader, Rounds
 from check_nccl_allreduce.control.member import MemberSession, Work
 from check_nccl_allreduce.control.messages import (
@@ -45,7 +54,9 @@ async def stuck(order: Order, changed: Changed) -> RankReport:
 
 @dataclass
 class Line(Gang):
-    """A gang in which every member may lead. ``scopes``: cancel one, and that member's process is gone, its leading with it."""
+    """A gang in which every member may lead. ``scopes``: cancel one, and that member's process is
+    gone, its leading with it.
+    """
 
     size: int = 4
     hello_within: float = 20.0
@@ -57,12 +68,24 @@ class Line(Gang):
 
     def roster(self, rank: int, token: str = "secret", generation: int = 1) -> Roster:
         all_but_first = tuple((one, f"127.0.0.{one + 1}") for one in range(1, self.size))
-        return msgspec.structs.replace(super().roster(rank, token, generation), successors=all_but_first)
+        return msgspec.structs.replace(
+            super().roster(rank, token, generation), successors=all_but_first
+        )
 
     def step(self, hellos: object, done: Rounds) -> LaunchOrder | Probes | VerdictMessage:
         self.rounds = done
         probes = Probes(
-            2, ((0, 1), (2, 3)), {0: 0, 1: 1, 2: 0, 3: 1}, (2, 2), "gloo", 4096, 3, 1, 9.0, 18.0, fresh=False
+            2,
+            ((0, 1), (2, 3)),
+            {0: 0, 1: 1, 2: 0, 3: 1},
+            (2, 2),
+            "gloo",
+            4096,
+            3,
+            1,
+            9.0,
+            18.0,
+            fresh=False,
         )
         steps: list[LaunchOrder | Probes] = [start(), *([probes] if self.probing else [])]
         return steps[len(done)] if len(done) < len(steps) else PASSED
@@ -94,7 +117,9 @@ class Line(Gang):
                     self.verdicts[rank] = error
 
     def play(self, work: Work, *killers: Callable[[], object], late: tuple[int, ...] = ()) -> None:
-        """All members but ``late`` ones; each killer is an async function that takes the gang apart."""
+        """All members but ``late`` ones; each killer is an async function that takes the gang
+        apart.
+        """
         ranks = [rank for rank in range(self.size) if rank not in late]
         self.run(*[lambda rank=rank: self.process(rank, work) for rank in ranks], *killers)  # type: ignore[arg-type]
 
@@ -121,14 +146,21 @@ def when(gang: Line, ready: Callable[[], bool], *ranks: int) -> Callable[[], obj
 
 
 def all_ready(gang: Line) -> Callable[[], bool]:
-    return lambda: bool(gang.rounds) and all(gang.rounds[-1].is_ready(rank) for rank in range(gang.size))
+    return lambda: (
+        bool(gang.rounds) and all(gang.rounds[-1].is_ready(rank) for rank in range(gang.size))
+    )
 
 
 def test_a_leader_that_is_lost_while_the_ranks_reduce_is_named_by_its_successor_to_all() -> None:
     gang = Line()
     gang.play(stuck, when(gang, all_ready(gang), 0))
     verdict = gang.agreed(1, 2, 3)
-    assert (verdict.outcome, verdict.code, verdict.blamed, verdict.named) == ("inconclusive", "LEADER_LOST", {}, {})
+    assert (verdict.outcome, verdict.code, verdict.blamed, verdict.named) == (
+        "inconclusive",
+        "LEADER_LOST",
+        {},
+        {},
+    )
     assert "rank 0 at 127.0.0.1" in verdict.reason
     assert "(pod-0 on node-0)" in verdict.reason
     assert "the gang's all-reduce ran (round 1)" in verdict.reason
@@ -150,18 +182,24 @@ def test_a_leader_that_is_lost_in_localisation_is_named_too() -> None:
 
 def test_what_the_others_workers_said_is_told() -> None:
     def of(rank: int, trouble: Failure | None) -> Hello:
-        return msgspec.structs.replace(hello(rank), standing=Standing("the leader, rank 0", 2, True, True, trouble))
+        return msgspec.structs.replace(
+            hello(rank), standing=Standing("the leader, rank 0", 2, True, True, trouble)
+        )
 
     broke = Failure("peer", "NCCL_REMOTE", "the connection to rank 0 broke")
     hellos = {1: of(1, None), 2: of(2, broke)}
     reason = concluded("the leader, rank 0", 4, 1, hellos).reason
     assert "ended the run for the 2 members that are there; rank 3 did not come either" in reason
-    assert reason.endswith("said after it: rank 2 (pod-2 on node-2): the connection to rank 0 broke.")
+    assert reason.endswith(
+        "said after it: rank 2 (pod-2 on node-2): the connection to rank 0 broke."
+    )
 
 
 def test_a_leader_that_is_lost_before_the_run_is_waited_for_and_then_missed_by_all() -> None:
     gang = Line(hello_within=2.0)
-    gang.play(sound, when(gang, lambda: any("(3 of 4)" in line for line in gang.said), 0), late=(3,))
+    gang.play(
+        sound, when(gang, lambda: any("(3 of 4)" in line for line in gang.said), 0), late=(3,)
+    )
     verdict = gang.agreed(1, 2)
     assert verdict.code == "PEER_MISSING"
     assert "rank 0, 3 of 4 never reached the leader 127.0.0.2" in verdict.reason
@@ -242,7 +280,12 @@ def test_a_leader_that_was_stopped_in_the_run_ends_with_the_verdict_of_its_succe
 
 def test_a_leader_that_was_stopped_before_the_run_takes_part_under_its_successor() -> None:
     gang = Line()
-    stopped = slow(gang, 2 * PACE.lost_after + 1.5, lambda: any("(3 of 4)" in line for line in gang.said), sound)
+    stopped = slow(
+        gang,
+        2 * PACE.lost_after + 1.5,
+        lambda: any("(3 of 4)" in line for line in gang.said),
+        sound,
+    )
 
     async def last() -> None:
         while gang.led != [0, 1]:

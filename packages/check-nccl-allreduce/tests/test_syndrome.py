@@ -37,7 +37,9 @@ seeds = st.integers(0, 1 << 32)
 
 @settings(max_examples=60, deadline=None)
 @given(worlds, seeds, st.sampled_from(sorted(PARTS)))
-def test_a_rank_whose_part_was_wrong_is_told_with_what_became_of_it(world: int, seed: int, what: str) -> None:
+def test_a_rank_whose_part_was_wrong_is_told_with_what_became_of_it(
+    world: int, seed: int, what: str
+) -> None:
     rank = Random(seed).randrange(world)
     found = decode(world, residuals(world, {rank: PARTS[what]}, elements(seed, 48)))
     assert found is not None
@@ -57,7 +59,11 @@ def test_one_bad_cell_is_enough_where_it_is_bad_in_every_iteration(world: int, w
 
 def test_a_stuck_bit_is_told_by_the_elements_in_which_it_is_wrong() -> None:
     def stuck(*at: int) -> float:
-        return max(flipped(22)(*at), right(*at)) if right(*at) > 0 else min(flipped(22)(*at), right(*at))
+        return (
+            max(flipped(22)(*at), right(*at))
+            if right(*at) > 0
+            else min(flipped(22)(*at), right(*at))
+        )
 
     found = decode(8, residuals(8, {5: stuck}, elements(3, 48)))
     assert found is not None
@@ -83,8 +89,12 @@ def test_where_ranks_have_the_same_data_nobody_is_told() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(worlds, seeds, st.integers(-5000, 5000).filter(bool))
-def test_an_addend_that_has_nothing_to_do_with_the_data_accuses_nobody(world: int, seed: int, addend: int) -> None:
-    assert decode(world, residuals(world, {seed % world: added(addend)}, elements(seed, 48))) is None
+def test_an_addend_that_has_nothing_to_do_with_the_data_accuses_nobody(
+    world: int, seed: int, addend: int
+) -> None:
+    assert (
+        decode(world, residuals(world, {seed % world: added(addend)}, elements(seed, 48))) is None
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -102,7 +112,9 @@ def test_a_rank_that_loses_what_reaches_it_in_a_ring_gets_nobody_else_accused(wo
     size, loses = 1 << 20, 1
     samples = []
     for iteration, element in elements(5, 48, size):
-        start = element * world // size  # of this chunk's way round the ring, which ends with the rank before it
+        start = (
+            element * world // size
+        )  # of this chunk's way round the ring, which ends with the rank before it
         before = range(start, start + (loses - start) % world)
         if lost := sum(right(world, rank % world, iteration, element) for rank in before):
             samples.append(ResidualSample(iteration, element, -lost))
@@ -157,7 +169,11 @@ def test_the_rank_the_node_and_the_gpu_are_told_from_one_collective() -> None:
 
 def test_a_rank_told_by_the_sum_alone_is_named_with_what_would_settle_it() -> None:
     verdict = World(4, slow(), gang=dict(reported(2, [0, 1, 2, 3]))).run()
-    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == ("DATA_UNLOCALISED", {}, "node-2")
+    assert (verdict.code, verdict.blamed, verdict.metadata["named"]) == (
+        "DATA_UNLOCALISED",
+        {},
+        "node-2",
+    )
     assert list(verdict.named) == [2]
     (finding,) = blame.verdict_of(verdict, 2).findings
     assert (finding.fatal, "to settle it: run the check again" in finding.message) == (False, True)
@@ -169,7 +185,9 @@ def test_pairs_that_repeat_it_blame_the_node_though_it_has_no_hairpin() -> None:
     assert (sum_told.blamed, sum_told.named) == ({2: "NODE_WRONG_DATA"}, {})
     assert "evidence: path, data" in sum_told.evidence[2]
     assert "worker rank 2" in sum_told.evidence[2]
-    without = World(4, spoils(2), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9)), **one_gpu_each).run()  # type: ignore[arg-type]
+    without = World(
+        4, spoils(2), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9)), **one_gpu_each
+    ).run()  # type: ignore[arg-type]
     assert without.blamed == {}
 
 
@@ -196,16 +214,24 @@ def test_a_part_that_is_wrong_only_in_others_copies_accuses_nobody() -> None:
 
 
 def test_copies_that_differ_accuse_nobody() -> None:
-    mixed = {**reported(2, [0, 1]), **{rank: one for rank, one in reported(3, [2, 3]).items() if rank > 1}}
+    mixed = {
+        **reported(2, [0, 1]),
+        **{rank: one for rank, one in reported(3, [2, 3]).items() if rank > 1},
+    }
     verdict = World(4, slow(), gang=dict(mixed)).run()
     assert "corrupted_rank" not in verdict.metadata
     assert "follow no single rank's data; every rank holds it" in verdict.metadata["syndrome"]
 
 
-def test_workers_with_the_same_wrong_sum_report_it_once_and_the_largest_report_fits_a_message() -> None:
+def test_workers_with_the_same_wrong_sum_report_it_once_and_the_largest_report_fits_a_message() -> (
+    None
+):
     samples = tuple((i, (1 << 30) - 1 - i, -12345.0 - i / 1024) for i in range(48))
     stream = cast("SocketStream", None)
-    same = [Worker(rank, rank, stream, 0.0, done=WorkerLine(samples=samples, gpu=f"GPU-{rank}")) for rank in (1, 0)]
+    same = [
+        Worker(rank, rank, stream, 0.0, done=WorkerLine(samples=samples, gpu=f"GPU-{rank}"))
+        for rank in (1, 0)
+    ]
     (one,) = lines.residuals(same)
     assert (one.ranks, one.gpus, one.samples) == ((0, 1), ("GPU-0", "GPU-1"), samples)
     each = [

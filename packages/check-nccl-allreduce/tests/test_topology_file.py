@@ -10,12 +10,22 @@ from preflight_proto.check.events import events
 from worlds import HEALTHY, Answer, World, slow, took
 
 MINE = "/mine.xml, the workload's NCCL_TOPO_FILE"
-MAPPED = "/opt/nvsentinel/nccl-topologies/azure-ndv5.xml for the instance type Standard_ND96isr_H100_v5"
+MAPPED = (
+    "/opt/nvsentinel/nccl-topologies/azure-ndv5.xml for the instance type Standard_ND96isr_H100_v5"
+)
 STUCK = RankStage("measuring", 1)
 
 
-def world(answer: Answer, bare: RankReport | RankStage, *having: int, file: str = MINE, spare: float = 60.0) -> World:
-    """Four nodes, slow with a topology file; ``bare``: what each reports without, ``having``: who has one (none: all)."""
+def world(
+    answer: Answer,
+    bare: RankReport | RankStage,
+    *having: int,
+    file: str = MINE,
+    spare: float = 60.0,
+) -> World:
+    """Four nodes, slow with a topology file; ``bare``: what each reports without, ``having``: who
+    has one (none: all).
+    """
     files = dict.fromkeys(having or range(4), file)
     return World(4, answer, files=files, bare=dict.fromkeys(range(4), bare), spare=spare)
 
@@ -34,21 +44,32 @@ def test_a_gang_that_is_well_without_the_file_fails_for_the_file_and_no_pair_is_
 
 def test_the_verdict_names_file_and_members_both_bandwidths_and_what_to_do() -> None:
     verdict = world(slow(), took(HEALTHY), 1, 3).run()
-    assert verdict.reason.startswith("0.00629 GB/s bus bandwidth is 58 % below the floor of 0.015 GB/s")
+    assert verdict.reason.startswith(
+        "0.00629 GB/s bus bandwidth is 58 % below the floor of 0.015 GB/s"
+    )
     assert verdict.reason.endswith(
         "but 0.0315 without NCCL's topology file; the nodes are healthy: correct or remove /mine.xml, the workload's NCCL_TOPO_FILE"
         " (rank 1 (pod-1 on node-1), rank 3 (pod-3 on node-3))."
     )
     assert verdict.measured == 0.00629
-    assert (verdict.metadata["measured_gbps"], verdict.metadata["without_file_gbps"]) == ("0.00629", "0.0315")
+    assert (verdict.metadata["measured_gbps"], verdict.metadata["without_file_gbps"]) == (
+        "0.00629",
+        "0.0315",
+    )
     assert "/mine.xml" in verdict.metadata["files"]
 
 
 def test_every_members_event_is_not_fatal_and_asks_for_nothing() -> None:
     verdict = healthy().run()
     for rank in range(4):
-        [event] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", blame.verdict_of(verdict, rank))
-        assert (event.fatal, event.action.value, event.error_codes) == (False, "NONE", ("TOPOLOGY_FILE",))
+        [event] = events(
+            "nccl-allreduce", "NCCLAllReduceTest", "Node", blame.verdict_of(verdict, rank)
+        )
+        assert (event.fatal, event.action.value, event.error_codes) == (
+            False,
+            "NONE",
+            ("TOPOLOGY_FILE",),
+        )
 
 
 def test_a_file_of_the_operators_mapping_counts_as_a_workloads_own() -> None:
@@ -58,13 +79,24 @@ def test_a_file_of_the_operators_mapping_counts_as_a_workloads_own() -> None:
 
 
 def test_different_files_are_all_named_with_their_members() -> None:
-    one = World(4, slow(), files={0: MINE, 1: MAPPED}, bare=dict.fromkeys(range(4), took(HEALTHY)), spare=60.0)
-    assert f"{MINE} (rank 0 (pod-0 on node-0)); {MAPPED} (rank 1 (pod-1 on node-1))." in one.run().reason
+    one = World(
+        4,
+        slow(),
+        files={0: MINE, 1: MAPPED},
+        bare=dict.fromkeys(range(4), took(HEALTHY)),
+        spare=60.0,
+    )
+    assert (
+        f"{MINE} (rank 0 (pod-0 on node-0)); {MAPPED} (rank 1 (pod-1 on node-1))."
+        in one.run().reason
+    )
 
 
 def test_of_many_members_four_are_named_and_the_rest_counted() -> None:
     files = dict.fromkeys(range(15), MINE)
-    verdict = World(16, slow(), files=files, bare=dict.fromkeys(range(16), took(HEALTHY)), spare=60.0).run()
+    verdict = World(
+        16, slow(), files=files, bare=dict.fromkeys(range(16), took(HEALTHY)), spare=60.0
+    ).run()
     assert "rank 3 (pod-3 on node-3) and 11 more)" in verdict.reason
 
 
@@ -87,7 +119,10 @@ def test_a_slow_node_is_found_and_blamed_when_the_file_is_not_the_cause() -> Non
     one = world(slow(1), took(4 * HEALTHY))
     verdict = one.run()
     assert (verdict.code, verdict.blamed) == ("LOW_BANDWIDTH", {1: "NODE_SLOW"})
-    assert f"without NCCL's topology file it is 0.00786, so the cause is not {MINE} (every member); " in verdict.reason
+    assert (
+        f"without NCCL's topology file it is 0.00786, so the cause is not {MINE} (every member); "
+        in verdict.reason
+    )
     assert verdict.measured == 0.00629
     assert [start.without_topology_file for start in one.launches()] == [False, True]
     pairs = [probes.order for probes in one.probes() if not probes.order.hairpins]
@@ -111,13 +146,20 @@ def test_a_launch_without_the_file_has_the_seconds_that_are_spare_for_it() -> No
     assert one.launches()[1].timeout == 42.0
 
 
-@pytest.mark.parametrize("bare", [STUCK, RankReport(2, trouble=Failure("class", "NCCL_SYSTEM_ERROR", "a call failed"))])
+@pytest.mark.parametrize(
+    "bare", [STUCK, RankReport(2, trouble=Failure("class", "NCCL_SYSTEM_ERROR", "a call failed"))]
+)
 def test_where_nccl_does_not_run_without_the_file_no_pair_is_measured_and_nobody_blamed(
     bare: RankReport | RankStage,
 ) -> None:
     one = world(slow(1), bare)
     verdict = one.run()
-    assert (verdict.outcome, verdict.code, verdict.blamed, one.probes()) == ("failed", "LOW_BANDWIDTH", {}, [])
+    assert (verdict.outcome, verdict.code, verdict.blamed, one.probes()) == (
+        "failed",
+        "LOW_BANDWIDTH",
+        {},
+        [],
+    )
     assert "no pairs were measured, as a launch without it failed (" in verdict.reason
 
 
@@ -138,7 +180,10 @@ def test_an_accident_in_the_first_launch_leaves_room_for_one_without_the_file() 
     first = one.step()
     assert isinstance(first, LaunchOrder)
     one.rounds.append(
-        LaunchRound(first, dict.fromkeys(range(4), RankReport(1, trouble=Failure("died", "RANK_DIED", "gone"))))
+        LaunchRound(
+            first,
+            dict.fromkeys(range(4), RankReport(1, trouble=Failure("died", "RANK_DIED", "gone"))),
+        )
     )
     assert one.run().code == "TOPOLOGY_FILE"
     starts = [(start.round, start.without_topology_file) for start in one.launches()]
@@ -146,8 +191,12 @@ def test_an_accident_in_the_first_launch_leaves_room_for_one_without_the_file() 
 
 
 @pytest.mark.parametrize("having", [(2,), (1, 2)])
-def test_a_node_is_not_blamed_for_a_file_that_the_others_do_not_have(having: tuple[int, ...]) -> None:
-    """On hardware without a floor no launch is held against one, so pairs alone decide, with the file."""
+def test_a_node_is_not_blamed_for_a_file_that_the_others_do_not_have(
+    having: tuple[int, ...],
+) -> None:
+    """On hardware without a floor no launch is held against one, so pairs alone decide, with the
+    file.
+    """
     files = dict.fromkeys(having, MINE)
     verdict = World(6, slow(*having), backend="nccl", threshold=None, files=files).run()
     assert (verdict.outcome, verdict.blamed) == ("passed", {})

@@ -31,25 +31,53 @@ def printed(*lines: str, step: int = 7) -> Output:
         (["NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>", "Using network IB"], "IB"),
         # 2.19 and later name the plugin's version first
         (["Using non-device net plugin version 0", "Using network IB"], "IB"),
-        (["NET/IB : No device found.", "NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"], "Socket"),
+        (
+            [
+                "NET/IB : No device found.",
+                "NET/Socket : Using [0]eth0:10.0.0.1<0>",
+                "Using network Socket",
+            ],
+            "Socket",
+        ),
         # since 2.27 each communicator is assigned one
         (["Initialized NET plugin IB", "Assigned NET plugin IB to comm", "Using network IB"], "IB"),
-        (["Plugin Path : /opt/hpcx/libnccl-net.so", "P2P plugin IBext_v8", "Using network IBext_v8"], "IBext_v8"),
-        (["NET/OFI Selected Provider is efa (found 4 nics)", "Using network AWS Libfabric"], "AWS Libfabric (efa)"),
         (
-            ["NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)", "Using network Libfabric"],
+            [
+                "Plugin Path : /opt/hpcx/libnccl-net.so",
+                "P2P plugin IBext_v8",
+                "Using network IBext_v8",
+            ],
+            "IBext_v8",
+        ),
+        (
+            ["NET/OFI Selected Provider is efa (found 4 nics)", "Using network AWS Libfabric"],
+            "AWS Libfabric (efa)",
+        ),
+        (
+            [
+                "NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)",
+                "Using network Libfabric",
+            ],
             "Libfabric (efa)",
         ),
-        (["NET/OFI Selected Provider is tcp (found 1 nics)", "Using network AWS Libfabric"], "AWS Libfabric (tcp)"),
+        (
+            ["NET/OFI Selected Provider is tcp (found 1 nics)", "Using network AWS Libfabric"],
+            "AWS Libfabric (tcp)",
+        ),
         (["NET/FasTrak : ready", "Using network FasTrak"], "FasTrak"),
     ],
 )
-def test_nccls_own_line_tells_its_network_in_whatever_version(lines: list[str], network: str) -> None:
+def test_nccls_own_line_tells_its_network_in_whatever_version(
+    lines: list[str], network: str
+) -> None:
     assert printed(*(PREFIX + line for line in lines)).networks == (network,)
 
 
 def test_ranks_that_took_different_networks_are_told_apart() -> None:
-    assert printed(PREFIX + "Using network IB", PREFIX + "Using network Socket").networks == ("IB", "Socket")
+    assert printed(PREFIX + "Using network IB", PREFIX + "Using network Socket").networks == (
+        "IB",
+        "Socket",
+    )
 
 
 def test_what_nccl_narrates_pushes_no_error_out_and_what_it_warns_of_stays() -> None:
@@ -72,7 +100,9 @@ def went(networks: tuple[str, ...], *, gbps: float = 8.0, **changes: Any) -> Ver
     """The verdict of two members whose ranks took this network."""
     those: dict[int, Hello] = hellos(2, **{"nic": "ib 8x400", "rdma": True, **changes})
     results: dict[int, RankReport] = {rank: at(gbps, networks=networks) for rank in those}
-    verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 100.0), those, [LaunchRound(start(), results)])
+    verdict = judge.next_step(
+        judge.JudgePlan(Settings(), (1, 2), 100.0), those, [LaunchRound(start(), results)]
+    )
     assert isinstance(verdict, VerdictMessage)
     return verdict
 
@@ -113,7 +143,9 @@ def test_between_pods_of_one_node_no_network_is_used() -> None:
 def test_what_only_one_member_lacks_names_that_member() -> None:
     those = hellos(2, nic="ib 8x400", rdma=True)
     results = {0: at(8, networks=("IB",)), 1: at(8, networks=("Socket",))}
-    verdict = judge.next_step(judge.JudgePlan(Settings(), (1, 2), 100.0), those, [LaunchRound(start(), results)])
+    verdict = judge.next_step(
+        judge.JudgePlan(Settings(), (1, 2), 100.0), those, [LaunchRound(start(), results)]
+    )
     assert isinstance(verdict, VerdictMessage)
     assert "(network Socket) in rank 1 (pod-1 on node-1), although" in verdict.reason
 
@@ -136,5 +168,7 @@ def test_wrong_data_and_errors_come_first() -> None:
         ({"NCCL_IB_DISABLE": "0"}, False),
     ],
 )
-def test_a_workload_that_chose_tcp_has_not_fallen_back(environ: dict[str, str], chosen: bool) -> None:
+def test_a_workload_that_chose_tcp_has_not_fallen_back(
+    environ: dict[str, str], chosen: bool
+) -> None:
     assert fallback.chosen(environ) is chosen

@@ -68,7 +68,9 @@ from check_nccl_allreduce import failures
         ),
     ],
 )  # fmt: skip
-def test_an_error_is_read_for_whom_it_is_about(error: str, ready: bool, kind: str, code: str) -> None:
+def test_an_error_is_read_for_whom_it_is_about(
+    error: str, ready: bool, kind: str, code: str
+) -> None:
     trouble = failures.by_output(error, "", before_ready=not ready)
     assert (trouble.kind, trouble.code) == (kind, code)
     assert len(trouble.text) <= failures.MAX_TEXT
@@ -85,7 +87,10 @@ def test_a_full_dev_shm_beside_an_internal_error_is_the_environment() -> None:
 def test_torchrun_that_ends_on_its_own_is_the_rendezvous_and_says_its_last_error() -> None:
     output = "INFO starting\nTraceback ...\ntorch.distributed.DistNetworkError: no route\nbye\n"
     trouble = failures.by_output("", output, before_ready=True)
-    assert (trouble.code, trouble.text) == ("RENDEZVOUS_FAILED", "torch.distributed.DistNetworkError: no route")
+    assert (trouble.code, trouble.text) == (
+        "RENDEZVOUS_FAILED",
+        "torch.distributed.DistNetworkError: no route",
+    )
 
 
 def test_a_silent_death_is_a_death() -> None:
@@ -94,7 +99,10 @@ def test_a_silent_death_is_a_death() -> None:
 
 def test_a_death_with_an_xid_before_it_is_the_devices() -> None:
     assert (
-        failures.died("rank 3's process", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus").kind == "device"
+        failures.died(
+            "rank 3's process", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus"
+        ).kind
+        == "device"
     )
 
 

@@ -19,13 +19,21 @@ def test_a_member_that_alone_sets_a_variable_blames_no_node() -> None:
 
 def test_a_member_whose_topology_file_has_another_content_blames_no_node() -> None:
     contents = {0: "aa", 1: "bb", 2: "aa", 3: "aa"}
-    assert World(4, slow(1), files=dict.fromkeys(range(4), "/same.xml"), contents=contents).run().blamed == {}
+    assert (
+        World(4, slow(1), files=dict.fromkeys(range(4), "/same.xml"), contents=contents)
+        .run()
+        .blamed
+        == {}
+    )
 
 
 def test_variables_of_nccl_and_its_plugins_count_and_those_of_others_do_not() -> None:
     plain = digest({"PATH": "/bin", "RANK": "3"}, "", None)
     assert plain == ("", "")
-    several = {digest({name: "1"}, "", None)[0] for name in ("NCCL_IB_HCA", "NCCL_IB_SL", "UCX_TLS", "FI_PROVIDER")}
+    several = {
+        digest({name: "1"}, "", None)[0]
+        for name in ("NCCL_IB_HCA", "NCCL_IB_SL", "UCX_TLS", "FI_PROVIDER")
+    }
     assert len(several) == 4
     assert "" not in several
 
@@ -44,5 +52,7 @@ def test_the_interface_that_the_check_chose_is_not_the_workloads() -> None:
 
 
 def test_topology_files_are_compared_by_content() -> None:
-    assert digest({"NCCL_TOPO_FILE": "/a"}, "", b"<system/>") == digest({"NCCL_TOPO_FILE": "/b"}, "", b"<system/>")
+    assert digest({"NCCL_TOPO_FILE": "/a"}, "", b"<system/>") == digest(
+        {"NCCL_TOPO_FILE": "/b"}, "", b"<system/>"
+    )
     assert digest({}, "", b"<system/>") != digest({}, "", b"<system version='1'/>")

@@ -1,4 +1,6 @@
-"""Strangers on the control port and on the rendezvous port: they change no verdict and crash nobody."""
+"""Strangers on the control port and on the rendezvous port: they change no verdict and crash
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ def unauthenticated(port: int, *acts: Act, pause: float = 0.02) -> Iterator[list
     def go() -> None:
         number = 0
         while not over.is_set():
-            with suppress(OSError, frames.NotAuthentic), socket.create_connection(("127.0.0.1", port), 1) as one:
+            with (
+                suppress(OSError, frames.NotAuthentic),
+                socket.create_connection(("127.0.0.1", port), 1) as one,
+            ):
                 one.settimeout(2)
                 worked[0] += 1
                 acts[number % len(acts)](one)
@@ -86,11 +91,15 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_unauthenticated_peers_on_the_control_port_of_a_real_check_change_nothing(gang: Gang) -> None:
+def test_unauthenticated_peers_on_the_control_port_of_a_real_check_change_nothing(
+    gang: Gang,
+) -> None:
     gang.start(0)
     gang.seal(0)
     gang.members[0].said("is there (1 of 2)")
-    with unauthenticated(gang.control_port, garbage, half_a_frame, huge_length, wrong_token, http, reset) as worked:
+    with unauthenticated(
+        gang.control_port, garbage, half_a_frame, huge_length, wrong_token, http, reset
+    ) as worked:
         until(lambda: worked[0] >= 6)
         gang.start(1)
         gang.seal(1)
@@ -163,7 +172,9 @@ def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(gang: Ga
 
 @pytest.mark.timeout(240)
 def test_the_same_stranger_breaks_a_rendezvous_that_has_torchruns_own_name(tmp_path: Path) -> None:
-    """The control of the test above. Whether the stranger comes in time is chance, so it may try four gangs."""
+    """The control of the test above. Whether the stranger comes in time is chance, so it may try
+    four gangs.
+    """
     for attempt in range(4):
         with Gang(tmp_path / str(attempt)) as gang:
             ends = vandalised(gang, "slow-unnamed")

@@ -21,7 +21,9 @@ def node(
     rates: dict[int, float] | None = None,
     states: dict[int, str] | None = None,
 ) -> dict[str, str]:
-    """Files of ``count`` adapters with one port each, from number ``first`` on; ``rates`` and ``states`` of those that differ."""
+    """Files of ``count`` adapters with one port each, from number ``first`` on; ``rates`` and
+    ``states`` of those that differ.
+    """
     tree: dict[str, str] = {}
     for number in range(first, first + count):
         folder = f"sys/class/infiniband/{name}{number}"
@@ -39,13 +41,21 @@ def node(
 
 
 def counters(tree: dict[str, str], **values: int) -> dict[str, str]:
-    """The same, with these counters of each port, of those that the kernel has for InfiniBand, in ``counters``; in ``hw_counters`` what belongs there."""
+    """The same, with these counters of each port, of those that the kernel has for InfiniBand, in
+    ``counters``; in ``hw_counters`` what belongs there.
+    """
     found = dict(tree)
     for path in tree:
         if path.endswith("/rate"):
             port = path.removesuffix("/rate")
-            for name, value in ({"symbol_error": 0, "link_downed": 0, "port_xmit_wait": 7} | values).items():
-                folder = "hw_counters" if name in {"out_of_sequence", "local_ack_timeout_err"} else "counters"
+            for name, value in (
+                {"symbol_error": 0, "link_downed": 0, "port_xmit_wait": 7} | values
+            ).items():
+                folder = (
+                    "hw_counters"
+                    if name in {"out_of_sequence", "local_ack_timeout_err"}
+                    else "counters"
+                )
                 found[f"{port}/{folder}/{name}"] = str(value)
     return found
 

@@ -1,7 +1,9 @@
-"""From sealed rosters to the culprit's name and to the verdict: `python verdict.py --members 8 --runs 5 --json FILE`, one member slow, and one that hangs.
+"""From sealed rosters to the culprit's name and to the verdict: `python verdict.py --members 8
+--runs 5 --json FILE`, one member slow, and one that hangs.
 
-Each member is a check of its own in a network namespace of its own, one rank each, gloo. Also printed: how long a healthy gang of two takes
-from the roster to its first timed iteration, with and without torchrun's own start, and the memory of the checks themselves.
+Each member is a check of its own in a network namespace of its own, one rank each, gloo. Also
+printed: how long a healthy gang of two takes from the roster to its first timed iteration, with and
+without torchrun's own start, and the memory of the checks themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any
 from fabric import SICK, SwitchedGang, may_shape
 from gangs import CHECK, MUTANTS, Gang
 
-BEGAN = re.compile(r"first timed iteration: ([0-9.]+) s; torchrun's own start: ([0-9.]+) s; without it: ([0-9.]+) s")
+BEGAN = re.compile(
+    r"first timed iteration: ([0-9.]+) s; torchrun's own start: ([0-9.]+) s; without it: ([0-9.]+) s"
+)
 MEMORY = re.compile(r"holds no torch: ([0-9.]+) MB")
 SICK_ONE = 3
 PATIENT = {"GANG_TIMEOUT": "300s", "CHECK_TIMEOUT": "300s", "NCCL_ALLREDUCE_SIZE": "4Mi"}
@@ -40,14 +44,22 @@ def verdict(members: int, *, hangs: bool) -> dict[str, Any]:
         defect = {"MUTANT": "hang", "MUTANT_RANK": str(SICK_ONE)} if hangs else {}
         if not hangs:
             gang.shape(SICK_ONE, SICK)
-        code, floor = (MUTANTS, {}) if hangs else (CHECK, {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015"})
+        code, floor = (
+            (MUTANTS, {}) if hangs else (CHECK, {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015"})
+        )
         sealed = warmed(gang, code, **PATIENT, **floor, **defect)
         ends = [one.ended(300) for one in gang.members.values()]
         seconds = time.monotonic() - sealed
         leader = gang.members[0]
         told = f"suspected so far: node-{SICK_ONE}"
-        named = [at for at, line in zip(leader.heard, leader.lines, strict=True) if line.endswith(told)]
-        blamed = [rank for rank, one in gang.members.items() if any(event.is_fatal for event in one.connector.events)]
+        named = [
+            at for at, line in zip(leader.heard, leader.lines, strict=True) if line.endswith(told)
+        ]
+        blamed = [
+            rank
+            for rank, one in gang.members.items()
+            if any(event.is_fatal for event in one.connector.events)
+        ]
         return {
             "named_after": round(named[0] - sealed, 1) if named else None,
             "seconds": round(seconds, 1),
@@ -58,7 +70,9 @@ def verdict(members: int, *, hangs: bool) -> dict[str, Any]:
 
 
 def start_up(members: int) -> dict[str, float]:
-    """One healthy gang on loopback; its slowest member's figures, in seconds, and the largest check in MB."""
+    """One healthy gang on loopback; its slowest member's figures, in seconds, and the largest check
+    in MB.
+    """
     with tempfile.TemporaryDirectory() as name, Gang(Path(name)) as gang:
         gang.size = members
         warmed(gang, **{**PATIENT, "NCCL_ALLREDUCE_SIZE": "1Mi"})
@@ -66,28 +80,43 @@ def start_up(members: int) -> dict[str, float]:
         began = [tuple(map(float, found)) for output in outputs for found in BEGAN.findall(output)]
         whole, torchrun, without = max(began, key=lambda times: times[2])
         memory = max(float(found) for output in outputs for found in MEMORY.findall(output))
-        return {"whole_s": whole, "torchrun_s": torchrun, "without_torchrun_s": without, "parent_mb": memory}
+        return {
+            "whole_s": whole,
+            "torchrun_s": torchrun,
+            "without_torchrun_s": without,
+            "parent_mb": memory,
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=8, help="of each gang (%(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="of which the median counts (%(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="of which the median counts (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     if not may_shape():
-        parser.exit(2, "verdict.py: needs root, ip and tc with network namespaces and tbf, to shape links.\n")
+        parser.exit(
+            2,
+            "verdict.py: needs root, ip and tc with network namespaces and tbf, to shape links.\n",
+        )
     figures: dict[str, Any] = {"members": args.members}
     starts = [start_up(2) for _ in range(args.runs)]
-    figures["start_up"] = {key: median(one[key] for one in starts) for key in starts[0]} | {"runs": starts}
+    figures["start_up"] = {key: median(one[key] for one in starts) for key in starts[0]} | {
+        "runs": starts
+    }
     print(
-        f"from the roster to the first timed iteration, two members: {figures['start_up']['whole_s']:.3f} s", flush=True
+        f"from the roster to the first timed iteration, two members: {figures['start_up']['whole_s']:.3f} s",
+        flush=True,
     )
     for path, hangs in (("slow", False), ("hang", True)):
         runs = [verdict(args.members, hangs=hangs) for _ in range(args.runs)]
         never = max(one["seconds"] for one in runs)
         figures[path] = {
-            "median_named": median(never if one["named_after"] is None else one["named_after"] for one in runs),
+            "median_named": median(
+                never if one["named_after"] is None else one["named_after"] for one in runs
+            ),
             "median_seconds": median(one["seconds"] for one in runs),
             "runs": runs,
         }

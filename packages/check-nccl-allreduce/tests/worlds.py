@@ -1,4 +1,6 @@
-"""Gangs with every report made up: the leader's way over launches and rounds of probes to one verdict, with no network and no time."""
+"""Gangs with every report made up: the leader's way over launches and rounds of probes to one
+verdict, with no network and no time.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ def took(seconds: float, wrong: int = 0, residuals: tuple[Residuals, ...] = ()) 
 
 def slow(*bad: int, factor: float = 3.0) -> Answer:
     """These members' links are slow."""
-    return lambda group: dict.fromkeys(group, took(HEALTHY * (factor if set(bad) & set(group) else 1)))
+    return lambda group: dict.fromkeys(
+        group, took(HEALTHY * (factor if set(bad) & set(group) else 1))
+    )
 
 
 def hangs(bad: int) -> Answer:
     return lambda group: (
-        dict.fromkeys(group, RankStage("measuring", 1)) if bad in group else dict.fromkeys(group, took(HEALTHY))
+        dict.fromkeys(group, RankStage("measuring", 1))
+        if bad in group
+        else dict.fromkeys(group, took(HEALTHY))
     )
 
 
@@ -54,17 +60,22 @@ def troubled(bad: int, trouble: Failure) -> Answer:
     def answer(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
         if bad not in group:
             return dict.fromkeys(group, took(HEALTHY))
-        return {rank: RankReport(0, trouble=trouble) if rank == bad else RankStage("ready") for rank in group}
+        return {
+            rank: RankReport(0, trouble=trouble) if rank == bad else RankStage("ready")
+            for rank in group
+        }
 
     return answer
 
 
 @dataclass
 class World:
-    """A gang whose members answer as told. ``pods``: members on each node, of ``workers`` each; ``gang``: the gang's own answer.
+    """A gang whose members answer as told. ``pods``: members on each node, of ``workers`` each;
+    ``gang``: the gang's own answer.
 
-    ``share``: percent of starts without a floor in which nodes are compared; ``clock``: seconds of probing so far.
-    ``files``: topology files, by rank; ``bare``: the gang's answer without them, for which there are ``spare`` seconds.
+    ``share``: percent of starts without a floor in which nodes are compared; ``clock``: seconds of
+    probing so far. ``files``: topology files, by rank; ``bare``: the gang's answer without them,
+    for which there are ``spare`` seconds.
     """
 
     nodes: int
@@ -120,9 +131,17 @@ class World:
 
     def step(self) -> LaunchOrder | Probes | VerdictMessage:
         """What the leader does next."""
-        settings = Settings(threshold=self.threshold, size=4 * MIB, backend=self.backend, localise_share=self.share)
+        settings = Settings(
+            threshold=self.threshold, size=4 * MIB, backend=self.backend, localise_share=self.share
+        )
         plan = judge.JudgePlan(
-            settings, (1, 2), self.left - self.clock, spare=self.spare, seed=7, now=self.clock, say=self.said.append
+            settings,
+            (1, 2),
+            self.left - self.clock,
+            spare=self.spare,
+            seed=7,
+            now=self.clock,
+            say=self.said.append,
         )
         return judge.next_step(plan, self.hellos(), self.rounds)
 
@@ -139,6 +158,8 @@ class World:
         return [one for one in self.rounds if isinstance(one, ProbeRound)]
 
 
-def split(answers: dict[int, RankReport | RankStage]) -> tuple[dict[int, RankReport], dict[int, RankStage]]:
+def split(
+    answers: dict[int, RankReport | RankStage],
+) -> tuple[dict[int, RankReport], dict[int, RankStage]]:
     results = {rank: one for rank, one in answers.items() if isinstance(one, RankReport)}
     return results, {rank: one for rank, one in answers.items() if isinstance(one, RankStage)}

@@ -62,7 +62,9 @@ BITWISE = SINCE_2_13.replace(
 )
 
 WRONG = SINCE_2_13.replace("479.28      0 ", "479.28     12 ").replace(": 0 OK", ": 12 FAILED")
-NOT_COMPARED = SINCE_2_13.replace("479.28      0 ", "479.28    N/A ").replace("478.95      0", "478.95    N/A")
+NOT_COMPARED = SINCE_2_13.replace("479.28      0 ", "479.28    N/A ").replace(
+    "478.95      0", "478.95    N/A"
+)
 
 # NCCL speaks into a row that the tool has begun
 INTERRUPTED = SINCE_2_13.replace(
@@ -72,7 +74,9 @@ INTERRUPTED = SINCE_2_13.replace(
     "    33605  255.62  479.28      0    33628  255.44  478.95      0",
 )
 BY_MPIRUN = "\n".join(f"[1,0]<stdout>:{line}" for line in SINCE_2_13.splitlines())
-BY_PRTERUN = "\n".join(f"[prterun-gpu47-5921@1,0]<stdout>: {line}" for line in SINCE_2_13.splitlines())
+BY_PRTERUN = "\n".join(
+    f"[prterun-gpu47-5921@1,0]<stdout>: {line}" for line in SINCE_2_13.splitlines()
+)
 BY_SRUN = "\n".join(f"0: {line}" for line in SINCE_2_13.splitlines())
 
 EVERY_ERA = {

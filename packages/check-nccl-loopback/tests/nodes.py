@@ -1,4 +1,6 @@
-"""Nodes of plain data: what their pairs and their whole would measure, for the functions that decide."""
+"""Nodes of plain data: what their pairs and their whole would measure, for the functions that
+decide.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def gpus(count: int, model: str = H100) -> tuple[Gpu, ...]:
 
 @dataclass(frozen=True)
 class Node:
-    """Healthy at ``rings`` and ``nvls`` GB/s unless told otherwise; ``ports`` and ``links`` are least speeds of GPUs and of pairs."""
+    """Healthy at ``rings`` and ``nvls`` GB/s unless told otherwise; ``ports`` and ``links`` are
+    least speeds of GPUs and of pairs.
+    """
 
     rings: float = 370.0
     nvls: float = 466.0
@@ -42,14 +46,23 @@ class Node:
             line = "node: Test NCCL failure common.cu:1204 'internal error - please report this issue to the NCCL developers / '"
             return Measurement(step.size, error=classify(line), status=3)
         in_switch = len(step.gpus) > 2 and self.nvls and step.set_.get("NCCL_NVLS_ENABLE") != "0"
-        parts = [self.nvls if in_switch else self.rings, *(self.ports[g] for g in step.gpus if g in self.ports)]
+        parts = [
+            self.nvls if in_switch else self.rings,
+            *(self.ports[g] for g in step.gpus if g in self.ports),
+        ]
         ring = {frozenset((step.gpus[i], step.gpus[i - 1])) for i in range(len(step.gpus))}
         parts += [speed for pair, speed in self.links.items() if frozenset(pair) in ring]
         if len(step.gpus) > 2:
             parts += [self.crowd[g] for g in step.gpus if g in self.crowd]
         cost = min((self.costs[name] for name in step.variables if name in self.costs), default=1.0)
-        factor = cost * self.topology_factor if topology_file and "NCCL_TOPO_FILE" not in step.unset else cost
-        return Measurement(step.size, min(parts) * factor * self.noise(), float(len(self.wrong & set(step.gpus))))
+        factor = (
+            cost * self.topology_factor
+            if topology_file and "NCCL_TOPO_FILE" not in step.unset
+            else cost
+        )
+        return Measurement(
+            step.size, min(parts) * factor * self.noise(), float(len(self.wrong & set(step.gpus)))
+        )
 
 
 def conclude(node: Node, case: Progress, most: int = 60) -> tuple[Verdict, Progress]:
@@ -58,5 +71,7 @@ def conclude(node: Node, case: Progress, most: int = 60) -> tuple[Verdict, Progr
         step = decide(case)
         if isinstance(step, Verdict):
             return step, case
-        case = replace(case, results=(*case.results, StepResult(step, node.run(step, case.topology_file))))
+        case = replace(
+            case, results=(*case.results, StepResult(step, node.run(step, case.topology_file)))
+        )
     raise AssertionError(f"no verdict after {most} steps")

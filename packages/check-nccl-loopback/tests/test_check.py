@@ -1,4 +1,6 @@
-"""The check as a process, on a simulated node: the fakes of e2e stand for nccl-tests and nvidia-smi."""
+"""The check as a process, on a simulated node: the fakes of e2e stand for nccl-tests and
+nvidia-smi.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 
 TOOLS = Path(__file__).resolve().parents[3] / "e2e" / "fakes" / "bin"
 H100 = "NVIDIA H100 80GB HBM3"
-HEALTHY = {"tests": "2.17.6", "rings": 380.0, "nvls": 478.0, "knee_mib": 27, "memory_gib": 80, "shm_mib": 1}
+HEALTHY = {
+    "tests": "2.17.6",
+    "rings": 380.0,
+    "nvls": 478.0,
+    "knee_mib": 27,
+    "memory_gib": 80,
+    "shm_mib": 1,
+}
 
 Go = Callable[..., CheckRun]
 
@@ -29,10 +38,13 @@ def connector(tmp_path: Path) -> Iterator[FakeConnector]:
 def go(connector: FakeConnector, tmp_path: Path) -> Go:
     """Run the check on ``count`` GPUs of a node with the facts given, listed by nvidia-smi."""
 
-    def run(count: int = 8, model: str = H100, path: str = "", before: str = "", **facts: Any) -> CheckRun:
+    def run(
+        count: int = 8, model: str = H100, path: str = "", before: str = "", **facts: Any
+    ) -> CheckRun:
         variables = {name: facts.pop(name) for name in list(facts) if name.isupper()}
         gpus = [
-            {"uuid": f"GPU-{i}", "name": model, "pci": f"00000000:{i:02X}:00.0", "link": "nvlink"} for i in range(count)
+            {"uuid": f"GPU-{i}", "name": model, "pci": f"00000000:{i:02X}:00.0", "link": "nvlink"}
+            for i in range(count)
         ]
         node = tmp_path / "node.json"
         node.write_text(json.dumps({"gpus": gpus, "nccl": {**HEALTHY, **facts}}))
@@ -65,14 +77,20 @@ def fatal(connector: FakeConnector) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("tests", ["2.11.0", "2.13.11", "2.17.6"])
-def test_healthy_gpus_pass_whatever_the_age_of_nccl_tests(go: Go, connector: FakeConnector, tests: str) -> None:
+def test_healthy_gpus_pass_whatever_the_age_of_nccl_tests(
+    go: Go, connector: FakeConnector, tests: str
+) -> None:
     ran = go(tests=tests)
     assert (ran.exit_code, ran.result.code, ran.result.expected) == (0, "OK", 466.0)
     assert ran.result.measured is not None
     assert ran.result.measured > 440
     cleared = {e.check_name for e in connector.events if e.is_healthy}
-    assert cleared == {f"NCCLLoopbackTest{test}" for test in ("", "Bandwidth", "Data", "Device", "Presence")}
-    assert {(e.agent, e.component_class) for e in connector.events} == {("preflight-nccl-loopback", "Node")}
+    assert cleared == {
+        f"NCCLLoopbackTest{test}" for test in ("", "Bandwidth", "Data", "Device", "Presence")
+    }
+    assert {(e.agent, e.component_class) for e in connector.events} == {
+        ("preflight-nccl-loopback", "Node")
+    }
 
 
 def test_one_gpu_is_skipped_with_the_reason(go: Go, connector: FakeConnector) -> None:
@@ -98,19 +116,27 @@ throttling.look = look
 """
 
 
-def test_a_node_that_is_slow_for_want_of_cpu_is_not_blamed(go: Go, connector: FakeConnector) -> None:
+def test_a_node_that_is_slow_for_want_of_cpu_is_not_blamed(
+    go: Go, connector: FakeConnector
+) -> None:
     ran = go(ports=[{"gpu": "GPU-3", "gbps": 120}], before=LIMITED)
     assert (ran.result.outcome, ran.result.code) == ("inconclusive", "CPU_THROTTLED")
     assert "60% of the time" in ran.result.reason
     assert fatal(connector) == []
 
 
-def test_a_run_that_fails_and_one_that_passes_leave_nothing_standing(go: Go, connector: FakeConnector) -> None:
+def test_a_run_that_fails_and_one_that_passes_leave_nothing_standing(
+    go: Go, connector: FakeConnector
+) -> None:
     go(ports=[{"gpu": "GPU-3", "gbps": 120}])
-    raised = {(e.check_name, str(e.entities_impacted)) for e in connector.events if not e.is_healthy}
+    raised = {
+        (e.check_name, str(e.entities_impacted)) for e in connector.events if not e.is_healthy
+    }
     connector.batches.clear()
     go()
-    assert raised <= {(e.check_name, str(e.entities_impacted)) for e in connector.events if e.is_healthy}
+    assert raised <= {
+        (e.check_name, str(e.entities_impacted)) for e in connector.events if e.is_healthy
+    }
 
 
 def test_wrong_data_is_fatal_for_the_gpu(go: Go, connector: FakeConnector) -> None:
@@ -131,7 +157,9 @@ def test_a_threshold_far_below_the_floor_is_obeyed_with_a_warning(go: Go) -> Non
     assert any(line.startswith("warning: NCCL_LOOPBACK_THRESHOLD_GBPS is 10") for line in ran.lines)
 
 
-def test_full_shared_memory_is_inconclusive_and_names_the_fix(go: Go, connector: FakeConnector) -> None:
+def test_full_shared_memory_is_inconclusive_and_names_the_fix(
+    go: Go, connector: FakeConnector
+) -> None:
     ran = go(shm_mib=1 << 30)
     assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "SHM_FULL")
     assert fatal(connector) == []
@@ -140,9 +168,15 @@ def test_full_shared_memory_is_inconclusive_and_names_the_fix(go: Go, connector:
 
 
 @pytest.mark.parametrize("on_inconclusive", ["", "allow"])
-def test_without_the_tool_the_image_is_misconfigured(go: Go, connector: FakeConnector, on_inconclusive: str) -> None:
+def test_without_the_tool_the_image_is_misconfigured(
+    go: Go, connector: FakeConnector, on_inconclusive: str
+) -> None:
     ran = go(NCCL_LOOPBACK_TOOL="no-such-perf", ON_INCONCLUSIVE=on_inconclusive)
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (2, "misconfigured", "TOOL_MISSING")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        2,
+        "misconfigured",
+        "TOOL_MISSING",
+    )
     assert "no-such-perf is not on PATH in the image preflight-nccl-loopback" in ran.lines[-1]
     assert connector.events == []
 
@@ -165,12 +199,18 @@ def test_an_ecc_error_is_fatal_for_the_gpu_that_met_it(go: Go, connector: FakeCo
 
 def test_a_hang_is_ended_in_time_and_accuses_nobody(go: Go, connector: FakeConnector) -> None:
     ran = go(state="hang", CHECK_TIMEOUT="3s")
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "CHECK_TIMEOUT")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        1,
+        "inconclusive",
+        "CHECK_TIMEOUT",
+    )
     assert ran.result.duration < 10
     assert fatal(connector) == []
 
 
-def test_fewer_gpus_in_cuda_than_in_the_driver_accuse_nobody(go: Go, connector: FakeConnector) -> None:
+def test_fewer_gpus_in_cuda_than_in_the_driver_accuse_nobody(
+    go: Go, connector: FakeConnector
+) -> None:
     assert go(visible=7).result.code == "GPU_COUNT"
     assert fatal(connector) == []
 
@@ -192,12 +232,16 @@ def test_a_size_that_the_tool_reduces_is_not_taken_for_the_asked_one(go: Go, tes
     "variable", ["NCCL_IB_TIMEOUT", "NCCL_IB_PCI_RELAXED_ORDERING", "NCCL_FOO", "NCCL_P2P_DISABLE"]
 )
 @pytest.mark.parametrize("threshold", ["", "150"])
-def test_no_variable_of_the_workload_disarms_the_gate(go: Go, variable: str, threshold: str) -> None:
+def test_no_variable_of_the_workload_disarms_the_gate(
+    go: Go, variable: str, threshold: str
+) -> None:
     ran = go(rings=20.0, nvls=0, NCCL_LOOPBACK_THRESHOLD_GBPS=threshold, **{variable: "1"})
     assert (ran.exit_code, ran.result.code) == (1, "SLOW_NODE")
 
 
-def test_a_variable_that_slows_nccl_is_told_to_the_workload_and_fails_nobody(go: Go, connector: FakeConnector) -> None:
+def test_a_variable_that_slows_nccl_is_told_to_the_workload_and_fails_nobody(
+    go: Go, connector: FakeConnector
+) -> None:
     ran = go(costs={"NCCL_ALGO": 0.6}, NCCL_ALGO="Tree", NCCL_IB_HCA="mlx5")
     assert (ran.exit_code, ran.result.code) == (0, "OK")
     assert re.search(r"your NCCL_ALGO costs (39|40|41) %", ran.lines[-1])
@@ -210,7 +254,10 @@ def test_variables_of_the_network_cost_no_further_run(go: Go) -> None:
 
 
 def test_the_operators_own_variables_come_along(go: Go) -> None:
-    ran = go(costs={"NCCL_P2P_DISABLE": 0.1}, PREFLIGHT_LOOPBACK_ENV="NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring,Tree")
+    ran = go(
+        costs={"NCCL_P2P_DISABLE": 0.1},
+        PREFLIGHT_LOOPBACK_ENV="NCCL_P2P_DISABLE=1 NCCL_ALGO=Ring,Tree",
+    )
     assert ran.result.code == "SLOW_NODE"
 
 
@@ -250,16 +297,25 @@ def test_the_tool_gets_no_secret_of_the_container(go: Go, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("tests", ["2.13.11", "2.19.6"])
-def test_the_sweep_of_the_adr_is_run_and_its_json_read_and_removed(go: Go, tmp_path: Path, tests: str) -> None:
+def test_the_sweep_of_the_adr_is_run_and_its_json_read_and_removed(
+    go: Go, tmp_path: Path, tests: str
+) -> None:
     ran = go(tests=tests, TMPDIR=str(tmp_path))
     assert (ran.exit_code, ran.result.code) == (0, "OK")
     [line] = [line for line in ran.lines if line.startswith("measurement: ")]
     measured = json.loads(line.removeprefix("measurement: "))
-    assert (measured["model"], measured["gpus"], measured["links"], measured["size"]) == (H100, "8", "nvlink", "1G")
+    assert (measured["model"], measured["gpus"], measured["links"], measured["size"]) == (
+        H100,
+        "8",
+        "nvlink",
+        "1G",
+    )
     assert next(iter(measured["curve"])) == "8"
     assert {"256M", "1G"} <= set(measured["curve"])
     assert ran.result.details == {
-        key: measured[key] for key in ("model", "gpus", "links", "size", "nccl", "nccl_tests") if key in measured
+        key: measured[key]
+        for key in ("model", "gpus", "links", "size", "nccl", "nccl_tests")
+        if key in measured
     }
     assert not list(tmp_path.glob("preflight-*"))
 
@@ -278,9 +334,15 @@ def test_wrong_data_of_small_messages_alone_fails(go: Go) -> None:
     assert "an all-reduce of 8" in ran.lines[-1]
 
 
-def test_a_gpu_that_somebody_holds_is_quarantined_by_nobody(go: Go, connector: FakeConnector) -> None:
+def test_a_gpu_that_somebody_holds_is_quarantined_by_nobody(
+    go: Go, connector: FakeConnector
+) -> None:
     ran = go(busy=["GPU-5"])
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "GPU_OCCUPIED")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        1,
+        "inconclusive",
+        "GPU_OCCUPIED",
+    )
     assert fatal(connector) == []
 
 
@@ -301,7 +363,9 @@ def test_a_missing_gpu_fails_and_is_named(go: Go, connector: FakeConnector) -> N
     assert fatal(connector) == []
 
 
-def test_a_mapped_topology_file_that_slows_the_node_is_named(go: Go, connector: FakeConnector, tmp_path: Path) -> None:
+def test_a_mapped_topology_file_that_slows_the_node_is_named(
+    go: Go, connector: FakeConnector, tmp_path: Path
+) -> None:
     (tmp_path / "p5.xml").write_text("<system/>")
     mapped = {
         "NODE_INSTANCE_TYPE": "p5",
@@ -326,7 +390,10 @@ def test_a_built_in_topology_file_is_chosen_by_instance_type(go: Go, tmp_path: P
         PREFLIGHT_TOPOLOGY_DIR=str(tmp_path),
         PREFLIGHT_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
     )
-    assert any(f"topology: {tmp_path}/p5.xml for the instance type p5.48xlarge" in line for line in ran.lines)
+    assert any(
+        f"topology: {tmp_path}/p5.xml for the instance type p5.48xlarge" in line
+        for line in ran.lines
+    )
 
 
 def test_the_instance_type_may_stand_in_a_file(go: Go, tmp_path: Path) -> None:
@@ -337,16 +404,28 @@ def test_the_instance_type_may_stand_in_a_file(go: Go, tmp_path: Path) -> None:
         PREFLIGHT_TOPOLOGY_DIR=str(tmp_path),
         PREFLIGHT_TOPOLOGY_MAP="p5.48xlarge=p5.xml",
     )
-    assert any(f"topology: {tmp_path}/p5.xml for the instance type p5.48xlarge" in line for line in ran.lines)
+    assert any(
+        f"topology: {tmp_path}/p5.xml for the instance type p5.48xlarge" in line
+        for line in ran.lines
+    )
 
 
 def test_without_fallback_an_instance_type_that_is_not_mapped_is_no_verdict(go: Go) -> None:
     ran = go(NODE_INSTANCE_TYPE="other", PREFLIGHT_TOPOLOGY_FALLBACK="false")
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "NO_TOPOLOGY")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        1,
+        "inconclusive",
+        "NO_TOPOLOGY",
+    )
 
 
 def test_a_poisoned_environment_changes_nothing(go: Go) -> None:
-    ran = go(NCCL_COMM_ID="10.0.0.1:1", NCCL_TESTS_MIN_BW="9999", NCCL_DEBUG_FILE="/nowhere", CUDA_VISIBLE_DEVICES="0")
+    ran = go(
+        NCCL_COMM_ID="10.0.0.1:1",
+        NCCL_TESTS_MIN_BW="9999",
+        NCCL_DEBUG_FILE="/nowhere",
+        CUDA_VISIBLE_DEVICES="0",
+    )
     assert (ran.exit_code, ran.result.code) == (0, "OK")
 
 
@@ -362,7 +441,9 @@ def test_bad_variables_exit_2_and_say_what_to_set(go: Go) -> None:
 def test_mig_devices_are_skipped(go: Go, connector: FakeConnector, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "nvidia-smi").write_text("#!/bin/sh\necho '0, MIG-1, A100, 0:1'\necho '1, MIG-2, A100, 0:1'\n")
+    (tools / "nvidia-smi").write_text(
+        "#!/bin/sh\necho '0, MIG-1, A100, 0:1'\necho '1, MIG-2, A100, 0:1'\n"
+    )
     (tools / "nvidia-smi").chmod(0o755)
     ran = go(2, path=f"{tools}:{TOOLS}:{Path(sys.executable).parent}:/usr/bin:/bin")
     assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "MIG")

@@ -1,4 +1,6 @@
-"""The check beside a driver: an NVML in C says what of a GPU is sick, missing or sliced, before, under and after the load."""
+"""The check beside a driver: an NVML in C says what of a GPU is sick, missing or sliced, before,
+under and after the load.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,18 @@ from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 
 FAKES = Path(__file__).resolve().parents[3] / "e2e" / "fakes"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler here: the NVML stand-in cannot be built")
+pytestmark = pytest.mark.skipif(
+    COMPILER is None, reason="no C compiler here: the NVML stand-in cannot be built"
+)
 H100 = "NVIDIA H100 80GB HBM3"
-FACTS = {"tests": "2.19.6", "rings": 380.0, "nvls": 478.0, "knee_mib": 27, "memory_gib": 80, "shm_mib": 1}
+FACTS = {
+    "tests": "2.19.6",
+    "rings": 380.0,
+    "nvls": 478.0,
+    "knee_mib": 27,
+    "memory_gib": 80,
+    "shm_mib": 1,
+}
 HEALTHY = {
     "remap_pending": 0,
     "remap_failed": 0,
@@ -43,7 +54,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert COMPILER is not None
     source = FAKES / "nvml" / "nvml.c"
     subprocess.run(
-        [COMPILER, "-O1", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True
+        [COMPILER, "-O1", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)],
+        check=True,
     )
     return folder
 
@@ -56,9 +68,17 @@ def connector(tmp_path: Path) -> Iterator[FakeConnector]:
 
 @pytest.fixture
 def go(connector: FakeConnector, tmp_path: Path, library: Path) -> Go:
-    """Run the check on eight GPUs; ``sick`` is what the driver says of GPU 3 besides, ``nccl`` what nccl-tests finds."""
+    """Run the check on eight GPUs; ``sick`` is what the driver says of GPU 3 besides, ``nccl`` what
+    nccl-tests finds.
+    """
 
-    def run(sick: dict[str, Any], *, count: int = 8, nccl: dict[str, Any] | None = None, **variables: str) -> CheckRun:
+    def run(
+        sick: dict[str, Any],
+        *,
+        count: int = 8,
+        nccl: dict[str, Any] | None = None,
+        **variables: str,
+    ) -> CheckRun:
         gpus = [
             {
                 "uuid": f"GPU-{i}",
@@ -104,7 +124,9 @@ def raised(connector: FakeConnector) -> list[tuple[object, ...]]:
     ]
 
 
-def test_a_healthy_driver_changes_nothing_and_clears_the_scan(go: Go, connector: FakeConnector) -> None:
+def test_a_healthy_driver_changes_nothing_and_clears_the_scan(
+    go: Go, connector: FakeConnector
+) -> None:
     ran = go({})
     assert (ran.exit_code, ran.result.code, raised(connector)) == (0, "OK", [])
     assert "NCCLLoopbackTestScan" in {event.check_name for event in connector.events}
@@ -142,7 +164,12 @@ def test_full_bandwidth_hides_nothing_that_the_driver_counts(
     go: Go, connector: FakeConnector, sick: dict[str, int], code: str, fatal: bool
 ) -> None:
     ran = go(sick)
-    assert (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.subject) == (1, "failed", code, "GPU-3")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.subject) == (
+        1,
+        "failed",
+        code,
+        "GPU-3",
+    )
     assert ("Scan", code, fatal, "GPU-3") in raised(connector)
 
 
@@ -175,7 +202,9 @@ def test_a_gpu_that_fell_off_the_bus_is_named_and_fatal(go: Go, connector: FakeC
     assert raised(connector) == [("Presence", "GPU_MISSING", True, "GPU-3")]
 
 
-def test_an_unknown_error_of_nvml_and_of_nvidia_smi_are_two_sources(go: Go, connector: FakeConnector) -> None:
+def test_an_unknown_error_of_nvml_and_of_nvidia_smi_are_two_sources(
+    go: Go, connector: FakeConnector
+) -> None:
     go({"lost": "Unknown Error"})
     assert raised(connector) == [("Presence", "GPU_MISSING", True, "GPU-3")]
 
@@ -185,13 +214,24 @@ def test_a_gpu_that_is_cut_into_slices_is_skipped(go: Go, connector: FakeConnect
     assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "MIG")
 
 
-def test_an_error_class_beside_foreign_processes_accuses_nobody(go: Go, connector: FakeConnector) -> None:
-    ran = go({"processes": 2}, nccl={"fails": "unhandled cuda error (run with NCCL_DEBUG=INFO for details)"})
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "GPU_OCCUPIED")
+def test_an_error_class_beside_foreign_processes_accuses_nobody(
+    go: Go, connector: FakeConnector
+) -> None:
+    ran = go(
+        {"processes": 2},
+        nccl={"fails": "unhandled cuda error (run with NCCL_DEBUG=INFO for details)"},
+    )
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        1,
+        "inconclusive",
+        "GPU_OCCUPIED",
+    )
     assert not any(fatal for _, _, fatal, *_ in raised(connector))
 
 
-def test_record_writes_what_the_tools_print_without_serials_and_names(go: Go, tmp_path: Path, library: Path) -> None:
+def test_record_writes_what_the_tools_print_without_serials_and_names(
+    go: Go, tmp_path: Path, library: Path
+) -> None:
     go({})
     environ = {
         "PATH": f"{FAKES}/bin:{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -203,7 +243,13 @@ def test_record_writes_what_the_tools_print_without_serials_and_names(go: Go, tm
     }
     target = tmp_path / "sample.json"
     done = subprocess.run(
-        [sys.executable, "-c", "from check_nccl_loopback.check import main; main()", "record", str(target)],
+        [
+            sys.executable,
+            "-c",
+            "from check_nccl_loopback.check import main; main()",
+            "record",
+            str(target),
+        ],
         env=environ,
         capture_output=True,
         text=True,
@@ -223,6 +269,12 @@ def test_record_writes_what_the_tools_print_without_serials_and_names(go: Go, tm
 
 
 def test_record_refuses_an_option() -> None:
-    command = [sys.executable, "-c", "from check_nccl_loopback.check import main; main()", "record", "--all"]
+    command = [
+        sys.executable,
+        "-c",
+        "from check_nccl_loopback.check import main; main()",
+        "record",
+        "--all",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stderr) == (2, "usage: check-nccl-loopback record [FILE]\n")

@@ -13,7 +13,9 @@ A100_PCIE = "NVIDIA A100 80GB PCIe"
 
 
 @pytest.mark.parametrize(
-    "row", floors.published(), ids=lambda row: f"{row.model} x{row.gpus} {row.size >> 20}M {row.busbw}"
+    "row",
+    floors.published(),
+    ids=lambda row: f"{row.model} x{row.gpus} {row.size >> 20}M {row.busbw}",
 )
 def test_every_published_figure_passes_its_own_floor_by_a_tenth(row: Published) -> None:
     floor = floors.find(row.model, row.gpus, row.link, row.size)
@@ -28,7 +30,9 @@ def test_healthy_rings_of_an_h100_pass_their_floor_by_a_tenth() -> None:
     assert row.no_nvls * 1.1 <= 370
 
 
-@pytest.mark.parametrize("row", floors.table(), ids=lambda row: f"{row.models[0]}x{row.gpus}@{row.size}")
+@pytest.mark.parametrize(
+    "row", floors.table(), ids=lambda row: f"{row.models[0]}x{row.gpus}@{row.size}"
+)
 def test_a_row_expects_more_than_it_demands_and_names_its_source(row: Floor) -> None:
     assert row.expected >= 1.1 * row.floor
     assert row.no_nvls is None or row.no_nvls < row.floor
@@ -43,7 +47,9 @@ def test_a_row_with_one_source_is_marked() -> None:
 
 
 @pytest.mark.parametrize(("model", "gpus"), [(H100, 4), (H100, 2), ("NVIDIA B200", 4), (A100, 2)])
-def test_fewer_gpus_of_a_switched_board_are_held_to_half_of_its_rings(model: str, gpus: int) -> None:
+def test_fewer_gpus_of_a_switched_board_are_held_to_half_of_its_rings(
+    model: str, gpus: int
+) -> None:
     whole, part = floors.find(model, 8, NVLINK, GIB), floors.find(model, gpus, NVLINK, GIB)
     assert whole is not None
     assert part is not None
@@ -63,7 +69,9 @@ def test_fewer_gpus_of_a_switched_board_are_held_to_half_of_its_rings(model: str
     ],
 )
 def test_a_name_is_taken_for_no_other(other: str) -> None:
-    rows = [floors.find(name, 8, NVLINK, GIB) for name in (H100, H200, "NVIDIA B200", "NVIDIA L40S")]
+    rows = [
+        floors.find(name, 8, NVLINK, GIB) for name in (H100, H200, "NVIDIA B200", "NVIDIA L40S")
+    ]
     assert floors.find(other, 8, NVLINK, GIB) not in [row for row in rows if row is not None]
     assert not floors.uniform("NVIDIA GH200 480GB")
 
@@ -85,17 +93,24 @@ def test_a_name_is_taken_for_no_other(other: str) -> None:
         ("", 8, NVLINK, GIB),
     ],
 )
-def test_what_nobody_has_published_has_no_floor(model: str, gpus: int, link: LinkClass, size: int) -> None:
+def test_what_nobody_has_published_has_no_floor(
+    model: str, gpus: int, link: LinkClass, size: int
+) -> None:
     assert floors.find(model, gpus, link, size) is None
 
 
 @pytest.mark.parametrize("link", list(LinkClass))
-def test_a_board_whose_pairs_are_alike_by_design_is_known_whatever_the_driver_says(link: LinkClass) -> None:
+def test_a_board_whose_pairs_are_alike_by_design_is_known_whatever_the_driver_says(
+    link: LinkClass,
+) -> None:
     assert floors.find(H100, 8, link, GIB) is not None
     assert floors.uniform(H100)
 
 
 def test_bridged_and_pcie_cards_are_not_compared_pair_by_pair() -> None:
     assert not any(
-        map(floors.uniform, [A100_PCIE, "NVIDIA H100 NVL", "NVIDIA L40S", "NVIDIA X1000", "Tesla V100-SXM2-32GB"])
+        map(
+            floors.uniform,
+            [A100_PCIE, "NVIDIA H100 NVL", "NVIDIA L40S", "NVIDIA X1000", "Tesla V100-SXM2-32GB"],
+        )
     )

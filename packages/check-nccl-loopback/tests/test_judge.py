@@ -20,10 +20,16 @@ from preflight_proto.check.events import events
 A100_PCIE = "NVIDIA A100 80GB PCIe"
 
 
-def case(count: int = 8, model: str = H100, link: LinkClass = LinkClass.NVLINK, size: int = GIB) -> Progress:
+def case(
+    count: int = 8, model: str = H100, link: LinkClass = LinkClass.NVLINK, size: int = GIB
+) -> Progress:
     known = {s: row for s in (size, *SMALLER) if (row := floors.find(model, count, link, s))}
     return Progress(
-        gpus(count, model), size, known, comparable=floors.uniform(model), shm="/dev/shm has 64 MiB, 64 free"
+        gpus(count, model),
+        size,
+        known,
+        comparable=floors.uniform(model),
+        shm="/dev/shm has 64 MiB, 64 free",
     )
 
 
@@ -37,7 +43,12 @@ def subjects(seen: Verdict) -> set[str | None]:
 
 def test_a_healthy_node_passes_after_one_run() -> None:
     seen, after = conclude(Node(), case())
-    assert (seen.outcome, seen.code, seen.measured, seen.expected) == (Outcome.PASSED, "OK", 466.0, 466.0)
+    assert (seen.outcome, seen.code, seen.measured, seen.expected) == (
+        Outcome.PASSED,
+        "OK",
+        466.0,
+        466.0,
+    )
     assert len(after.results) == 1
 
 
@@ -49,14 +60,21 @@ def test_a_dip_is_measured_again_and_forgiven() -> None:
 
 def test_a_slow_gpu_is_named_by_contrast() -> None:
     seen = verdict(Node(ports={3: 120.0}))
-    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (Outcome.FAILED, "SLOW_GPU", "GPU-3", {"GPU-3"})
+    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (
+        Outcome.FAILED,
+        "SLOW_GPU",
+        "GPU-3",
+        {"GPU-3"},
+    )
     assert seen.findings[0].action is Action.CONTACT_SUPPORT
     assert Subject("Bandwidth", "GPU-0") in seen.clears
 
 
 @pytest.mark.parametrize("sick", [(2, 4), (2, 3), (0, 7), (1, 5)])
 def test_two_slow_gpus_are_both_named_and_nobody_between_them(sick: tuple[int, int]) -> None:
-    assert subjects(verdict(Node(ports={sick[0]: 150.0, sick[1]: 90.0}))) == {f"GPU-{i}" for i in sick}
+    assert subjects(verdict(Node(ports={sick[0]: 150.0, sick[1]: 90.0}))) == {
+        f"GPU-{i}" for i in sick
+    }
 
 
 def test_a_node_that_is_slow_all_over_quarantines_nobody() -> None:
@@ -97,21 +115,35 @@ def test_nvls_that_is_slower_than_rings_is_no_excuse() -> None:
 
 def test_unknown_hardware_is_measured_and_passes_at_any_speed() -> None:
     seen, after = conclude(Node(rings=0.5, nvls=0.0), case(8, "NVIDIA X1000"))
-    assert (seen.outcome, seen.code, seen.measured, len(after.results)) == (Outcome.PASSED, "UNKNOWN_HARDWARE", 0.5, 1)
+    assert (seen.outcome, seen.code, seen.measured, len(after.results)) == (
+        Outcome.PASSED,
+        "UNKNOWN_HARDWARE",
+        0.5,
+        1,
+    )
 
 
 def siblings(count: int, **kinds: str) -> Progress:
-    pairs = {(a, b): kinds.get(f"k{a}{b}", "PIX") for a in range(count) for b in range(a + 1, count)}
+    pairs = {
+        (a, b): kinds.get(f"k{a}{b}", "PIX") for a in range(count) for b in range(a + 1, count)
+    }
     return replace(case(count, "NVIDIA X1000", LinkClass.PCIE), kinds=pairs)
 
 
 def test_where_no_floor_is_known_a_slow_gpu_is_named_by_its_siblings() -> None:
     seen = verdict(Node(rings=20.0, nvls=0.0, ports={2: 6.0}), siblings(4))
-    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (Outcome.FAILED, "SLOW_GPU", "GPU-2", set())
-    sign = Finding("PCIE_WIDTH", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-2"))
-    assert subjects(verdict(Node(rings=20.0, nvls=0.0, ports={2: 6.0}), replace(siblings(4), signs=(sign,)))) == {
-        "GPU-2"
-    }
+    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (
+        Outcome.FAILED,
+        "SLOW_GPU",
+        "GPU-2",
+        set(),
+    )
+    sign = Finding(
+        "PCIE_WIDTH", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-2")
+    )
+    assert subjects(
+        verdict(Node(rings=20.0, nvls=0.0, ports={2: 6.0}), replace(siblings(4), signs=(sign,)))
+    ) == {"GPU-2"}
 
 
 def test_where_no_floor_is_known_a_slow_link_is_named() -> None:
@@ -135,7 +167,9 @@ def test_a_floor_of_one_source_fails_nobody_by_itself() -> None:
     h20 = case(8, "NVIDIA H20")
     assert (verdict(Node(rings=250.0, nvls=0.0), h20).outcome) is Outcome.PASSED
     assert verdict(Node(rings=250.0, nvls=0.0), h20).code == "BELOW_ONE_SOURCE"
-    sign = Finding("POWER_BRAKE", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-2"))
+    sign = Finding(
+        "POWER_BRAKE", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-2")
+    )
     assert verdict(Node(rings=250.0, nvls=0.0), replace(h20, signs=(sign,))).code == "SLOW_NODE"
     assert verdict(Node(rings=340.0, nvls=0.0, ports={4: 100.0}), h20).code == "SLOW_GPU"
 
@@ -151,7 +185,12 @@ def test_a_hang_is_narrowed_down_to_the_gpu_whose_pairs_hang(sick: set[int]) -> 
     one = next(iter(sick))
     hanging = frozenset((min(one, other), max(one, other)) for other in range(8) if other != one)
     seen = verdict(Node(hanging=hanging))
-    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (Outcome.FAILED, "NCCL_HANG", f"GPU-{one}", set())
+    assert (seen.outcome, seen.code, seen.subject, subjects(seen)) == (
+        Outcome.FAILED,
+        "NCCL_HANG",
+        f"GPU-{one}",
+        set(),
+    )
 
 
 def test_a_hang_of_one_pair_names_the_pair_and_no_gpu() -> None:
@@ -179,29 +218,46 @@ def test_an_error_class_beside_processes_of_somebody_else_is_no_fault() -> None:
 
 
 def test_an_ecc_error_without_a_number_is_the_gpus_whose_counter_grew() -> None:
-    sign = Finding("ECC_UNDER_LOAD", "x", fatal=True, action=Action.NONE, subject=Subject("Scan", "GPU-3"))
-    seen = ended("h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'", signs=(sign,))
+    sign = Finding(
+        "ECC_UNDER_LOAD", "x", fatal=True, action=Action.NONE, subject=Subject("Scan", "GPU-3")
+    )
+    seen = ended(
+        "h: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'", signs=(sign,)
+    )
     assert (seen.code, subjects(seen)) == ("GPU_ECC", {"GPU-3"})
 
 
 def test_wrong_data_of_a_small_size_counts() -> None:
     small = Measurement(GIB, 466.0, 4.0, wrong_size=1024)
-    seen, _ = conclude(Node(), replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), small),)))
+    seen, _ = conclude(
+        Node(),
+        replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), small),)),
+    )
     assert seen.code == "WRONG_DATA"
     assert "an all-reduce of 1K" in seen.reason
 
 
 SLOW = Node(rings=40.0, nvls=40.0)
 SLOW_GPU = Node(ports={3: 40.0})
-HANGING = Node(hanging=frozenset((3, gpu) for gpu in range(8) if gpu != 3) | frozenset((gpu, 3) for gpu in range(8)))
+HANGING = Node(
+    hanging=frozenset((3, gpu) for gpu in range(8) if gpu != 3)
+    | frozenset((gpu, 3) for gpu in range(8))
+)
 
 
-@pytest.mark.parametrize("node", [SLOW, SLOW_GPU, HANGING], ids=["slow node", "slow GPU", "hanging GPU"])
+@pytest.mark.parametrize(
+    "node", [SLOW, SLOW_GPU, HANGING], ids=["slow node", "slow GPU", "hanging GPU"]
+)
 def test_nobody_is_blamed_for_the_time_of_a_run_without_its_cpus(node: Node) -> None:
     blamed = verdict(node, case())
     assert blamed.outcome is Outcome.FAILED
     seen = verdict(node, replace(case(), throttled=0.6))
-    assert (seen.outcome, seen.code, seen.findings, seen.measured) == (Outcome.INCONCLUSIVE, "CPU_THROTTLED", (), None)
+    assert (seen.outcome, seen.code, seen.findings, seen.measured) == (
+        Outcome.INCONCLUSIVE,
+        "CPU_THROTTLED",
+        (),
+        None,
+    )
     assert "60% of the time" in seen.reason
     assert blamed.code in seen.reason
 
@@ -220,7 +276,9 @@ def test_who_is_fast_enough_without_cpu_passes() -> None:
 
 def test_output_that_contradicts_itself_is_no_pass() -> None:
     odd = Measurement(GIB, contradiction="algbw 1 over 8 GPUs does not make a busbw of 400")
-    seen = decide(replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), odd),)))
+    seen = decide(
+        replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), odd),))
+    )
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code) == (Outcome.INCONCLUSIVE, "CONTRADICTORY_OUTPUT")
 
@@ -250,14 +308,22 @@ def test_a_threshold_judges_hardware_that_is_unknown_otherwise() -> None:
 
 def test_the_workloads_variables_disarm_nothing() -> None:
     seen = verdict(
-        Node(rings=5.0, nvls=0.0), replace(case(), threshold=150.0, variables=("NCCL_P2P_DISABLE", "NCCL_FOO"))
+        Node(rings=5.0, nvls=0.0),
+        replace(case(), threshold=150.0, variables=("NCCL_P2P_DISABLE", "NCCL_FOO")),
     )
     assert (seen.outcome, seen.code) == (Outcome.FAILED, "SLOW_NODE")
 
 
 def test_what_a_variable_of_the_workload_costs_is_told_and_fails_nobody() -> None:
-    seen, after = conclude(Node(costs={"NCCL_ALGO": 0.6}), replace(case(), variables=("NCCL_ALGO", "NCCL_IB_HCA")))
-    assert (seen.outcome, seen.code, seen.findings, seen.measured) == (Outcome.PASSED, "OK", (), 466.0)
+    seen, after = conclude(
+        Node(costs={"NCCL_ALGO": 0.6}), replace(case(), variables=("NCCL_ALGO", "NCCL_IB_HCA"))
+    )
+    assert (seen.outcome, seen.code, seen.findings, seen.measured) == (
+        Outcome.PASSED,
+        "OK",
+        (),
+        466.0,
+    )
     assert "your NCCL_ALGO costs 40 %" in seen.reason
     assert "NCCL_IB_HCA" not in seen.reason
     assert [taken.step.variables for taken in after.results if taken.step.decides] == [()]
@@ -271,7 +337,9 @@ def test_variables_that_cost_nothing_are_not_mentioned() -> None:
 def test_variables_with_which_nccl_fails_are_told_and_fail_nobody() -> None:
     first = StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), Measurement(GIB, 466.0, 0.0))
     error = read("h: Test NCCL failure common.cu:1 'invalid usage (run with …)'", "", 3, GIB)
-    wished = StepResult(Step(StepKind.VARIABLES, tuple(range(8)), GIB, variables=("NCCL_ALGO",)), error)
+    wished = StepResult(
+        Step(StepKind.VARIABLES, tuple(range(8)), GIB, variables=("NCCL_ALGO",)), error
+    )
     seen = decide(replace(case(), variables=("NCCL_ALGO",), results=(first, wished)))
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code) == (Outcome.PASSED, "OK")
@@ -281,12 +349,19 @@ def test_variables_with_which_nccl_fails_are_told_and_fail_nobody() -> None:
 def test_a_node_that_needs_the_workloads_topology_file_passes_with_it_alone() -> None:
     slow = Measurement(GIB, 100.0, 0.0)
     everyone = tuple(range(8))
-    taken = (StepResult(Step(StepKind.ALL, everyone, GIB), slow), StepResult(Step(StepKind.AGAIN, everyone, GIB), slow))
+    taken = (
+        StepResult(Step(StepKind.ALL, everyone, GIB), slow),
+        StepResult(Step(StepKind.AGAIN, everyone, GIB), slow),
+    )
     given = replace(case(), variables=("NCCL_TOPO_FILE",), results=taken)
     step = decide(given)
     assert isinstance(step, Step)
     assert (step.what, step.variables) == (StepKind.TOPOLOGY, ("NCCL_TOPO_FILE",))
-    seen = decide(replace(given, results=(*taken, StepResult(step, Measurement(GIB, 460.0, 0.0))), exhausted=True))
+    seen = decide(
+        replace(
+            given, results=(*taken, StepResult(step, Measurement(GIB, 460.0, 0.0))), exhausted=True
+        )
+    )
     assert isinstance(seen, Verdict)
     assert (seen.code, seen.measured) == ("OK", 460.0)
 
@@ -342,8 +417,16 @@ FABRIC = "h: Test CUDA failure common.cu:941 'system not yet initialized'\n .. h
         (SHM, "SHM_FULL", "/dev/shm has 64 MiB"),
         (FABRIC, "FABRIC_NOT_READY", "nvidia-fabricmanager"),
         ("Invalid number of GPUs: 8 requested but only 4 were found.", "GPU_COUNT", "fewer GPUs"),
-        ("h:1:2 [1] init.cc:800 NCCL WARN Duplicate GPU detected : rank 1 and rank 0", "DUPLICATE_GPU", "time-slicing"),
-        ("h: Test NCCL failure common.cu:1 'invalid usage (run with …)'", "NCCL_INVALID_USAGE", "no verdict"),
+        (
+            "h:1:2 [1] init.cc:800 NCCL WARN Duplicate GPU detected : rank 1 and rank 0",
+            "DUPLICATE_GPU",
+            "time-slicing",
+        ),
+        (
+            "h: Test NCCL failure common.cu:1 'invalid usage (run with …)'",
+            "NCCL_INVALID_USAGE",
+            "no verdict",
+        ),
         ("h: Test timeout (60s) common.cu:501", "NCCL_TIMEOUT", "no verdict"),
         ("h: Test CUDA failure common.cu:1 'out of memory'", "GPU_MEMORY", "nvidia-smi"),
         (
@@ -354,7 +437,9 @@ FABRIC = "h: Test CUDA failure common.cu:941 'system not yet initialized'\n .. h
         ("", "NO_RESULT", "exited 3"),
     ],
 )
-def test_trouble_of_the_environment_is_no_verdict_on_the_node(output: str, code: str, says: str) -> None:
+def test_trouble_of_the_environment_is_no_verdict_on_the_node(
+    output: str, code: str, says: str
+) -> None:
     seen = ended(output)
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.INCONCLUSIVE, code, set())
     assert says in seen.reason
@@ -372,7 +457,9 @@ def test_a_hang_is_inconclusive_with_the_last_words() -> None:
 
 def test_a_tool_that_not_even_sigkill_ends_is_fatal_for_the_node() -> None:
     result = read("", "", -9, GIB, timed_out=True, stuck=True)
-    seen = decide(replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),)))
+    seen = decide(
+        replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),))
+    )
     assert isinstance(seen, Verdict)
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "DRIVER_HANG", {None})
 
@@ -398,7 +485,9 @@ def test_an_ecc_error_without_a_number_is_fatal_for_the_node() -> None:
     assert (seen.code, subjects(seen)) == ("GPU_ECC", {None})
 
 
-@pytest.mark.parametrize("output", [SHM, FABRIC, "", "h: Test NCCL failure common.cu:1 'unhandled cuda error'"])
+@pytest.mark.parametrize(
+    "output", [SHM, FABRIC, "", "h: Test NCCL failure common.cu:1 'unhandled cuda error'"]
+)
 def test_a_gpu_that_the_driver_has_lost_outweighs_whatever_nccl_says(output: str) -> None:
     seen = ended(output, lost={"GPU-2": "GPU is lost"})
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "GPU_LOST", {"GPU-2"})
@@ -406,7 +495,11 @@ def test_a_gpu_that_the_driver_has_lost_outweighs_whatever_nccl_says(output: str
 
 def test_an_error_class_alone_fails_the_run_and_quarantines_nobody() -> None:
     seen = verdict(Node(dying=frozenset(range(8))))
-    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "NCCL_INTERNAL_ERROR", set())
+    assert (seen.outcome, seen.code, subjects(seen)) == (
+        Outcome.FAILED,
+        "NCCL_INTERNAL_ERROR",
+        set(),
+    )
 
 
 def test_an_error_that_comes_with_one_gpu_only_is_that_gpu_s_and_fatal_with_a_second_sign() -> None:
@@ -417,8 +510,12 @@ def test_an_error_that_comes_with_one_gpu_only_is_that_gpu_s_and_fatal_with_a_se
         set(),
         Action.RUN_DCGMEUD,
     )
-    sign = Finding("NVLINK_RECOVERY", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-4"))
-    assert subjects(verdict(Node(dying=frozenset({4})), replace(case(), signs=(sign,)))) == {"GPU-4"}
+    sign = Finding(
+        "NVLINK_RECOVERY", "x", fatal=False, action=Action.NONE, subject=Subject("Scan", "GPU-4")
+    )
+    assert subjects(verdict(Node(dying=frozenset({4})), replace(case(), signs=(sign,)))) == {
+        "GPU-4"
+    }
 
 
 def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own() -> None:
@@ -430,7 +527,8 @@ def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own(
 
 def test_no_size_that_fits_is_inconclusive() -> None:
     taken = tuple(
-        StepResult(Step(StepKind.ALL, tuple(range(8)), s), Measurement(s, too_big=True)) for s in (GIB, *SMALLER)
+        StepResult(Step(StepKind.ALL, tuple(range(8)), s), Measurement(s, too_big=True))
+        for s in (GIB, *SMALLER)
     )
     seen = decide(replace(case(), results=taken))
     assert isinstance(seen, Verdict)
@@ -470,7 +568,9 @@ nodes = st.builds(
     st.floats(1, 400),
     st.one_of(st.just(0.0), st.floats(1, 500)),
     factors,
-    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda p: p[0] < p[1]), max_size=3),
+    st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda p: p[0] < p[1]), max_size=3
+    ),
     st.one_of(st.just([]), st.lists(st.integers(0, 7), max_size=2)),
     st.one_of(st.just([]), st.lists(st.integers(0, 7), max_size=2)),
     st.integers(0, 1 << 16),
@@ -478,12 +578,20 @@ nodes = st.builds(
 
 
 @given(nodes, st.integers(2, 8), st.sampled_from([H100, "NVIDIA X1000", A100_PCIE]))
-def test_a_pass_against_a_floor_clears_whatever_a_failing_run_raised(node: Node, count: int, model: str) -> None:
+def test_a_pass_against_a_floor_clears_whatever_a_failing_run_raised(
+    node: Node, count: int, model: str
+) -> None:
     failed = verdict(node, replace(case(count, model), threshold=300.0))
     passed = verdict(Node(), replace(case(count, model), threshold=300.0))
     assert passed.outcome is Outcome.PASSED
-    raised = {e.identity for e in events("nccl-loopback", "NCCLLoopbackTest", "Node", failed) if not e.healthy}
-    cleared = {e.identity for e in events("nccl-loopback", "NCCLLoopbackTest", "Node", passed) if e.healthy}
+    raised = {
+        e.identity
+        for e in events("nccl-loopback", "NCCLLoopbackTest", "Node", failed)
+        if not e.healthy
+    }
+    cleared = {
+        e.identity for e in events("nccl-loopback", "NCCLLoopbackTest", "Node", passed) if e.healthy
+    }
     assert raised <= cleared
 
 
@@ -499,7 +607,9 @@ def test_a_healthy_gpu_is_never_accused_of_being_slow(count: int, data: st.DataO
     sick = data.draw(st.lists(st.integers(0, count - 1), max_size=count, unique=True))
     seed = data.draw(st.integers(0, 1 << 16))
     dice = random.Random(seed)
-    node = Node(ports={i: 370 * dice.uniform(0.2, 0.7) for i in sick}, noise=lambda: dice.uniform(0.95, 1.0))
+    node = Node(
+        ports={i: 370 * dice.uniform(0.2, 0.7) for i in sick}, noise=lambda: dice.uniform(0.95, 1.0)
+    )
     seen = verdict(node, replace(case(count), threshold=360.0))
     assert subjects(seen) <= {f"GPU-{i}" for i in sick}
     if len(sick) == 1:

@@ -56,18 +56,26 @@ def test_pairs_are_those_of_gpus_alone() -> None:
 async def test_a_lost_gpu_leaves_a_gap_in_the_matrix_and_none_among_the_pods_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The working GPUs keep their numbers when one falls off the bus, and a privileged container sees those of others too.
+    # The working GPUs keep their numbers when one falls off the bus, and a privileged container
+    # sees those of others too.
     monkeypatch.setattr(links, "_ask_nvml", lambda _: {})
 
     async def command(argv: Sequence[str], _: float) -> Completed:
         return Completed(tuple(argv), 0, BRIDGED, "", False, False, 0.1)
 
-    gpus = [Gpu(index, f"GPU-{index}", "NVIDIA A100-PCIE-40GB", f"0:{index}") for index in (0, 2, 3)]
+    gpus = [
+        Gpu(index, f"GPU-{index}", "NVIDIA A100-PCIE-40GB", f"0:{index}") for index in (0, 2, 3)
+    ]
     found, source, pairs = await links.find(command, gpus)
     assert (found, source) == (LinkClass.MIXED, "nvidia-smi")
     assert pairs == {(0, 1): "SYS", (0, 2): "SYS", (1, 2): "NVLINK"}
 
 
-@given(st.one_of(st.text(), st.lists(st.sampled_from(["GPU0", "GPU1", "X", "NV4", "SYS", "\n", "NIC0"])).map(" ".join)))
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(st.sampled_from(["GPU0", "GPU1", "X", "NV4", "SYS", "\n", "NIC0"])).map(" ".join),
+    )
+)
 def test_no_matrix_makes_the_reader_raise(text: str) -> None:
     parse_matrix(text)

@@ -1,4 +1,6 @@
-"""The fault matrix: every row of ring `component`, the check as a process beside a fake nccl-tests and a driver in C."""
+"""The fault matrix: every row of ring `component`, the check as a process beside a fake nccl-tests
+and a driver in C.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ ROWS = load(MATRIX / "nccl-loopback.toml")
 MINE = [row for row in ROWS if row.ring == "component" or os.environ.get("PREFLIGHT_ALL_ROWS")]
 """Those of ring `e2e` run on clusters; PREFLIGHT_ALL_ROWS runs them here as well."""
 pytestmark = pytest.mark.skipif(
-    shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler here: no NVML stand-in"
+    shutil.which("cc") is None and shutil.which("gcc") is None,
+    reason="no C compiler here: no NVML stand-in",
 )
 
 
@@ -48,10 +51,24 @@ def test_row(row: Scenario, connector: FakeConnector, tmp_path: Path, library: P
     for step in row.steps:
         for pod in step.pods:
             connector.batches.clear()
-            play(row, pod, node_json(f"node-{pod.node}", step.nodes.get(pod.node, {})), connector, tmp_path, library)
+            play(
+                row,
+                pod,
+                node_json(f"node-{pod.node}", step.nodes.get(pod.node, {})),
+                connector,
+                tmp_path,
+                library,
+            )
 
 
-def play(row: Scenario, pod: Pod, facts: dict[str, Any], connector: FakeConnector, folder: Path, library: Path) -> None:
+def play(
+    row: Scenario,
+    pod: Pod,
+    facts: dict[str, Any],
+    connector: FakeConnector,
+    folder: Path,
+    library: Path,
+) -> None:
     """Run the pod's check beside its node, and compare how it ended with what the row says."""
     [expected] = pod.checks
     [check] = row.values["checks"]
@@ -64,12 +81,18 @@ def play(row: Scenario, pod: Pod, facts: dict[str, Any], connector: FakeConnecto
         "NVIDIA_VISIBLE_DEVICES": ",".join(mine[: pod.gpus]),
         "EXPECTED_GPUS": str(pod.gpus),
         "CHECK_TIMEOUT": check.get("timeout", ""),
-        "NCCL_LOOPBACK_THRESHOLD_GBPS": str(row.values.get("nccl", {}).get("loopbackThresholdGBps", "")),
+        "NCCL_LOOPBACK_THRESHOLD_GBPS": str(
+            row.values.get("nccl", {}).get("loopbackThresholdGBps", "")
+        ),
         **{one["name"]: one["value"] for one in check.get("env", [])},
     }
     command = [sys.executable, "-c", "from check_nccl_loopback.check import main; main()"]
     ran = run_check(command, connector, folder, variables, check="nccl-loopback")
-    assert (ran.result.outcome, ran.result.code, ran.exit_code) == (expected.outcome, expected.code, expected.exit_code)
+    assert (ran.result.outcome, ran.result.code, ran.exit_code) == (
+        expected.outcome,
+        expected.code,
+        expected.exit_code,
+    )
     assert (ran.exit_code == 0) is pod.starts
     assert expected.says in "\n".join(ran.lines)
     raised = {
@@ -84,7 +107,8 @@ def play(row: Scenario, pod: Pod, facts: dict[str, Any], connector: FakeConnecto
         if not e.is_healthy
     }
     wanted = {
-        (e.check_name, e.fatal, e.action, e.code, *([mine[e.gpu]] if e.gpu is not None else [])) for e in pod.events
+        (e.check_name, e.fatal, e.action, e.code, *([mine[e.gpu]] if e.gpu is not None else []))
+        for e in pod.events
     }
     assert raised == wanted
     assert set(pod.clears) <= {e.check_name for e in connector.events if e.is_healthy}

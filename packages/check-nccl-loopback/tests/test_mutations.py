@@ -1,4 +1,5 @@
-"""Mutated output of nccl-tests: no traceback, and nothing whose true figure is below the floor passes.
+"""Mutated output of nccl-tests: no traceback, and nothing whose true figure is below the floor
+passes.
 
 PREFLIGHT_MUTATIONS says how many (10,000 for a whole run; a short form by default).
 """
@@ -26,7 +27,9 @@ TRUE = 112.0
 
 
 def output(era: str) -> str:
-    """Eight H100 of which one is slow: a sweep whose large size reached 112 GB/s, while other sizes print whatever they do."""
+    """Eight H100 of which one is slow: a sweep whose large size reached 112 GB/s, while other sizes
+    print whatever they do.
+    """
     rows = []
     for size in (8, 1 << 20, 1 << 28, GIB):
         bus = max(TRUE * size / (size + (27 << 20)), 0.01) if size < GIB else TRUE
@@ -38,8 +41,20 @@ def output(era: str) -> str:
 
 
 def written() -> str:
-    halves = {"time": GIB / (TRUE / 1.75) / 1e3, "alg_bw": TRUE / 1.75, "bus_bw": TRUE, "nwrong": 0.0}
-    row = {"size": GIB, "count": GIB // 4, "type": "float", "redop": "sum", "root": "-1", "out_of_place": halves}
+    halves = {
+        "time": GIB / (TRUE / 1.75) / 1e3,
+        "alg_bw": TRUE / 1.75,
+        "bus_bw": TRUE,
+        "nwrong": 0.0,
+    }
+    row = {
+        "size": GIB,
+        "count": GIB // 4,
+        "type": "float",
+        "redop": "sum",
+        "root": "-1",
+        "out_of_place": halves,
+    }
     document = {
         "version": 3,
         "nccl_version": 22807,
@@ -101,7 +116,14 @@ def test_no_mutation_of_a_slow_run_passes(era: str) -> None:
         result = read(text, "", 0, GIB, gpus=8, document=document)
         step = Step(StepKind.ALL, everyone, GIB)
         seen = decide(
-            Progress(gpus(8), GIB, {GIB: FLOOR}, comparable=True, results=(StepResult(step, result),), exhausted=True)
+            Progress(
+                gpus(8),
+                GIB,
+                {GIB: FLOOR},
+                comparable=True,
+                results=(StepResult(step, result),),
+                exhausted=True,
+            )
         )
         if isinstance(seen, Verdict) and seen.outcome is Outcome.PASSED:
             passed.append((text, document))

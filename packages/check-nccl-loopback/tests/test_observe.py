@@ -14,7 +14,9 @@ ROWS = [row for row in load_mistakes() if row.check == "nccl-loopback" and row.o
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_an_operators_mistake_holds_no_observed_pod_back_and_is_named(row: Mistake, tmp_path: Path) -> None:
+def test_an_operators_mistake_holds_no_observed_pod_back_and_is_named(
+    row: Mistake, tmp_path: Path
+) -> None:
     given = {"PATH": "/usr/bin:/bin", "ON_INCONCLUSIVE": "block", "GATE": "observe", **row.env}
     argv = [sys.executable, "-c", "from check_nccl_loopback.check import main; main()"]
     with FakeConnector(tmp_path / "connector.sock") as connector:
@@ -22,4 +24,6 @@ def test_an_operators_mistake_holds_no_observed_pod_back_and_is_named(row: Mista
     saw = (ran.exit_code, ran.result.outcome, ran.result.code, ran.result.gated)
     assert saw == (0, row.outcome, row.code, False), ran.lines
     assert row.says in "\n".join(ran.lines), ran.lines
-    assert row.says in f"{ran.result.code}: {ran.result.reason}"  # of which the gang controller makes the Event
+    assert (
+        row.says in f"{ran.result.code}: {ran.result.reason}"
+    )  # of which the gang controller makes the Event

@@ -59,7 +59,10 @@ def test_a_reduced_size_is_too_big_even_where_the_reduced_one_ran() -> None:
 
 
 def test_a_failing_status_spoils_a_row_without_wrong_elements() -> None:
-    output = documents.SINCE_2_13 + "HCA-28: Test NCCL failure common.cu:1204 'unhandled cuda error (run with …) / '\n"
+    output = (
+        documents.SINCE_2_13
+        + "HCA-28: Test NCCL failure common.cu:1204 'unhandled cuda error (run with …) / '\n"
+    )
     result = read(output, "", 3, 8 * GIB)
     assert result.busbw is None
     assert result.error is not None
@@ -89,7 +92,11 @@ words = st.sampled_from(
 )
 
 
-@given(st.one_of(st.text(), st.lists(words, max_size=60).map(" ".join)), st.integers(-15, 255), st.booleans())
+@given(
+    st.one_of(st.text(), st.lists(words, max_size=60).map(" ".join)),
+    st.integers(-15, 255),
+    st.booleans(),
+)
 def test_no_output_makes_the_reader_raise(output: str, status: int, timed_out: bool) -> None:
     result = read(output, output, status, 8 * GIB, timed_out=timed_out)
     assert result.busbw is None or result.busbw >= 0
@@ -98,7 +105,9 @@ def test_no_output_makes_the_reader_raise(output: str, status: int, timed_out: b
 @given(st.data())
 def test_lines_of_nccl_between_the_tool_s_own_change_nothing(data: st.DataObject) -> None:
     lines = documents.SINCE_2_13.splitlines()
-    noise = st.sampled_from(["NCCL version 2.29.3+cuda13.1", "gpu47:1:2 [0] NCCL INFO Channel 00/16 : 0 1 2 3", ""])
+    noise = st.sampled_from(
+        ["NCCL version 2.29.3+cuda13.1", "gpu47:1:2 [0] NCCL INFO Channel 00/16 : 0 1 2 3", ""]
+    )
     for _ in range(data.draw(st.integers(0, 5))):
         lines.insert(data.draw(st.integers(0, len(lines))), data.draw(noise))
     assert replace(parse("\n".join(lines)), library="") == parse(documents.SINCE_2_13)

@@ -27,7 +27,10 @@ VALUES = st.one_of(
 
 def test_the_published_schema_is_what_the_program_prints() -> None:
     printed = subprocess.run(
-        [sys.executable, "-m", "check_nccl_loopback", "--schema"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "check_nccl_loopback", "--schema"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert printed.stdout == described(CHECK)
     assert json.loads(printed.stdout) == settings.schema(CHECK.name), "run nox -s codegen"

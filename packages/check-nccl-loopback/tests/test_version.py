@@ -7,7 +7,11 @@ from importlib.metadata import version
 
 def test_the_program_says_its_version_without_any_settings() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "check_nccl_loopback", "--version"], capture_output=True, text=True, check=False, env={}
+        [sys.executable, "-m", "check_nccl_loopback", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={},
     )
     assert (done.returncode, done.stdout, done.stderr) == (
         0,

@@ -21,7 +21,9 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A real kube-apiserver that knows AppWrappers, with the real controllers of Jobs, Deployments and garbage."""
+    """A real kube-apiserver that knows AppWrappers, with the real controllers of Jobs, Deployments
+    and garbage.
+    """
     from control_plane import control_plane
 
     folder = assets()

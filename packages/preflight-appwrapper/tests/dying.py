@@ -1,4 +1,5 @@
-"""A controller that dies at a write of its choice, which did not arrive or whose answer did not come back; another leads then.
+"""A controller that dies at a write of its choice, which did not arrive or whose answer did not
+come back; another leads then.
 
 It sees one namespace alone, so that many of them can be tried beside each other.
 """

@@ -28,7 +28,9 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 @dataclass
 class Hook:
-    """``kind``: mutating or validating; ``name``: of its configuration, by which mutating ones are ordered."""
+    """``kind``: mutating or validating; ``name``: of its configuration, by which mutating ones are
+    ordered.
+    """
 
     kind: str
     name: str
@@ -48,7 +50,9 @@ async def hooked(lab: Lab, home: Path, hooks: Sequence[Hook]) -> AsyncIterator[N
         pem.write_to_path(home / "tls.crt", append=True)
     metrics = AdmissionMetrics("appwrapper", CollectorRegistry())
     reviews = Reviews({one.path: one.application for one in hooks}, metrics)
-    server = HttpServer("admission", reviews, metrics, Certificate(home, "a test"), host="127.0.0.1", port=0)
+    server = HttpServer(
+        "admission", reviews, metrics, Certificate(home, "a test"), host="127.0.0.1", port=0
+    )
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
     made: list[str] = []
     async with anyio.create_task_group() as group:
@@ -72,7 +76,11 @@ async def hooked(lab: Lab, home: Path, hooks: Sequence[Hook]) -> AsyncIterator[N
 
 
 def _configuration(lab: Lab, kind: str, hook: Hook, address: dict[str, str]) -> dict[str, Any]:
-    rule = {"apiGroups": ["workload.codeflare.dev"], "apiVersions": ["v1beta2"], "resources": ["appwrappers"]}
+    rule = {
+        "apiGroups": ["workload.codeflare.dev"],
+        "apiVersions": ["v1beta2"],
+        "resources": ["appwrappers"],
+    }
     entry = {
         "name": "appwrapper.preflight.nvsentinel.nvidia.com",
         "admissionReviewVersions": ["v1"],
@@ -82,7 +90,11 @@ def _configuration(lab: Lab, kind: str, hook: Hook, address: dict[str, str]) -> 
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": lab.namespace}},
         "rules": [{**rule, "operations": list(hook.operations)}],
     }
-    about = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": hook.name}}
+    about = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": hook.name},
+    }
     return {**about, "webhooks": [entry]}
 
 
@@ -104,11 +116,17 @@ async def serving(
 
 async def denied(lab: Lab) -> None:
     """Wait until a wrapper of nothing is denied, and its author written into it."""
-    body = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "metadata": {"name": "probe"}}
+    body = {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": "probe"},
+    }
 
     async def called() -> bool:
         try:
-            await lab.client.create(f"{lab.wrappers()}?dryRun=All", {**body, "spec": {"components": []}})
+            await lab.client.create(
+                f"{lab.wrappers()}?dryRun=All", {**body, "spec": {"components": []}}
+            )
         except KubeError as error:
             return error.status == 403
         return False

@@ -1,7 +1,9 @@
-"""A stand-in for Kueue's integration of AppWrappers: what it reads and writes, and its webhook, and nothing of its queues.
+"""A stand-in for Kueue's integration of AppWrappers: what it reads and writes, and its webhook, and
+nothing of its queues.
 
-It starts with all podSetInfos in one merge patch of the whole of ``spec.components``, as Kueue does, which writes them from a type of its
-own; it may use the quota again when QuotaReserved is not True.
+It starts with all podSetInfos in one merge patch of the whole of ``spec.components``, as Kueue
+does, which writes them from a type of its own; it may use the quota again when QuotaReserved is not
+True.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Kueue:
         found = await self.lab.wrapper(name)
         assert not self.finished(found), "what has ended is not admitted"
         assert not self.active(found), "its quota is still reserved"
-        components = [{key: one[key] for key in KNOWN if key in one} for one in found["spec"]["components"]]
+        components = [
+            {key: one[key] for key in KNOWN if key in one} for one in found["spec"]["components"]
+        ]
         for one, sets in zip(components, self.pod_sets(found), strict=True):
             one["podSetInfos"] = [infos for _ in sets]
         patch = {"spec": {"suspend": False, "components": components}}

@@ -1,6 +1,8 @@
-"""A namespace on a real control plane: wrappers in it, a stand-in for kubelets, and a watcher over every version of everything.
+"""A namespace on a real control plane: wrappers in it, a stand-in for kubelets, and a watcher over
+every version of everything.
 
-The kubelets bind each pod, run it, and end it when it is deleted; a test says what else happens to it.
+The kubelets bind each pod, run it, and end it when it is deleted; a test says what else happens to
+it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Seen:
 
 @dataclass
 class Lab:
-    """``node``: where pods are put that name no scheduler. ``silent``: nodes without a kubelet. ``holds``: pods of which it is true stay pending."""
+    """``node``: where pods are put that name no scheduler. ``silent``: nodes without a kubelet.
+    ``holds``: pods of which it is true stay pending.
+    """
 
     server: ApiServer
     target: Connection
@@ -58,7 +62,10 @@ class Lab:
         body = {
             "apiVersion": "workload.codeflare.dev/v1beta2",
             "kind": "AppWrapper",
-            "metadata": {"name": name, "annotations": {PREFIX + key: value for key, value in annotations.items()}},
+            "metadata": {
+                "name": name,
+                "annotations": {PREFIX + key: value for key, value in annotations.items()},
+            },
             "spec": {"suspend": suspend, "components": [{"template": one} for one in templates]},
         }
         await self.client.create(self.wrappers(), body)
@@ -106,7 +113,9 @@ class Lab:
                 }
             ],
         }
-        await self.client.merge_patch(self.path("", "pods", pod["metadata"]["name"]) + "/status", {"status": status})
+        await self.client.merge_patch(
+            self.path("", "pods", pod["metadata"]["name"]) + "/status", {"status": status}
+        )
 
     async def label_node(self, name: str, **labels: str | None) -> None:
         wanted = {key.replace("__", "/").replace("_", "."): value for key, value in labels.items()}
@@ -122,7 +131,9 @@ class Lab:
                     return found
                 await anyio.sleep(0.02)
         wrapper = await self.wrapper()
-        raise AssertionError(f"{said or 'it'} does not come: {json.dumps(wrapper.get('status'), indent=1)}")
+        raise AssertionError(
+            f"{said or 'it'} does not come: {json.dumps(wrapper.get('status'), indent=1)}"
+        )
 
     async def phase(self, wanted: str, name: str = "w") -> dict[str, Any]:
         async def there() -> Any:
@@ -136,7 +147,8 @@ class Lab:
         async def there() -> Any:
             return (
                 found
-                if (found := await self.wrapper(name)) and condition(found, type_).get("status") == status
+                if (found := await self.wrapper(name))
+                and condition(found, type_).get("status") == status
                 else None
             )
 
@@ -161,13 +173,17 @@ class Lab:
 
     # --- the stand-in for kubelets, and the watcher
 
-    async def _follow(self, path: str, what: str, params: dict[str, str], started: anyio.Event) -> None:
+    async def _follow(
+        self, path: str, what: str, params: dict[str, str], started: anyio.Event
+    ) -> None:
         version = ""
         async for _, at in self.client.pages(path, dict[str, Any], params=params):
             version = at
         while True:
             with suppress(KubeError):
-                async with self.client.watch(path, dict[str, Any], resource_version=version, params=params) as events:
+                async with self.client.watch(
+                    path, dict[str, Any], resource_version=version, params=params
+                ) as events:
                     started.set()
                     async for event in events:
                         version = event.resource_version or version
@@ -220,12 +236,16 @@ class Lab:
                 await self.client.create(f"{path}/binding", body)
         elif what == "run":
             ready = [{"type": "Ready", "status": "True"}]
-            await self.client.merge_patch(f"{path}/status", {"status": {"phase": "Running", "conditions": ready}})
+            await self.client.merge_patch(
+                f"{path}/status", {"status": {"phase": "Running", "conditions": ready}}
+            )
         else:
             await self.client.delete(path, uid=pod["metadata"]["uid"], grace=0)
 
     def broken(self) -> list[str]:
-        """Versions at which something was left although a wrapper said that nothing is; and what went back."""
+        """Versions at which something was left although a wrapper said that nothing is; and what
+        went back.
+        """
         deployed: dict[str, str] = {}
         left: dict[str, tuple[str, str]] = {}
         counts: dict[str, int] = {}
@@ -237,7 +257,9 @@ class Lab:
                 if one.type == "DELETED":
                     deployed[metadata["name"]] = "False"
                 else:
-                    deployed[metadata["name"]] = condition(one.object, "ResourcesDeployed").get("status", "False")
+                    deployed[metadata["name"]] = condition(one.object, "ResourcesDeployed").get(
+                        "status", "False"
+                    )
                     count = one.object.get("status", {}).get("resettingCount", 0)
                     if count < counts.get(uid, 0):
                         problems.append(f"{one.version}: resettingCount goes back to {count}")
@@ -249,7 +271,9 @@ class Lab:
                     left[metadata["uid"]] = (owner, f"{one.what} {metadata['name']}")
             for owner, what in left.values():
                 if deployed.get(owner, "True") != "True":
-                    problems.append(f"{one.version}: {what} although ResourcesDeployed of {owner} is not True")
+                    problems.append(
+                        f"{one.version}: {what} although ResourcesDeployed of {owner} is not True"
+                    )
         return problems
 
 

@@ -20,7 +20,9 @@ __all__ = ["Leading", "OneNamespace", "leads"]
 
 
 class OneNamespace(Client):
-    """Sees one namespace alone, so that tests on one API server do not look after each other's wrappers. Empty: all of them."""
+    """Sees one namespace alone, so that tests on one API server do not look after each other's
+    wrappers. Empty: all of them.
+    """
 
     def __init__(self, target: Connection, namespace: str) -> None:
         super().__init__(target, agent="preflight-appwrapper")
@@ -45,7 +47,12 @@ class Leading:
     metrics: Metrics
 
     def samples(self, name: str) -> list[Any]:
-        return [one for family in self.metrics.registry.collect() for one in family.samples if one.name == name]
+        return [
+            one
+            for family in self.metrics.registry.collect()
+            for one in family.samples
+            if one.name == name
+        ]
 
     def counted(self, name: str, **labels: str) -> float:
         """The value of a metric; 0 while it has none."""
@@ -54,7 +61,11 @@ class Leading:
 
 @asynccontextmanager
 async def leads(
-    target: Connection, namespace: str = "", *, client: Client | None = None, rules: Rules | None = None
+    target: Connection,
+    namespace: str = "",
+    *,
+    client: Client | None = None,
+    rules: Rules | None = None,
 ) -> AsyncIterator[Leading]:
     """Looks after the wrappers of one namespace, or of all."""
     async with client or OneNamespace(target, namespace) as used:

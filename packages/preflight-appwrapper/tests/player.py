@@ -1,4 +1,6 @@
-"""Plays a wrapper in :mod:`world`: look, write, act, until nothing happens any more or time is over."""
+"""Plays a wrapper in :mod:`world`: look, write, act, until nothing happens any more or time is
+over.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from world import DiedError, World
 PREFIX = "workload.codeflare.dev.appwrapper/"
 
 
-def job(name: str = "train", *, parallelism: int = 2, completions: int | None = None, **more: Any) -> dict[str, Any]:
+def job(
+    name: str = "train", *, parallelism: int = 2, completions: int | None = None, **more: Any
+) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "parallelism": parallelism,
         "template": {
             "spec": {
                 "restartPolicy": "Never",
-                "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 8}}}],
+                "containers": [
+                    {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+                ],
             }
         },
         **more,
@@ -61,7 +67,10 @@ def wrapper(
             "uid": "wrapper-uid",
             "annotations": {PREFIX + key: value for key, value in (annotations or {}).items()},
         },
-        "spec": {"suspend": suspend, "components": [{"template": one} for one in templates or (job(),)]},
+        "spec": {
+            "suspend": suspend,
+            "components": [{"template": one} for one in templates or (job(),)],
+        },
     }
 
 
@@ -102,12 +111,16 @@ class Player:
         return self.last
 
     def until(self, phase: str, *, most: float = 100_000) -> Step:
-        """Lets time pass by what is said to come next, until the wrapper is in this phase, and is settled."""
+        """Lets time pass by what is said to come next, until the wrapper is in this phase, and is
+        settled.
+        """
         end = self.world.now + timedelta(seconds=most)
         made = self.settle()
         while self.phase != phase:
             assert made.next is not None, f"nothing comes next in {self.phase}"
-            assert made.next.at is not None, f"waits for {made.next.waits} in {self.phase}: {made.next.why}"
+            assert made.next.at is not None, (
+                f"waits for {made.next.waits} in {self.phase}: {made.next.why}"
+            )
             assert made.next.at <= end, f"{phase} does not come; {made.next}"
             self.world.now = max(self.world.now, made.next.at)
             made = self.settle()
@@ -132,7 +145,11 @@ class Player:
 
     @property
     def phase(self) -> str:
-        return "" if self.world.wrapper is None else str(self.world.wrapper.get("status", {}).get("phase", ""))
+        return (
+            ""
+            if self.world.wrapper is None
+            else str(self.world.wrapper.get("status", {}).get("phase", ""))
+        )
 
     @property
     def count(self) -> int:
@@ -160,4 +177,7 @@ class Player:
         """The Job ends well: its pods succeed, and then it says so."""
         made = self.object(name)
         self.world.run("Succeeded")
-        made["status"] = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": len(self.world.pods)}
+        made["status"] = {
+            "conditions": [{"type": "Complete", "status": "True"}],
+            "succeeded": len(self.world.pods),
+        }

@@ -1,4 +1,6 @@
-"""What is denied and warned of before a wrapper is stored, what is written into it, and whose rights are asked for."""
+"""What is denied and warned of before a wrapper is stored, what is written into it, and whose
+rights are asked for.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def test_what_is_denied_is_one_sentence_with_its_path(raw: dict[str, Any], said:
 
 
 def test_all_problems_come_at_once() -> None:
-    raw = wrapper(with_metadata(namespace="other"), service(), {**wrapper(), "metadata": {"name": "x"}})
+    raw = wrapper(
+        with_metadata(namespace="other"), service(), {**wrapper(), "metadata": {"name": "x"}}
+    )
     raw["metadata"]["name"] = "x" * 64
     assert len(judged(raw).problems) >= 3
 
@@ -108,10 +112,16 @@ def test_the_same_name_of_two_kinds_or_from_a_prefix_is_no_double() -> None:
     ("raw", "said"),
     [
         (wrapper(annotations={"retryLimit": "x"}), "is no whole number of 32 bits"),
-        (wrapper(with_metadata(annotations={PREFIX + "retryLimit": "3"})), "write it into the wrapper's own metadata"),
+        (
+            wrapper(with_metadata(annotations={PREFIX + "retryLimit": "3"})),
+            "write it into the wrapper's own metadata",
+        ),
         (wrapper(job(ttlSecondsAfterFinished=1)), "is 1 s, so that the Job may be gone"),
         (wrapper(job(suspend=True)), "spec.suspend: is true"),
-        (wrapper(with_metadata(labels={"kueue.x-k8s.io/queue-name": "q"})), "would queue this component by itself"),
+        (
+            wrapper(with_metadata(labels={"kueue.x-k8s.io/queue-name": "q"})),
+            "would queue this component by itself",
+        ),
     ],
 )
 def test_what_is_probably_a_mistake_is_warned_of(raw: dict[str, Any], said: str) -> None:
@@ -150,7 +160,11 @@ def test_what_kueue_and_users_may_change_is_allowed(path: str, value: Any) -> No
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("spec__components__0__template", service(), "spec.components[0].template: cannot be changed"),
+        (
+            "spec__components__0__template",
+            service(),
+            "spec.components[0].template: cannot be changed",
+        ),
         ("spec__components", [], "spec.components: the number of components cannot be changed"),
         (
             "spec__components__0__podSets",
@@ -158,7 +172,11 @@ def test_what_kueue_and_users_may_change_is_allowed(path: str, value: Any) -> No
             "spec.components[0].podSets: cannot be changed",
         ),
         ("spec__managedBy", "other", "spec.managedBy: cannot be changed"),
-        ("metadata__labels", {"workload.codeflare.dev/user": "bob"}, "metadata.labels: workload.codeflare.dev/user"),
+        (
+            "metadata__labels",
+            {"workload.codeflare.dev/user": "bob"},
+            "metadata.labels: workload.codeflare.dev/user",
+        ),
     ],
 )
 def test_what_was_checked_once_cannot_be_changed(path: str, value: Any, said: str) -> None:
@@ -178,17 +196,23 @@ def applied(raw: dict[str, Any], ops: list[dict[str, Any]]) -> dict[str, Any]:
     made: Any = copy.deepcopy(raw)
     for op in ops:
         holder = made
-        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in op["path"].split("/")[1:]]
+        *way, last = [
+            part.replace("~1", "/").replace("~0", "~") for part in op["path"].split("/")[1:]
+        ]
         for step in way:
             holder = holder[int(step)] if isinstance(holder, list) else holder[step]
         holder[last] = op["value"]
     return dict(made)
 
 
-def test_the_author_is_written_over_what_was_there_and_the_default_queue_only_where_none_is() -> None:
+def test_the_author_is_written_over_what_was_there_and_the_default_queue_only_where_none_is() -> (
+    None
+):
     raw = wrapper()
     raw["metadata"]["labels"] = {"workload.codeflare.dev/user": "somebody-else", "a": "b"}
-    ops = patch(wrapper_from(raw), user="system:anna@example.com", uid="7", default_queue="q", labelled=True)
+    ops = patch(
+        wrapper_from(raw), user="system:anna@example.com", uid="7", default_queue="q", labelled=True
+    )
     assert applied(raw, ops)["metadata"]["labels"] == {
         "a": "b",
         "workload.codeflare.dev/user": "system_anna_example.com",
@@ -202,18 +226,31 @@ def test_the_author_is_written_over_what_was_there_and_the_default_queue_only_wh
 
 def test_a_second_call_on_its_own_output_changes_nothing() -> None:
     raw = wrapper()
-    again = applied(raw, patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labelled=False))
+    again = applied(
+        raw, patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labelled=False)
+    )
     assert patch(wrapper_from(again), user="u", uid="7", default_queue="q", labelled=True) == []
 
 
 def test_pod_sets_are_written_for_kinds_that_kueue_does_not_know_and_for_no_others() -> None:
-    workers = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "l"}}
+    workers = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "l"},
+    }
     template = {"spec": {"containers": [{"name": "a"}]}}
-    workers["spec"] = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}
+    workers["spec"] = {
+        "replicas": 2,
+        "leaderWorkerTemplate": {"size": 3, "workerTemplate": template},
+    }
     raw = wrapper(job(), workers)
-    made = applied(raw, patch(wrapper_from(raw), user="u", uid="", labelled=False))["spec"]["components"]
+    made = applied(raw, patch(wrapper_from(raw), user="u", uid="", labelled=False))["spec"][
+        "components"
+    ]
     assert "podSets" not in made[0]
-    assert made[1]["podSets"] == [{"path": "template.spec.leaderWorkerTemplate.workerTemplate", "replicas": 6}]
+    assert made[1]["podSets"] == [
+        {"path": "template.spec.leaderWorkerTemplate.workerTemplate", "replicas": 6}
+    ]
 
 
 @given(st.text(max_size=200))
@@ -226,7 +263,10 @@ def test_any_name_becomes_the_value_of_a_label(text: str) -> None:
 def test_each_component_is_asked_for_with_all_that_is_known_of_the_author() -> None:
     user = User(username="system:serviceaccount:ns:sa", uid="7", groups=("g",), extra={"k": ("v",)})
     asked = reviews(wrapper_from(wrapper(job(), service())), user, "ns", SERVED)
-    assert [one["spec"]["resourceAttributes"]["resource"] for one in asked.values()] == ["jobs", "services"]
+    assert [one["spec"]["resourceAttributes"]["resource"] for one in asked.values()] == [
+        "jobs",
+        "services",
+    ]
     assert asked[0]["spec"]["extra"] == {"k": ["v"]}
     assert asked[0]["spec"]["groups"] == ["g"]
     said = refusals(asked, {0: Answer(allowed=True), 1: Answer(reason="no rule")})
@@ -234,7 +274,9 @@ def test_each_component_is_asked_for_with_all_that_is_known_of_the_author() -> N
         "spec.components[1].template: system:serviceaccount:ns:sa may not create services in ns (no rule); ask for that right.",
     )
     assert len(refusals(asked, {})) == 2
-    assert len(refusals(asked, {0: Answer(allowed=True, denied=True), 1: Answer(allowed=True)})) == 1
+    assert (
+        len(refusals(asked, {0: Answer(allowed=True, denied=True), 1: Answer(allowed=True)})) == 1
+    )
 
 
 _JSON = st.recursive(
@@ -247,7 +289,12 @@ _JSON = st.recursive(
 
 @given(_JSON)
 def test_no_review_makes_it_raise(raw: Any) -> None:
-    for one in ({"spec": {"components": [raw]}}, {"spec": {"components": [{"template": raw}]}}, {"spec": raw}, raw):
+    for one in (
+        {"spec": {"components": [raw]}},
+        {"spec": {"components": [{"template": raw}]}},
+        {"spec": raw},
+        raw,
+    ):
         found = wrapper_from(one)
         created(found, Rules(), namespace="ns", served=SERVED)
         updated(found, wrapper_from(wrapper()))

@@ -16,8 +16,13 @@ from preflight_kube.connection import connection
 pytestmark = pytest.mark.anyio
 
 
-def wrapper(*templates: dict[str, Any], name: str = "w", labels: Any = None, **annotations: str) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"name": name, "annotations": {PREFIX + key: it for key, it in annotations.items()}}
+def wrapper(
+    *templates: dict[str, Any], name: str = "w", labels: Any = None, **annotations: str
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": name,
+        "annotations": {PREFIX + key: it for key, it in annotations.items()},
+    }
     if labels is not None:
         metadata["labels"] = labels
     return {
@@ -49,7 +54,10 @@ async def test_every_problem_of_a_wrapper_is_said_at_once(lab: Lab, tmp_path: Pa
     unserved = {"apiVersion": "example.com/v1", "kind": "Robot", "metadata": {"name": "r"}}
     cluster_wide = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
     async with serving(lab, tmp_path / "tls"):
-        said = await refused(lab, wrapper(foreign, unserved, cluster_wide, job("twice"), job("twice"), wrapper(job())))
+        said = await refused(
+            lab,
+            wrapper(foreign, unserved, cluster_wide, job("twice"), job("twice"), wrapper(job())),
+        )
     for what in (
         "spec.components[0].template.metadata.namespace: is kube-system",
         "spec.components[1].template: the API server does not serve example.com/v1 Robot",
@@ -60,19 +68,29 @@ async def test_every_problem_of_a_wrapper_is_said_at_once(lab: Lab, tmp_path: Pa
         assert what in said
 
 
-async def test_a_user_cannot_create_through_a_wrapper_what_they_cannot_create(lab: Lab, tmp_path: Path) -> None:
+async def test_a_user_cannot_create_through_a_wrapper_what_they_cannot_create(
+    lab: Lab, tmp_path: Path
+) -> None:
     await lab.client.create(lab.path("", "serviceaccounts"), {"metadata": {"name": "author"}})
     rules = [
-        {"apiGroups": ["workload.codeflare.dev"], "resources": ["appwrappers"], "verbs": ["create", "update"]},
+        {
+            "apiGroups": ["workload.codeflare.dev"],
+            "resources": ["appwrappers"],
+            "verbs": ["create", "update"],
+        },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
     ]
     group = "rbac.authorization.k8s.io"
-    await lab.client.create(lab.path(f"{group}/v1", "roles"), {"metadata": {"name": "author"}, "rules": rules})
+    await lab.client.create(
+        lab.path(f"{group}/v1", "roles"), {"metadata": {"name": "author"}, "rules": rules}
+    )
     binding = {
         "metadata": {"name": "author"},
         "roleRef": {"apiGroup": group, "kind": "Role", "name": "author"},
         # by its group, which only a review with the user's groups can know
-        "subjects": [{"apiGroup": group, "kind": "Group", "name": f"system:serviceaccounts:{lab.namespace}"}],
+        "subjects": [
+            {"apiGroup": group, "kind": "Group", "name": f"system:serviceaccounts:{lab.namespace}"}
+        ],
     }
     await lab.client.create(lab.path(f"{group}/v1", "rolebindings"), binding)
     token = lab.server.token_of(lab.namespace, "author")
@@ -80,31 +98,47 @@ async def test_a_user_cannot_create_through_a_wrapper_what_they_cannot_create(la
     async with serving(lab, tmp_path / "tls"), Client(target, agent="tests") as author:
         said = await refused(lab, wrapper(job(), bare_pod(), service()), author)
         account = f"system:serviceaccount:{lab.namespace}:author"
-        assert f"spec.components[0].template: {account} may not create jobs.batch in {lab.namespace}" in said
-        assert f"spec.components[2].template: {account} may not create services in {lab.namespace}" in said
+        assert (
+            f"spec.components[0].template: {account} may not create jobs.batch in {lab.namespace}"
+            in said
+        )
+        assert (
+            f"spec.components[2].template: {account} may not create services in {lab.namespace}"
+            in said
+        )
         assert "spec.components[1]" not in said
         await author.create(lab.wrappers(), wrapper(bare_pod()))
         labels = (await lab.wrapper())["metadata"]["labels"]
         assert labels["workload.codeflare.dev/user"] == account.replace(":", "_")
 
 
-async def test_only_what_kueue_and_users_may_change_can_be_changed(lab: Lab, tmp_path: Path) -> None:
+async def test_only_what_kueue_and_users_may_change_can_be_changed(
+    lab: Lab, tmp_path: Path
+) -> None:
     async with serving(lab, tmp_path / "tls"):
         await lab.client.create(lab.wrappers(), wrapper(job()))
         path = lab.wrappers("w")
-        await lab.client.merge_patch(path, {"spec": {"suspend": True}, "metadata": {"labels": {"free": "x"}}})
+        await lab.client.merge_patch(
+            path, {"spec": {"suspend": True}, "metadata": {"labels": {"free": "x"}}}
+        )
         with pytest.raises(KubeError) as error:
             await lab.client.merge_patch(path, {"spec": {"managedBy": "other"}})
         assert "spec.managedBy: cannot be changed" in str(error.value)
         with pytest.raises(KubeError) as error:
-            await lab.client.merge_patch(path, {"spec": {"components": [{"template": job("other")}]}})
+            await lab.client.merge_patch(
+                path, {"spec": {"components": [{"template": job("other")}]}}
+            )
         assert "spec.components[0].template: cannot be changed" in str(error.value)
         with pytest.raises(KubeError) as error:
-            await lab.client.merge_patch(path, {"metadata": {"labels": {"workload.codeflare.dev/user": "x"}}})
+            await lab.client.merge_patch(
+                path, {"metadata": {"labels": {"workload.codeflare.dev/user": "x"}}}
+            )
         assert "says who created it" in str(error.value)
 
 
-async def test_a_wrapper_without_pods_and_one_with_too_long_a_name_are_denied(lab: Lab, tmp_path: Path) -> None:
+async def test_a_wrapper_without_pods_and_one_with_too_long_a_name_are_denied(
+    lab: Lab, tmp_path: Path
+) -> None:
     async with serving(lab, tmp_path / "tls"):
         said = await refused(lab, wrapper(service(), name="n" * 64))
     assert "metadata.name: has 64 characters" in said

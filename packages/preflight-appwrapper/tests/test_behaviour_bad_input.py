@@ -1,4 +1,6 @@
-"""What is wrong with a wrapper, in one sentence each, as a user reads it from a real API server; and what comes of what was let through."""
+"""What is wrong with a wrapper, in one sentence each, as a user reads it from a real API server;
+and what comes of what was let through.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ Json = dict[str, Any]
 
 
 def wrapper(*components: Json, name: str = "w") -> Json:
-    about = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "metadata": {"name": name}}
+    about = {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": name},
+    }
     return {**about, "spec": {"components": list(components)}}
 
 
@@ -98,11 +104,18 @@ async def test_each_thing_that_is_wrong_is_denied_in_a_sentence_that_says_where_
         with pytest.raises(KubeError) as all_at_once:
             await lab.client.create(lab.wrappers(), everything)
     assert not unsaid
-    for said in ("has 64 characters", "as spec.components[0] is", "whole cluster", "does not serve"):
+    for said in (
+        "has 64 characters",
+        "as spec.components[0] is",
+        "whole cluster",
+        "does not serve",
+    ):
         assert said in str(all_at_once.value)
 
 
-async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_default_holds(lab: Lab) -> None:
+async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_default_holds(
+    lab: Lab,
+) -> None:
     bad = {
         "admissionGracePeriodDuration": "222badTime",
         "warmupGracePeriodDuration": "10",
@@ -116,14 +129,21 @@ async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_d
     }
     bounded = {"deletionOnFailureGracePeriodDuration": "-10m", "preflightAllowanceDuration": "48h"}
     async with leads(lab.target, lab.namespace):
-        metadata = {"name": "w", "annotations": {PREFIX + key: one for key, one in {**bad, **bounded}.items()}}
+        metadata = {
+            "name": "w",
+            "annotations": {PREFIX + key: one for key, one in {**bad, **bounded}.items()},
+        }
         body = wrapper(of(job()), name="w")
         await lab.client.create(lab.wrappers(), {**body, "metadata": metadata})
         await lab.condition("PodsReady", "True")
 
         async def said() -> Any:
             found = await lab.get(lab.path("", "events"))
-            told = [one["message"] for one in found["items"] if one["reason"] == "BadAnnotation"] if found else []
+            told = (
+                [one["message"] for one in found["items"] if one["reason"] == "BadAnnotation"]
+                if found
+                else []
+            )
             return told if all(any(key in one for one in told) for key in bad) else None
 
         told = await lab.until(said, "an Event for each annotation")
@@ -131,7 +151,9 @@ async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_d
         assert any("abc" in one for one in told), told
 
 
-async def test_pod_set_infos_that_contradict_the_template_fail_it_with_the_key_and_both_values(lab: Lab) -> None:
+async def test_pod_set_infos_that_contradict_the_template_fail_it_with_the_key_and_both_values(
+    lab: Lab,
+) -> None:
     made = job()
     made["spec"]["template"]["spec"]["nodeSelector"] = {"flavor": "a100"}
     body = wrapper(of(made))
@@ -145,20 +167,32 @@ async def test_pod_set_infos_that_contradict_the_template_fail_it_with_the_key_a
             assert part in unhealthy["message"]
 
 
-async def test_a_kind_that_vanishes_while_it_is_wrapped_fails_the_wrapper_and_is_not_asked_for_again(lab: Lab) -> None:
+async def test_a_kind_that_vanishes_while_it_is_wrapped_fails_the_wrapper_and_is_not_asked_for_again(
+    lab: Lab,
+) -> None:
     kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": kept}}
     lab.server.define(crd("vanish.example.com", "Ghost", "ghosts", {"v1": schema}))
-    ghost = {"apiVersion": "vanish.example.com/v1", "kind": "Ghost", "metadata": {"name": "g"}, "spec": {}}
+    ghost = {
+        "apiVersion": "vanish.example.com/v1",
+        "kind": "Ghost",
+        "metadata": {"name": "g"},
+        "spec": {},
+    }
     async with leads(lab.target, lab.namespace) as leading:
         await lab.client.create(lab.wrappers(), wrapper(of(ghost), of(bare_pod())))
         await lab.phase("Running")
         await lab.running(1)
-        await lab.client.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ghosts.vanish.example.com")
+        await lab.client.delete(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ghosts.vanish.example.com"
+        )
         found = await lab.phase("Failed")
         assert condition(found, "Unhealthy")["reason"] == "MissingComponent"
         await lab.condition("ResourcesDeployed", "False")
-        assert leading.counted("appwrapper_resets_total", reason="MissingComponent", counted="true") == 0
+        assert (
+            leading.counted("appwrapper_resets_total", reason="MissingComponent", counted="true")
+            == 0
+        )
         assert not lab.pods()
 
 

@@ -1,5 +1,6 @@
-"""Each write of a scenario is once kept from arriving and once robbed of its answer, the controller dies, and another leads: the end
-is that of the undisturbed run, with no object twice, none orphaned, and nothing of somebody else touched."""
+"""Each write of a scenario is once kept from arriving and once robbed of its answer, the controller
+dies, and another leads: the end is that of the undisturbed run, with no object twice, none
+orphaned, and nothing of somebody else touched."""
 
 from __future__ import annotations
 
@@ -107,16 +108,21 @@ async def end_state(one: Lab) -> tuple[Any, ...]:
         listed = await one.get(one.path(group, plural))
         for item in listed["items"] if listed else []:
             metadata = item["metadata"]
-            owner: dict[str, Any] = next((it for it in metadata.get("ownerReferences", []) if it.get("controller")), {})
+            owner: dict[str, Any] = next(
+                (it for it in metadata.get("ownerReferences", []) if it.get("controller")), {}
+            )
             if metadata.get("labels", {}).get(LABEL) == "w":
                 found.append((plural, metadata["name"].rpartition("-")[0], owner.get("uid") == uid))
     said = [
-        condition(wrapper, it).get("status") for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")
+        condition(wrapper, it).get("status")
+        for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")
     ]
     return status.get("phase"), status.get("resettingCount", 0), sorted(found), said
 
 
-async def played(server: ApiServer, home: Path, scenario: Scenario, writes: Writes) -> tuple[Any, ...]:
+async def played(
+    server: ApiServer, home: Path, scenario: Scenario, writes: Writes
+) -> tuple[Any, ...]:
     home.mkdir(parents=True)
     async with lab(server, home) as one, dies(one.target, one.namespace, writes):
         try:
@@ -144,7 +150,9 @@ async def test_a_controller_that_dies_at_any_write_changes_nothing_of_the_end(
             writes = Writes(at, fault)
             found = await played(control_plane, tmp_path / str(at), scenario, writes)
             if found != wanted:
-                wrong.append(f"write {at} of {undisturbed.sent} ({writes.log[at - 1 : at]}): {found}")
+                wrong.append(
+                    f"write {at} of {undisturbed.sent} ({writes.log[at - 1 : at]}): {found}"
+                )
 
     async with anyio.create_task_group() as group:
         for at in range(1, undisturbed.sent + 1):

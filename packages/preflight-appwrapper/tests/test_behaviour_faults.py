@@ -1,4 +1,5 @@
-"""Watches that lag, that end, and conflicts: what is decided is what a current view would have said.
+"""Watches that lag, that end, and conflicts: what is decided is what a current view would have
+said.
 
 APPWRAPPER_LAG is by how many seconds a watch lags (5).
 """
@@ -90,7 +91,9 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
         await lab.phase("Running")
         await lab.running(3)
         first = {pod["metadata"]["uid"] for pod in lab.pods()}
-        await lab.ends(next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3)
+        await lab.ends(
+            next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3
+        )
 
         async def anew() -> bool:
             found = [pod for pod in lab.pods() if pod["status"].get("phase") == "Running"]
@@ -103,17 +106,22 @@ async def test_a_watch_that_lags_makes_nothing_missing_nothing_succeed_early_and
                 found = [
                     pod
                     for pod in lab.pods()
-                    if pod["metadata"]["name"].startswith("train-") and pod["status"].get("phase") == "Running"
+                    if pod["metadata"]["name"].startswith("train-")
+                    and pod["status"].get("phase") == "Running"
                 ]
                 return found if len(found) == 2 else None
 
             for pod in await lab.until(two, "a wave of two"):
                 assert (await lab.wrapper())["status"]["phase"] == "Running"
                 await lab.ends(pod, code=0)
-        await lab.ends(next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=0)
+        await lab.ends(
+            next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=0
+        )
         found = await lab.phase("Succeeded")
         assert found["status"]["resettingCount"] == 1
-        assert {one.labels["reason"] for one in leading.samples("appwrapper_resets_total")} == {"FoundFailedPods"}
+        assert {one.labels["reason"] for one in leading.samples("appwrapper_resets_total")} == {
+            "FoundFailedPods"
+        }
         made = await lab.get(lab.path("batch/v1", "jobs", "train"))
         assert made is not None
         assert made["status"]["succeeded"] == 4
@@ -156,7 +164,9 @@ async def test_a_user_who_suspends_in_the_middle_of_a_creation_is_heard(lab: Lab
         assert not lab.pods()
 
 
-async def test_a_pause_that_the_api_server_asks_for_is_kept_and_the_create_is_tried_again(lab: Lab) -> None:
+async def test_a_pause_that_the_api_server_asks_for_is_kept_and_the_create_is_tried_again(
+    lab: Lab,
+) -> None:
     class BusyClient(OneNamespace):
         refused: ClassVar[list[str]] = []
 

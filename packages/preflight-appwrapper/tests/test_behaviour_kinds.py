@@ -1,4 +1,6 @@
-"""Kinds of other operators on a real control plane: pods are made here as theirs make them, and each status is written as they write it."""
+"""Kinds of other operators on a real control plane: pods are made here as theirs make them, and
+each status is written as they write it.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,16 @@ RAY = {
 
 
 def said(type_: str) -> dict[str, Any]:
-    return {"conditions": [{"type": type_, "status": "True", "reason": "Told", "message": "by a test"}]}
+    return {
+        "conditions": [{"type": type_, "status": "True", "reason": "Told", "message": "by a test"}]
+    }
 
 
 @dataclass
 class Case:
-    """``templates``: paths below ``spec`` at which pods are described, with how many each makes; ``declared``: Kueue does not know the kind."""
+    """``templates``: paths below ``spec`` at which pods are described, with how many each makes;
+    ``declared``: Kueue does not know the kind.
+    """
 
     group: str
     kind: str
@@ -41,13 +47,25 @@ class Case:
     flaps: dict[str, Any] = field(default_factory=dict)
 
     def wrapper(self, name: str) -> dict[str, Any]:
-        template = {"apiVersion": self.group, "kind": self.kind, "metadata": {"name": name}, "spec": self.spec}
+        template = {
+            "apiVersion": self.group,
+            "kind": self.kind,
+            "metadata": {"name": name},
+            "spec": self.spec,
+        }
         component: dict[str, Any] = {"template": template}
         if self.declared:
-            sets = [{"path": f"template.spec.{path}", "replicas": n} for path, n in self.templates.items()]
+            sets = [
+                {"path": f"template.spec.{path}", "replicas": n}
+                for path, n in self.templates.items()
+            ]
             component["podSets"] = sets
         metadata = {"name": name, "annotations": {PREFIX + key: one for key, one in LAST.items()}}
-        about = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "metadata": metadata}
+        about = {
+            "apiVersion": "workload.codeflare.dev/v1beta2",
+            "kind": "AppWrapper",
+            "metadata": metadata,
+        }
         return {**about, "spec": {"components": [component]}}
 
 
@@ -111,7 +129,12 @@ async def made_pods(lab: Lab, case: Case, name: str) -> list[dict[str, Any]]:
     """The pods of a component, as its operator makes them from its templates; they run."""
     found = await lab.get(lab.path(case.group, case.plural, name))
     assert found is not None
-    owner = {"apiVersion": case.group, "kind": case.kind, "name": name, "uid": found["metadata"]["uid"]}
+    owner = {
+        "apiVersion": case.group,
+        "kind": case.kind,
+        "name": name,
+        "uid": found["metadata"]["uid"],
+    }
     count = 0
     for path, each in case.templates.items():
         template = at(found["spec"], path)
@@ -122,7 +145,12 @@ async def made_pods(lab: Lab, case: Case, name: str) -> list[dict[str, Any]]:
                 "name": f"{name}-{count}",
                 "ownerReferences": [{**owner, "controller": True}],
             }
-            body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+            body = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": metadata,
+                "spec": template["spec"],
+            }
             await lab.client.create(lab.path("", "pods"), body)
             count += 1
     await lab.condition("PodsReady", "True", name)
@@ -130,7 +158,9 @@ async def made_pods(lab: Lab, case: Case, name: str) -> list[dict[str, Any]]:
 
 
 async def tell(lab: Lab, case: Case, name: str, status: dict[str, Any]) -> None:
-    await lab.client.merge_patch(lab.path(case.group, case.plural, name) + "/status", {"status": status})
+    await lab.client.merge_patch(
+        lab.path(case.group, case.plural, name) + "/status", {"status": status}
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda one: one.kind)
@@ -150,7 +180,9 @@ async def test_a_kind_is_judged_by_its_own_status_and_by_its_pods(kinds: Lab, ca
         found = await lab.phase("Failed", "bad")
         reason = "FailedComponent" if case.failed else "FoundFailedPods"
         assert condition(found, "Unhealthy")["reason"] == reason
-        assert (await lab.wrapper("good"))["status"]["phase"] == "Running", "what only flaps is no failure"
+        assert (await lab.wrapper("good"))["status"]["phase"] == "Running", (
+            "what only flaps is no failure"
+        )
         for pod in good:
             await lab.ends(pod, code=0)
         if case.finished:
@@ -159,11 +191,21 @@ async def test_a_kind_is_judged_by_its_own_status_and_by_its_pods(kinds: Lab, ca
         assert "resettingCount" not in found["status"]
 
 
-async def test_a_train_job_whose_pods_cannot_be_labelled_is_judged_by_its_status(kinds: Lab) -> None:
+async def test_a_train_job_whose_pods_cannot_be_labelled_is_judged_by_its_status(
+    kinds: Lab,
+) -> None:
     """Its pods are described by a runtime, which no wrapper can label."""
     lab = kinds
     spec = {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2}}
-    case = Case("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs", spec, {}, said("Failed"), said("Complete"))
+    case = Case(
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        "trainjobs",
+        spec,
+        {},
+        said("Failed"),
+        said("Complete"),
+    )
     async with leads(lab.target, lab.namespace):
         await lab.client.create(lab.wrappers(), case.wrapper("bad"))
         await lab.phase("Running", "bad")

@@ -24,14 +24,21 @@ async def left(lab: Lab) -> list[str]:
     found = []
     for group, plural in (("", "services"), ("batch/v1", "jobs"), ("", "pods")):
         listed = await lab.get(lab.path(group, plural))
-        found += [f"{plural}/{one['metadata']['name']}" for one in listed["items"]] if listed else []
+        found += (
+            [f"{plural}/{one['metadata']['name']}" for one in listed["items"]] if listed else []
+        )
     return found
 
 
-async def test_kueue_admits_preempts_in_every_phase_and_admits_again(lab: Lab, tmp_path: Path) -> None:
+async def test_kueue_admits_preempts_in_every_phase_and_admits_again(
+    lab: Lab, tmp_path: Path
+) -> None:
     kueue = Kueue(lab)
     rules = Rules(default_queue="team-a")
-    async with serving(lab, tmp_path / "tls", rules, [kueue.hook]), leads(lab.target, lab.namespace, rules=rules):
+    async with (
+        serving(lab, tmp_path / "tls", rules, [kueue.hook]),
+        leads(lab.target, lab.namespace, rules=rules),
+    ):
         await lab.wrap(service(), job(completions=2), successTTLDuration="1s", **FAST)
         assert kueue.queues["w"] == "team-a", "our webhook comes first"
         found = await lab.phase("Suspended")
@@ -45,7 +52,8 @@ async def test_kueue_admits_preempts_in_every_phase_and_admits_again(lab: Lab, t
             found = await lab.phase("Suspended")
             assert kueue.pod_sets(found) == sets
             await lab.client.merge_patch(
-                lab.wrappers("w"), {"metadata": {"annotations": {PREFIX + key: it for key, it in FAST.items()}}}
+                lab.wrappers("w"),
+                {"metadata": {"annotations": {PREFIX + key: it for key, it in FAST.items()}}},
             )
         await kueue.admit("w", INFOS)
         for pod in await lab.running(2):
@@ -62,7 +70,9 @@ async def test_kueue_admits_preempts_in_every_phase_and_admits_again(lab: Lab, t
 
 async def brought_to(lab: Lab, phase: str) -> None:
     """The wrapper is in this phase, and stays there."""
-    if phase == "Resuming":  # a namespace that may have no Job: its creation is tried again and again
+    if (
+        phase == "Resuming"
+    ):  # a namespace that may have no Job: its creation is tried again and again
         quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
         await lab.client.create(lab.path("", "resourcequotas"), quota)
         await lab.phase("Resuming")
@@ -83,26 +93,37 @@ async def brought_to(lab: Lab, phase: str) -> None:
         await lab.condition("Unhealthy", "True")
     else:
         found = await lab.phase("Resetting")
-        assert condition(found, "QuotaReserved")["status"] == "True", "the quota is kept while it is reset"
+        assert condition(found, "QuotaReserved")["status"] == "True", (
+            "the quota is kept while it is reset"
+        )
     if phase == "paused":
         await lab.condition("ResourcesDeployed", "False")
     lab.silent = set()
 
 
-async def test_the_clock_of_admission_stands_still_while_a_wrapped_job_queues_by_itself(lab: Lab) -> None:
+async def test_the_clock_of_admission_stands_still_while_a_wrapped_job_queues_by_itself(
+    lab: Lab,
+) -> None:
     few = {"admissionGracePeriodDuration": "1s", "retryLimit": "0", **FAST}
     async with leads(lab.target, lab.namespace):
-        # As Kueue leaves every new Job where manageJobsWithoutQueueName is set: one of ours, and its queue is not.
+        # As Kueue leaves every new Job where manageJobsWithoutQueueName is set: one of ours, and
+        # its queue is not.
         await lab.wrap(job("queued", suspend=True), name="queued", **few)
         await lab.phase("Running", "queued")
         # One that came later, whose third pod never comes, has failed by the same periods.
         body = {
             "apiVersion": "workload.codeflare.dev/v1beta2",
             "kind": "AppWrapper",
-            "metadata": {"name": "short", "annotations": {PREFIX + key: it for key, it in few.items()}},
+            "metadata": {
+                "name": "short",
+                "annotations": {PREFIX + key: it for key, it in few.items()},
+            },
             "spec": {
                 "components": [
-                    {"template": job("short"), "podSets": [{"path": "template.spec.template", "replicas": 3}]}
+                    {
+                        "template": job("short"),
+                        "podSets": [{"path": "template.spec.template", "replicas": 3}],
+                    }
                 ]
             },
         }
@@ -112,6 +133,8 @@ async def test_the_clock_of_admission_stands_still_while_a_wrapped_job_queues_by
         assert found is not None
         assert found.phase == "Running"
         assert "suspended" in str(found), "explain says what it waits for"
-        await lab.client.merge_patch(lab.path("batch/v1", "jobs", "queued"), {"spec": {"suspend": False}})
+        await lab.client.merge_patch(
+            lab.path("batch/v1", "jobs", "queued"), {"spec": {"suspend": False}}
+        )
         await lab.condition("PodsReady", "True", "queued")
         assert QUEUE not in (await lab.wrapper("queued"))["metadata"].get("labels", {})

@@ -1,4 +1,6 @@
-"""What happens to the API server and between leaders: watches that are too old, a restart, and a lease that runs out."""
+"""What happens to the API server and between leaders: watches that are too old, a restart, and a
+lease that runs out.
+"""
 
 from __future__ import annotations
 
@@ -51,18 +53,26 @@ async def a_life(lab: Lab) -> None:
     """Created, reset once by a failed pod, succeeded, and gone."""
     await lab.wrap(service(), job(completions=2), bare_pod(), successTTLDuration="1s", **FAST)
     first = {pod["metadata"]["uid"] for pod in await lab.running(3)}
-    await lab.ends(next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3)
+    await lab.ends(
+        next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3
+    )
 
     async def anew() -> Any:
         found = [pod for pod in lab.pods() if pod["status"].get("phase") == "Running"]
-        return found if len(found) == 3 and not first & {pod["metadata"]["uid"] for pod in found} else None
+        return (
+            found
+            if len(found) == 3 and not first & {pod["metadata"]["uid"] for pod in found}
+            else None
+        )
 
     for pod in await lab.until(anew, "a second generation"):
         await lab.ends(pod, code=0)
     found = await lab.phase("Succeeded")
     assert found["status"]["resettingCount"] == 1
     await lab.condition("ResourcesDeployed", "False")
-    made = Counter(one.what for one in lab.history if one.type == "ADDED" and one.what in {"services", "jobs"})
+    made = Counter(
+        one.what for one in lab.history if one.type == "ADDED" and one.what in {"services", "jobs"}
+    )
     assert made == {"services": 2, "jobs": 2}, "no object is made twice"
 
 
@@ -73,7 +83,9 @@ async def test_watches_that_are_too_old_again_and_again_change_nothing(lab: Lab)
         assert client.ended >= {"pods", "jobs", "services", "appwrappers"}
 
 
-async def test_a_restart_of_the_api_server_in_the_middle_of_everything_changes_nothing(lab: Lab) -> None:
+async def test_a_restart_of_the_api_server_in_the_middle_of_everything_changes_nothing(
+    lab: Lab,
+) -> None:
     async with leads(lab.target, lab.namespace), anyio.create_task_group() as group:
 
         async def restarts() -> None:
@@ -88,7 +100,9 @@ async def test_a_restart_of_the_api_server_in_the_middle_of_everything_changes_n
 
 async def patiently(lab: Lab) -> None:
     """The same life, by a user who asks again where nobody answers."""
-    await lab.wrap(service(), job(completions=2), bare_pod(), successTTLDuration="1s", retryLimit="0", **FAST)
+    await lab.wrap(
+        service(), job(completions=2), bare_pod(), successTTLDuration="1s", retryLimit="0", **FAST
+    )
     await lab.running(3)
     done: set[str] = set()
     while len(done) < 3:
@@ -102,7 +116,9 @@ async def patiently(lab: Lab) -> None:
     async def over() -> Any:
         with suppress(KubeError):
             found = await lab.wrapper()
-            gone = [one for one in found["status"]["conditions"] if one["type"] == "ResourcesDeployed"]
+            gone = [
+                one for one in found["status"]["conditions"] if one["type"] == "ResourcesDeployed"
+            ]
             return found if gone[0]["status"] == "False" else None
 
     found = await lab.until(over, "the end")
@@ -115,11 +131,21 @@ def replica(lab: Lab, home: Path, name: str) -> Any:
     """`preflight-appwrapper run` as a process."""
     (home / "config.yaml").write_text("leaseDuration: 3s\n")
     kubeconfig = lab.server.kubeconfig(home / f"of-{name}")
-    command = [sys.executable, "-m", "preflight_appwrapper", "run", "--config", str(home / "config.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        "preflight_appwrapper",
+        "run",
+        "--config",
+        str(home / "config.yaml"),
+    ]
     command += ["--namespace", lab.namespace, "--host", "127.0.0.1", "--port", "0"]
     with (home / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAME": name}
+            command,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAME": name},
         )
     try:
         yield process
@@ -144,10 +170,15 @@ async def test_a_leader_that_is_held_up_until_its_lease_is_over_writes_nothing_w
 
         before = await lab.until(led, "a leader")
         with replica(lab, tmp_path, "two"):
-            await lab.wrap(service(), job(), bare_pod(), successTTLDuration="1s", retryLimit="1", **FAST)
+            await lab.wrap(
+                service(), job(), bare_pod(), successTTLDuration="1s", retryLimit="1", **FAST
+            )
             old = {pod["metadata"]["uid"] for pod in await lab.running(3)}
             first.send_signal(signal.SIGSTOP)
-            await lab.ends(next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")), code=3)
+            await lab.ends(
+                next(pod for pod in lab.pods() if pod["metadata"]["name"].startswith("probe-")),
+                code=3,
+            )
 
             async def another() -> bool:
                 return await holder(lab) not in {"", before}
@@ -169,7 +200,11 @@ async def test_a_leader_that_is_held_up_until_its_lease_is_over_writes_nothing_w
 
             await lab.until(stepped_down, "the word of the first one that it no longer leads")
             assert '"transition":"reset"' not in log.read_text()
-            made = Counter(one.what for one in lab.history if one.type == "ADDED" and one.what in {"services", "jobs"})
+            made = Counter(
+                one.what
+                for one in lab.history
+                if one.type == "ADDED" and one.what in {"services", "jobs"}
+            )
             assert made == {"services": 2, "jobs": 2}
             await lab.delete()
             await lab.gone(lab.wrappers("w"))

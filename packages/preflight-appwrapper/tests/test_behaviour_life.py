@@ -20,7 +20,9 @@ def count(wrapper: dict[str, Any]) -> int:
     return int(wrapper["status"].get("resettingCount", 0))
 
 
-async def test_a_job_is_created_runs_and_succeeds_and_its_objects_go_after_the_ttl(lab: Lab) -> None:
+async def test_a_job_is_created_runs_and_succeeds_and_its_objects_go_after_the_ttl(
+    lab: Lab,
+) -> None:
     async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(completions=2), successTTLDuration="1s")
         await lab.phase("Running")
@@ -34,7 +36,9 @@ async def test_a_job_is_created_runs_and_succeeds_and_its_objects_go_after_the_t
         assert await lab.get(lab.path("batch/v1", "jobs", "train")) is None
 
 
-async def test_every_object_and_pod_carries_the_label_and_the_wrapper_owns_its_components(lab: Lab) -> None:
+async def test_every_object_and_pod_carries_the_label_and_the_wrapper_owns_its_components(
+    lab: Lab,
+) -> None:
     async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(), bare_pod())
         found = await lab.phase("Running")
@@ -58,7 +62,9 @@ async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab)
 
         async def anew() -> Any:
             pods = [one for one in lab.pods() if one["status"].get("phase") == "Running"]
-            fresh = {one["metadata"]["uid"] for one in pods} - {one["metadata"]["uid"] for one in first}
+            fresh = {one["metadata"]["uid"] for one in pods} - {
+                one["metadata"]["uid"] for one in first
+            }
             return pods if len(pods) == len(fresh) == 2 else None
 
         second = await lab.until(anew, "a second generation of pods")
@@ -69,7 +75,9 @@ async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab)
         found = await lab.condition("ResourcesDeployed", "False")
         assert condition(found, "QuotaReserved")["reason"] == "Failed"
         assert condition(found, "Unhealthy")["reason"] == "FoundFailedPods"
-        counted = {one.labels["reason"]: one.value for one in leading.samples("appwrapper_resets_total")}
+        counted = {
+            one.labels["reason"]: one.value for one in leading.samples("appwrapper_resets_total")
+        }
         assert counted == {"FoundFailedPods": 1}
 
 
@@ -101,7 +109,8 @@ async def test_a_label_on_a_node_moves_the_workload_and_counts_nothing(lab: Lab)
         await lab.running(2)
         bad, lab.node = lab.node, "node-b"
         await lab.client.merge_patch(
-            f"/api/v1/nodes/{bad}", {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}}
+            f"/api/v1/nodes/{bad}",
+            {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}},
         )
 
         async def moved() -> Any:
@@ -114,7 +123,9 @@ async def test_a_label_on_a_node_moves_the_workload_and_counts_nothing(lab: Lab)
         assert found["status"]["migrationCount"] == 1
 
 
-async def test_a_component_that_somebody_deletes_fails_the_wrapper_whatever_the_limit(lab: Lab) -> None:
+async def test_a_component_that_somebody_deletes_fails_the_wrapper_whatever_the_limit(
+    lab: Lab,
+) -> None:
     async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job(), **FAST)
         await lab.running(2)
@@ -132,7 +143,9 @@ async def test_a_job_that_is_removed_after_it_has_completed_has_succeeded(lab: L
         await lab.phase("Succeeded")
 
 
-async def test_a_job_with_more_completions_than_pods_succeeds_only_when_it_is_complete(lab: Lab) -> None:
+async def test_a_job_with_more_completions_than_pods_succeeds_only_when_it_is_complete(
+    lab: Lab,
+) -> None:
     async with leads(lab.target, lab.namespace):
         await lab.wrap(job(parallelism=2, completions=6), **FAST)
         for _ in range(3):
@@ -186,7 +199,9 @@ async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab) -> None:
         await lab.until(said, "an Event DeletionForced")
 
 
-async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is_removed_by_hand(lab: Lab) -> None:
+async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is_removed_by_hand(
+    lab: Lab,
+) -> None:
     held = service("held")
     held["metadata"]["finalizers"] = ["example.com/nobody"]
     async with leads(lab.target, lab.namespace) as leading:
@@ -201,19 +216,25 @@ async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is
         await lab.until(blocked, "the name of what blocks")
         assert condition(await lab.wrapper(), "ResourcesDeployed")["status"] == "True"
         assert leading.counted("appwrapper_deletion_blocked") == 1
-        await lab.client.merge_patch(lab.path("", "services", "held"), {"metadata": {"finalizers": None}})
+        await lab.client.merge_patch(
+            lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
+        )
         await lab.phase("Suspended")
         assert leading.counted("appwrapper_deletion_blocked") == 0
 
 
 async def test_an_object_of_somebody_else_is_never_taken_nor_deleted(lab: Lab) -> None:
-    await lab.client.create(lab.path("", "services"), {"apiVersion": "v1", "kind": "Service", **service()})
+    await lab.client.create(
+        lab.path("", "services"), {"apiVersion": "v1", "kind": "Service", **service()}
+    )
     before = await lab.get(lab.path("", "services", "train"))
     assert before is not None
     async with leads(lab.target, lab.namespace):
         await lab.wrap(service(), job())
         found = await lab.phase("Failed")
-        assert "Service train exists and belongs to nobody" in condition(found, "Unhealthy")["message"]
+        assert (
+            "Service train exists and belongs to nobody" in condition(found, "Unhealthy")["message"]
+        )
         await lab.condition("ResourcesDeployed", "False")
         await lab.delete()
         await lab.gone(lab.wrappers("w"))
@@ -222,8 +243,15 @@ async def test_an_object_of_somebody_else_is_never_taken_nor_deleted(lab: Lab) -
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-async def test_a_kind_that_is_not_served_and_an_invalid_one_fail_at_once_with_their_cause(lab: Lab) -> None:
-    unknown = {"apiVersion": "example.com/v1", "kind": "Robot", "metadata": {"name": "r"}, "spec": {}}
+async def test_a_kind_that_is_not_served_and_an_invalid_one_fail_at_once_with_their_cause(
+    lab: Lab,
+) -> None:
+    unknown = {
+        "apiVersion": "example.com/v1",
+        "kind": "Robot",
+        "metadata": {"name": "r"},
+        "spec": {},
+    }
     invalid = job("broken")
     invalid["spec"]["template"]["spec"]["containers"][0]["image"] = ""
     async with leads(lab.target, lab.namespace):
@@ -241,7 +269,10 @@ async def test_a_wrapper_of_another_manager_is_not_touched(lab: Lab) -> None:
             "apiVersion": "workload.codeflare.dev/v1beta2",
             "kind": "AppWrapper",
             "metadata": {"name": "theirs"},
-            "spec": {"managedBy": "kueue.x-k8s.io/multikueue", "components": [{"template": job("theirs")}]},
+            "spec": {
+                "managedBy": "kueue.x-k8s.io/multikueue",
+                "components": [{"template": job("theirs")}],
+            },
         }
         await lab.client.create(lab.wrappers(), body)
         await lab.wrap(job())

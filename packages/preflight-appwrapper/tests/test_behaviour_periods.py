@@ -1,4 +1,5 @@
-"""Limits and periods on a real control plane: as many resets as the limit says, and nothing before its period is over.
+"""Limits and periods on a real control plane: as many resets as the limit says, and nothing before
+its period is over.
 
 A condition's times have whole seconds, and so have the differences that are compared here.
 """
@@ -48,7 +49,10 @@ async def ending(lab: Lab, prefix: str, code: int) -> AsyncIterator[None]:
     async def end() -> None:
         while True:
             for pod in lab.pods():
-                if pod["metadata"]["name"].startswith(prefix) and pod["status"].get("phase") == "Running":
+                if (
+                    pod["metadata"]["name"].startswith(prefix)
+                    and pod["status"].get("phase") == "Running"
+                ):
                     with suppress(KubeError):  # it is gone by now
                         await lab.ends(pod, code=code)
             await anyio.sleep(0.05)
@@ -63,12 +67,18 @@ async def test_exactly_as_many_resets_are_counted_and_made_as_the_limit_says(lab
     limits = {"w-1": -1, "w0": 0, "w1": 1, "w3": 3}
     async with leads(lab.target, lab.namespace), ending(lab, "train-", 1):
         for name, limit in limits.items():
-            await lab.wrap(job(f"train-{name}", parallelism=1), name=name, retryLimit=str(limit), **NOW)
+            await lab.wrap(
+                job(f"train-{name}", parallelism=1), name=name, retryLimit=str(limit), **NOW
+            )
         for name, limit in limits.items():
             found = await lab.phase("Failed", name)
             assert found["status"].get("resettingCount", 0) == max(limit, 0)
             await lab.condition("ResourcesDeployed", "False", name)
-    made = Counter(one.object["metadata"]["name"] for one in lab.history if (one.what, one.type) == ("jobs", "ADDED"))
+    made = Counter(
+        one.object["metadata"]["name"]
+        for one in lab.history
+        if (one.what, one.type) == ("jobs", "ADDED")
+    )
     assert made == {f"train-{name}": max(limit, 0) + 1 for name, limit in limits.items()}
 
 
@@ -81,17 +91,30 @@ async def test_nothing_comes_before_its_period_is_over(lab: Lab) -> None:
         few = {
             "apiVersion": "workload.codeflare.dev/v1beta2",
             "kind": "AppWrapper",
-            "metadata": {"name": "few", "annotations": {PREFIX + key: one for key, one in last.items()}},
+            "metadata": {
+                "name": "few",
+                "annotations": {PREFIX + key: one for key, one in last.items()},
+            },
             "spec": {"components": [{"template": waves}]},
         }
         few["metadata"]["annotations"][f"{PREFIX}admissionGracePeriodDuration"] = three  # type: ignore[index]
-        few["spec"]["components"][0]["podSets"] = [{"path": "template.spec.template", "replicas": 3}]  # type: ignore[index]
+        few["spec"]["components"][0]["podSets"] = [
+            {"path": "template.spec.template", "replicas": 3}
+        ]  # type: ignore[index]
         await lab.client.create(lab.wrappers(), few)
         await lab.wrap(
-            job("slow"), name="slow", **last, admissionGracePeriodDuration="1s", warmupGracePeriodDuration=three
+            job("slow"),
+            name="slow",
+            **last,
+            admissionGracePeriodDuration="1s",
+            warmupGracePeriodDuration=three,
         )
-        await lab.wrap(job("bad-grace"), name="grace", retryLimit="0", failureGracePeriodDuration=three)
-        await lab.wrap(job("bad-kept"), name="kept", **last, deletionOnFailureGracePeriodDuration=three)
+        await lab.wrap(
+            job("bad-grace"), name="grace", retryLimit="0", failureGracePeriodDuration=three
+        )
+        await lab.wrap(
+            job("bad-kept"), name="kept", **last, deletionOnFailureGracePeriodDuration=three
+        )
         await lab.wrap(job("good-ttl", completions=2), name="ttl", successTTLDuration=three)
         await lab.wrap(
             job("bad-pause"),
@@ -119,12 +142,19 @@ def resumed_after_deletion(lab: Lab, name: str, since: str = "ResourcesDeployed"
     for one in sorted(lab.history, key=lambda it: it.version):
         if one.what != "wrappers" or one.object["metadata"]["name"] != name:
             continue
-        deployed, deleting = condition(one.object, "ResourcesDeployed"), condition(one.object, "DeletingResources")
+        deployed, deleting = (
+            condition(one.object, "ResourcesDeployed"),
+            condition(one.object, "DeletingResources"),
+        )
         if since == "ResourcesDeployed" and deployed.get("reason") == "Resetting" and began is None:
             began = datetime.fromisoformat(deployed["lastTransitionTime"])
         if since == "DeletingResources" and deleting.get("status") == "True" and began is None:
             began = datetime.fromisoformat(deleting["lastTransitionTime"])
-        if began is not None and deployed.get("status") == "True" and deployed.get("reason") == "Resuming":
+        if (
+            began is not None
+            and deployed.get("status") == "True"
+            and deployed.get("reason") == "Resuming"
+        ):
             again = datetime.fromisoformat(deployed["lastTransitionTime"])
             if again > began:
                 return (again - began).total_seconds()
@@ -145,10 +175,16 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
 
             await lab.until(going, "the deletion of a Service")
             await anyio.sleep(4)
-            await lab.client.merge_patch(lab.path("", "services", "held"), {"metadata": {"finalizers": None}})
+            await lab.client.merge_patch(
+                lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
+            )
 
         await lab.wrap(
-            held, job("once"), retryLimit="1", failureGracePeriodDuration="0s", retryPausePeriodDuration="2s"
+            held,
+            job("once"),
+            retryLimit="1",
+            failureGracePeriodDuration="0s",
+            retryPausePeriodDuration="2s",
         )
         await lab.ends((await lab.running(2))[0], code=1)
         group.start_soon(let_go)
@@ -160,6 +196,8 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
         await lab.until(again, "a second Job")
         assert resumed_after_deletion(lab, "w", "DeletingResources") >= 6
         assert resumed_after_deletion(lab, "w") >= 2
-        await lab.client.merge_patch(lab.path("", "services", "held"), {"metadata": {"finalizers": None}})
+        await lab.client.merge_patch(
+            lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
+        )
         await lab.delete()
         await lab.gone(lab.wrappers("w"))

@@ -21,10 +21,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 def program(lab: Lab, home: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
     kubeconfig = lab.server.kubeconfig(home / "of-a-process")
-    return [sys.executable, "-m", "preflight_appwrapper", *arguments], {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    return [sys.executable, "-m", "preflight_appwrapper", *arguments], {
+        **os.environ,
+        "KUBECONFIG": str(kubeconfig),
+    }
 
 
-async def test_the_certificate_is_published_to_both_configurations(lab: Lab, tmp_path: Path) -> None:
+async def test_the_certificate_is_published_to_both_configurations(
+    lab: Lab, tmp_path: Path
+) -> None:
     name = f"appwrapper-{lab.namespace}"
     for kind in ("mutating", "validating"):
         body = {
@@ -40,7 +45,9 @@ async def test_the_certificate_is_published_to_both_configurations(lab: Lab, tmp
                 }
             ],
         }
-        await lab.client.create(f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations", body)
+        await lab.client.create(
+            f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations", body
+        )
     arguments = (
         "--namespace",
         lab.namespace,
@@ -68,7 +75,9 @@ async def test_the_certificate_is_published_to_both_configurations(lab: Lab, tmp
         await lab.client.delete(path)
 
 
-async def test_what_explain_says_comes_next_is_what_happens_and_not_before(lab: Lab, tmp_path: Path) -> None:
+async def test_what_explain_says_comes_next_is_what_happens_and_not_before(
+    lab: Lab, tmp_path: Path
+) -> None:
     async with leads(lab.target, lab.namespace):
         await lab.wrap(job(), failureGracePeriodDuration="4s", retryLimit="0")
         await lab.ends((await lab.running(2))[0], code=137)
@@ -87,4 +96,7 @@ async def test_what_explain_says_comes_next_is_what_happens_and_not_before(lab: 
     command, environment = program(lab, tmp_path, "explain", "none", "-n", lab.namespace)
     done = await anyio.run_process(command, env=environment, check=False)
     assert done.returncode == 1
-    assert done.stderr.decode() == f"no AppWrapper none in namespace {lab.namespace}; `-n` names another one.\n"
+    assert (
+        done.stderr.decode()
+        == f"no AppWrapper none in namespace {lab.namespace}; `-n` names another one.\n"
+    )

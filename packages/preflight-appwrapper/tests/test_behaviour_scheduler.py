@@ -1,4 +1,6 @@
-"""Evacuation beside the real kube-scheduler: which nodes are left, and which ones are avoided afterwards."""
+"""Evacuation beside the real kube-scheduler: which nodes are left, and which ones are avoided
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def scheduler(control_plane: ApiServer, tmp_path: Path) -> Iterator[None]:
         "profiles": [{"schedulerName": SCHEDULER}],
     }
     (tmp_path / "scheduler.yaml").write_text(yaml.safe_dump(config))
-    command = [str(folder / "kube-scheduler"), f"--config={tmp_path / 'scheduler.yaml'}", "--secure-port=0"]
+    command = [
+        str(folder / "kube-scheduler"),
+        f"--config={tmp_path / 'scheduler.yaml'}",
+        "--secure-port=0",
+    ]
     with (tmp_path / "scheduler.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -48,16 +54,22 @@ def scheduler(control_plane: ApiServer, tmp_path: Path) -> Iterator[None]:
 
 
 async def nodes(lab: Lab, *names: str) -> list[str]:
-    """Nodes of this test alone, with eight GPUs each; they last no longer than the namespace is used."""
+    """Nodes of this test alone, with eight GPUs each; they last no longer than the namespace is
+    used.
+    """
     made = []
     for name in names:
         node = f"{name}-{lab.namespace}"
-        await lab.client.create("/api/v1/nodes", {"metadata": {"name": node, "labels": {"test": lab.namespace}}})
+        await lab.client.create(
+            "/api/v1/nodes", {"metadata": {"name": node, "labels": {"test": lab.namespace}}}
+        )
         room = {"cpu": "64", "memory": "64Gi", "pods": "110", GPUS: "8"}
         ready = [{"type": "Ready", "status": "True"}]
         status = {"capacity": room, "allocatable": room, "conditions": ready}
         await lab.client.merge_patch(f"/api/v1/nodes/{node}/status", {"status": status})
-        await lab.client.merge_patch(f"/api/v1/nodes/{node}", {"spec": {"taints": None}})  # of a node that is new
+        await lab.client.merge_patch(
+            f"/api/v1/nodes/{node}", {"spec": {"taints": None}}
+        )  # of a node that is new
         made.append(node)
     return made
 
@@ -76,7 +88,9 @@ async def on(lab: Lab, count: int, name: str = "") -> Counter[str]:
     return Counter(one["spec"]["nodeName"] for one in found)
 
 
-async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(lab: Lab, scheduler: None) -> None:
+async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(
+    lab: Lab, scheduler: None
+) -> None:
     first = await nodes(lab, "a", "b")
     async with leads(lab.target, lab.namespace):
         await lab.wrap(gang(lab, "train", 8, 2), **FAST)
@@ -111,7 +125,12 @@ async def test_pods_that_ask_for_no_gpu_stay_on_a_marked_node_and_others_never_c
 
         async def refused() -> Any:
             found = [pod for pod in lab.pods() if pod["metadata"]["name"].startswith("gpus-")]
-            said = [it for pod in found for it in pod["status"].get("conditions", []) if it["type"] == "PodScheduled"]
+            said = [
+                it
+                for pod in found
+                for it in pod["status"].get("conditions", [])
+                if it["type"] == "PodScheduled"
+            ]
             return said and said[0]["status"] == "False" and "affinity" in said[0]["message"]
 
         await lab.until(refused, "the scheduler's word")
@@ -125,11 +144,15 @@ async def test_sixty_four_wrappers_of_one_node_all_leave_it(lab: Lab, scheduler:
     """How soon is a figure of the bench `appwrapper`."""
     [sick] = await nodes(lab, "a")
     room = {"cpu": "64", "memory": "64Gi", "pods": "110", GPUS: "64"}
-    await lab.client.merge_patch(f"/api/v1/nodes/{sick}/status", {"status": {"capacity": room, "allocatable": room}})
+    await lab.client.merge_patch(
+        f"/api/v1/nodes/{sick}/status", {"status": {"capacity": room, "allocatable": room}}
+    )
     async with leads(lab.target, lab.namespace) as leading:
         names = [f"w{i:02}" for i in range(64)]
         for name in names:
-            await lab.wrap(gang(lab, name, 1, 1), name=name, **{**FAST, "retryPausePeriodDuration": "1h"})
+            await lab.wrap(
+                gang(lab, name, 1, 1), name=name, **{**FAST, "retryPausePeriodDuration": "1h"}
+            )
         assert await on(lab, 64) == {sick: 64}
         await lab.client.merge_patch(f"/api/v1/nodes/{sick}", SICK)
 
@@ -139,5 +162,8 @@ async def test_sixty_four_wrappers_of_one_node_all_leave_it(lab: Lab, scheduler:
             return all(one["status"]["phase"] == "Resetting" for one in found["items"])
 
         await lab.until(all_gone, "all to be Resetting")
-        assert leading.counted("appwrapper_resets_total", reason="AutopilotNoExecute", counted="false") == 64
+        assert (
+            leading.counted("appwrapper_resets_total", reason="AutopilotNoExecute", counted="false")
+            == 64
+        )
         await lab.client.delete(lab.wrappers())

@@ -15,7 +15,10 @@ from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, problems
 
 CHART = PARTS / "preflight-appwrapper"
 LABELS = {"labeler": {"enabled": True}}
-PLURALS = {"NetworkPolicy": "networkpolicies", "ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
+PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+}
 
 
 def config(objects: list[Object]) -> Any:
@@ -44,11 +47,17 @@ def test_the_umbrella_installs_it_only_when_it_is_switched_on() -> None:
 def test_the_service_reads_the_defaults_as_its_own() -> None:
     made, own = config(render(CHART)), settings("")[1]
     assert made.autopilot == own.autopilot
-    assert (made.warmup, made.retry_limit, made.success_ttl) == (own.warmup, own.retry_limit, own.success_ttl)
+    assert (made.warmup, made.retry_limit, made.success_ttl) == (
+        own.warmup,
+        own.retry_limit,
+        own.success_ttl,
+    )
 
 
 @pytest.mark.parametrize("values", [LABELS, {**LABELS, "autopilot": None}])
-def test_with_the_labeler_workloads_leave_nodes_with_its_label_as_well_as_autopilots(values: dict[str, Any]) -> None:
+def test_with_the_labeler_workloads_leave_nodes_with_its_label_as_well_as_autopilots(
+    values: dict[str, Any],
+) -> None:
     taints = config(render(CHART, values)).autopilot.taints["nvidia.com/gpu"]
     assert Taint("preflight.nvsentinel.nvidia.com/gpu-health", "EVICT", "NoExecute") in taints
     assert Taint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute") in taints
@@ -62,7 +71,9 @@ def test_alerts_are_of_metrics_that_there_are_and_only_where_they_are_asked_for(
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "controller"
     metrics = Metrics()
     metrics.current(lambda: iter(()))
-    known = {f"{one.name}{'_total' * (one.type == 'counter')}" for one in metrics.registry.collect()}
+    known = {
+        f"{one.name}{'_total' * (one.type == 'counter')}" for one in metrics.registry.collect()
+    }
     [group] = made["spec"]["groups"]
     assert len(group["rules"]) == 3
     for rule in group["rules"]:
@@ -82,7 +93,8 @@ def test_the_controller_may_change_no_component_and_nobody_more_than_is_said() -
     role = next(
         one
         for one in render(CHART, LABELS)
-        if one["kind"] == "ClusterRole" and one["metadata"]["name"] == "preflight-appwrapper-controller"
+        if one["kind"] == "ClusterRole"
+        and one["metadata"]["name"] == "preflight-appwrapper-controller"
     )
     for rule in role["rules"]:
         if rule["apiGroups"] != ["workload.codeflare.dev"]:
@@ -94,7 +106,8 @@ def test_without_monitoring_of_nodes_the_controller_has_no_right_on_them() -> No
     role = next(
         one
         for one in render(CHART, {"autopilot": {"monitorNodes": False}})
-        if one["kind"] == "ClusterRole" and one["metadata"]["name"] == "preflight-appwrapper-controller"
+        if one["kind"] == "ClusterRole"
+        and one["metadata"]["name"] == "preflight-appwrapper-controller"
     )
     assert all("nodes" not in rule["resources"] for rule in role["rules"])
 
@@ -125,4 +138,6 @@ def test_a_real_api_server_takes_every_object(control_plane: ApiServer) -> None:
         try:
             control_plane.call("POST", f"{path(one)}?dryRun=All&fieldValidation=Strict", one)
         except urllib.error.HTTPError as error:
-            raise AssertionError(f"{one['kind']} {one['metadata']['name']}: {error.read().decode()}") from error
+            raise AssertionError(
+                f"{one['kind']} {one['metadata']['name']}: {error.read().decode()}"
+            ) from error

@@ -15,7 +15,9 @@ KEY = "autopilot.ibm.com/gpuhealth"
 AVOID = {"key": KEY, "operator": "NotIn", "values": ["ERR", "EVICT"]}
 
 
-def built(template: dict[str, Any], infos: Any = None, rules: Rules | None = None) -> dict[str, Any]:
+def built(
+    template: dict[str, Any], infos: Any = None, rules: Rules | None = None
+) -> dict[str, Any]:
     raw = wrapper(template)
     if infos is not None:
         raw["spec"]["components"][0]["podSetInfos"] = infos
@@ -62,7 +64,9 @@ def test_what_kueue_wants_is_merged_into_the_pods() -> None:
         "tolerations": [{"key": "t", "operator": "Exists"}],
         "schedulingGates": [{"name": "gate"}, {"name": "mine"}],
     }
-    made = built(with_spec(schedulingGates=[{"name": "mine"}], tolerations=[{"key": "own"}]), [info])
+    made = built(
+        with_spec(schedulingGates=[{"name": "mine"}], tolerations=[{"key": "own"}]), [info]
+    )
     spec, metadata = pod_spec(made), made["spec"]["template"]["metadata"]
     assert metadata["labels"] == {LABEL: "w", "a": "1"}
     assert metadata["annotations"] == {"b": "2"}
@@ -74,17 +78,31 @@ def test_what_kueue_wants_is_merged_into_the_pods() -> None:
 @pytest.mark.parametrize(
     ("template", "infos", "where"),
     [
-        (with_spec(nodeSelector={"zone": "a"}), [{"nodeSelector": {"zone": "b"}}], "spec.nodeSelector"),
+        (
+            with_spec(nodeSelector={"zone": "a"}),
+            [{"nodeSelector": {"zone": "b"}}],
+            "spec.nodeSelector",
+        ),
         (with_spec(nodeSelector=[]), [{"nodeSelector": {"zone": "b"}}], "must be a map"),
         (with_spec(tolerations="x"), [{"tolerations": [{}]}], "must be a list"),
         (with_spec(affinity="x"), None, "spec.affinity: must be a map"),
         ({**job(), "metadata": {"name": "x", "labels": {LABEL: "other"}}}, None, "metadata.labels"),
-        ({**job(), "metadata": {"name": "x", "namespace": "kube-system"}}, None, "metadata.namespace"),
+        (
+            {**job(), "metadata": {"name": "x", "namespace": "kube-system"}},
+            None,
+            "metadata.namespace",
+        ),
         ({**job(), "metadata": {"name": "x", "namespace": ["a"]}}, None, "metadata.namespace"),
-        ({**job(), "metadata": {"name": "x", "ownerReferences": [{"controller": True}]}}, None, "ownerReferences"),
+        (
+            {**job(), "metadata": {"name": "x", "ownerReferences": [{"controller": True}]}},
+            None,
+            "ownerReferences",
+        ),
     ],
 )
-def test_what_contradicts_is_one_sentence_with_its_path(template: dict[str, Any], infos: Any, where: str) -> None:
+def test_what_contradicts_is_one_sentence_with_its_path(
+    template: dict[str, Any], infos: Any, where: str
+) -> None:
     with pytest.raises(ComponentError) as caught:
         built(template, infos)
     assert where in str(caught.value)
@@ -93,13 +111,17 @@ def test_what_contradicts_is_one_sentence_with_its_path(template: dict[str, Any]
 
 @pytest.mark.parametrize("quantity", [8, "8", "500m", "1e3", "1Ki", 0.5])
 def test_pods_that_ask_avoid_marked_nodes(quantity: object) -> None:
-    template = with_spec(containers=[{"name": "a", "resources": {"requests": {"nvidia.com/gpu": quantity}}}])
+    template = with_spec(
+        containers=[{"name": "a", "resources": {"requests": {"nvidia.com/gpu": quantity}}}]
+    )
     assert required(built(template)) == [{"matchExpressions": [AVOID]}]
 
 
 @pytest.mark.parametrize("quantity", ["0", "0m", "-1", -1, 0, "x", "", None, True, [], "9" * 100])
 def test_pods_that_ask_for_nothing_keep_no_affinity(quantity: object) -> None:
-    template = with_spec(containers=[{"name": "a", "resources": {"limits": {"nvidia.com/gpu": quantity}}}])
+    template = with_spec(
+        containers=[{"name": "a", "resources": {"limits": {"nvidia.com/gpu": quantity}}}]
+    )
     assert "affinity" not in pod_spec(built(template))
 
 
@@ -113,7 +135,9 @@ def test_every_term_gets_the_expression_and_an_empty_one_is_left_alone() -> None
     terms = [{"matchExpressions": [own]}, {"matchFields": [own]}, {}, {"matchExpressions": []}]
     affinity = {
         "podAffinity": {"x": 1},
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+        },
     }
     made = built(with_spec(affinity=affinity))
     assert required(made) == [
@@ -131,9 +155,15 @@ def test_preferred_labels_become_one_weighted_term_and_one_key_one_expression() 
         "rdma/ib": (Taint("k", "B", "NoExecute"),),
     }
     asking = [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1, "rdma/ib": 1}}}]
-    made = built(with_spec(containers=asking), rules=Rules(autopilot=Autopilot(taints=taints, weight=7)))
-    assert required(made) == [{"matchExpressions": [{"key": "k", "operator": "NotIn", "values": ["A", "B"]}]}]
-    preferred = pod_spec(made)["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    made = built(
+        with_spec(containers=asking), rules=Rules(autopilot=Autopilot(taints=taints, weight=7))
+    )
+    assert required(made) == [
+        {"matchExpressions": [{"key": "k", "operator": "NotIn", "values": ["A", "B"]}]}
+    ]
+    preferred = pod_spec(made)["affinity"]["nodeAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
     assert [one["weight"] for one in preferred] == [7]
 
 
@@ -149,14 +179,19 @@ def test_injection_can_be_switched_off_and_a_scheduler_is_only_set_where_none_is
     [
         (service("a"), "Service a"),
         ({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-"}}, "Pod p-abcde"),
-        ({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x" * 80}}, "Pod " + "x" * 58 + "abcde"),
+        (
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x" * 80}},
+            "Pod " + "x" * 58 + "abcde",
+        ),
     ],
 )
 def test_a_component_has_its_name_before_it_exists(template: dict[str, Any], wanted: str) -> None:
     assert str(named(wrapper_from(wrapper(template)), 0, "abcde")) == wanted
 
 
-@pytest.mark.parametrize("template", [[], "x", None, {}, {"kind": "Job"}, {"apiVersion": "v1", "kind": "Pod"}])
+@pytest.mark.parametrize(
+    "template", [[], "x", None, {}, {"kind": "Job"}, {"apiVersion": "v1", "kind": "Pod"}]
+)
 def test_a_template_that_is_no_manifest_is_refused(template: Any) -> None:
     with pytest.raises(ComponentError, match=r"^spec\.components\[0\]\.template"):
         named(wrapper_from(wrapper(template)), 0, "abcde")

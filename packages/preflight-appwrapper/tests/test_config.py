@@ -1,4 +1,6 @@
-"""The operator's configuration and the commands that read files: every problem at once, and exit status 2."""
+"""The operator's configuration and the commands that read files: every problem at once, and exit
+status 2.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ def test_names_of_other_controllers_are_understood() -> None:
     found = parse(
         "faultTolerance: {resetPause: 5s, deletionGracePeriod: 6s, successTTLCeiling: 7s, gracePeriodCeiling: 1h}"
     )
-    assert (found.retry_pause, found.forceful_deletion, found.success_ttl, found.maximum) == (5, 6, 7, 3600)
+    assert (found.retry_pause, found.forceful_deletion, found.success_ttl, found.maximum) == (
+        5,
+        6,
+        7,
+        3600,
+    )
 
 
 def test_taints_keep_their_order() -> None:
@@ -50,7 +57,9 @@ autopilot:
 
 
 def test_a_rule_for_a_known_kind_replaces_what_is_known_of_it() -> None:
-    found = parse("failureRules: [{group: batch, kind: Job, failed: [{condition: Broken}]}]").failure_rules
+    found = parse(
+        "failureRules: [{group: batch, kind: Job, failed: [{condition: Broken}]}]"
+    ).failure_rules
     assert [one.failed[0].condition for one in found if one.kind == "Job"] == ["Broken"]
     assert len(found) == len(Rules().failure_rules)
 
@@ -120,7 +129,9 @@ def test_explain_shows_what_would_be_created(tmp_path: Path) -> None:
     assert objects == said["objects"]
 
 
-def test_explain_takes_a_manifest_without_a_namespace_for_one_of_the_namespace_that_is_given(tmp_path: Path) -> None:
+def test_explain_takes_a_manifest_without_a_namespace_for_one_of_the_namespace_that_is_given(
+    tmp_path: Path,
+) -> None:
     made = job()
     made["metadata"]["namespace"] = "other"
     raw = wrapper(made)
@@ -128,7 +139,12 @@ def test_explain_takes_a_manifest_without_a_namespace_for_one_of_the_namespace_t
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(raw))
     done = run("explain", "-f", str(tmp_path / "w.yaml"), "-n", "team-a")
     assert done.returncode == 2
-    assert done.stdout.count("metadata.namespace: is other, and only the wrapper's own, team-a, is possible") == 1
+    assert (
+        done.stdout.count(
+            "metadata.namespace: is other, and only the wrapper's own, team-a, is possible"
+        )
+        == 1
+    )
     assert done.stdout.count("problem:") == 1
     done = run("explain", "-f", str(tmp_path / "w.yaml"), "-n", "other")
     assert done.returncode == 0, done.stdout
@@ -144,9 +160,16 @@ def test_explain_shows_every_problem_of_a_manifest_and_exits_with_2(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("kind: Pod", "holds no AppWrapper"), ("a: 1\na: 2", "line 2"), ("\x00", "not YAML"), ("", "holds no AppWrapper")],
+    [
+        ("kind: Pod", "holds no AppWrapper"),
+        ("a: 1\na: 2", "line 2"),
+        ("\x00", "not YAML"),
+        ("", "holds no AppWrapper"),
+    ],
 )
-def test_a_file_that_is_no_wrapper_is_refused_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_is_no_wrapper_is_refused_in_a_sentence(
+    tmp_path: Path, text: str, said: str
+) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(text)
     found = run("explain", "-f", str(path))
@@ -156,7 +179,10 @@ def test_a_file_that_is_no_wrapper_is_refused_in_a_sentence(tmp_path: Path, text
 
 
 def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    for command in (("validate-config", str(tmp_path / "no")), ("explain", "-f", str(tmp_path / "no"))):
+    for command in (
+        ("validate-config", str(tmp_path / "no")),
+        ("explain", "-f", str(tmp_path / "no")),
+    ):
         found = run(*command)
         assert (found.returncode, found.stdout) == (2, "")
         assert "No such file" in found.stderr

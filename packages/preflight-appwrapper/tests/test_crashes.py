@@ -1,4 +1,6 @@
-"""Each request of a scenario is once kept from arriving, and once robbed of its answer; the controller dies, and another goes on."""
+"""Each request of a scenario is once kept from arriving, and once robbed of its answer; the
+controller dies, and another goes on.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from collections.abc import Callable
 import pytest
 from player import Player, bare_pod, job, service, wrapper
 
-ANNOTATIONS = {"failureGracePeriodDuration": "1s", "retryPausePeriodDuration": "1s", "successTTLDuration": "5s"}
+ANNOTATIONS = {
+    "failureGracePeriodDuration": "1s",
+    "retryPausePeriodDuration": "1s",
+    "successTTLDuration": "5s",
+}
 
 
 def player(**annotations: str) -> Player:
@@ -80,15 +86,29 @@ def deletion_in_a_reset(one: Player) -> None:
     one.wait(30)
 
 
-SCENARIOS = [creation, reset, evacuation, suspension, failure, success, deletion, deletion_in_a_reset]
+SCENARIOS = [
+    creation,
+    reset,
+    evacuation,
+    suspension,
+    failure,
+    success,
+    deletion,
+    deletion_in_a_reset,
+]
 
 
 def end_state(one: Player) -> tuple[object, ...]:
     objects = sorted((kind, name.rstrip("0123456789")) for _, kind, name in one.world.objects)
     owners = sorted(it["metadata"]["uid"] for it in one.world.objects.values())
-    orphans = [it for it in one.world.pods.values() if it["metadata"]["ownerReferences"][0]["uid"] not in owners]
+    orphans = [
+        it
+        for it in one.world.pods.values()
+        if it["metadata"]["ownerReferences"][0]["uid"] not in owners
+    ]
     status = [
-        one.world.condition(it).get("status") for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")
+        one.world.condition(it).get("status")
+        for it in ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy")
     ]
     count = one.world.wrapper and one.world.wrapper["status"].get("resettingCount", 0)
     return one.phase, count, objects, len(one.world.pods), len(orphans), status

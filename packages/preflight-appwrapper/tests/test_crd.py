@@ -24,7 +24,9 @@ def wrapper(**spec: Any) -> dict[str, Any]:
 
 
 async def test_the_definition_is_established_and_has_its_short_name_and_columns(lab: Lab) -> None:
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/appwrappers.workload.codeflare.dev"
+    path = (
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/appwrappers.workload.codeflare.dev"
+    )
     found = await lab.get(path)
     assert found is not None
     said = {one["type"]: one["status"] for one in found["status"]["conditions"]}
@@ -47,7 +49,9 @@ async def test_what_kueue_writes_is_kept_as_it_is(lab: Lab) -> None:
             "annotations": {"a": "b"},
             "labels": {"l": "m"},
             "nodeSelector": {"zone": "z"},
-            "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}],
+            "tolerations": [
+                {"key": "k", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}
+            ],
             "schedulingGates": [{"name": "g"}],
         }
     ]
@@ -68,31 +72,56 @@ async def test_what_kueue_writes_is_kept_as_it_is(lab: Lab) -> None:
         ({"components": [{"template": ["a"]}]}, "spec.components[0].template"),
         ({"components": [{"template": "text"}]}, "spec.components[0].template"),
         ({"components": [{}]}, "spec.components[0].template: Required"),
-        ({"components": [{"template": job(), "podSets": [{"replicas": 1}]}]}, "podSets[0].path: Required"),
-        ({"components": [{"template": job(), "podSets": [{"path": "x", "replicas": 2**40}]}]}, "replicas"),
+        (
+            {"components": [{"template": job(), "podSets": [{"replicas": 1}]}]},
+            "podSets[0].path: Required",
+        ),
+        (
+            {"components": [{"template": job(), "podSets": [{"path": "x", "replicas": 2**40}]}]},
+            "replicas",
+        ),
         ({"components": "many"}, "spec.components"),
         ({"components": [{"template": {"metadata": {"name": "x"}}}]}, "kind"),
     ],
 )
-async def test_a_spec_of_another_shape_is_refused_with_its_path(lab: Lab, spec: Any, said: str) -> None:
+async def test_a_spec_of_another_shape_is_refused_with_its_path(
+    lab: Lab, spec: Any, said: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         await lab.client.create(lab.wrappers(), wrapper(**spec))
     assert said in str(refused.value)
 
 
-async def test_a_status_is_written_beside_the_spec_and_has_one_condition_of_each_type(lab: Lab) -> None:
+async def test_a_status_is_written_beside_the_spec_and_has_one_condition_of_each_type(
+    lab: Lab,
+) -> None:
     await lab.client.create(lab.wrappers(), wrapper())
     found = await lab.wrapper()
     at = "2026-01-01T00:00:00Z"
-    one = {"type": "Unhealthy", "status": "True", "reason": "R", "message": "", "lastTransitionTime": at}
+    one = {
+        "type": "Unhealthy",
+        "status": "True",
+        "reason": "R",
+        "message": "",
+        "lastTransitionTime": at,
+    }
     known = {"name": "train", "kind": "Job", "apiVersion": "batch/v1", "podSets": []}
-    status = {"phase": "Running", "resettingCount": 1, "conditions": [one], "componentStatus": [known]}
-    await lab.client.replace_status(lab.wrappers("w"), {**found, "spec": {"components": []}, "status": status})
+    status = {
+        "phase": "Running",
+        "resettingCount": 1,
+        "conditions": [one],
+        "componentStatus": [known],
+    }
+    await lab.client.replace_status(
+        lab.wrappers("w"), {**found, "spec": {"components": []}, "status": status}
+    )
     stored = await lab.wrapper()
     assert stored["spec"] == found["spec"]
     assert condition(stored, "Unhealthy") == one
     with pytest.raises(Invalid, match="Duplicate value"):
-        await lab.client.replace_status(lab.wrappers("w"), {**stored, "status": {**status, "conditions": [one, one]}})
+        await lab.client.replace_status(
+            lab.wrappers("w"), {**stored, "status": {**status, "conditions": [one, one]}}
+        )
 
 
 def test_the_definition_has_every_field_that_is_read_and_no_other() -> None:
@@ -103,4 +132,6 @@ def test_the_definition_has_every_field_that_is_read_and_no_other() -> None:
         assert set(part["properties"]) == set(struct.__struct_encode_fields__)
     known = whole["status"]["properties"]["componentStatus"]["items"]
     assert set(known["properties"]) == set(ComponentStatus.__struct_encode_fields__)
-    assert set(known["properties"]["podSets"]["items"]["properties"]) == set(PodSet.__struct_encode_fields__)
+    assert set(known["properties"]["podSets"]["items"]["properties"]) == set(
+        PodSet.__struct_encode_fields__
+    )

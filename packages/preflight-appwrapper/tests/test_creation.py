@@ -1,4 +1,6 @@
-"""Creating by itself: the name is written ahead, nothing is assumed without an answer, and refusals are tried again, less and less often."""
+"""Creating by itself: the name is written ahead, nothing is assumed without an answer, and refusals
+are tried again, less and less often.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from preflight_appwrapper.step import step
 from world import START
 
 
-def resuming(one: SeenComponent, *, after: float = 0) -> tuple[tuple[Action, ...], float | None, str]:
+def resuming(
+    one: SeenComponent, *, after: float = 0
+) -> tuple[tuple[Action, ...], float | None, str]:
     player = Player(wrapper())
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
     player.settle()
@@ -41,7 +45,9 @@ def test_a_create_without_an_answer_is_asked_for_before_it_is_sent_again() -> No
     assert resuming(there, after=5)[2] == "Running"
 
 
-def test_a_watch_that_still_shows_an_object_of_an_earlier_life_does_not_stand_for_the_new_one() -> None:
+def test_a_watch_that_still_shows_an_object_of_an_earlier_life_does_not_stand_for_the_new_one() -> (
+    None
+):
     stale = SeenComponent(state="present", ours=True, uid="old", confirmed=False)
     assert resuming(stale)[0] == (CREATE,)
 
@@ -53,7 +59,9 @@ def test_a_predecessor_that_is_going_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("tries", "pause"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (50, 10)])
-def test_a_refused_create_is_tried_again_after_1_2_4_to_10_seconds(tries: int, pause: float) -> None:
+def test_a_refused_create_is_tried_again_after_1_2_4_to_10_seconds(
+    tries: int, pause: float
+) -> None:
     assert resuming(refused(tries=tries), after=0.5)[:2] == ((), pause)
     assert resuming(refused(tries=tries), after=pause)[0] == (CREATE,)
 
@@ -64,7 +72,9 @@ def test_refusals_for_longer_than_the_admission_period_reset_it() -> None:
 
 
 def test_the_name_stands_in_the_status_when_the_create_is_sent_and_is_new_in_each_life() -> None:
-    player = Player(wrapper(service(), job(), bare_pod(), annotations={"retryPausePeriodDuration": "0s"}))
+    player = Player(
+        wrapper(service(), job(), bare_pod(), annotations={"retryPausePeriodDuration": "0s"})
+    )
     names = []
     for _ in range(12):
         made = player.look()
@@ -80,5 +90,7 @@ def test_the_name_stands_in_the_status_when_the_create_is_sent_and_is_new_in_eac
     player.wait(3)
     player.world.nodes = {}
     player.wait(5)
-    names += [name for name, _ in player.world.created if name.startswith("probe-") and name not in names]
+    names += [
+        name for name, _ in player.world.created if name.startswith("probe-") and name not in names
+    ]
     assert len(names) == 2

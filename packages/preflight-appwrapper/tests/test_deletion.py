@@ -63,7 +63,11 @@ def test_a_component_that_nobody_has_seen_is_asked_for() -> None:
 
 
 def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objects_last() -> None:
-    seen = Seen(components=(component(),), pods=pods(40), attempts={DELETE.key: START + timedelta(seconds=595)})
+    seen = Seen(
+        components=(component(),),
+        pods=pods(40),
+        attempts={DELETE.key: START + timedelta(seconds=595)},
+    )
     assert going_on(seen, 600.9).actions == ()
     found = going_on(seen, 601)
     assert found.forced
@@ -95,6 +99,8 @@ def test_only_two_reads_a_second_apart_that_found_nothing_are_believed(
 
 
 def test_a_pod_that_is_going_is_waited_for() -> None:
-    one = pod_from({"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    one = pod_from(
+        {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    )
     seen = Seen(components=(GONE,), pods=(one,), empty=(START, START + timedelta(seconds=1)))
     assert not going_on(seen, 5).done

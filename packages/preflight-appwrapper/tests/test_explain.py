@@ -25,7 +25,9 @@ def test_a_failing_workload_is_explained_with_its_rule_its_pods_and_what_comes_w
     player.settle()
     found = explained(player)
     assert (found.phase, found.rule) == ("Running", 6)
-    assert found.because.startswith(f"1 failed pod, {name} on node-a exited with 137 (expected 2: 0 pending, 1 running")
+    assert found.because.startswith(
+        f"1 failed pod, {name} on node-a exited with 137 (expected 2: 0 pending, 1 running"
+    )
     assert found.next is not None
     assert (found.next.what, found.next.within) == ("Resetting", "5m1s")
     assert f"{name}: Failed on node-a; main exited with 137" in found.pods
@@ -91,7 +93,13 @@ def test_a_wrapper_of_another_manager_is_said_to_be_one() -> None:
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_what_has_ended_says_so(phase: str) -> None:
     player = Player(
-        wrapper(annotations={"retryLimit": "0", "failureGracePeriodDuration": "0s", "successTTLDuration": "1s"})
+        wrapper(
+            annotations={
+                "retryLimit": "0",
+                "failureGracePeriodDuration": "0s",
+                "successTTLDuration": "1s",
+            }
+        )
     )
     player.settle()
     player.world.run()

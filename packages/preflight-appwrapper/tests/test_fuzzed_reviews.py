@@ -1,4 +1,6 @@
-"""Five thousand reviews that a careless or hostile client could cause: none is answered with a fault of ours."""
+"""Five thousand reviews that a careless or hostile client could cause: none is answered with a
+fault of ours.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,11 @@ def review(operation: str) -> dict[str, Any]:
     request = {
         "uid": "0" * 36,
         "kind": {"group": "workload.codeflare.dev", "version": "v1beta2", "kind": "AppWrapper"},
-        "resource": {"group": "workload.codeflare.dev", "version": "v1beta2", "resource": "appwrappers"},
+        "resource": {
+            "group": "workload.codeflare.dev",
+            "version": "v1beta2",
+            "resource": "appwrappers",
+        },
         "operation": operation,
         "name": "w",
         "namespace": "ns",
@@ -72,7 +78,9 @@ def review(operation: str) -> dict[str, Any]:
 def places(raw: Any) -> list[tuple[Any, Any]]:
     """Each container with each of its keys or indices."""
     found: list[tuple[Any, Any]] = []
-    for key in list(raw) if isinstance(raw, dict) else range(len(raw)) if isinstance(raw, list) else []:
+    for key in (
+        list(raw) if isinstance(raw, dict) else range(len(raw)) if isinstance(raw, list) else []
+    ):
         found += [(raw, key), *places(raw[key])]
     return found
 
@@ -110,7 +118,13 @@ async def answered(reviews: Reviews, path: str, body: bytes) -> tuple[int, bytes
         said.append(message)
 
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b"timeout=10s"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": headers,
+        "query_string": b"timeout=10s",
+    }
     await reviews(scope, receive, send)
     return int(said[0]["status"]), b"".join(one.get("body", b"") for one in said[1:])
 

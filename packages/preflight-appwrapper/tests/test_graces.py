@@ -1,4 +1,6 @@
-"""FailureGracePeriod is for a workload to mend itself, whichever of the three rules found it unhealthy."""
+"""FailureGracePeriod is for a workload to mend itself, whichever of the three rules found it
+unhealthy.
+"""
 
 from __future__ import annotations
 

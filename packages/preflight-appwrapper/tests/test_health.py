@@ -28,10 +28,18 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PREFIX = "workload.codeflare.dev.appwrapper/"
 
 
-def status(*expected: int, deployed: float = 3600, ready: float | None = None, migrations: int = 0) -> Status:
-    """``deployed``, ``ready``: seconds since it was created, and since PodsReady became False (None: it is True)."""
+def status(
+    *expected: int, deployed: float = 3600, ready: float | None = None, migrations: int = 0
+) -> Status:
+    """``deployed``, ``ready``: seconds since it was created, and since PodsReady became False
+    (None: it is True).
+    """
     conditions = (
-        Condition(type="ResourcesDeployed", status="True", last_transition_time=NOW - timedelta(seconds=deployed)),
+        Condition(
+            type="ResourcesDeployed",
+            status="True",
+            last_transition_time=NOW - timedelta(seconds=deployed),
+        ),
         Condition(
             type="PodsReady",
             status="True" if ready is None else "False",
@@ -46,13 +54,27 @@ def status(*expected: int, deployed: float = 3600, ready: float | None = None, m
         )
         for i, count in enumerate(expected)
     )  # fmt: skip
-    return Status(phase="Running", conditions=conditions, component_status=components, migration_count=migrations)
+    return Status(
+        phase="Running",
+        conditions=conditions,
+        component_status=components,
+        migration_count=migrations,
+    )
 
 
-def pod(name: str, phase: str, *, owner: str = "job-0", node: str = "n", gpus: object = 8, **more: Any) -> Pod:
+def pod(
+    name: str, phase: str, *, owner: str = "job-0", node: str = "n", gpus: object = 8, **more: Any
+) -> Pod:
     raw: dict[str, Any] = {
-        "metadata": {"name": name, "uid": f"uid-{name}", "ownerReferences": [{"uid": owner, "controller": True}]},
-        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus}}}]},
+        "metadata": {
+            "name": name,
+            "uid": f"uid-{name}",
+            "ownerReferences": [{"uid": owner, "controller": True}],
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus}}}],
+        },
         "status": {"phase": phase, **more},
     }
     if more.pop("going", False):
@@ -61,14 +83,24 @@ def pod(name: str, phase: str, *, owner: str = "job-0", node: str = "n", gpus: o
 
 
 def present(i: int = 0, says: Any = "nothing", **more: Any) -> SeenComponent:
-    return SeenComponent(state="present", ours=True, uid=f"job-{i}", verdict=Verdict(says=says, owns_pods=True), **more)
+    return SeenComponent(
+        state="present",
+        ours=True,
+        uid=f"job-{i}",
+        verdict=Verdict(says=says, owns_pods=True),
+        **more,
+    )
 
 
 def judged(
     known: Status, *pods: Pod, components: tuple[SeenComponent, ...] | None = None,
     nodes: dict[str, frozenset[str]] | None = None, rules: Rules | None = None, annotations: dict[str, str] | None = None,
 ) -> Judgement:  # fmt: skip
-    components = tuple(present(i) for i in range(len(known.component_status))) if components is None else components
+    components = (
+        tuple(present(i) for i in range(len(known.component_status)))
+        if components is None
+        else components
+    )
     wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known)
     seen = Seen(components=components, pods=pods, nodes=nodes or {})
     rules = rules or Rules()
@@ -80,10 +112,18 @@ def exited(code: int, name: str = "main") -> dict[str, Any]:
     return {"containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]}
 
 
-def left(outcome: str, *, code: int = 1, gated: bool = True, name: str = "preflight-dcgm-diag") -> dict[str, Any]:
-    result = Result(v=1, check="dcgm-diag", outcome=outcome, code="MEMORY", gated=gated, duration=1.0)
+def left(
+    outcome: str, *, code: int = 1, gated: bool = True, name: str = "preflight-dcgm-diag"
+) -> dict[str, Any]:
+    result = Result(
+        v=1, check="dcgm-diag", outcome=outcome, code="MEMORY", gated=gated, duration=1.0
+    )
     message = encode_result(result).decode()
-    return {"initContainerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code, "message": message}}}]}
+    return {
+        "initContainerStatuses": [
+            {"name": name, "state": {"terminated": {"exitCode": code, "message": message}}}
+        ]
+    }
 
 
 RUNNING = (pod("a", "Running"), pod("b", "Running"))
@@ -107,16 +147,23 @@ def ruled(found: Judgement) -> tuple[int, str]:
         (SeenComponent(state="going", ours=True, uid="job-0", confirmed=True), (1, "fail")),
         (SeenComponent(state="present", ours=True, uid="other", confirmed=True), (1, "fail")),
         (SeenComponent(state="present", ours=False, uid="job-0", confirmed=True), (1, "fail")),
-        (SeenComponent(state="absent", confirmed=True, verdict=Verdict(says="finished")), (9, "healthy")),
+        (
+            SeenComponent(state="absent", confirmed=True, verdict=Verdict(says="finished")),
+            (9, "healthy"),
+        ),
     ],
 )
-def test_rule_1_a_missing_component_is_asked_for_before_it_fails(one: SeenComponent, wanted: tuple[int, str]) -> None:
+def test_rule_1_a_missing_component_is_asked_for_before_it_fails(
+    one: SeenComponent, wanted: tuple[int, str]
+) -> None:
     assert ruled(judged(status(2), *RUNNING, components=(one,))) == wanted
 
 
 def test_rule_1_goes_before_all_others() -> None:
     gone = SeenComponent(state="absent", confirmed=True)
-    found = judged(status(2, 0), pod("a", "Failed"), components=(present(says="failed"), gone), nodes=SICK)
+    found = judged(
+        status(2, 0), pod("a", "Failed"), components=(present(says="failed"), gone), nodes=SICK
+    )
     assert found.reason == "MissingComponent"
 
 
@@ -130,7 +177,12 @@ def test_rule_2_a_failed_component_is_counted_without_grace() -> None:
 
 def test_rule_2_with_a_terminal_exit_code_is_final() -> None:
     failed = pod("a", "Failed", **exited(3))
-    found = judged(status(2), failed, components=(present(says="failed"),), annotations={"terminalExitCodes": "3"})
+    found = judged(
+        status(2),
+        failed,
+        components=(present(says="failed"),),
+        annotations={"terminalExitCodes": "3"},
+    )
     assert ruled(found) == (2, "fail")
 
 
@@ -166,7 +218,12 @@ def test_a_component_that_makes_no_pods_never_succeeds() -> None:
 
 def test_rule_4_moves_a_running_pod_off_a_marked_node_uncounted() -> None:
     found = judged(status(2), *RUNNING, nodes=SICK)
-    assert (*ruled(found), found.reason, found.counts) == (4, "evacuate", "AutopilotNoExecute", False)
+    assert (*ruled(found), found.reason, found.counts) == (
+        4,
+        "evacuate",
+        "AutopilotNoExecute",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,20 +236,32 @@ def test_rule_4_moves_a_running_pod_off_a_marked_node_uncounted() -> None:
         ("Running", 8, True),
     ],
 )
-def test_rule_4_concerns_running_pods_that_ask_for_the_resource(phase: str, gpus: object, going: bool) -> None:
-    found = judged(status(1), pod("a", phase, gpus=gpus, going=going), nodes=SICK, components=(present(says="more"),))
+def test_rule_4_concerns_running_pods_that_ask_for_the_resource(
+    phase: str, gpus: object, going: bool
+) -> None:
+    found = judged(
+        status(1),
+        pod("a", phase, gpus=gpus, going=going),
+        nodes=SICK,
+        components=(present(says="more"),),
+    )
     assert found.holding.rule != 4
 
 
 def test_rule_4_goes_before_failed_pods() -> None:
-    assert ruled(judged(status(2), pod("a", "Failed"), pod("b", "Running"), nodes=SICK)) == (4, "evacuate")
+    assert ruled(judged(status(2), pod("a", "Failed"), pod("b", "Running"), nodes=SICK)) == (
+        4,
+        "evacuate",
+    )
 
 
 def test_only_no_execute_labels_make_pods_leave() -> None:
     pilot = Rules().autopilot
     assert sick_resources({"autopilot.ibm.com/gpuhealth": "EVICT"}, pilot) == {"nvidia.com/gpu"}
     assert not sick_resources({"autopilot.ibm.com/gpuhealth": "ERR"}, pilot)
-    assert not sick_resources({"autopilot.ibm.com/gpuhealth": "EVICT"}, replace(pilot, monitor=False))
+    assert not sick_resources(
+        {"autopilot.ibm.com/gpuhealth": "EVICT"}, replace(pilot, monitor=False)
+    )
 
 
 # --- 5
@@ -206,11 +275,21 @@ def test_only_no_execute_labels_make_pods_leave() -> None:
         (left("misconfigured", code=2), 6),
         (left("failed", gated=False, code=0), 6),
         (left("failed", name="mine"), 6),
-        ({"initContainerStatuses": [{"name": "preflight-x", "state": {"terminated": {"exitCode": 1}}}]}, 6),
         (
             {
                 "initContainerStatuses": [
-                    {"name": "preflight-x", "state": {"terminated": {"exitCode": 1, "message": "?"}}}
+                    {"name": "preflight-x", "state": {"terminated": {"exitCode": 1}}}
+                ]
+            },
+            6,
+        ),
+        (
+            {
+                "initContainerStatuses": [
+                    {
+                        "name": "preflight-x",
+                        "state": {"terminated": {"exitCode": 1, "message": "?"}},
+                    }
                 ]
             },
             6,
@@ -223,14 +302,18 @@ def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int)
 
 @pytest.mark.parametrize(("before", "counts"), [(0, False), (2, False), (3, True)])
 def test_rule_5_is_counted_from_the_fourth_in_a_row_on(before: int, counts: bool) -> None:
-    assert judged(status(1, migrations=before), pod("a", "Failed", **left("failed"))).counts is counts
+    assert (
+        judged(status(1, migrations=before), pod("a", "Failed", **left("failed"))).counts is counts
+    )
 
 
 # --- 6
 
 
 def test_rule_6_has_a_grace_and_names_the_pod_its_node_and_the_code() -> None:
-    found = judged(status(2), pod("train-0", "Failed", node="node-b", **exited(137)), pod("b", "Running"))
+    found = judged(
+        status(2), pod("train-0", "Failed", node="node-b", **exited(137)), pod("b", "Running")
+    )
     assert (*ruled(found), found.grace, found.counts) == (6, "reset", True, True)
     assert found.holding.sentence == "1 failed pod, train-0 on node-b exited with 137"
 
@@ -240,7 +323,11 @@ def test_rule_6_has_a_grace_and_names_the_pod_its_node_and_the_code() -> None:
     [
         ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), Rules(), 9),  # its successor runs
         ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Pending")), Rules(), 6),
-        ((pod("a", "Failed", owner="wrapper"), *RUNNING[1:], pod("c", "Running")), Rules(), 6),  # nobody replaces it
+        (
+            (pod("a", "Failed", owner="wrapper"), *RUNNING[1:], pod("c", "Running")),
+            Rules(),
+            6,
+        ),  # nobody replaces it
         ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), Rules(failed_pods="any"), 6),
     ],
 )
@@ -259,8 +346,16 @@ def test_rule_6_a_failed_pod_stops_counting_once_it_was_made_up_for(
         (exited(4), {"retryableExitCodes": "10"}, "fail"),
         (exited(10), {"retryableExitCodes": "10"}, "reset"),
         (exited(0), {"retryableExitCodes": "10"}, "reset"),
-        ({"initContainerStatuses": exited(3, "setup")["containerStatuses"]}, {"terminalExitCodes": "3"}, "fail"),
-        ({"initContainerStatuses": exited(3, "preflight-x")["containerStatuses"]}, {"terminalExitCodes": "3"}, "reset"),
+        (
+            {"initContainerStatuses": exited(3, "setup")["containerStatuses"]},
+            {"terminalExitCodes": "3"},
+            "fail",
+        ),
+        (
+            {"initContainerStatuses": exited(3, "preflight-x")["containerStatuses"]},
+            {"terminalExitCodes": "3"},
+            "reset",
+        ),
     ],
 )
 def test_rule_6_exit_codes_end_the_retries_after_the_same_grace(
@@ -300,7 +395,10 @@ def test_a_pod_that_is_being_deleted_is_neither_pending_nor_running() -> None:
 
 def test_rule_7_counts_from_the_loss_of_readiness_and_not_from_creation() -> None:
     assert ruled(judged(status(2, deployed=36_000), pod("a", "Running"))) == (9, "waiting")
-    assert ruled(judged(status(2, deployed=36_000, ready=30), pod("a", "Running"))) == (9, "waiting")
+    assert ruled(judged(status(2, deployed=36_000, ready=30), pod("a", "Running"))) == (
+        9,
+        "waiting",
+    )
 
 
 def test_the_clock_stands_still_while_a_job_queues_by_itself() -> None:
@@ -340,8 +438,12 @@ def examining(
         (examining(350, name="setup"), 360, 8),  # its own init container hangs
     ],
 )
-def test_the_time_that_preflight_takes_is_no_warm_up(said: dict[str, Any], since: float, rule: int) -> None:
-    found = judged(status(2, deployed=since, ready=since), pod("a", "Running"), pod("b", "Pending", **said))
+def test_the_time_that_preflight_takes_is_no_warm_up(
+    said: dict[str, Any], since: float, rule: int
+) -> None:
+    found = judged(
+        status(2, deployed=since, ready=since), pod("a", "Running"), pod("b", "Pending", **said)
+    )
     assert found.holding.rule == rule
 
 
@@ -354,5 +456,7 @@ def test_two_examinations_at_the_same_time_are_one() -> None:
 def test_what_waits_says_when_the_next_rule_may_hold() -> None:
     found = judged(status(2, deployed=10, ready=10), pod("a", "Running"))
     assert found.at == NOW + timedelta(seconds=51)
-    found = judged(status(2, deployed=10, ready=10), pod("a", "Running"), pod("b", "Pending", **examining(5)))
+    found = judged(
+        status(2, deployed=10, ready=10), pod("a", "Running"), pod("b", "Pending", **examining(5))
+    )
     assert found.at == NOW + timedelta(seconds=300 + 1200 + 1 - 10)

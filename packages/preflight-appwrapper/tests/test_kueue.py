@@ -96,7 +96,9 @@ def test_it_can_be_preempted_in_every_phase_and_admitted_again(kueue: Kueue, pha
     assert kueue.active()
 
 
-def test_success_gives_the_quota_back_at_once_and_failure_only_when_nothing_is_left(kueue: Kueue) -> None:
+def test_success_gives_the_quota_back_at_once_and_failure_only_when_nothing_is_left(
+    kueue: Kueue,
+) -> None:
     player = kueue.player
     kueue.admit()
     player.settle()

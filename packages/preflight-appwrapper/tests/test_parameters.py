@@ -12,7 +12,9 @@ H = 3600.0
 
 
 def of(rules: Rules | None = None, **annotations: str) -> dict[str, tuple[float, str]]:
-    found = parameters({PREFIX + key: value for key, value in annotations.items()}, rules or Rules())
+    found = parameters(
+        {PREFIX + key: value for key, value in annotations.items()}, rules or Rules()
+    )
     return {one.name: (one.value, one.source) for one in found.listed}
 
 
@@ -81,7 +83,9 @@ def test_a_retry_limit_is_a_whole_number_of_32_bits(text: str, wanted: tuple[flo
         ("x", (168 * H, "malformed")),
     ],
 )
-def test_a_success_ttl_only_shortens_the_configured_one(text: str, wanted: tuple[float, str]) -> None:
+def test_a_success_ttl_only_shortens_the_configured_one(
+    text: str, wanted: tuple[float, str]
+) -> None:
     assert of(successTTLDuration=text)["SuccessTTL"] == wanted
 
 
@@ -92,9 +96,16 @@ def test_the_operators_values_are_bounded_too_and_named_as_theirs() -> None:
 
 @pytest.mark.parametrize(
     ("text", "codes", "skipped"),
-    [("3,10,abc,42", {3, 10, 42}, ["abc"]), ("3, 10", {3, 10}, []), ("x", set(), ["x"]), ("1,,2", {1, 2}, ['""'])],
+    [
+        ("3,10,abc,42", {3, 10, 42}, ["abc"]),
+        ("3, 10", {3, 10}, []),
+        ("x", set(), ["x"]),
+        ("1,,2", {1, 2}, ['""']),
+    ],
 )
-def test_exit_codes_are_whole_numbers_and_what_is_none_is_named(text: str, codes: set[int], skipped: list[str]) -> None:
+def test_exit_codes_are_whole_numbers_and_what_is_none_is_named(
+    text: str, codes: set[int], skipped: list[str]
+) -> None:
     found = parameters({PREFIX + "terminalExitCodes": text}, Rules())
     assert found.exit_codes.terminal == codes
     assert all(one in found.problems[0][1] for one in skipped)
@@ -120,7 +131,9 @@ def test_a_code_ends_the_retries_when_it_is_terminal_or_not_among_the_retryable(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FAULT_TOLERANCE)), st.text(max_size=400)))
-def test_whatever_stands_in_the_annotations_the_parameters_are_within_bounds(annotations: dict[str, str]) -> None:
+def test_whatever_stands_in_the_annotations_the_parameters_are_within_bounds(
+    annotations: dict[str, str],
+) -> None:
     found = parameters(annotations, Rules())
     for one in found.listed:
         if one.name == "RetryLimit":

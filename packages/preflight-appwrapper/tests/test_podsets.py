@@ -1,4 +1,6 @@
-"""Pod sets that follow from a kind equal those that Kueue finds, and a path leads to a pod template or is refused with a sentence."""
+"""Pod sets that follow from a kind equal those that Kueue finds, and a path leads to a pod template
+or is refused with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ def of(api: str, kind: str, **spec: Any) -> dict[str, Any]:
 
 
 def jobs(**more: Any) -> dict[str, Any]:
-    return {"name": "w", "template": {"spec": {"template": TEMPLATE, **more.pop("job", {})}}, **more}
+    return {
+        "name": "w",
+        "template": {"spec": {"template": TEMPLATE, **more.pop("job", {})}},
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -29,13 +35,23 @@ def jobs(**more: Any) -> dict[str, Any]:
         (of("v1", "Pod", **TEMPLATE["spec"]), [("template", 1)]),
         (of("v1", "Service"), []),
         (of("apps/v1", "Deployment", template=TEMPLATE), [("template.spec.template", 1)]),
-        (of("apps/v1", "StatefulSet", template=TEMPLATE, replicas=3), [("template.spec.template", 3)]),
+        (
+            of("apps/v1", "StatefulSet", template=TEMPLATE, replicas=3),
+            [("template.spec.template", 3)],
+        ),
         (of("batch/v1", "Job", template=TEMPLATE), [("template.spec.template", 1)]),
         (of("batch/v1", "Job", template=TEMPLATE, parallelism=4), [("template.spec.template", 4)]),
-        (of("batch/v1", "Job", template=TEMPLATE, parallelism=4, completions=2), [("template.spec.template", 2)]),
+        (
+            of("batch/v1", "Job", template=TEMPLATE, parallelism=4, completions=2),
+            [("template.spec.template", 2)],
+        ),
         (of("batch/v1", "Job", template=TEMPLATE, completions=9), [("template.spec.template", 1)]),
         (
-            of("jobset.x-k8s.io/v1alpha2", "JobSet", replicatedJobs=[jobs(), jobs(replicas=2, job={"parallelism": 3})]),
+            of(
+                "jobset.x-k8s.io/v1alpha2",
+                "JobSet",
+                replicatedJobs=[jobs(), jobs(replicas=2, job={"parallelism": 3})],
+            ),
             [
                 ("template.spec.replicatedJobs[0].template.spec.template", 1),
                 ("template.spec.replicatedJobs[1].template.spec.template", 6),
@@ -45,7 +61,10 @@ def jobs(**more: Any) -> dict[str, Any]:
             of(
                 "kubeflow.org/v1",
                 "PyTorchJob",
-                pytorchReplicaSpecs={"Worker": {"replicas": 3, "template": TEMPLATE}, "Master": {"template": TEMPLATE}},
+                pytorchReplicaSpecs={
+                    "Worker": {"replicas": 3, "template": TEMPLATE},
+                    "Master": {"template": TEMPLATE},
+                },
             ),
             [
                 ("template.spec.pytorchReplicaSpecs.Master.template", 1),
@@ -74,7 +93,11 @@ def jobs(**more: Any) -> dict[str, Any]:
                 "leaderworkerset.x-k8s.io/v1",
                 "LeaderWorkerSet",
                 replicas=2,
-                leaderWorkerTemplate={"size": 4, "leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE},
+                leaderWorkerTemplate={
+                    "size": 4,
+                    "leaderTemplate": TEMPLATE,
+                    "workerTemplate": TEMPLATE,
+                },
             ),
             [
                 ("template.spec.leaderWorkerTemplate.leaderTemplate", 2),
@@ -94,18 +117,24 @@ def jobs(**more: Any) -> dict[str, Any]:
         (of("batch/v2", "Job", template=TEMPLATE), []),
     ],
 )
-def test_pod_sets_follow_from_the_kind(template: dict[str, Any], wanted: list[tuple[str, int]]) -> None:
+def test_pod_sets_follow_from_the_kind(
+    template: dict[str, Any], wanted: list[tuple[str, int]]
+) -> None:
     assert [(one.path, one.count) for one in inferred(template)] == wanted
 
 
 def test_the_annotations_of_topology_aware_scheduling_are_kueues() -> None:
-    found = inferred(of("jobset.x-k8s.io/v1alpha2", "JobSet", replicatedJobs=[jobs(replicas=2)]))[0].annotations
+    found = inferred(of("jobset.x-k8s.io/v1alpha2", "JobSet", replicatedJobs=[jobs(replicas=2)]))[
+        0
+    ].annotations
     assert found == {
         INDEX: "batch.kubernetes.io/job-completion-index",
         PREFIX + "tas-sub-group-index-label": "jobset.sigs.k8s.io/job-index",
         PREFIX + "tas-sub-group-count": "2",
     }
-    pytorch = of("kubeflow.org/v1", "PyTorchJob", pytorchReplicaSpecs={"Worker": {"template": TEMPLATE}})
+    pytorch = of(
+        "kubeflow.org/v1", "PyTorchJob", pytorchReplicaSpecs={"Worker": {"template": TEMPLATE}}
+    )
     assert inferred(pytorch)[0].annotations == {INDEX: "training.kubeflow.org/replica-index"}
     assert not inferred(of("apps/v1", "Deployment", template=TEMPLATE))[0].annotations
 

@@ -1,6 +1,8 @@
-"""What holds for every history: of a cluster that does as it likes, and of wrappers that somebody has edited by hand.
+"""What holds for every history: of a cluster that does as it likes, and of wrappers that somebody
+has edited by hand.
 
-APPWRAPPER_HISTORIES is how many histories of 40 steps are played (60); 14000 of them make more than 200,000 decisions.
+APPWRAPPER_HISTORIES is how many histories of 40 steps are played (60); 14000 of them make more than
+200,000 decisions.
 """
 
 from __future__ import annotations
@@ -41,15 +43,27 @@ QUICK = {
     "forcefulDeletionGracePeriodDuration": "6s",
     "successTTLDuration": "20s",
 }
-COUNTED = {"FoundFailedPods", "FailedComponent", "InsufficientPodsReady", "CreateFailed", "PreflightFailed"}
+COUNTED = {
+    "FoundFailedPods",
+    "FailedComponent",
+    "InsufficientPodsReady",
+    "CreateFailed",
+    "PreflightFailed",
+}
 
 
 class Histories(RuleBasedStateMachine):
-    """A cluster that fails, mends, loses answers and kills controllers; :meth:`World.check` holds at each version of it."""
+    """A cluster that fails, mends, loses answers and kills controllers; :meth:`World.check` holds
+    at each version of it.
+    """
 
     @initialize(limit=st.integers(-1, 3), delay=st.sampled_from(["0s", "5s"]))
     def begin(self, limit: int, delay: str) -> None:
-        annotations = {**QUICK, "retryLimit": str(limit), "deletionOnFailureGracePeriodDuration": delay}
+        annotations = {
+            **QUICK,
+            "retryLimit": str(limit),
+            "deletionOnFailureGracePeriodDuration": delay,
+        }
         self.player = Player(wrapper(service(), job(), bare_pod(), annotations=annotations))
         self.limit = limit
         self.count, self.phase = 0, ""
@@ -82,7 +96,10 @@ class Histories(RuleBasedStateMachine):
         for _ in range(4):
             self.played()
 
-    @rule(phase=st.sampled_from(["Running", "Failed", "Succeeded", "Pending"]), which=st.integers(0, 5))
+    @rule(
+        phase=st.sampled_from(["Running", "Failed", "Succeeded", "Pending"]),
+        which=st.integers(0, 5),
+    )
     def a_pod_changes(self, phase: str, which: int) -> None:
         pods = list(self.player.world.pods.values())
         if pods:
@@ -126,7 +143,9 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def a_pod_hangs(self) -> None:
-        self.player.world.held |= {one["metadata"]["uid"] for one in list(self.player.world.pods.values())[:1]}
+        self.player.world.held |= {
+            one["metadata"]["uid"] for one in list(self.player.world.pods.values())[:1]
+        }
 
     @precondition(lambda self: self.player.world.objects)
     @rule(which=st.integers(0, 5))
@@ -163,7 +182,9 @@ class Histories(RuleBasedStateMachine):
         self.count, self.phase = count, phase
 
     def teardown(self) -> None:
-        """Every fair history ends: nobody disturbs any more, the wrapper is deleted, and everything is gone."""
+        """Every fair history ends: nobody disturbs any more, the wrapper is deleted, and everything
+        is gone.
+        """
         if not hasattr(self, "player") or not self.alive():
             return
         self.player.world.faults = lambda _: ""
@@ -188,18 +209,39 @@ TestHistories = pytest.mark.timeout(600 + HISTORIES)(Histories.TestCase)
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TYPES = ["QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy", "DeletingResources", "Other"]
-TIMES = st.sampled_from([NOW - timedelta(days=1), NOW - timedelta(seconds=5), NOW, NOW + timedelta(seconds=9)])
+TYPES = [
+    "QuotaReserved",
+    "ResourcesDeployed",
+    "PodsReady",
+    "Unhealthy",
+    "DeletingResources",
+    "Other",
+]
+TIMES = st.sampled_from(
+    [NOW - timedelta(days=1), NOW - timedelta(seconds=5), NOW, NOW + timedelta(seconds=9)]
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=6),
-    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=6), below, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=6),
+    lambda below: (
+        st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=6), below, max_size=3)
+    ),
     max_leaves=12,
 )
 
 
 def a_condition() -> st.SearchStrategy[Any]:
     times = st.sampled_from(
-        ["2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "soon", "2026-01-01T00:00:00"]
+        [
+            "2026-01-01T00:00:00Z",
+            "9999-12-31T23:59:59Z",
+            "0001-01-01T00:00:00Z",
+            "soon",
+            "2026-01-01T00:00:00",
+        ]
     )
     return st.fixed_dictionaries(
         {"type": st.sampled_from(TYPES)},
@@ -230,7 +272,9 @@ def a_wrapper() -> st.SearchStrategy[Any]:
         {"name": st.just("w"), "uid": st.just("wrapper-uid")},
         optional={"finalizers": st.just(["workload.codeflare.dev/finalizer"]), "deletionTimestamp": st.just("2026-01-01T00:00:00Z")},
     )  # fmt: skip
-    components = st.lists(st.sampled_from([{"template": job()}, {"template": service()}, {"template": 3}]), max_size=3)
+    components = st.lists(
+        st.sampled_from([{"template": job()}, {"template": service()}, {"template": 3}]), max_size=3
+    )
     return st.fixed_dictionaries(
         {"metadata": metadata, "spec": st.fixed_dictionaries({"components": components}, optional={"suspend": st.booleans()})},
         optional={"status": a_status() | JSON},
@@ -238,7 +282,11 @@ def a_wrapper() -> st.SearchStrategy[Any]:
 
 
 def a_view() -> st.SearchStrategy[Seen]:
-    says = st.builds(Verdict, says=st.sampled_from(["nothing", "failed", "finished", "more"]), suspended=st.booleans())
+    says = st.builds(
+        Verdict,
+        says=st.sampled_from(["nothing", "failed", "finished", "more"]),
+        suspended=st.booleans(),
+    )
     component = st.builds(
         SeenComponent,
         state=st.sampled_from(["unknown", "absent", "present", "going"]), uid=st.sampled_from(["uid-1", "uid-2"]),
@@ -249,7 +297,9 @@ def a_view() -> st.SearchStrategy[Seen]:
         lambda phase, name: pod_from({"metadata": {"name": name, "uid": name}, "status": {"phase": phase}}),
         st.sampled_from(["Pending", "Running", "Failed", "Succeeded", "Odd"]), st.sampled_from(["a", "b", "c"]),
     )  # fmt: skip
-    stray = st.builds(Stray, api_version=st.just("v1"), kind=st.just("Pod"), name=st.just("s"), uid=st.just("s"))
+    stray = st.builds(
+        Stray, api_version=st.just("v1"), kind=st.just("Pod"), name=st.just("s"), uid=st.just("s")
+    )
     return st.builds(
         Seen,
         complete=st.booleans() | st.just(True), components=st.lists(component, max_size=3).map(tuple),
@@ -260,7 +310,9 @@ def a_view() -> st.SearchStrategy[Seen]:
 
 @settings(max_examples=1500, deadline=None)
 @given(a_wrapper(), a_view())
-def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_nothing(raw: Any, seen: Seen) -> None:
+def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_nothing(
+    raw: Any, seen: Seen
+) -> None:
     given_ = wrapper_from(raw)
     made = step(given_, seen, Rules(), NOW)
     text(explain(given_, seen, made, NOW))
@@ -279,7 +331,9 @@ def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_
 
 @settings(max_examples=1500, deadline=None)
 @given(a_wrapper(), a_view())
-def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_watched(raw: Any, seen: Seen) -> None:
+def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_watched(
+    raw: Any, seen: Seen
+) -> None:
     given_ = wrapper_from(raw)
     made = step(given_, seen, Rules(), NOW)
     ended = made.status.phase in {"Succeeded", "Failed"}
@@ -296,8 +350,12 @@ def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_wa
 def test_nothing_is_said_to_be_gone_while_something_may_be_left(raw: Any, seen: Seen) -> None:
     given_ = wrapper_from(raw)
     made = step(given_, seen, Rules(), NOW)
-    was = next((one.status for one in given_.status.conditions if one.type == "ResourcesDeployed"), "")
-    says = next((one.status for one in made.status.conditions if one.type == "ResourcesDeployed"), "")
+    was = next(
+        (one.status for one in given_.status.conditions if one.type == "ResourcesDeployed"), ""
+    )
+    says = next(
+        (one.status for one in made.status.conditions if one.type == "ResourcesDeployed"), ""
+    )
     if was != "False" and says == "False":
         assert not seen.pods
         assert not seen.strays
@@ -314,7 +372,10 @@ def test_nothing_is_said_to_be_gone_while_something_may_be_left(raw: Any, seen: 
 @settings(max_examples=300, deadline=None)
 @given(JSON)
 def test_no_template_makes_a_plan_raise(template: Any) -> None:
-    raw = {"metadata": {"name": "w", "namespace": "ns"}, "spec": {"components": [{"template": template}]}}
+    raw = {
+        "metadata": {"name": "w", "namespace": "ns"},
+        "spec": {"components": [{"template": template}]},
+    }
     assert plan_text(plan(wrapper_from(raw), Rules()))
 
 

@@ -1,4 +1,6 @@
-"""The chart's rights and policies on a real API server: what the controller and the labeler need, and no more."""
+"""The chart's rights and policies on a real API server: what the controller and the labeler need,
+and no more.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,8 @@ async def enforced(one: Lab, client: Client) -> None:
     async def refuses() -> bool:
         try:
             await client.create(
-                f"{one.path('', 'services')}?dryRun=All", {"apiVersion": "v1", "kind": "Service", **service("probe")}
+                f"{one.path('', 'services')}?dryRun=All",
+                {"apiVersion": "v1", "kind": "Service", **service("probe")},
             )
         except KubeError as error:
             return "may create only what an AppWrapper owns" in str(error)
@@ -101,7 +104,13 @@ async def test_a_controller_lives_with_the_rights_of_the_chart_and_uses_all_of_t
     async with lab(confined, tmp_path) as one, Client(target, agent="probe") as client:
         await enforced(one, client)
         async with leads(target) as leading:
-            await one.wrap(service(), job(), bare_pod(), failureGracePeriodDuration="0s", retryPausePeriodDuration="0s")
+            await one.wrap(
+                service(),
+                job(),
+                bare_pod(),
+                failureGracePeriodDuration="0s",
+                retryPausePeriodDuration="0s",
+            )
             await one.running(3)
             await one.ends(one.pods()[0], code=1)
 
@@ -117,7 +126,9 @@ async def test_a_controller_lives_with_the_rights_of_the_chart_and_uses_all_of_t
             await one.gone(one.wrappers("w"))
 
             async def said() -> bool:
-                return leading.counted("appwrapper_writes_total", kind="event", result="written") >= 5
+                return (
+                    leading.counted("appwrapper_writes_total", kind="event", result="written") >= 5
+                )
 
             await one.until(said, "the Events")
     user = f"system:serviceaccount:{HOME}:{NAME}-controller"
@@ -126,14 +137,15 @@ async def test_a_controller_lives_with_the_rights_of_the_chart_and_uses_all_of_t
     assert not found.refused
     of = {right for right in granted(chart())[user] if right[1] != "leases"}
     unused = of - found.used
-    # asked for by the admission plug-in, which no audit log shows; and what only a conflict makes it do
+    # asked for by the admission plug-in, which no audit log shows; and what only a conflict makes
+    # it do
     unused -= {
         ("workload.codeflare.dev", "appwrappers/finalizers", "update"),
         ("workload.codeflare.dev", "appwrappers", "get"),
     }
-    assert {right for right in unused if right[:2] in TRIED or right[0] == "workload.codeflare.dev"} <= {
-        ("", "pods", "delete")
-    } | set()
+    assert {
+        right for right in unused if right[:2] in TRIED or right[0] == "workload.codeflare.dev"
+    } <= {("", "pods", "delete")} | set()
 
 
 async def refused(request: Any) -> str:
@@ -150,26 +162,39 @@ async def test_the_controllers_token_creates_and_deletes_nothing_foreign_and_cha
         await enforced(one, client)
         labelled = bare_pod()
         labelled["metadata"] = {"name": "forged", "labels": {LABEL: "w"}}
-        assert "may create only what an AppWrapper owns" in await refused(client.create(one.path("", "pods"), labelled))
-        await one.client.create(one.path("", "services"), {"apiVersion": "v1", "kind": "Service", **service("theirs")})
+        assert "may create only what an AppWrapper owns" in await refused(
+            client.create(one.path("", "pods"), labelled)
+        )
+        await one.client.create(
+            one.path("", "services"), {"apiVersion": "v1", "kind": "Service", **service("theirs")}
+        )
         said = await refused(client.delete(one.path("", "services", "theirs")))
         assert "may delete only what carries the label" in said
         await one.wrap(job(), suspend=True)
         said = await refused(client.merge_patch(one.wrappers("w"), {"spec": {"suspend": False}}))
         assert "may change nothing of an AppWrapper but its status and its own finalizer" in said
-        said = await refused(client.merge_patch(one.wrappers("w"), {"metadata": {"finalizers": ["example.com/x"]}}))
+        said = await refused(
+            client.merge_patch(one.wrappers("w"), {"metadata": {"finalizers": ["example.com/x"]}})
+        )
         assert "its own finalizer" in said
-        await client.merge_patch(one.wrappers("w"), {"metadata": {"finalizers": ["workload.codeflare.dev/finalizer"]}})
+        await client.merge_patch(
+            one.wrappers("w"), {"metadata": {"finalizers": ["workload.codeflare.dev/finalizer"]}}
+        )
 
 
 async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_else(
     confined: ApiServer, tmp_path: Path
 ) -> None:
     target = account(confined, tmp_path, "labeler")
-    async with lab(confined, tmp_path) as one, Client(target, agent="preflight-appwrapper") as client:
+    async with (
+        lab(confined, tmp_path) as one,
+        Client(target, agent="preflight-appwrapper") as client,
+    ):
         node = f"/api/v1/nodes/n-{one.namespace}"
         autopilot = {"autopilot.ibm.com/gpuhealth": "PASS"}
-        await one.client.create("/api/v1/nodes", {"metadata": {"name": node.rpartition("/")[2], "labels": autopilot}})
+        await one.client.create(
+            "/api/v1/nodes", {"metadata": {"name": node.rpartition("/")[2], "labels": autopilot}}
+        )
 
         async def labels() -> dict[str, str]:
             return dict(((await one.get(node)) or {})["metadata"].get("labels", {}))
@@ -190,14 +215,18 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
 
                 async def lead(scope: anyio.CancelScope = scope) -> None:
                     with scope:
-                        await Labeler(client, NodeHealth(), Metrics()).lead(Leadership(1, float("inf")))
+                        await Labeler(client, NodeHealth(), Metrics()).lead(
+                            Leadership(1, float("inf"))
+                        )
 
                 group.start_soon(lead)
                 await condition("True")
                 await has("EVICT")
                 scope.cancel()
             assert await labels() == {**autopilot, KEY: "EVICT"}
-            group.start_soon(Labeler(client, NodeHealth(), Metrics()).lead, Leadership(1, float("inf")))
+            group.start_soon(
+                Labeler(client, NodeHealth(), Metrics()).lead, Leadership(1, float("inf"))
+            )
             await condition("False")
             await has(None)
             assert await labels() == autopilot
@@ -205,7 +234,9 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
 
         async def policy() -> bool:
             try:
-                await client.merge_patch(f"{node}?dryRun=All", {"metadata": {"labels": {"other": "x"}}})
+                await client.merge_patch(
+                    f"{node}?dryRun=All", {"metadata": {"labels": {"other": "x"}}}
+                )
             except KubeError as error:
                 return "may change nothing of a node but its label" in str(error)
             return False
@@ -217,4 +248,6 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
             {"metadata": {"labels": {"autopilot.ibm.com/gpuhealth": None}}},
             {"metadata": {"annotations": {"a": "b"}}},
         ):
-            assert "may change nothing of a node but its label" in await refused(client.merge_patch(node, body))
+            assert "may change nothing of a node but its label" in await refused(
+                client.merge_patch(node, body)
+            )

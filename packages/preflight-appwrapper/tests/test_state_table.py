@@ -1,4 +1,6 @@
-"""Each row of the state table is taken by a wrapper in a small cluster, and README shows the table that the code uses."""
+"""Each row of the state table is taken by a wrapper in a small cluster, and README shows the table
+that the code uses.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +70,16 @@ def created() -> Player:
 
 def create_fatal() -> Player:
     player = Player(wrapper())
-    player.world.refuse["train"] = Attempt(error="spec.parallelism: Invalid value", at=player.world.now, fatal=True)
+    player.world.refuse["train"] = Attempt(
+        error="spec.parallelism: Invalid value", at=player.world.now, fatal=True
+    )
     player.settle()
     assert player.phase == "Failed"
     assert player.world.condition("Unhealthy")["reason"] == "CreateFailed"
-    assert "spec.components[0].template: Job train was refused" in player.world.condition("Unhealthy")["message"]
+    assert (
+        "spec.components[0].template: Job train was refused"
+        in player.world.condition("Unhealthy")["message"]
+    )
     return player
 
 
@@ -162,7 +169,15 @@ def retry() -> Player:
 
 def failed_delete() -> Player:
     player = failing(
-        Player(wrapper(annotations={**SECOND, "retryLimit": "0", "deletionOnFailureGracePeriodDuration": "1h"}))
+        Player(
+            wrapper(
+                annotations={
+                    **SECOND,
+                    "retryLimit": "0",
+                    "deletionOnFailureGracePeriodDuration": "1h",
+                }
+            )
+        )
     )
     player.until("Failed")
     assert player.world.condition("DeletingResources")["reason"] == "DeletionPaused"
@@ -291,7 +306,11 @@ def test_nothing_is_written_while_nothing_happens() -> None:
 
 def test_the_pause_runs_from_the_end_of_deletion() -> None:
     player = started(
-        Player(wrapper(annotations={"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "5s"}))
+        Player(
+            wrapper(
+                annotations={"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "5s"}
+            )
+        )
     )
     player.world.held |= {one["metadata"]["uid"] for one in player.world.pods.values()}
     player.world.run("Failed")
@@ -306,7 +325,11 @@ def test_the_pause_runs_from_the_end_of_deletion() -> None:
 
 def test_the_second_failure_has_a_whole_grace_again() -> None:
     player = failing(
-        Player(wrapper(annotations={"failureGracePeriodDuration": "10s", "retryPausePeriodDuration": "1s"}))
+        Player(
+            wrapper(
+                annotations={"failureGracePeriodDuration": "10s", "retryPausePeriodDuration": "1s"}
+            )
+        )
     )
     player.until("Resetting")
     player.until("Running")
@@ -359,7 +382,9 @@ def test_a_job_that_is_gone_after_its_end_is_not_missing() -> None:
     player.complete("a")
     for one in player.world.pods.values():
         owner = one["metadata"]["ownerReferences"][0]["uid"]
-        one["status"]["phase"] = "Succeeded" if owner == player.object("a")["metadata"]["uid"] else "Running"
+        one["status"]["phase"] = (
+            "Succeeded" if owner == player.object("a")["metadata"]["uid"] else "Running"
+        )
     player.settle()
     del player.world.objects["batch/v1", "Job", "a"]
     player.world.collect()
@@ -382,7 +407,12 @@ def test_a_component_that_somebody_deletes_fails_the_wrapper_after_it_was_asked_
 
 def test_a_name_that_somebody_else_owns_is_fatal_and_their_object_stays() -> None:
     player = Player(wrapper())
-    theirs = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "uid": "theirs"}, "spec": {}}
+    theirs = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "uid": "theirs"},
+        "spec": {},
+    }
     player.world.objects["batch/v1", "Job", "train"] = theirs
     player.wait(10)
     assert player.phase == "Failed"
@@ -404,7 +434,9 @@ def test_a_pod_without_a_kubelet_goes_by_force() -> None:
 def test_what_force_cannot_remove_is_named_and_keeps_the_quota() -> None:
     template = job()
     template["metadata"]["finalizers"] = ["example.com/held"]
-    player = started(Player(wrapper(template, annotations={"forcefulDeletionGracePeriodDuration": "3s"})))
+    player = started(
+        Player(wrapper(template, annotations={"forcefulDeletionGracePeriodDuration": "3s"}))
+    )
     player.suspend(True)
     player.settle()
     player.world.pods.clear()
@@ -412,7 +444,10 @@ def test_what_force_cannot_remove_is_named_and_keeps_the_quota() -> None:
     assert player.phase == "Suspending"
     assert player.world.condition("ResourcesDeployed")["status"] == "True"
     assert player.world.condition("QuotaReserved")["status"] == "True"
-    assert "Job train (finalizer example.com/held)" in player.world.condition("DeletingResources")["message"]
+    assert (
+        "Job train (finalizer example.com/held)"
+        in player.world.condition("DeletingResources")["message"]
+    )
     assert len([one for one in player.world.events if one.startswith("DeletionBlocked")]) == 1
     player.world.objects.clear()
     player.wait(3)
@@ -424,7 +459,12 @@ def test_a_status_that_somebody_wiped_leaves_no_orphan() -> None:
         Player(
             wrapper(
                 job(),
-                {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": {"containers": [{}]}},
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {"generateName": "x-"},
+                    "spec": {"containers": [{}]},
+                },
             )
         )
     )

@@ -12,17 +12,32 @@ from preflight_appwrapper.verdicts import BUILT_IN, FailureRule, StatusMatch, ve
 
 
 def of(
-    api: str, kind: str, *conditions: tuple[str, str], status: dict[str, Any] | None = None, **spec: Any
+    api: str,
+    kind: str,
+    *conditions: tuple[str, str],
+    status: dict[str, Any] | None = None,
+    **spec: Any,
 ) -> dict[str, Any]:
-    found = [{"type": type_, "status": value, "reason": "R", "message": "m"} for type_, value in conditions]
-    return {"apiVersion": api, "kind": kind, "spec": spec, "status": {"conditions": found, **(status or {})}}
+    found = [
+        {"type": type_, "status": value, "reason": "R", "message": "m"}
+        for type_, value in conditions
+    ]
+    return {
+        "apiVersion": api,
+        "kind": kind,
+        "spec": spec,
+        "status": {"conditions": found, **(status or {})},
+    }
 
 
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
         (of("batch/v1", "Job", ("Failed", "True")), "failed"),
-        (of("batch/v1", "Job", ("FailureTarget", "True")), "nothing"),  # its pods are still being ended
+        (
+            of("batch/v1", "Job", ("FailureTarget", "True")),
+            "nothing",
+        ),  # its pods are still being ended
         (of("batch/v1", "Job", ("SuccessCriteriaMet", "True"), ("Complete", "True")), "finished"),
         (of("batch/v1", "Job", ("Failed", "False")), "nothing"),
         (of("batch/v1", "Job", completions=10, parallelism=2, status={"succeeded": 10}), "more"),
@@ -30,7 +45,16 @@ def of(
         (of("batch/v1", "Job", completions=2, parallelism=2, status={"succeeded": 2}), "nothing"),
         (of("batch/v1", "Job", ("Complete", "True"), completions=10), "finished"),
         (of("batch/v1", "Job"), "nothing"),
-        (of("kubeflow.org/v1", "PyTorchJob", ("Created", "True"), ("Running", "False"), ("Failed", "True")), "failed"),
+        (
+            of(
+                "kubeflow.org/v1",
+                "PyTorchJob",
+                ("Created", "True"),
+                ("Running", "False"),
+                ("Failed", "True"),
+            ),
+            "failed",
+        ),
         (of("kubeflow.org/v1", "PyTorchJob", ("Succeeded", "True")), "finished"),
         (of("kubeflow.org/v1", "PyTorchJob", ("Restarting", "True")), "nothing"),
         (of("kubeflow.org/v1", "MPIJob", ("Failed", "True")), "failed"),
@@ -42,8 +66,22 @@ def of(
         (of("trainer.kubeflow.org/v1alpha1", "TrainJob", ("Complete", "True")), "finished"),
         (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Failed"}), "failed"),
         (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "ValidationFailed"}), "failed"),
-        (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Retrying", "jobStatus": "FAILED"}), "more"),
-        (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}), "finished"),
+        (
+            of(
+                "ray.io/v1",
+                "RayJob",
+                status={"jobDeploymentStatus": "Retrying", "jobStatus": "FAILED"},
+            ),
+            "more",
+        ),
+        (
+            of(
+                "ray.io/v1",
+                "RayJob",
+                status={"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"},
+            ),
+            "finished",
+        ),
         (of("ray.io/v1", "RayJob"), "more"),
         (of("ray.io/v1", "RayCluster", status={"state": "failed"}), "nothing"),
         (of("apps/v1", "Deployment", ("Failed", "True")), "nothing"),
@@ -55,7 +93,11 @@ def test_each_kind_is_read_by_its_own_status(raw: dict[str, Any], says: str) -> 
 
 
 def test_a_failed_ray_job_is_quoted() -> None:
-    raw = of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Failed", "message": "the driver exited"})
+    raw = of(
+        "ray.io/v1",
+        "RayJob",
+        status={"jobDeploymentStatus": "Failed", "message": "the driver exited"},
+    )
     assert verdict(raw).message == "Failed: the driver exited"
 
 
@@ -76,9 +118,14 @@ def test_the_end_of_a_suspension_is_known() -> None:
 
 def test_a_further_kind_is_read_as_it_is_configured() -> None:
     rule = FailureRule(
-        group="example.com", kind="Train", failed=(StatusMatch(path="status.state", values=("Broken",)),)
+        group="example.com",
+        kind="Train",
+        failed=(StatusMatch(path="status.state", values=("Broken",)),),
     )
-    assert verdict(of("example.com/v1", "Train", status={"state": "Broken"}), (*BUILT_IN, rule)).says == "failed"
+    assert (
+        verdict(of("example.com/v1", "Train", status={"state": "Broken"}), (*BUILT_IN, rule)).says
+        == "failed"
+    )
 
 
 _JSON = st.recursive(
@@ -86,7 +133,10 @@ _JSON = st.recursive(
     lambda below: (
         st.lists(below, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["type", "status", "conditions", "spec", "suspend", "completions", "succeeded"]), below
+            st.sampled_from(
+                ["type", "status", "conditions", "spec", "suspend", "completions", "succeeded"]
+            ),
+            below,
         )
     ),
     max_leaves=20,
@@ -96,4 +146,6 @@ _JSON = st.recursive(
 @given(_JSON, _JSON)
 def test_no_status_makes_it_raise(spec: Any, status: Any) -> None:
     for rule in BUILT_IN:
-        verdict({"apiVersion": f"{rule.group}/v1", "kind": rule.kind, "spec": spec, "status": status})
+        verdict(
+            {"apiVersion": f"{rule.group}/v1", "kind": rule.kind, "spec": spec, "status": status}
+        )

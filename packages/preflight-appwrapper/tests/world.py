@@ -1,7 +1,9 @@
-"""A small cluster in memory for one wrapper, with a clock of its own, in which answers are lost and controllers die.
+"""A small cluster in memory for one wrapper, with a clock of its own, in which answers are lost and
+controllers die.
 
-It knows the data that a decision is made from and nothing of how decisions are made. Its Job controller makes the pods, its garbage
-collector removes what has no owner, a kubelet runs and ends pods as the test says.
+It knows the data that a decision is made from and nothing of how decisions are made. Its Job
+controller makes the pods, its garbage collector removes what has no owner, a kubelet runs and ends
+pods as the test says.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Memory:
 
 
 class World:
-    def __init__(self, wrapper: dict[str, Any], *, build: Callable[[AppWrapper, int, str], dict[str, Any]]) -> None:
+    def __init__(
+        self, wrapper: dict[str, Any], *, build: Callable[[AppWrapper, int, str], dict[str, Any]]
+    ) -> None:
         self.now = START
         self.version = 1
         self.uids = 0
@@ -74,7 +78,9 @@ class World:
         self.deleted: list[str] = []
         self.writes = 0
         self.requests = 0
-        self.faults: Callable[[int], str] = lambda _: ""  # by number of the request: "", "lost", "answer lost"
+        self.faults: Callable[[int], str] = lambda _: (
+            ""
+        )  # by number of the request: "", "lost", "answer lost"
         self.makes_pods = True
         self.lag: Seen | None = None
 
@@ -99,11 +105,17 @@ class World:
             found = self.objects.get(key) if one.name else None
             if found is None:
                 components.append(
-                    SeenComponent(state="absent", confirmed=i in memory.confirmed, attempt=memory.creates.get(i))
+                    SeenComponent(
+                        state="absent",
+                        confirmed=i in memory.confirmed,
+                        attempt=memory.creates.get(i),
+                    )
                 )
                 continue
             metadata = found["metadata"]
-            owner: dict[str, Any] = next((it for it in metadata.get("ownerReferences", []) if it.get("controller")), {})
+            owner: dict[str, Any] = next(
+                (it for it in metadata.get("ownerReferences", []) if it.get("controller")), {}
+            )
             components.append(
                 SeenComponent(
                     state="going" if "deletionTimestamp" in metadata else "present",
@@ -117,10 +129,18 @@ class World:
                 )
             )
         strays = [
-            Stray(api_version=a, kind=k, name=n, uid=o["metadata"]["uid"], going="deletionTimestamp" in o["metadata"])
+            Stray(
+                api_version=a,
+                kind=k,
+                name=n,
+                uid=o["metadata"]["uid"],
+                going="deletionTimestamp" in o["metadata"],
+            )
             for (a, k, n), o in self.objects.items()
             if (a, k, n) not in known
-            and any(it["uid"] == wrapper.metadata.uid for it in o["metadata"].get("ownerReferences", []))
+            and any(
+                it["uid"] == wrapper.metadata.uid for it in o["metadata"].get("ownerReferences", [])
+            )
         ]
         return Seen(
             components=tuple(components),
@@ -229,7 +249,9 @@ class World:
         found = self.objects.get(key)
         if found is None or found["metadata"]["uid"] != action.uid:
             return
-        if not any(it.get("uid") == "wrapper-uid" for it in found["metadata"].get("ownerReferences", [])):
+        if not any(
+            it.get("uid") == "wrapper-uid" for it in found["metadata"].get("ownerReferences", [])
+        ):
             raise BrokenError(f"{action.name} belongs to somebody else and was deleted")
         self.deleted.append(action.name)
         if found["metadata"].get("finalizers"):
@@ -265,7 +287,9 @@ class World:
                 "name": name,
                 "uid": uid,
                 "labels": {LABEL: self.wrapper["metadata"]["name"]},
-                "ownerReferences": [{"kind": "Job", "name": "train", "uid": owner, "controller": True}],
+                "ownerReferences": [
+                    {"kind": "Job", "name": "train", "uid": owner, "controller": True}
+                ],
             },
             "spec": {
                 "nodeName": node,
@@ -294,13 +318,17 @@ class World:
         return [
             name
             for (_, _, name), one in self.objects.items()
-            if any(it.get("uid") == "wrapper-uid" for it in one["metadata"].get("ownerReferences", []))
+            if any(
+                it.get("uid") == "wrapper-uid" for it in one["metadata"].get("ownerReferences", [])
+            )
         ]
 
     def condition(self, type_: str) -> dict[str, Any]:
         if self.wrapper is None:
             return {}
-        found = [it for it in self.wrapper.get("status", {}).get("conditions", []) if it["type"] == type_]
+        found = [
+            it for it in self.wrapper.get("status", {}).get("conditions", []) if it["type"] == type_
+        ]
         return found[0] if found else {}
 
     def check(self) -> None:

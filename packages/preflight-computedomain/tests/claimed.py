@@ -45,13 +45,19 @@ def parameters(**changed: Any) -> dict[str, Any]:
 
 
 def config(
-    given: Any = None, *, requests: tuple[str, ...] = ("channel",), source: str = "FromClaim", driver: str = DRIVER
+    given: Any = None,
+    *,
+    requests: tuple[str, ...] = ("channel",),
+    source: str = "FromClaim",
+    driver: str = DRIVER,
 ) -> dict[str, Any]:
     opaque = {"driver": driver, "parameters": parameters() if given is None else given}
     return {"requests": list(requests), "source": source, "opaque": opaque}
 
 
-def result(device: str = DEVICE, *, request: str = "channel", pool: str = NODE, driver: str = DRIVER) -> dict[str, Any]:
+def result(
+    device: str = DEVICE, *, request: str = "channel", pool: str = NODE, driver: str = DRIVER
+) -> dict[str, Any]:
     return {"request": request, "driver": driver, "pool": pool, "device": device}
 
 
@@ -71,8 +77,12 @@ def document(
     }
 
 
-def claim(of: Ref, results: list[Any] | None = None, configs: list[Any] | None = None, **status: Any) -> ResourceClaim:
-    return msgspec.json.decode(json.dumps(document(of, results, configs, **status)).encode(), type=ResourceClaim)
+def claim(
+    of: Ref, results: list[Any] | None = None, configs: list[Any] | None = None, **status: Any
+) -> ResourceClaim:
+    return msgspec.json.decode(
+        json.dumps(document(of, results, configs, **status)).encode(), type=ResourceClaim
+    )
 
 
 @dataclass
@@ -80,7 +90,9 @@ class Cluster:
     """An API server of a dictionary. ``down``: it does not answer; ``asked``: what was asked."""
 
     claims: dict[tuple[str, str], ResourceClaim] = field(default_factory=dict)
-    known: dict[str, frozenset[str]] = field(default_factory=lambda: {"team-a": frozenset({DOMAIN})})
+    known: dict[str, frozenset[str]] = field(
+        default_factory=lambda: {"team-a": frozenset({DOMAIN})}
+    )
     down: bool = False
     asked: list[str] = field(default_factory=list)
 

@@ -34,12 +34,21 @@ def short() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def google(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
-    """Messages and services made by Google's own compiler, by version and ``registration``: the independent peer."""
+    """Messages and services made by Google's own compiler, by version and ``registration``: the
+    independent peer.
+    """
     out = tmp_path_factory.mktemp("google")
     files = {"v1": "dra_v1", "v1beta1": "dra_v1beta1", "registration": "kubelet_registration"}
     words = [f"-I{HERE / 'protos'}", f"--python_out={out}", f"--grpc_python_out={out}"]
     subprocess.run(
-        [sys.executable, "-m", "grpc_tools.protoc", *words, *(f"{file}.proto" for file in files.values())], check=True
+        [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            *words,
+            *(f"{file}.proto" for file in files.values()),
+        ],
+        check=True,
     )
     sys.path.insert(0, str(out))
     found = {}

@@ -47,7 +47,9 @@ class User:
         group, _, plural = collection.rpartition("/")
         return f"{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
-    async def create(self, name: str = "train-a", wants: str = "", mode: str = "", nodes: int = 0) -> Body:
+    async def create(
+        self, name: str = "train-a", wants: str = "", mode: str = "", nodes: int = 0
+    ) -> Body:
         channel: Body = {"resourceClaimTemplate": {"name": wants or f"{name}-channel"}}
         if mode:
             channel["allocationMode"] = mode
@@ -68,7 +70,9 @@ class User:
     async def make_template(self, body: Body) -> Body:
         return _read(await self.client.create(self.at(TEMPLATES), body))
 
-    async def claim(self, name: str, domain: str, node: str, mode: str = "Single", device: str = "channel-0") -> Body:
+    async def claim(
+        self, name: str, domain: str, node: str, mode: str = "Single", device: str = "channel-0"
+    ) -> Body:
         """A ResourceClaim that is allocated on ``node``."""
         opaque = {"driver": DRIVER, "parameters": parameters(domainID=domain, allocationMode=mode)}
         config = {"requests": ["channel"], "opaque": opaque}
@@ -83,7 +87,11 @@ class User:
         result = {"request": "channel", "driver": DRIVER, "pool": node, "device": device}
         devices = {"results": [result], "config": [{**config, "source": "FromClaim"}]}
         status = {"status": {"allocation": {"devices": devices}}}
-        return _read(await self.client.merge_patch(self.at(CLAIMS, made["metadata"]["name"]) + "/status", status))
+        return _read(
+            await self.client.merge_patch(
+                self.at(CLAIMS, made["metadata"]["name"]) + "/status", status
+            )
+        )
 
     async def delete(self, collection: str, name: str) -> None:
         await self.client.delete(self.at(collection, name))
@@ -135,8 +143,13 @@ async def leads(
     client: type[Client] = Client,
     only: str = "",
 ) -> AsyncIterator[Controller]:
-    """A controller that leads; ``sweep_seconds``: between two looks for stale templates. ``only``: it looks at nothing else than this namespace."""
-    async with client(target, agent="compute-domain-controller") as made, anyio.create_task_group() as group:
+    """A controller that leads; ``sweep_seconds``: between two looks for stale templates. ``only``:
+    it looks at nothing else than this namespace.
+    """
+    async with (
+        client(target, agent="compute-domain-controller") as made,
+        anyio.create_task_group() as group,
+    ):
         controller = Controller(made, Metrics(), sweep_seconds=sweep_seconds)
         if only:
             for one in controller.reflectors:

@@ -1,4 +1,6 @@
-"""An API server of a dictionary, with what matters to the controller: versions, finalizers, preconditions; and one who acts on it."""
+"""An API server of a dictionary, with what matters to the controller: versions, finalizers,
+preconditions; and one who acts on it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Died(BaseException):
 
 @dataclass
 class World:
-    """One namespace. ``requests``: the controller's, as words; ``dies_after``: that many more, then :class:`Died`."""
+    """One namespace. ``requests``: the controller's, as words; ``dies_after``: that many more, then
+    :class:`Died`.
+    """
 
     domains: dict[str, dict[str, Any]] = field(default_factory=dict)
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -80,7 +84,10 @@ class World:
         return msgspec.json.decode(json.dumps(self.domains[name]).encode(), type=ComputeDomain)
 
     def seen(self) -> list[ClaimTemplate]:
-        return [msgspec.json.decode(json.dumps(one).encode(), type=ClaimTemplate) for one in self.templates.values()]
+        return [
+            msgspec.json.decode(json.dumps(one).encode(), type=ClaimTemplate)
+            for one in self.templates.values()
+        ]
 
     def look(self, name: str) -> None:
         """One step of the controller about the ComputeDomain ``name``, as far as it gets."""
@@ -88,7 +95,12 @@ class World:
             return
         domain = self.domain(name)
         said = step(
-            domain, [one for one in self.seen() if one.metadata.name == domain.template or self.labelled(one, domain)]
+            domain,
+            [
+                one
+                for one in self.seen()
+                if one.metadata.name == domain.template or self.labelled(one, domain)
+            ],
         )
         self._act(said.actions, name)
 
@@ -120,7 +132,11 @@ class World:
         if isinstance(action, AddFinalizer):
             if "deletionTimestamp" in self.domains[name]["metadata"]:
                 raise Refused
-            self.finalizers(self.domains, name, [*self.domains[name]["metadata"].get("finalizers", []), FINALIZER])
+            self.finalizers(
+                self.domains,
+                name,
+                [*self.domains[name]["metadata"].get("finalizers", []), FINALIZER],
+            )
         elif isinstance(action, RemoveFinalizer):
             kept = [one for one in self.domains[name]["metadata"]["finalizers"] if one != FINALIZER]
             self.finalizers(self.domains, name, kept)
@@ -139,7 +155,10 @@ class World:
             patch = template.released(metadata.get("finalizers", []), metadata["resourceVersion"])
             self._merge(action.name, patch)
         elif isinstance(action, ConfirmGone):
-            if any(one.metadata.name == action.name and template.owner(one) == action.owner for one in self.seen()):
+            if any(
+                one.metadata.name == action.name and template.owner(one) == action.owner
+                for one in self.seen()
+            ):
                 raise Refused
         else:
             assert isinstance(action, ConfirmNoDomain)

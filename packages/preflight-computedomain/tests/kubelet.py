@@ -1,4 +1,6 @@
-"""What a kubelet does with a plugin, by Google's own gRPC and messages: find it, ask who it is, prepare, unprepare."""
+"""What a kubelet does with a plugin, by Google's own gRPC and messages: find it, ask who it is,
+prepare, unprepare.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ __all__ = ["Kubelet", "connection"]
 
 def connection(path: object) -> grpc.aio.Channel:
     """A connection that no other call shares, as after a restart."""
-    return grpc.aio.insecure_channel(f"unix://{path}", options=(("grpc.use_local_subchannel_pool", 1),))
+    return grpc.aio.insecure_channel(
+        f"unix://{path}", options=(("grpc.use_local_subchannel_pool", 1),)
+    )
 
 
 class Kubelet:
@@ -26,7 +30,9 @@ class Kubelet:
         self.endpoint = ""
 
     async def register(self, error: str = "") -> Any:
-        """As on finding a socket. ``error``: refuse the plugin. Returns what the plugin says of itself."""
+        """As on finding a socket. ``error``: refuse the plugin. Returns what the plugin says of
+        itself.
+        """
         (socket,) = self.registry.glob("*.sock")
         async with connection(socket) as channel:
             stub = self.google["registration_grpc"].RegistrationStub(channel)
@@ -46,7 +52,9 @@ class Kubelet:
 
     async def _call(self, method: str, refs: Iterable[Ref], version: str, timeout: float) -> Any:
         messages = self.google[version]
-        claims = [messages.Claim(namespace=one.namespace, name=one.name, uid=one.uid) for one in refs]
+        claims = [
+            messages.Claim(namespace=one.namespace, name=one.name, uid=one.uid) for one in refs
+        ]
         async with connection(self.endpoint) as channel:
             stub = self.google[f"{version}_grpc"].DRAPluginStub(channel)
             request = getattr(messages, f"{method}Request")(claims=claims)

@@ -45,13 +45,22 @@ def library(root: Path) -> None:
     folder = root / "usr/lib64"
     folder.mkdir(parents=True)
     (root / "nvml.c").write_text(textwrap.dedent(_LIBRARY))
-    words = ["-shared", "-fPIC", "-w", "-Wl,-soname,libnvidia-ml.so.1", "-o", str(folder / "libnvidia-ml.so.1")]
+    words = [
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-Wl,-soname,libnvidia-ml.so.1",
+        "-o",
+        str(folder / "libnvidia-ml.so.1"),
+    ]
     subprocess.run([compiler, *words, str(root / "nvml.c")], check=True)
     (root / "nvml.c").unlink()
 
 
 class MachineNode:
-    """``root``: an empty folder with a short name. ``kubeconfig``: of the API server that the plugin asks."""
+    """``root``: an empty folder with a short name. ``kubeconfig``: of the API server that the
+    plugin asks.
+    """
 
     def __init__(self, root: Path, kubeconfig: Path, name: str = "node-1") -> None:
         self.root, self.name, self.port = root, name, free_port()
@@ -59,7 +68,9 @@ class MachineNode:
         for path in (self.driver, self.registry, self.cdi):
             path.mkdir()
         self.devices = root / "devices"
-        self.devices.write_text("Character devices:\n  1 mem\n235 nvidia-caps-imex-channels\n\nBlock devices:\n")
+        self.devices.write_text(
+            "Character devices:\n  1 mem\n235 nvidia-caps-imex-channels\n\nBlock devices:\n"
+        )
         self.environ = {
             "FEATURE_GATES": "HostManagedIMEX=true",
             "KUBECONFIG": str(kubeconfig),
@@ -75,19 +86,32 @@ class MachineNode:
         """The plugin, where it does not start."""
         words = [str(PLUGIN), "--host", "127.0.0.1", "--port", str(self.port)]
         given = {**_kept(), **self.environ, **environ}
-        return subprocess.run(words, env=given, capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run(
+            words, env=given, capture_output=True, text=True, timeout=100, check=False
+        )
 
     @contextmanager
     def running(self, *before: str) -> Iterator[subprocess.Popen[bytes]]:
         """The plugin, until the block ends. ``before``: a program that runs it."""
-        words: Sequence[str] = (*before, str(PLUGIN), "--host", "127.0.0.1", "--port", str(self.port))
+        words: Sequence[str] = (
+            *before,
+            str(PLUGIN),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        )
         with (self.root / "plugin.log").open("ab") as log:
-            process = subprocess.Popen(words, env={**_kept(), **self.environ}, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                words, env={**_kept(), **self.environ}, stdout=log, stderr=log
+            )
         try:
             yield process
         finally:
             if before:  # which takes no signal while what it runs goes on
-                for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                for child in (
+                    Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                ):
                     os.kill(int(child), signal.SIGTERM)
             else:
                 process.terminate()
@@ -95,4 +119,8 @@ class MachineNode:
 
 
 def _kept() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "FEATURE_GATES")}
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("KUBECONFIG", "FEATURE_GATES")
+    }

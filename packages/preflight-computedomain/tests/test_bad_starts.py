@@ -1,4 +1,6 @@
-"""Nodes on which the plugin does not start: an exit status, one sentence with what to do, and no traceback."""
+"""Nodes on which the plugin does not start: an exit status, one sentence with what to do, and no
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def devices(*lines: str) -> Callable[[MachineNode], Any]:
         (lambda node: node.devices.unlink(), {}, "cannot be read"),
         (lambda node: None, {"NODE_NAME": ""}, "NODE_NAME"),
         (lambda node: None, {}, "no libnvidia-ml.so.1 in"),
-        (lambda node: library(node.driver), {"FAKE_DRIVER": "570.124.06"}, "570.124.06; install 570.158.01 or newer"),
+        (
+            lambda node: library(node.driver),
+            {"FAKE_DRIVER": "570.124.06"},
+            "570.124.06; install 570.158.01 or newer",
+        ),
         (lambda node: library(node.driver), {"FAKE_TWO_CLIQUES": "1"}, "2 NVLink cliques"),
         (lambda node: library(node.driver), {"FAKE_HANGS": "1"}, "no answer within 10 s"),
         (without_registry, {}, "mount the kubelet's plugins_registry there"),

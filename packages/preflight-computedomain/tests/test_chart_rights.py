@@ -1,4 +1,6 @@
-"""The chart's rights and policies, with real tokens: what the programs do they may, and nothing beyond."""
+"""The chart's rights and policies, with real tokens: what the programs do they may, and nothing
+beyond.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ PATHS = {
 
 
 def chart() -> list[Object]:
-    values = {"preflight-computedomain": {"enabled": True, "featureGates": {"HostManagedIMEX": True}}}
+    values = {
+        "preflight-computedomain": {"enabled": True, "featureGates": {"HostManagedIMEX": True}}
+    }
     return render(UMBRELLA, values, namespace=HOME)
 
 
@@ -81,7 +85,12 @@ def token(server: ApiServer, account: str, node: str = "") -> str:
     asked: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     if node:
         uid = server.call("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
-        asked["spec"]["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+        asked["spec"]["boundObjectRef"] = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": node,
+            "uid": uid,
+        }
     path = f"/api/v1/namespaces/{HOME}/serviceaccounts/{account}/token"
     return str(server.call("POST", path, asked)["status"]["token"])
 
@@ -108,7 +117,11 @@ async def test_the_controller_does_all_it_does_with_the_charts_rights_and_uses_e
         await user.event("UnsupportedAllocationMode")
         before = await user.template()
         assert before is not None
-        await user.patch(TEMPLATES, "train-a-channel", {"metadata": {"labels": {LABEL: None, TARGET_LABEL: None}}})
+        await user.patch(
+            TEMPLATES,
+            "train-a-channel",
+            {"metadata": {"labels": {LABEL: None, TARGET_LABEL: None}}},
+        )
 
         async def mended() -> bool:
             found = await user.template()
@@ -117,7 +130,10 @@ async def test_the_controller_does_all_it_does_with_the_charts_rights_and_uses_e
         await until(mended)
         await user.delete(DOMAINS, "train-a")
         await user.gone(DOMAINS, "train-a")
-        stale = {**before, "metadata": {**before["metadata"], "name": "stale", "namespace": user.namespace}}
+        stale = {
+            **before,
+            "metadata": {**before["metadata"], "name": "stale", "namespace": user.namespace},
+        }
         for key in ("uid", "resourceVersion", "creationTimestamp", "managedFields"):
             stale["metadata"].pop(key, None)
         await user.make_template(stale)
@@ -136,7 +152,10 @@ async def test_the_controller_does_all_it_does_with_the_charts_rights_and_uses_e
     [
         ({"spec": {"numNodes": 3}}, "immutable|its own finalizer and the status alone"),
         ({"metadata": {"labels": {"a": "b"}}}, "its own finalizer and the status alone"),
-        ({"metadata": {"finalizers": ["example.com/other"]}}, "its own finalizer and the status alone"),
+        (
+            {"metadata": {"finalizers": ["example.com/other"]}},
+            "its own finalizer and the status alone",
+        ),
     ],
 )
 async def test_of_a_computedomain_the_controllers_account_writes_its_finalizer_alone(
@@ -155,7 +174,11 @@ async def test_the_controllers_account_leaves_foreign_templates_alone(
     body = {
         "metadata": {"name": "foreign"},
         "spec": {
-            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+            "spec": {
+                "devices": {
+                    "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+                }
+            }
         },
     }
     await user.make_template(body)
@@ -173,10 +196,16 @@ async def _policies_hold(client: Client) -> None:
     async def refused() -> bool:
         body = {
             "metadata": {"name": f"probe-{uuid.uuid4().hex[:8]}"},
-            "spec": {"spec": {"devices": {"requests": [{"name": "x", "exactly": {"deviceClassName": "x"}}]}}},
+            "spec": {
+                "spec": {
+                    "devices": {"requests": [{"name": "x", "exactly": {"deviceClassName": "x"}}]}
+                }
+            },
         }
         try:
-            await client.create("/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", body)
+            await client.create(
+                "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", body
+            )
         except KubeError:
             return True
         return False
@@ -194,7 +223,8 @@ async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_
     try:
         before = await world.published()
         await user.client.merge_patch(
-            f"/apis/resource.k8s.io/v1/resourceslices/{before['metadata']['name']}", {"spec": {"devices": []}}
+            f"/apis/resource.k8s.io/v1/resourceslices/{before['metadata']['name']}",
+            {"spec": {"devices": []}},
         )
         again = await world.published(before["metadata"]["resourceVersion"])
         more = {**again, "metadata": {"name": f"{world.name}-more"}}
@@ -259,7 +289,9 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
                 await client.delete(f"{path}/theirs-{other}")
             found = await user.client.get(f"{path}/theirs-{other}", dict)
             with pytest.raises(KubeError, match="of that node alone"):
-                await client.replace(f"{path}/theirs-{other}", {**found, "spec": {**found["spec"], "devices": []}})
+                await client.replace(
+                    f"{path}/theirs-{other}", {**found, "spec": {**found["spec"], "devices": []}}
+                )
 
 
 async def test_mode_all_is_warned_of_when_it_is_applied(guarded: ApiServer, user: User) -> None:
@@ -275,9 +307,14 @@ async def test_mode_all_is_warned_of_when_it_is_applied(guarded: ApiServer, user
         request = urllib.request.Request(
             guarded.server + user.at(DOMAINS),
             data=json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {guarded.token}", "Content-Type": "application/json"},
+            headers={
+                "Authorization": f"Bearer {guarded.token}",
+                "Content-Type": "application/json",
+            },
         )
-        with urllib.request.urlopen(request, context=ssl.create_default_context(cafile=str(guarded.ca))) as answer:
+        with urllib.request.urlopen(
+            request, context=ssl.create_default_context(cafile=str(guarded.ca))
+        ) as answer:
             return str(answer.headers.get("Warning", ""))
 
     async def warned() -> str:
@@ -287,11 +324,19 @@ async def test_mode_all_is_warned_of_when_it_is_applied(guarded: ApiServer, user
 
 
 async def test_mode_all_is_denied_where_the_values_say_so(guarded: ApiServer, user: User) -> None:
-    values = {"enabled": True, "featureGates": {"HostManagedIMEX": True}, "fullnameOverride": "strict"}
-    strict = render(UMBRELLA, {"preflight-computedomain": {**values, "admission": {"allocationMode": "Deny"}}})
+    values = {
+        "enabled": True,
+        "featureGates": {"HostManagedIMEX": True},
+        "fullnameOverride": "strict",
+    }
+    strict = render(
+        UMBRELLA, {"preflight-computedomain": {**values, "admission": {"allocationMode": "Deny"}}}
+    )
     for item in strict:
         if item["metadata"]["name"] == "strict-allocation-mode":
-            if item["kind"] == "ValidatingAdmissionPolicy":  # the other tests' namespaces are not of this release
+            if (
+                item["kind"] == "ValidatingAdmissionPolicy"
+            ):  # the other tests' namespaces are not of this release
                 mine = {"matchLabels": {"kubernetes.io/metadata.name": user.namespace}}
                 item["spec"]["matchConstraints"]["namespaceSelector"] = mine
             guarded.call("POST", PATHS[item["kind"]], item)
@@ -316,6 +361,10 @@ async def test_no_other_account_of_a_pod_writes_slices_at_all(
     if account == "default":
         with suppress(urllib.error.HTTPError):
             guarded.call("POST", PATHS["ServiceAccount"], {"metadata": {"name": account}})
-    async with Client(to(guarded, tmp_path, "o", token(guarded, account, node)), agent="t") as client:
+    async with Client(
+        to(guarded, tmp_path, "o", token(guarded, account, node)), agent="t"
+    ) as client:
         with pytest.raises(KubeError, match="cannot create resource"):
-            await client.create("/apis/resource.k8s.io/v1/resourceslices", slices.body(node, "some-uid"))
+            await client.create(
+                "/apis/resource.k8s.io/v1/resourceslices", slices.body(node, "some-uid")
+            )

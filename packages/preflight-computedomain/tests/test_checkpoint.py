@@ -36,7 +36,9 @@ def whole() -> Checkpoint:
 
 
 def signed(v1: str = "", v2: str = "") -> bytes:
-    """A file with right checksums around text of somebody else's. ``v2`` has N where its checksum stands."""
+    """A file with right checksums around text of somebody else's. ``v2`` has N where its checksum
+    stands.
+    """
     parts = []
     if v1:
         parts.append(f'"v1":{v1}')
@@ -115,7 +117,8 @@ def test_a_flipped_byte_is_found_or_changes_no_prepared_claim(data: st.DataObjec
         read = decode(bytes(bad))
     except Corrupt:
         return
-    # The names of the two versions are under no checksum; the one that is left says the same of what is prepared.
+    # The names of the two versions are under no checksum; the one that is left says the same of
+    # what is prepared.
     assert {uid for uid, one in read.claims.items() if one.state == COMPLETED} == {"u-1"}
     assert read.claims["u-1"].devices == whole().claims["u-1"].devices
 
@@ -142,7 +145,9 @@ def test_a_wrong_digit_is_found_in_either_checksum() -> None:
 
 def test_version_1_alone_holds_prepared_claims_without_names() -> None:
     devices = completed("channel", "node-1", "u-1", "d-1").decode()
-    read = decode(signed(f'{{"preparedClaims":{{"u-1":{{"status":{{}},"preparedDevices":{devices}}}}}}}'))
+    read = decode(
+        signed(f'{{"preparedClaims":{{"u-1":{{"status":{{}},"preparedDevices":{devices}}}}}}}')
+    )
     assert read.boot == ""
     assert read.claims == {"u-1": entry_of("u-1", COMPLETED, devices=devices.encode())}
 
@@ -157,7 +162,9 @@ def test_version_2_without_a_boot_is_read() -> None:
 
 def test_fields_that_nobody_knows_make_no_file_unreadable() -> None:
     v2 = '{"checksum":N,"new":{"checksum":5},"preparedClaims":{"u":{"checkpointState":"PrepareStarted","status":{"z":[1, 2]},"more":1}}}'
-    assert decode(signed('{"later":true}', v2)).claims["u"] == entry_of("u", STARTED, status=b'{"z":[1, 2]}')
+    assert decode(signed('{"later":true}', v2)).claims["u"] == entry_of(
+        "u", STARTED, status=b'{"z":[1, 2]}'
+    )
 
 
 def test_an_aborted_claim_has_its_time() -> None:

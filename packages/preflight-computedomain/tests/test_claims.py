@@ -38,14 +38,19 @@ def test_a_workload_claim_is_a_request_for_its_domain() -> None:
 
 def test_an_absent_or_empty_mode_is_single() -> None:
     for mode in (None, ""):
-        assert accepted(claim(ONE, configs=[config(parameters(allocationMode=mode))])).domain == DOMAIN
+        assert (
+            accepted(claim(ONE, configs=[config(parameters(allocationMode=mode))])).domain == DOMAIN
+        )
 
 
 @pytest.mark.parametrize("mode", ["All", "foo", "single", "ALL "])
 def test_any_other_mode_is_refused_by_its_name(mode: str) -> None:
     said = refused(claim(ONE, configs=[config(parameters(allocationMode=mode))]))
     assert said.reason == "allocation-mode"
-    assert f'host-managed IMEX supports only allocationMode "Single" (channel 0); got "{mode}"' in said.sentence
+    assert (
+        f'host-managed IMEX supports only allocationMode "Single" (channel 0); got "{mode}"'
+        in said.sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,9 @@ def test_any_other_mode_is_refused_by_its_name(mode: str) -> None:
         ("text", "write an object"),
     ],
 )
-def test_a_configuration_that_is_not_exactly_one_is_refused_by_its_field(given_: Any, word: str) -> None:
+def test_a_configuration_that_is_not_exactly_one_is_refused_by_its_field(
+    given_: Any, word: str
+) -> None:
     said = refused(claim(ONE, configs=[config(given_)]))
     assert said.reason == "config"
     assert word in said.sentence
@@ -71,7 +78,10 @@ def test_a_configuration_that_is_not_exactly_one_is_refused_by_its_field(given_:
 
 def test_no_configuration_and_two_are_refused() -> None:
     assert "no configurations" in refused(claim(ONE, configs=[])).sentence
-    assert "2 configurations" in refused(claim(ONE, configs=[config(), config(parameters(domainID="other"))])).sentence
+    assert (
+        "2 configurations"
+        in refused(claim(ONE, configs=[config(), config(parameters(domainID="other"))])).sentence
+    )
 
 
 def test_a_field_that_stands_twice_is_refused() -> None:
@@ -82,7 +92,9 @@ def test_a_field_that_stands_twice_is_refused() -> None:
 
 
 def test_the_claims_configuration_wins_over_the_class() -> None:
-    of_class = config(parameters(domainID="class", allocationMode="All"), source="FromClass", requests=())
+    of_class = config(
+        parameters(domainID="class", allocationMode="All"), source="FromClass", requests=()
+    )
     assert accepted(claim(ONE, configs=[of_class, config()])).domain == DOMAIN
     assert accepted(claim(ONE, configs=[config(), of_class])).domain == DOMAIN
     assert refused(claim(ONE, configs=[of_class])).reason == "allocation-mode"
@@ -98,7 +110,9 @@ def test_a_configuration_applies_by_request_main_request_or_to_all() -> None:
 @given(
     st.lists(
         st.builds(
-            lambda given_, names, source: config(given_, requests=tuple(names), source=source, driver="gpu.nvidia.com"),
+            lambda given_, names, source: config(
+                given_, requests=tuple(names), source=source, driver="gpu.nvidia.com"
+            ),
             st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
             st.lists(st.sampled_from(["channel", "gpu"]), max_size=2),
             st.sampled_from(["FromClass", "FromClaim"]),
@@ -107,7 +121,9 @@ def test_a_configuration_applies_by_request_main_request_or_to_all() -> None:
     ),
     st.integers(0, 4),
 )
-def test_configurations_of_other_drivers_change_nothing(others: list[dict[str, Any]], at: int) -> None:
+def test_configurations_of_other_drivers_change_nothing(
+    others: list[dict[str, Any]], at: int
+) -> None:
     mixed = [*others[:at], config(), *others[at:]]
     assert accepted(claim(ONE, configs=mixed)).domain == DOMAIN
 
@@ -128,7 +144,12 @@ def test_two_results_and_an_unknown_device_are_refused_by_name() -> None:
 def test_a_daemons_claim_is_refused_by_configuration_and_by_device() -> None:
     words = "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
     daemon = config(
-        {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainDaemonConfig", "domainID": DOMAIN, "x": 1}
+        {
+            "apiVersion": "resource.nvidia.com/v1beta1",
+            "kind": "ComputeDomainDaemonConfig",
+            "domainID": DOMAIN,
+            "x": 1,
+        }
     )
     assert refused(claim(ONE, configs=[daemon])).sentence == words
     assert refused(claim(ONE, [result("daemon-0")])).sentence == words
@@ -140,7 +161,9 @@ def test_a_claim_that_is_gone_new_or_not_allocated_is_refused() -> None:
     assert refused(claim(ONE, allocation=None)).reason == "no-allocation"
     assert (
         refused(
-            msgspec.json.decode(b'{"metadata":{"name":"claim-1","uid":"%s"}}' % ONE.uid.encode(), type=ResourceClaim)
+            msgspec.json.decode(
+                b'{"metadata":{"name":"claim-1","uid":"%s"}}' % ONE.uid.encode(), type=ResourceClaim
+            )
         ).reason
         == "no-allocation"
     )
@@ -156,8 +179,14 @@ def test_parameters_of_ten_megabytes_are_refused_at_once() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 HOSTILE = st.fixed_dictionaries(
@@ -173,9 +202,15 @@ HOSTILE = st.fixed_dictionaries(
 
 @given(
     st.lists(HOSTILE | JSON, max_size=3),
-    st.lists(JSON | st.builds(config, JSON | st.dictionaries(st.sampled_from(sorted(parameters())), JSON)), max_size=3),
+    st.lists(
+        JSON
+        | st.builds(config, JSON | st.dictionaries(st.sampled_from(sorted(parameters())), JSON)),
+        max_size=3,
+    ),
 )
-def test_no_claim_raises_and_what_is_accepted_has_one_device_here(results: list[Any], configs: list[Any]) -> None:
+def test_no_claim_raises_and_what_is_accepted_has_one_device_here(
+    results: list[Any], configs: list[Any]
+) -> None:
     said = read(ONE, claim(ONE, results, configs), NODE)
     if isinstance(said, Request):
         assert said.domain

@@ -40,7 +40,9 @@ async def controller(target: Connection, user: User) -> AsyncIterator[Controller
         yield made
 
 
-async def test_a_computedomain_becomes_ready_with_one_template(user: User, controller: Controller) -> None:
+async def test_a_computedomain_becomes_ready_with_one_template(
+    user: User, controller: Controller
+) -> None:
     made = await user.create()
     found = await user.ready()
     assert found["metadata"]["finalizers"] == [FINALIZER]
@@ -58,7 +60,9 @@ async def test_num_nodes_has_no_meaning(user: User, controller: Controller) -> N
     assert (await user.ready())["spec"]["numNodes"] == 8
 
 
-async def test_creating_and_deleting_take_three_and_four_requests(user: User, controller: Controller) -> None:
+async def test_creating_and_deleting_take_three_and_four_requests(
+    user: User, controller: Controller
+) -> None:
     counts = controller._client.requests.count
 
     def sent() -> int:
@@ -84,7 +88,9 @@ async def test_creating_and_deleting_take_three_and_four_requests(user: User, co
     assert 40 <= deleted <= 44, dict(counts)
 
 
-async def test_a_deleted_computedomain_takes_its_template_along(user: User, controller: Controller) -> None:
+async def test_a_deleted_computedomain_takes_its_template_along(
+    user: User, controller: Controller
+) -> None:
     await user.create()
     await user.ready()
     await user.delete(DOMAINS, "train-a")
@@ -92,7 +98,9 @@ async def test_a_deleted_computedomain_takes_its_template_along(user: User, cont
     assert await user.template() is None
 
 
-async def test_a_template_that_is_deleted_by_hand_comes_back(user: User, controller: Controller) -> None:
+async def test_a_template_that_is_deleted_by_hand_comes_back(
+    user: User, controller: Controller
+) -> None:
     await user.create()
     await user.ready()
     for _ in range(20):
@@ -117,7 +125,11 @@ async def test_a_name_that_is_taken_is_left_alone_named_and_used_once_it_is_free
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": "train-a-channel"},
         "spec": {
-            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+            "spec": {
+                "devices": {
+                    "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+                }
+            }
         },
     }
     before = await user.make_template(foreign)
@@ -145,7 +157,9 @@ async def test_of_two_computedomains_with_one_templates_name_the_second_can_go_a
     assert await user.template() is not None
 
 
-async def test_labels_and_finalizer_that_were_removed_by_hand_are_put_back(user: User, controller: Controller) -> None:
+async def test_labels_and_finalizer_that_were_removed_by_hand_are_put_back(
+    user: User, controller: Controller
+) -> None:
     await user.create()
     await user.ready()
     nothing = {"metadata": {"labels": {LABEL: None, TARGET_LABEL: None}, "finalizers": None}}
@@ -153,14 +167,22 @@ async def test_labels_and_finalizer_that_were_removed_by_hand_are_put_back(user:
 
     async def mended() -> bool:
         found = await user.template()
-        return bool(found and found["metadata"].get("finalizers") and LABEL in found["metadata"].get("labels", {}))
+        return bool(
+            found
+            and found["metadata"].get("finalizers")
+            and LABEL in found["metadata"].get("labels", {})
+        )
 
     await until(mended)
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["application/merge-patch+json", "application/strategic-merge-patch+json", "application/apply-patch+yaml"],
+    [
+        "application/merge-patch+json",
+        "application/strategic-merge-patch+json",
+        "application/apply-patch+yaml",
+    ],
 )
 async def test_every_kind_of_patch_of_a_label_on_our_template_works(
     user: User, controller: Controller, kind: str
@@ -173,7 +195,9 @@ async def test_every_kind_of_patch_of_a_label_on_our_template_works(
         "metadata": {"name": "train-a-channel", "labels": {"team": "blue"}},
     }
     params = {"fieldManager": "somebody"} if "apply" in kind else None
-    await user.client._write("patch", "PATCH", user.at(TEMPLATES, "train-a-channel"), body, kind=kind, params=params)
+    await user.client._write(
+        "patch", "PATCH", user.at(TEMPLATES, "train-a-channel"), body, kind=kind, params=params
+    )
     found = await user.template()
     assert found is not None
     assert found["metadata"]["labels"]["team"] == "blue"
@@ -187,9 +211,13 @@ async def test_a_template_of_ours_with_its_parameters_in_another_order_is_taken_
     made = await user.create()
     body = _ours(made["metadata"]["uid"])
     parameters = body["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]
-    body["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"] = dict(reversed(parameters.items()))
+    body["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"] = dict(
+        reversed(parameters.items())
+    )
     body["metadata"].pop("finalizers")
-    await user.client.create(user.at(TEMPLATES), json.loads(json.dumps(body, separators=(",", ":"))))
+    await user.client.create(
+        user.at(TEMPLATES), json.loads(json.dumps(body, separators=(",", ":")))
+    )
     async with leads(target):
         await user.ready()
         found = await user.template()
@@ -211,7 +239,10 @@ async def test_a_stale_template_is_swept_and_one_of_a_computedomain_that_lives_i
     target: Connection, user: User
 ) -> None:
     await user.make_template(
-        {**_ours("gone-long-ago"), "metadata": {**_ours("gone-long-ago")["metadata"], "name": "old"}}
+        {
+            **_ours("gone-long-ago"),
+            "metadata": {**_ours("gone-long-ago")["metadata"], "name": "old"},
+        }
     )
     async with leads(target, sweep_seconds=0.2):
         await user.gone(TEMPLATES, "old")
@@ -235,7 +266,9 @@ async def test_todays_manifest_is_taken_and_its_mode_is_single(user: User) -> No
 
 
 @pytest.mark.parametrize("spec", [{}, {"channel": {}}, {"channel": {"resourceClaimTemplate": {}}}])
-async def test_a_spec_without_the_templates_name_is_refused(user: User, spec: dict[str, Any]) -> None:
+async def test_a_spec_without_the_templates_name_is_refused(
+    user: User, spec: dict[str, Any]
+) -> None:
     body = {
         "apiVersion": "resource.nvidia.com/v1beta1",
         "kind": "ComputeDomain",
@@ -265,7 +298,10 @@ def _ours(uid: str) -> dict[str, Any]:
         "domainID": uid,
         "kind": "ComputeDomainChannelConfig",
     }
-    request = {"name": "channel", "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"}}
+    request = {
+        "name": "channel",
+        "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"},
+    }
     opaque = {"driver": "compute-domain.nvidia.com", "parameters": parameters}
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -275,16 +311,27 @@ def _ours(uid: str) -> dict[str, Any]:
             "finalizers": [FINALIZER],
             "labels": {LABEL: uid, TARGET_LABEL: "Workload"},
         },
-        "spec": {"spec": {"devices": {"requests": [request], "config": [{"requests": ["channel"], "opaque": opaque}]}}},
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [request],
+                    "config": [{"requests": ["channel"], "opaque": opaque}],
+                }
+            }
+        },
     }
 
 
 class Dies(Client):
-    """Its process ends at the write number ``at``: before it is sent, or after it was carried out and before anybody knows."""
+    """Its process ends at the write number ``at``: before it is sent, or after it was carried out
+    and before anybody knows.
+    """
 
     at, told, count = 0, False, 0
 
-    async def _write(self, verb: str, method: str, path: str, body: object | None, **more: Any) -> bytes:
+    async def _write(
+        self, verb: str, method: str, path: str, body: object | None, **more: Any
+    ) -> bytes:
         if "/leases/" in path or path.endswith("/leases"):
             return await super()._write(verb, method, path, body, **more)
         self.count += 1
@@ -327,8 +374,12 @@ async def test_a_leader_that_dies_at_any_write_of_a_deletion_leaves_what_the_nex
         assert await user.template() is None
 
 
-async def _dies(target: Connection, user: User, at: int, told: bool, change: Callable[[], Awaitable[object]]) -> None:
-    """Have a controller that dies at its write number ``at`` see ``change``, in the user's namespace alone."""
+async def _dies(
+    target: Connection, user: User, at: int, told: bool, change: Callable[[], Awaitable[object]]
+) -> None:
+    """Have a controller that dies at its write number ``at`` see ``change``, in the user's
+    namespace alone.
+    """
     Dies.at, Dies.told = at, told
     try:
         async with leads(target, client=Dies, only=user.namespace):

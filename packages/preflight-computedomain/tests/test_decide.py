@@ -5,7 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from claimed import CLIQUE, DOMAIN, NODE, ref, uid
-from preflight_computedomain.plugin.checkpoint import ABORTED, COMPLETED, STARTED, Entry, completed, entry_of
+from preflight_computedomain.plugin.checkpoint import (
+    ABORTED,
+    COMPLETED,
+    STARTED,
+    Entry,
+    completed,
+    entry_of,
+)
 from preflight_computedomain.plugin.claims import Refusal, Request
 from preflight_computedomain.plugin.decide import Done, Prepare, decide, known
 
@@ -15,7 +22,9 @@ REQUEST = Request(ref(1), "channel", DOMAIN, b'{"a":1}')
 
 def entry(state: str, number: int = 1) -> Entry:
     devices = completed("channel", NODE, uid(number), DOMAIN) if state == COMPLETED else b""
-    return entry_of(uid(number), state, ("team-a", f"claim-{number}"), status=b'{ "a": 1 }', devices=devices)
+    return entry_of(
+        uid(number), state, ("team-a", f"claim-{number}"), status=b'{ "a": 1 }', devices=devices
+    )
 
 
 def aborted(seconds: float) -> Entry:
@@ -42,10 +51,14 @@ def aborted(seconds: float) -> Entry:
         (replace(aborted(1), status=b"{}"), None, {DOMAIN}, CLIQUE, "prepare"),
     ],
 )
-def test_what_is_done(own: Entry | None, other: Entry | None, domains: set[str], clique: str, expected: str) -> None:
+def test_what_is_done(
+    own: Entry | None, other: Entry | None, domains: set[str], clique: str, expected: str
+) -> None:
     entries = {key: one for key, one in ((uid(1), own), (uid(2), other)) if one is not None}
     said = decide(REQUEST, domains, clique, entries, NOW)
-    shown = said.reason if isinstance(said, Refusal) else {Done: "done", Prepare: "prepare"}[type(said)]
+    shown = (
+        said.reason if isinstance(said, Refusal) else {Done: "done", Prepare: "prepare"}[type(said)]
+    )
     assert shown == expected
     if isinstance(said, Refusal):
         assert said.permanent == (expected != "channel-in-use")

@@ -37,8 +37,13 @@ def test_a_files_name_tells_its_claim_finished_or_not() -> None:
 def test_the_definition_takes_a_domain_and_refuses_another_mode() -> None:
     (version,) = crd()["spec"]["versions"]
     judge = Draft202012Validator(version["schema"]["openAPIV3Schema"])
-    spec = {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "t"}, "allocationMode": "Single"}}
+    spec = {
+        "numNodes": 0,
+        "channel": {"resourceClaimTemplate": {"name": "t"}, "allocationMode": "Single"},
+    }
     assert judge.is_valid({"spec": spec})
     assert not judge.is_valid({"spec": {**spec, "numNodes": -1}})
-    assert not judge.is_valid({"spec": {"channel": {"resourceClaimTemplate": {"name": "t"}, "allocationMode": "foo"}}})
+    assert not judge.is_valid(
+        {"spec": {"channel": {"resourceClaimTemplate": {"name": "t"}, "allocationMode": "foo"}}}
+    )
     assert not judge.is_valid({"spec": {"channel": {}}})

@@ -50,19 +50,27 @@ def test_no_text_ends_in_another_error(text: str) -> None:
             assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("version", ["570.158.01", "570.158.1", "570.172.08", "580.65.06", "1000.0"])
+@pytest.mark.parametrize(
+    "version", ["570.158.01", "570.158.1", "570.172.08", "580.65.06", "1000.0"]
+)
 def test_a_driver_of_570_158_01_or_newer_fits(version: str) -> None:
     driver_fits(version)
 
 
-@pytest.mark.parametrize("version", ["570.124.06", "570.158", "535.261.03", "", "new", "570.158.x", "٥٧٠.158.01"])
+@pytest.mark.parametrize(
+    "version", ["570.124.06", "570.158", "535.261.03", "", "new", "570.158.x", "٥٧٠.158.01"]
+)
 def test_an_older_driver_does_not(version: str) -> None:
     with pytest.raises(Unfit, match=r"570\.158\.01"):
         driver_fits(version)
 
 
 def gpu(
-    name: str = "GPU-1", state: int = COMPLETED, status: int = 0, cluster: bytes = CLUSTER, ident: int = 7
+    name: str = "GPU-1",
+    state: int = COMPLETED,
+    status: int = 0,
+    cluster: bytes = CLUSTER,
+    ident: int = 7,
 ) -> FabricInfo:
     return FabricInfo(name, state, status, cluster, ident)
 
@@ -72,14 +80,24 @@ def test_the_clique_is_cluster_and_id() -> None:
 
 
 @pytest.mark.parametrize(
-    "gpus", [[], [FabricInfo("GPU-1")], [gpu(cluster=bytes(16))], [FabricInfo("a"), gpu(cluster=bytes(16))]]
+    "gpus",
+    [
+        [],
+        [FabricInfo("GPU-1")],
+        [gpu(cluster=bytes(16))],
+        [FabricInfo("a"), gpu(cluster=bytes(16))],
+    ],
 )
 def test_a_node_without_a_fabric_has_no_clique(gpus: list[FabricInfo]) -> None:
     assert clique(gpus) == ""
 
 
-@pytest.mark.parametrize("bad", [gpu(state=1), gpu(state=2), gpu(status=9), gpu(state=2, cluster=bytes(16))])
-def test_a_registration_that_has_not_succeeded_refuses_to_start_unless_the_gate_is_off(bad: FabricInfo) -> None:
+@pytest.mark.parametrize(
+    "bad", [gpu(state=1), gpu(state=2), gpu(status=9), gpu(state=2, cluster=bytes(16))]
+)
+def test_a_registration_that_has_not_succeeded_refuses_to_start_unless_the_gate_is_off(
+    bad: FabricInfo,
+) -> None:
     with pytest.raises(FabricBroken, match="refusing to start"):
         clique([gpu("GPU-2"), bad])
     assert clique([bad], crash=False) == ""
@@ -89,7 +107,9 @@ def test_a_registration_that_has_not_succeeded_refuses_to_start_unless_the_gate_
 @pytest.mark.parametrize("other", [gpu("GPU-2", ident=8), gpu("GPU-2", cluster=bytes(15) + b"x")])
 @pytest.mark.parametrize("crash", [True, False])
 def test_two_cliques_on_one_node_are_always_refused(other: FabricInfo, crash: bool) -> None:
-    with pytest.raises(FabricBroken, match=r"2 NVLink cliques.*GPU-1.*GPU-2|2 NVLink cliques.*GPU-2.*GPU-1"):
+    with pytest.raises(
+        FabricBroken, match=r"2 NVLink cliques.*GPU-1.*GPU-2|2 NVLink cliques.*GPU-2.*GPU-1"
+    ):
         clique([gpu(), other], crash=crash)
 
 
@@ -106,8 +126,13 @@ def test_two_cliques_on_one_node_are_always_refused(other: FabricInfo, crash: bo
     ),
     st.booleans(),
 )
-def test_whatever_nvml_says_ends_in_a_clique_none_or_one_sentence(gpus: list[FabricInfo], crash: bool) -> None:
+def test_whatever_nvml_says_ends_in_a_clique_none_or_one_sentence(
+    gpus: list[FabricInfo], crash: bool
+) -> None:
     try:
-        assert clique(gpus, crash=crash) in ("", *(f"00010203-0405-0607-0809-0a0b0c0d0e0f.{i}" for i in (0, 1)))
+        assert clique(gpus, crash=crash) in (
+            "",
+            *(f"00010203-0405-0607-0809-0a0b0c0d0e0f.{i}" for i in (0, 1)),
+        )
     except FabricBroken as error:
         assert "\n" not in str(error)

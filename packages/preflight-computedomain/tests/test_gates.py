@@ -13,7 +13,9 @@ def problems(text: str, **more: str) -> tuple[str, ...]:
 
 
 def test_nothing_given_is_off_and_forces_nothing() -> None:
-    assert read("") == Gates(host_managed=False, dns_names=True, cliques=True, crash_on_fabric_errors=True)
+    assert read("") == Gates(
+        host_managed=False, dns_names=True, cliques=True, crash_on_fabric_errors=True
+    )
 
 
 def test_host_managed_forces_two_gates_and_says_so() -> None:
@@ -23,13 +25,18 @@ def test_host_managed_forces_two_gates_and_says_so() -> None:
 
 
 def test_forcing_is_silent_about_what_is_false_already() -> None:
-    assert read("HostManagedIMEX=true,IMEXDaemonsWithDNSNames=false,ComputeDomainCliques=false").notes == ()
+    assert (
+        read("HostManagedIMEX=true,IMEXDaemonsWithDNSNames=false,ComputeDomainCliques=false").notes
+        == ()
+    )
 
 
 def test_gates_are_forced_before_they_are_judged() -> None:
     wrong = "ComputeDomainCliques=true,IMEXDaemonsWithDNSNames=false"
     assert read(f"HostManagedIMEX=true,{wrong}").host_managed
-    assert problems(wrong) == ("feature gate ComputeDomainCliques requires IMEXDaemonsWithDNSNames to also be enabled",)
+    assert problems(wrong) == (
+        "feature gate ComputeDomainCliques requires IMEXDaemonsWithDNSNames to also be enabled",
+    )
 
 
 def test_the_alias_needs_gate_and_mode() -> None:
@@ -41,7 +48,11 @@ def test_the_alias_needs_gate_and_mode() -> None:
 
 @pytest.mark.parametrize(
     ("more", "word"),
-    [({"mode": "mine"}, "'mine'"), ({"isolation": "channel"}, "channel"), ({"isolation": "pod"}, "'pod'")],
+    [
+        ({"mode": "mine"}, "'mine'"),
+        ({"isolation": "channel"}, "channel"),
+        ({"isolation": "pod"}, "'pod'"),
+    ],
 )
 def test_a_mode_or_isolation_that_is_not_there_is_refused(more: dict[str, str], word: str) -> None:
     assert word in problems("HostManagedIMEX=true", **more)[0]
@@ -75,7 +86,9 @@ def test_no_text_ends_in_another_error(text: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(sorted(KNOWN)), st.booleans()))
 def test_host_managed_never_leaves_the_two_gates_on(chosen: dict[str, bool]) -> None:
-    text = ",".join(f"{name}={str(on).lower()}" for name, on in {**chosen, "HostManagedIMEX": True}.items())
+    text = ",".join(
+        f"{name}={str(on).lower()}" for name, on in {**chosen, "HostManagedIMEX": True}.items()
+    )
     gates = read(text)
     assert (gates.dns_names, gates.cliques) == (False, False)
     assert gates.crash_on_fabric_errors == chosen.get("CrashOnNVLinkFabricErrors", True)

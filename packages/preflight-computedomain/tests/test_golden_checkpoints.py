@@ -1,4 +1,6 @@
-"""Checkpoints as files: of both versions, of later and earlier drivers, and broken ones. Each was made with a checksum of its own making."""
+"""Checkpoints as files: of both versions, of later and earlier drivers, and broken ones. Each was
+made with a checksum of its own making.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ async def test_a_claim_that_another_driver_has_prepared_is_answered_with_its_dev
 
 
 @pytest.mark.anyio
-async def test_an_aborted_claim_of_long_ago_is_prepared_as_if_nothing_had_been(tmp_path: Path) -> None:
+async def test_an_aborted_claim_of_long_ago_is_prepared_as_if_nothing_had_been(
+    tmp_path: Path,
+) -> None:
     node = started(tmp_path, "aborted")
     assert node.states() == {uid(1): ABORTED}
     node.cluster.add(ref(), claim(ref()))

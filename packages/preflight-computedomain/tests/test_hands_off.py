@@ -1,4 +1,6 @@
-"""The host's nvidia-imex is nobody's business here: its files and its socket are not looked at, and no program is started."""
+"""The host's nvidia-imex is nobody's business here: its files and its socket are not looked at, and
+no program is started.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ HEADER = struct.Struct("iIII")
 
 
 class Imex:
-    """A daemon in a driver's root: its program, its configuration, its control socket; and who touches them."""
+    """A daemon in a driver's root: its program, its configuration, its control socket; and who
+    touches them.
+    """
 
     def __init__(self, root: Path) -> None:
         self.folders = [root / "usr/bin", root / "etc/nvidia-imex", root / "run/nvidia-imex"]
@@ -50,7 +54,10 @@ class Imex:
         """From now on, whatever is done with the files and in their folders counts."""
         for folder in self.folders:
             for path in (folder, *folder.iterdir()):
-                assert self._libc.inotify_add_watch(self._inotify, os.fsencode(path), IN_ALL_EVENTS) >= 0
+                assert (
+                    self._libc.inotify_add_watch(self._inotify, os.fsencode(path), IN_ALL_EVENTS)
+                    >= 0
+                )
 
     def events(self) -> list[str]:
         """What has been done since."""
@@ -112,8 +119,12 @@ async def served(node: MachineNode, user: User, google: dict[str, ModuleType], n
 
 
 def machine(short: Path, server: ApiServer) -> MachineNode:
-    made = MachineNode(short, server.kubeconfig(short / "kubeconfig"), f"node-{short.name.lower()}".rstrip("-_."))
-    made.name = made.environ["NODE_NAME"] = "".join(c for c in made.name if c.isalnum() or c == "-").strip("-")
+    made = MachineNode(
+        short, server.kubeconfig(short / "kubeconfig"), f"node-{short.name.lower()}".rstrip("-_.")
+    )
+    made.name = made.environ["NODE_NAME"] = "".join(
+        c for c in made.name if c.isalnum() or c == "-"
+    ).strip("-")
     library(made.driver)
     return made
 
@@ -135,7 +146,9 @@ async def test_a_daemon_that_runs_that_ends_and_that_is_not_there_is_never_touch
             await served(node, user, google, "after-its-end")
             assert imex.events() == []
         assert (imex.folders[1] / "nodes_config.cfg").read_text() == "10.0.0.1\n10.0.0.2\n"
-        assert [one for one in imex.events() if "cfg" in one]  # so the watch does see what is touched
+        assert [
+            one for one in imex.events() if "cfg" in one
+        ]  # so the watch does see what is touched
     finally:
         imex.close()
 
@@ -145,12 +158,16 @@ async def test_the_plugin_starts_no_program_from_its_start_to_its_end(
 ) -> None:
     if (strace := shutil.which("strace")) is None:
         pytest.skip("strace is not installed")
-    if subprocess.run([strace, "-qq", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        [strace, "-qq", "-o", "/dev/null", "true"], check=False, capture_output=True
+    ).returncode:
         pytest.skip("strace may not look at processes here")
     node = machine(short, real_api_server)
     await user.client.create("/api/v1/nodes", {"metadata": {"name": node.name}})
     trace = short / "trace"
-    with node.running(strace, "-f", "-qq", "-e", "trace=execve,execveat,connect,vfork,fork", "-o", str(trace)):
+    with node.running(
+        strace, "-f", "-qq", "-e", "trace=execve,execveat,connect,vfork,fork", "-o", str(trace)
+    ):
         await served(node, user, google, "traced")
     lines = trace.read_text().splitlines()
     starts = [line for line in lines if "exec" in line]

@@ -52,7 +52,9 @@ async def test_a_fact_that_cannot_be_had_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-async def test_without_the_imex_driver_the_plugin_does_not_start(environ: dict[str, str], tmp_path: Path) -> None:
+async def test_without_the_imex_driver_the_plugin_does_not_start(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "devices").write_text("Character devices:\n195 nvidia\n")
     with pytest.raises(Unfit, match="NVreg_CreateImexChannel0=1"):
         node_facts(environ)
@@ -95,7 +97,10 @@ async def test_the_clique_is_read_at_the_start_and_anew() -> None:
     [
         (Fake("570.124.06", (GPU,)), "570.124.06"),
         (Fake(gpus=(FabricInfo("GPU-1", 2),)), "refusing to start"),
-        (Fake(gpus=(GPU, FabricInfo("GPU-2", COMPLETED, 0, bytes(range(16)), 4))), "2 NVLink cliques"),
+        (
+            Fake(gpus=(GPU, FabricInfo("GPU-2", COMPLETED, 0, bytes(range(16)), 4))),
+            "2 NVLink cliques",
+        ),
     ],
 )
 async def test_a_node_that_does_not_fit_is_one_sentence(nvml: Fake, word: str) -> None:
@@ -179,7 +184,15 @@ async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -
     (tmp_path / "nvml.c").write_text(textwrap.dedent(LIBRARY))
     made = tmp_path / "usr/lib64/libnvidia-ml.so.1"
     name = "-Wl,-soname,libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", name, "-o", str(made), str(tmp_path / "nvml.c")], check=True)
-    done = subprocess.run([sys.executable, "-c", ASK, str(tmp_path)], capture_output=True, text=True, check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-w", name, "-o", str(made), str(tmp_path / "nvml.c")],
+        check=True,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     cluster = bytes([0, 7, *[0] * 13, 9])
-    assert done.stdout.strip() == f"580.65.06 {[FabricInfo('GPU-a', 3, 0, cluster, 5), FabricInfo('GPU-b')]}"
+    assert (
+        done.stdout.strip()
+        == f"580.65.06 {[FabricInfo('GPU-a', 3, 0, cluster, 5), FabricInfo('GPU-b')]}"
+    )

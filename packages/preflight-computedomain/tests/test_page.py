@@ -1,4 +1,6 @@
-"""Calls of a kubelet, by the page that answers them: beside each other, late, cancelled, and against what does not answer."""
+"""Calls of a kubelet, by the page that answers them: beside each other, late, cancelled, and
+against what does not answer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import pytest
 from blockbuster import blockbuster_ctx
 from claimed import DOMAIN, Node, claim, config, parameters, ref, result, uid
 from preflight_computedomain.names import DRIVER, cdi_file, cdi_id
-from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED, Checkpoint, encode, entry_of
+from preflight_computedomain.plugin.checkpoint import (
+    COMPLETED,
+    STARTED,
+    Checkpoint,
+    encode,
+    entry_of,
+)
 from preflight_computedomain.plugin.metrics import Metrics
 from preflight_computedomain.plugin.page import Answer, Page, Times
 from preflight_computedomain.plugin.store import CHECKPOINT
@@ -114,7 +122,9 @@ async def test_unprepare_asks_the_api_server_nothing(node: Node) -> None:
             "requires an NVLink clique on this node, but NVML reports none",
         ),
         (
-            lambda node: node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))])),
+            lambda node: node.cluster.add(
+                ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))])
+            ),
             'got "All"',
         ),
         (lambda node: node.cluster.add(ref(1), claim(ref(1), [result("channel-1")])), "channel-1"),
@@ -135,7 +145,9 @@ async def test_what_waiting_does_not_mend_is_answered_at_once_and_nothing_is_wri
     assert list(node.folder.glob("checkpoint*")) == []
     assert node.files() == {}
     counted = [
-        one.value for one in next(iter(metrics.permanent_errors.collect())).samples if one.name.endswith("_total")
+        one.value
+        for one in next(iter(metrics.permanent_errors.collect())).samples
+        if one.name.endswith("_total")
     ]
     assert counted == [1]
 
@@ -236,7 +248,9 @@ async def test_a_claim_that_vanishes_while_its_call_waits_has_its_answer(node: N
     assert (node.states(), node.files()) == ({}, {})
 
 
-async def test_a_lock_that_another_process_holds_is_named_and_blocks_nothing_else(node: Node) -> None:
+async def test_a_lock_that_another_process_holds_is_named_and_blocks_nothing_else(
+    node: Node,
+) -> None:
     page = node.page()
     with node.lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -340,7 +354,9 @@ async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
     assert node.states() == {uid(2): COMPLETED}
 
 
-def slowly(get: Callable[[str, str], Awaitable[Any]]) -> Callable[[str, str], Coroutine[Any, Any, Any]]:
+def slowly(
+    get: Callable[[str, str], Awaitable[Any]],
+) -> Callable[[str, str], Coroutine[Any, Any, Any]]:
     async def answer(namespace: str, name: str) -> Any:
         for _ in range(3):
             await asyncio.sleep(0)
@@ -370,7 +386,9 @@ async def test_a_disk_that_hangs_is_answered_and_goes_on(node: Node) -> None:
     assert await one(page) == GIVEN
 
 
-async def test_an_error_of_our_own_is_answered_and_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_our_own_is_answered_and_logged(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     async def broken(namespace: str, name: str) -> Any:
         raise ZeroDivisionError
 
@@ -389,7 +407,9 @@ async def test_claims_whose_names_can_be_none_are_refused_and_not_asked_for(node
     assert node.cluster.asked == []
 
 
-async def test_a_sweep_undoes_begun_claims_that_are_gone_and_reports_prepared_ones(node: Node) -> None:
+async def test_a_sweep_undoes_begun_claims_that_are_gone_and_reports_prepared_ones(
+    node: Node,
+) -> None:
     page = node.page()
     await one(page, 1)
     entries = dict(node.store().entries())
@@ -416,7 +436,8 @@ async def test_a_start_takes_over_and_counts(node: Node) -> None:
     await node.page(metrics).start()
     assert (
         metrics.registry.get_sample_value(
-            "nvidia_dra_prepared_devices", {"node": "node-1", "driver": DRIVER, "device_type": "channel"}
+            "nvidia_dra_prepared_devices",
+            {"node": "node-1", "driver": DRIVER, "device_type": "channel"},
         )
         == 1
     )

@@ -1,4 +1,6 @@
-"""The plugin as a whole: a real API server, a kubelet of Google's messages, and NVML of a few lines."""
+"""The plugin as a whole: a real API server, a kubelet of Google's messages, and NVML of a few
+lines.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +50,18 @@ class Nvml:
 class World:
     """A node with its plugin, in a cluster with an API server of its own."""
 
-    def __init__(self, root: Path, target: Connection, google: dict[str, ModuleType], user: User) -> None:
+    def __init__(
+        self, root: Path, target: Connection, google: dict[str, ModuleType], user: User
+    ) -> None:
         self.root, self.target, self.user = root, target, user
         self.name = f"node-{uuid.uuid4().hex[:8]}"
         self.port = free_port()
         self.nvml = Nvml()
         self.registry, self.plugins, self.cdi = root / "r", root / "p", root / "cdi"
         self.registry.mkdir()
-        (root / "devices").write_text("Character devices:\n  1 mem\n235 nvidia-caps-imex-channels\n\nBlock devices:\n")
+        (root / "devices").write_text(
+            "Character devices:\n  1 mem\n235 nvidia-caps-imex-channels\n\nBlock devices:\n"
+        )
         (root / "boot").write_text("boot-1\n")
         self.environ = {
             "NODE_NAME": self.name,
@@ -69,7 +75,9 @@ class World:
         self.running: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        start = Start(self.target, gates.read("HostManagedIMEX=true"), self.environ, "127.0.0.1", self.port)
+        start = Start(
+            self.target, gates.read("HostManagedIMEX=true"), self.environ, "127.0.0.1", self.port
+        )
         self.running = asyncio.create_task(service.run(start, nvml=self.nvml))
         await until(self._served)
         await self.kubelet.register()
@@ -84,7 +92,9 @@ class World:
     async def ask(self, path: str) -> tuple[int, str]:
         def get() -> tuple[int, str]:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{self.port}{path}", timeout=30
+                ) as answer:
                     return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:
                 with error:
@@ -110,7 +120,11 @@ class World:
             found = await self.slice()
             if found is None or found["metadata"]["resourceVersion"] == unlike:
                 return None
-            return found if [one["name"] for one in found["spec"].get("devices", [])] == ["channel-0"] else None
+            return (
+                found
+                if [one["name"] for one in found["spec"].get("devices", [])] == ["channel-0"]
+                else None
+            )
 
         found: dict[str, Any] = await until(asked)
         return found
@@ -131,7 +145,9 @@ async def user(target: Connection) -> AsyncIterator[User]:
 
 
 @pytest.fixture
-async def world(short: Path, target: Connection, google: dict[str, ModuleType], user: User) -> AsyncIterator[World]:
+async def world(
+    short: Path, target: Connection, google: dict[str, ModuleType], user: User
+) -> AsyncIterator[World]:
     made = World(short, target, google, user)
     await user.client.create("/api/v1/nodes", {"metadata": {"name": made.name}})
     await made.begin()
@@ -147,14 +163,18 @@ def ref(claim: dict[str, Any]) -> Ref:
 async def test_the_slice_has_exactly_channel_0_and_belongs_to_the_node(world: World) -> None:
     found = await world.published()
     spec = found["spec"]
-    assert spec["devices"] == [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}]
+    assert spec["devices"] == [
+        {"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}
+    ]
     assert (spec["driver"], spec["nodeName"]) == (DRIVER, world.name)
     assert spec["pool"] == {"name": world.name, "generation": 1, "resourceSliceCount": 1}
     (owner,) = found["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", world.name, True)
 
 
-async def test_a_slice_that_is_deleted_or_altered_is_put_back_and_one_too_many_removed(world: World) -> None:
+async def test_a_slice_that_is_deleted_or_altered_is_put_back_and_one_too_many_removed(
+    world: World,
+) -> None:
     before = await world.published()
     await world.user.client.delete(f"{SLICES}/{slice_name(world.name)}")
     again = await world.published(before["metadata"]["resourceVersion"])
@@ -182,7 +202,9 @@ async def test_the_slice_stays_when_the_plugin_stops_and_is_not_written_again(wo
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-async def test_a_claim_of_a_computedomain_is_prepared_and_unprepared(world: World, version: str) -> None:
+async def test_a_claim_of_a_computedomain_is_prepared_and_unprepared(
+    world: World, version: str
+) -> None:
     domain = await world.user.create()
     claim = ref(await world.user.claim("pod-channel", domain["metadata"]["uid"], world.name))
     answer = await world.kubelet.prepare([claim], version)
@@ -190,7 +212,11 @@ async def test_a_claim_of_a_computedomain_is_prepared_and_unprepared(world: Worl
     assert list(answer[claim.uid].devices[0].cdi_device_ids) == [cdi_id(claim.uid)]
     document = json.loads((world.cdi / cdi_file(claim.uid)).read_text())
     (node,) = document["devices"][0]["containerEdits"]["deviceNodes"]
-    assert (node["path"], node["major"], node["minor"]) == ("/dev/nvidia-caps-imex-channels/channel0", 235, 0)
+    assert (node["path"], node["major"], node["minor"]) == (
+        "/dev/nvidia-caps-imex-channels/channel0",
+        235,
+        0,
+    )
     second = ref(await world.user.claim("other", domain["metadata"]["uid"], world.name))
     waiting = asyncio.create_task(world.kubelet.prepare([second], version))
     gone = await world.kubelet.unprepare([claim], version)
@@ -200,7 +226,9 @@ async def test_a_claim_of_a_computedomain_is_prepared_and_unprepared(world: Worl
     assert list(world.cdi.iterdir()) == []
 
 
-async def test_a_plugin_that_starts_anew_answers_a_prepared_claim_with_the_same_devices(world: World) -> None:
+async def test_a_plugin_that_starts_anew_answers_a_prepared_claim_with_the_same_devices(
+    world: World,
+) -> None:
     domain = await world.user.create()
     claim = ref(await world.user.claim("pod-channel", domain["metadata"]["uid"], world.name))
     before = await world.kubelet.prepare([claim])
@@ -237,14 +265,20 @@ async def test_a_computedomain_that_was_deleted_gives_no_channel_any_more(world:
 async def test_health_is_asked_through_the_sockets(world: World) -> None:
     assert await world.ask("/healthz") == (200, "ok\n")
     _, metrics = await world.ask("/metrics")
-    assert 'nvidia_dra_requests_total{driver="compute-domain.nvidia.com",operation="NodePrepareResources"}' in metrics
+    assert (
+        'nvidia_dra_requests_total{driver="compute-domain.nvidia.com",operation="NodePrepareResources"}'
+        in metrics
+    )
     assert 'compute_domain_slice_writes_total{verb="create"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"devices": "Character devices:\n  1 mem\n"}, "no character device nvidia-caps-imex-channels"),
+        (
+            {"devices": "Character devices:\n  1 mem\n"},
+            "no character device nvidia-caps-imex-channels",
+        ),
         ({"version": "570.124.06"}, "the NVIDIA driver is 570.124.06; install 570.158.01"),
         ({"infos": [FabricInfo("GPU-1", 2, 0, CLUSTER, 7)]}, "refusing to start"),
         ({"registry": None}, "no such folder; mount the kubelet's plugins_registry"),

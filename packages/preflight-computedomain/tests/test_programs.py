@@ -1,4 +1,6 @@
-"""The programs as they are started: what they say before they work, and that whoever leads next goes on."""
+"""The programs as they are started: what they say before they work, and that whoever leads next
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,18 @@ PROGRAMS = ("compute-domain-controller", "compute-domain-kubelet-plugin")
 
 
 def started(program: str, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "FEATURE_GATES")}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("KUBECONFIG", "FEATURE_GATES")
+    }
     return subprocess.run(
-        [BIN / program, *args], env={**kept, **environ}, capture_output=True, text=True, timeout=60, check=False
+        [BIN / program, *args],
+        env={**kept, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -44,7 +55,9 @@ def test_with_the_gate_off_a_program_ends_with_2_and_says_what_to_set(program: s
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_problems_are_said_at_once_and_without_a_traceback(program: str) -> None:
-    done = started(program, FEATURE_GATES="HostManagedIMX=true,HostManagedIMEX=yes", LOG_LEVEL="loud")
+    done = started(
+        program, FEATURE_GATES="HostManagedIMX=true,HostManagedIMEX=yes", LOG_LEVEL="loud"
+    )
     assert done.returncode == 2
     assert "'HostManagedIMX' is no feature gate" in done.stderr
     assert "HostManagedIMEX has 'yes'" in done.stderr
@@ -95,11 +108,17 @@ def test_the_definition_is_printed() -> None:
     ("values", "said"),
     [
         ("featureGates: {HostManagedIMEX: true}", "no problem found"),
-        ("preflight-computedomain: {featureGates: {HostManagedIMEX: 'true'}, image: {tag: x}}", "no problem found"),
+        (
+            "preflight-computedomain: {featureGates: {HostManagedIMEX: 'true'}, image: {tag: x}}",
+            "no problem found",
+        ),
         ("featureGates: {HostManagedIMX: true}", "featureGates"),
         ("featureGates: {HostManagedIMEX: false}", OFF),
         ("featureGates: {HostManagedIMEX: true}\nleaseSeconds: 0", "leaseSeconds"),
-        ("preflight-computedomain: {featureGates: {}, colour: red}", "preflight-computedomain.colour"),
+        (
+            "preflight-computedomain: {featureGates: {}, colour: red}",
+            "preflight-computedomain.colour",
+        ),
         ("[", "not YAML"),
     ],
 )
@@ -144,7 +163,15 @@ class Replica:
             "KUBECONFIG": str(kubeconfig),
             "POD_NAME": name,
         }
-        words = [str(BIN / PROGRAMS[0]), "--namespace", namespace, "--port", str(self.port), "--lease-seconds", "2"]
+        words = [
+            str(BIN / PROGRAMS[0]),
+            "--namespace",
+            namespace,
+            "--port",
+            str(self.port),
+            "--lease-seconds",
+            "2",
+        ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(words, env=environ, stdout=log, stderr=log)
 
@@ -154,7 +181,9 @@ class Replica:
 
     def ask(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=10
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -202,7 +231,15 @@ async def test_of_two_replicas_one_leads_and_the_other_goes_on_when_it_is_killed
             assert any("ComputeDomainCliques is forced to false" in one for one in said)
             assert any("IMEXDaemonsWithDNSNames is forced to false" in one for one in said)
             done = [line for line in second.lines() if line["msg"] == "done"]
-            assert {"time", "level", "component", "namespace", "computedomain", "uid", "actions"} <= done[0].keys()
+            assert {
+                "time",
+                "level",
+                "component",
+                "namespace",
+                "computedomain",
+                "uid",
+                "actions",
+            } <= done[0].keys()
 
 
 @pytest.mark.anyio
@@ -213,7 +250,10 @@ async def test_doctor_names_what_is_left_over_stale_or_in_conflict_and_explain_g
     made = await user.create(mode="All")
     await user.claim("stale", "no-such-uid", "node-7")
     await user.claim("good", made["metadata"]["uid"], "node-8")
-    template = {"spec": {"containers": [{"name": "x", "image": "x"}]}, "metadata": {"labels": {"a": "b"}}}
+    template = {
+        "spec": {"containers": [{"name": "x", "image": "x"}]},
+        "metadata": {"labels": {"a": "b"}},
+    }
     daemon = {
         "metadata": {"name": "old", "labels": {LABEL: "some-uid"}},
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
@@ -232,7 +272,9 @@ async def test_doctor_names_what_is_left_over_stale_or_in_conflict_and_explain_g
     assert told.returncode == 0
     assert "claim good: channel 0 of node-8; used by no pod" in told.stdout
     assert "ResourceClaimTemplate train-a-channel: missing" in told.stdout
-    nobody = started("preflight-computedomain", "explain", "-n", user.namespace, "nobody", **environ)
+    nobody = started(
+        "preflight-computedomain", "explain", "-n", user.namespace, "nobody", **environ
+    )
     assert (nobody.returncode, nobody.stdout) == (1, "")
     assert "no ComputeDomain nobody" in nobody.stderr
     assert FINALIZER not in str(await user.domain())

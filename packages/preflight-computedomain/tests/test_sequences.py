@@ -1,6 +1,8 @@
-"""Whatever a kubelet, a user and the machine do, in any order: never two prepared claims, never a file without one, never one without its file.
+"""Whatever a kubelet, a user and the machine do, in any order: never two prepared claims, never a
+file without one, never one without its file.
 
-PREFLIGHT_SEQUENCES says how many sequences are tried (200 unless it is set); 20,000 take some minutes, fewer with PREFLIGHT_SEQUENCES_FOLDER in memory.
+PREFLIGHT_SEQUENCES says how many sequences are tried (200 unless it is set); 20,000 take some
+minutes, fewer with PREFLIGHT_SEQUENCES_FOLDER in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Killed(BaseException):
 
 
 class Machine:
-    """Ends the process at step ``left`` of those on the disk; a process that has ended writes nothing more."""
+    """Ends the process at step ``left`` of those on the disk; a process that has ended writes
+    nothing more.
+    """
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -47,7 +51,9 @@ class Machine:
 Call = tuple[str, int, int | None]
 """What is asked, for which claim, and after how many turns of the loop the kubelet gives it up."""
 CALL = st.tuples(
-    st.sampled_from(["prepare", "prepare", "unprepare"]), st.integers(1, 3), st.none() | st.integers(0, 40)
+    st.sampled_from(["prepare", "prepare", "unprepare"]),
+    st.integers(1, 3),
+    st.none() | st.integers(0, 40),
 )
 STEP = st.tuples(
     st.lists(CALL, min_size=1, max_size=3),
@@ -88,7 +94,9 @@ async def play(node: Node, steps: Sequence[Step]) -> None:
     await page.start()
     for calls, kill, event in steps:
         machine.left = kill
-        for ended in await asyncio.gather(*(call(page, one) for one in calls), return_exceptions=True):
+        for ended in await asyncio.gather(
+            *(call(page, one) for one in calls), return_exceptions=True
+        ):
             if ended is not None and not isinstance(ended, Killed):
                 raise ended
         await page.stop(20)  # what was given up, too, comes to its end

@@ -48,7 +48,9 @@ class World:
     async def begin(self, *, look: float = 0.05, again: float = 0.1) -> None:
         self.page = self.node.page(self.metrics)
         await self.page.start()
-        self.serving = Serving(self.page, self.metrics, self.registry, self.node.folder, look=look, again=again)
+        self.serving = Serving(
+            self.page, self.metrics, self.registry, self.node.folder, look=look, again=again
+        )
         await self.serving.start()
         self.watching = asyncio.create_task(self.serving.watch())
 
@@ -123,9 +125,13 @@ async def test_a_call_without_claims_and_one_with_a_claim_twice_are_answered(wor
 
 async def test_a_refusal_is_one_sentence_in_its_entry(world: World) -> None:
     await world.kubelet.register()
-    world.node.cluster.add(ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))]))
+    world.node.cluster.add(
+        ref(1), claim(ref(1), configs=[config(parameters(allocationMode="All"))])
+    )
     entry = (await world.kubelet.prepare([ref(1)]))[uid(1)]
-    assert entry.error.startswith(f"{DRIVER}: team-a/claim-1: host-managed IMEX supports only allocationMode")
+    assert entry.error.startswith(
+        f"{DRIVER}: team-a/claim-1: host-managed IMEX supports only allocationMode"
+    )
     assert len(entry.devices) == 0
 
 
@@ -143,7 +149,9 @@ async def test_names_that_no_claim_has_are_answered(world: World) -> None:
     assert all(entry.error for entry in answer.values())
 
 
-async def test_a_call_that_the_kubelet_gives_up_leaves_nothing_after_unprepare(world: World) -> None:
+async def test_a_call_that_the_kubelet_gives_up_leaves_nothing_after_unprepare(
+    world: World,
+) -> None:
     world.node.times = Times()
     await world.end()
     await world.begin()
@@ -172,7 +180,9 @@ async def test_the_health_stream_of_newer_kubelets_is_unimplemented_and_no_error
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
-async def test_bytes_that_are_no_message_are_refused_and_the_next_call_is_served(world: World) -> None:
+async def test_bytes_that_are_no_message_are_refused_and_the_next_call_is_served(
+    world: World,
+) -> None:
     await world.kubelet.register()
     method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
     async with connection(world.kubelet.endpoint) as channel:
@@ -202,7 +212,9 @@ async def test_sockets_of_a_process_that_was_killed_are_in_nobodys_way(
 @pytest.mark.parametrize("which", ["dra.sock", "reg.sock"])
 async def test_a_socket_whose_file_is_removed_is_made_again(world: World, which: str) -> None:
     await world.kubelet.register()
-    path = world.node.folder / which if which == "dra.sock" else world.registry / f"{DRIVER}-{which}"
+    path = (
+        world.node.folder / which if which == "dra.sock" else world.registry / f"{DRIVER}-{which}"
+    )
     path.unlink()
     await until(path.is_socket)
     await world.kubelet.register()
@@ -210,7 +222,9 @@ async def test_a_socket_whose_file_is_removed_is_made_again(world: World, which:
     assert await world.serving.alive()
 
 
-async def test_it_is_not_alive_while_a_socket_is_missing(short: Path, google: dict[str, ModuleType]) -> None:
+async def test_it_is_not_alive_while_a_socket_is_missing(
+    short: Path, google: dict[str, ModuleType]
+) -> None:
     world = World(short, google)
     await world.begin(look=3600)
     try:
@@ -230,7 +244,9 @@ async def test_a_plugin_that_stops_leaves_the_sockets_of_the_one_that_follows(wo
     assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
 
 
-async def test_while_two_plugins_overlap_the_kubelet_finds_the_newer_one_until_it_goes(world: World) -> None:
+async def test_while_two_plugins_overlap_the_kubelet_finds_the_newer_one_until_it_goes(
+    world: World,
+) -> None:
     old, watching = world.serving, world.watching
     await world.begin()
     newer = world.serving
@@ -270,7 +286,9 @@ async def test_a_socket_that_nobody_serves_any_more_is_replaced(world: World) ->
     assert world.serving.registration.registered
 
 
-async def test_a_refused_registration_is_logged_and_tried_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_registration_is_logged_and_tried_anew(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     path = world.registry / f"{DRIVER}-reg.sock"
     first = path.stat().st_ino, path.stat().st_mtime_ns
     await world.kubelet.register(error="no such\nversion")
@@ -295,13 +313,17 @@ async def test_two_plugins_that_overlap_on_a_node_give_the_channel_once(world: W
     other = world.node.page()
     await world.kubelet.register()
     answers = await asyncio.gather(
-        *(other.prepare([ref(number)]) for number in (1, 3)), world.kubelet.prepare([ref(2)]), return_exceptions=True
+        *(other.prepare([ref(number)]) for number in (1, 3)),
+        world.kubelet.prepare([ref(2)]),
+        return_exceptions=True,
     )
     assert len(answers) == 3
     assert list(world.node.states().values()).count(COMPLETED) == 1
 
 
-async def test_a_stopping_plugin_is_not_found_any_more_while_it_finishes_a_call(world: World) -> None:
+async def test_a_stopping_plugin_is_not_found_any_more_while_it_finishes_a_call(
+    world: World,
+) -> None:
     await world.kubelet.register()
     reached, gate, get = asyncio.Event(), asyncio.Event(), world.node.cluster.claim
 
@@ -321,7 +343,9 @@ async def test_a_stopping_plugin_is_not_found_any_more_while_it_finishes_a_call(
     await stopping
 
 
-async def test_a_missing_registry_is_one_sentence(short: Path, google: dict[str, ModuleType]) -> None:
+async def test_a_missing_registry_is_one_sentence(
+    short: Path, google: dict[str, ModuleType]
+) -> None:
     world = World(short, google)
     world.registry.rmdir()
     with pytest.raises(Unfit, match="plugins_registry"):

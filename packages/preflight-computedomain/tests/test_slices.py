@@ -21,8 +21,14 @@ def found(made: dict[str, Any]) -> Slice:
 
 def test_the_slice_has_channel_0_and_nothing_else() -> None:
     spec = GOOD["spec"]
-    assert spec["devices"] == [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}]
-    assert (spec["nodeName"], spec["pool"]["name"], spec["pool"]["resourceSliceCount"]) == ("node-1", "node-1", 1)
+    assert spec["devices"] == [
+        {"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}
+    ]
+    assert (spec["nodeName"], spec["pool"]["name"], spec["pool"]["resourceSliceCount"]) == (
+        "node-1",
+        "node-1",
+        1,
+    )
     assert GOOD["metadata"]["name"] == "node-1-compute-domain.nvidia.com"
 
 
@@ -39,7 +45,10 @@ CHANGES: list[tuple[str, Any]] = [
     ("devices", []),
     ("devices", [*GOOD["spec"]["devices"], {"name": "daemon-0"}]),
     ("devices", [{**GOOD["spec"]["devices"][0], "taints": [{"key": "x", "effect": "NoSchedule"}]}]),
-    ("devices", [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 1}}}]),
+    (
+        "devices",
+        [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 1}}}],
+    ),
 ]
 
 
@@ -56,7 +65,8 @@ def test_one_of_a_node_that_was_made_anew_gets_its_owner_and_keeps_its_generatio
 
 @given(
     st.from_regex(
-        r"[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?){0,4}", fullmatch=True
+        r"[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,60}[a-z0-9])?){0,4}",
+        fullmatch=True,
     ).filter(lambda one: len(one) <= 253)
 )
 def test_a_slices_name_is_a_name_whatever_the_nodes_is(node: str) -> None:

@@ -1,4 +1,6 @@
-"""The package starts no process: import contracts forbid the modules, and this the functions of modules that it may import."""
+"""The package starts no process: import contracts forbid the modules, and this the functions of
+modules that it may import.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,14 @@ STARTS = {
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_module_names_a_function_that_starts_a_process(path: Path) -> None:
-    named = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
-    named |= {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+    named = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    named |= {
+        node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)
+    }
     assert {one for one in named if one in STARTS or one.startswith(("exec", "spawn"))} == set()
 
 

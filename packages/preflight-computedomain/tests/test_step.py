@@ -12,12 +12,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from preflight_computedomain.controller import template
-from preflight_computedomain.controller.step import NOT_READY, READY, CreateTemplate, DeleteTemplate, MendTemplate, step
+from preflight_computedomain.controller.step import (
+    NOT_READY,
+    READY,
+    CreateTemplate,
+    DeleteTemplate,
+    MendTemplate,
+    step,
+)
 from preflight_computedomain.names import FINALIZER, LABEL, TARGET_LABEL
 from preflight_computedomain.objects import ClaimTemplate
 
 FOREIGN: dict[str, Any] = {
-    "metadata": {"name": "t", "namespace": NAMESPACE, "labels": {"app": "theirs"}, "finalizers": ["theirs/f"]},
+    "metadata": {
+        "name": "t",
+        "namespace": NAMESPACE,
+        "labels": {"app": "theirs"},
+        "finalizers": ["theirs/f"],
+    },
     "spec": {"spec": {}},
 }
 
@@ -67,7 +79,10 @@ def test_the_template_asks_for_one_channel_with_sorted_parameters(world: World) 
 
 def test_num_nodes_and_nodes_have_no_say(world: World) -> None:
     world.domains["d"]["spec"]["numNodes"] = 8
-    world.domains["d"]["status"] = {"status": "NotReady", "nodes": [{"name": "n", "status": "NotReady"}]}
+    world.domains["d"]["status"] = {
+        "status": "NotReady",
+        "nodes": [{"name": "n", "status": "NotReady"}],
+    }
     world.look("d")
     assert status(world) == READY
 
@@ -92,7 +107,10 @@ def test_a_foreign_template_is_never_touched_and_is_named_until_it_goes(world: W
     said = step(world.domain("d"), world.seen())
     assert (status(world), world.templates) == (NOT_READY, before)
     (event,) = said.events
-    assert (event.reason, event.about) == ("ResourceClaimTemplateConflict", before["t"]["metadata"]["uid"])
+    assert (event.reason, event.about) == (
+        "ResourceClaimTemplateConflict",
+        before["t"]["metadata"]["uid"],
+    )
     assert "ResourceClaimTemplate t " in event.message
     assert "t" in said.next
     del world.templates["t"]
@@ -110,9 +128,16 @@ def test_a_foreign_template_survives_the_domain(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "label", [{LABEL: "another-uid"}, {TARGET_LABEL: "Daemon"}, {LABEL: "another-uid", TARGET_LABEL: "Workload"}]
+    "label",
+    [
+        {LABEL: "another-uid"},
+        {TARGET_LABEL: "Daemon"},
+        {LABEL: "another-uid", TARGET_LABEL: "Workload"},
+    ],
 )
-def test_a_template_whose_labels_say_another_owner_is_foreign(world: World, label: dict[str, str]) -> None:
+def test_a_template_whose_labels_say_another_owner_is_foreign(
+    world: World, label: dict[str, str]
+) -> None:
     world.look("d")
     world.templates["t"]["metadata"]["labels"].update(label)
     said = step(world.domain("d"), world.seen())
@@ -222,7 +247,9 @@ DOMAINS = st.sampled_from(["d", "e"])
 
 
 class Histories(RuleBasedStateMachine):
-    """Users, a controller that dies, and a cluster: nothing foreign is written, and everything ends."""
+    """Users, a controller that dies, and a cluster: nothing foreign is written, and everything
+    ends.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +281,9 @@ class Histories(RuleBasedStateMachine):
     @rule(name=NAMES)
     def name_taken(self, name: str) -> None:
         if name not in self.world.templates:
-            self.world.create_template({**FOREIGN, "metadata": {**FOREIGN["metadata"], "name": name}})
+            self.world.create_template(
+                {**FOREIGN, "metadata": {**FOREIGN["metadata"], "name": name}}
+            )
             self.foreign[name] = json.dumps(self.world.templates[name])
 
     @rule(name=DOMAINS, requests=st.none() | st.integers(0, 3))
@@ -273,8 +302,13 @@ class Histories(RuleBasedStateMachine):
         for _ in range(6):
             self.world.look_everywhere()
         for name, domain in self.world.domains.items():
-            assert "deletionTimestamp" not in domain["metadata"] or self.world.domain(name).template in self.foreign
-            mine = [one for one in self.world.seen() if template.owner(one) == domain["metadata"]["uid"]]
+            assert (
+                "deletionTimestamp" not in domain["metadata"]
+                or self.world.domain(name).template in self.foreign
+            )
+            mine = [
+                one for one in self.world.seen() if template.owner(one) == domain["metadata"]["uid"]
+            ]
             assert (status(self.world, name) == READY) == (len(mine) == 1)
         for name in list(self.world.domains):
             self.world.delete(self.world.domains, name)
@@ -283,7 +317,8 @@ class Histories(RuleBasedStateMachine):
         assert self.world.domains == {}
         # Only a template whose label was removed while nobody looked after it is nobody's now.
         assert all(
-            key in self.foreign or not one["metadata"].get("labels") for key, one in self.world.templates.items()
+            key in self.foreign or not one["metadata"].get("labels")
+            for key, one in self.world.templates.items()
         )
 
 
@@ -292,9 +327,15 @@ TestHistories.settings = settings(max_examples=150, stateful_step_count=20, dead
 
 
 def test_actions_carry_what_makes_them_safe(world: World) -> None:
-    (create,) = [one for one in step(world.domain("d"), []).actions if isinstance(one, CreateTemplate)]
+    (create,) = [
+        one for one in step(world.domain("d"), []).actions if isinstance(one, CreateTemplate)
+    ]
     assert create.body["metadata"]["finalizers"] == [FINALIZER]
     world.look("d")
     world.delete(world.domains, "d")
-    (delete,) = [one for one in step(world.domain("d"), world.seen()).actions if isinstance(one, DeleteTemplate)]
+    (delete,) = [
+        one
+        for one in step(world.domain("d"), world.seen()).actions
+        if isinstance(one, DeleteTemplate)
+    ]
     assert delete.uid == world.templates["t"]["metadata"]["uid"]

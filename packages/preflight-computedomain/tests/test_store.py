@@ -18,7 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_computedomain.names import cdi_file
 from preflight_computedomain.plugin.cdi import document
-from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED, Checkpoint, completed, encode, entry_of
+from preflight_computedomain.plugin.checkpoint import (
+    COMPLETED,
+    STARTED,
+    Checkpoint,
+    completed,
+    encode,
+    entry_of,
+)
 from preflight_computedomain.plugin.claims import Refusal, Request
 from preflight_computedomain.plugin.decide import Done
 from preflight_computedomain.plugin.store import CHECKPOINT
@@ -62,7 +69,11 @@ def test_prepare_writes_started_then_the_file_then_completed(tmp_path: Path) -> 
     node = Node(tmp_path, step=(steps := Steps()))
     assert isinstance(prepare(node), Done)
     renames = [word for word in steps.words if word.startswith("rename")]
-    assert renames == [f"rename {CHECKPOINT}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"]
+    assert renames == [
+        f"rename {CHECKPOINT}.tmp",
+        f"rename {cdi_file(uid(1))}.tmp",
+        f"rename {CHECKPOINT}.tmp",
+    ]
     assert node.states() == {uid(1): COMPLETED}
     consistent(node)
 
@@ -70,7 +81,9 @@ def test_prepare_writes_started_then_the_file_then_completed(tmp_path: Path) -> 
 def test_no_name_of_an_unfinished_file_ends_in_json(tmp_path: Path) -> None:
     node = Node(tmp_path, step=(steps := Steps()))
     prepare(node)
-    assert all(not word.split()[1].endswith(".json") for word in steps.words if word.split()[0] == "write")
+    assert all(
+        not word.split()[1].endswith(".json") for word in steps.words if word.split()[0] == "write"
+    )
 
 
 def test_the_runtime_may_read_the_cdi_file_and_nobody_else_the_checkpoint(tmp_path: Path) -> None:
@@ -110,7 +123,9 @@ def test_the_steps_below_are_all_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("next_", ["prepare", "unprepare", "another claim"])
 @pytest.mark.parametrize("at", range(PREPARE_STEPS))
-def test_killed_in_prepare_the_next_call_ends_as_if_nothing_had_happened(tmp_path: Path, at: int, next_: str) -> None:
+def test_killed_in_prepare_the_next_call_ends_as_if_nothing_had_happened(
+    tmp_path: Path, at: int, next_: str
+) -> None:
     node = Node(tmp_path, step=Steps(at))
     with pytest.raises(Killed):
         prepare(node)
@@ -119,7 +134,9 @@ def test_killed_in_prepare_the_next_call_ends_as_if_nothing_had_happened(tmp_pat
 
 @pytest.mark.parametrize("next_", ["prepare", "unprepare", "another claim"])
 @pytest.mark.parametrize("at", range(UNPREPARE_STEPS))
-def test_killed_in_unprepare_the_next_call_ends_as_if_nothing_had_happened(tmp_path: Path, at: int, next_: str) -> None:
+def test_killed_in_unprepare_the_next_call_ends_as_if_nothing_had_happened(
+    tmp_path: Path, at: int, next_: str
+) -> None:
     node = Node(tmp_path)
     prepare(node)
     node.step = Steps(at)
@@ -159,11 +176,14 @@ KILLED = textwrap.dedent("""
 
 
 @pytest.mark.parametrize(
-    "word", [f"sync {cdi_file(uid(1))}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"]
+    "word",
+    [f"sync {cdi_file(uid(1))}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"],
 )
 def test_a_process_that_is_killed_leaves_what_a_start_mends(tmp_path: Path, word: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), word, "prepare"], cwd=Path(__file__).parent, check=False
+        [sys.executable, "-c", KILLED, str(tmp_path), word, "prepare"],
+        cwd=Path(__file__).parent,
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL
     finish(Node(tmp_path), "prepare")
@@ -173,7 +193,9 @@ def test_a_killed_unprepare_leaves_what_a_start_mends(tmp_path: Path) -> None:
     prepare(Node(tmp_path))
     word = f"write {CHECKPOINT}.tmp"
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), word, "unprepare"], cwd=Path(__file__).parent, check=False
+        [sys.executable, "-c", KILLED, str(tmp_path), word, "unprepare"],
+        cwd=Path(__file__).parent,
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL
     assert Node(tmp_path).states() == {uid(1): COMPLETED}
@@ -263,7 +285,9 @@ def test_a_start_leaves_other_vendors_files_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"checksum":1,"v1":{}}', b"\xff" * 100])
-def test_a_corrupt_checkpoint_is_kept_aside_and_an_empty_one_begun(tmp_path: Path, content: bytes) -> None:
+def test_a_corrupt_checkpoint_is_kept_aside_and_an_empty_one_begun(
+    tmp_path: Path, content: bytes
+) -> None:
     node = Node(tmp_path)
     (node.folder / CHECKPOINT).write_bytes(content)
     (node.cdi / cdi_file(uid(9))).write_text("of a claim that nobody knows any more")
@@ -308,7 +332,9 @@ def full(tmp_path: Path) -> Iterator[Node]:
         node.cdi.unlink()
 
 
-def test_a_disk_that_refuses_leaves_a_started_claim_that_can_be_finished_or_undone(full: Node) -> None:
+def test_a_disk_that_refuses_leaves_a_started_claim_that_can_be_finished_or_undone(
+    full: Node,
+) -> None:
     with pytest.raises(OSError, match="cdi"):
         prepare(full)
     assert full.states() == {uid(1): STARTED}

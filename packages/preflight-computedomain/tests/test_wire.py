@@ -22,7 +22,9 @@ def test_what_google_encodes_fits_and_is_read_alike(
     )
     data = made.SerializeToString()
     assert fits(data, SHAPE)
-    assert NodePrepareResourcesRequest.parse(data).claims == [Claim(namespace=a, uid=b, name=c) for a, b, c in claims]
+    assert NodePrepareResourcesRequest.parse(data).claims == [
+        Claim(namespace=a, uid=b, name=c) for a, b, c in claims
+    ]
 
 
 @given(st.binary(max_size=60))
@@ -31,7 +33,11 @@ def test_bytes_that_fit_are_read_without_an_error_and_google_reads_them_too(
 ) -> None:
     if fits(data, SHAPE):
         read = NodePrepareResourcesRequest.parse(data)
-        assert all(isinstance(text, str) for one in read.claims for text in (one.namespace, one.uid, one.name))
+        assert all(
+            isinstance(text, str)
+            for one in read.claims
+            for text in (one.namespace, one.uid, one.name)
+        )
         google["v1"].NodePrepareResourcesRequest.FromString(data)
 
 
@@ -39,14 +45,24 @@ def test_bytes_that_fit_are_read_without_an_error_and_google_reads_them_too(
 def test_a_message_that_is_cut_within_a_field_does_not_fit(
     claims: list[tuple[str, str, str]], data: st.DataObject
 ) -> None:
-    whole = bytes(NodePrepareResourcesRequest(claims=[Claim(namespace=a, uid=b, name=c) for a, b, c in claims]))
-    last = bytes(NodePrepareResourcesRequest(claims=[Claim(namespace=a, uid=b, name=c) for a, b, c in claims[-1:]]))
+    whole = bytes(
+        NodePrepareResourcesRequest(
+            claims=[Claim(namespace=a, uid=b, name=c) for a, b, c in claims]
+        )
+    )
+    last = bytes(
+        NodePrepareResourcesRequest(
+            claims=[Claim(namespace=a, uid=b, name=c) for a, b, c in claims[-1:]]
+        )
+    )
     cut = data.draw(st.integers(1, len(last) - 1))
     assert not fits(whole[:-cut], SHAPE)
 
 
 def test_fields_that_a_later_version_has_are_passed_over() -> None:
-    assert fits(b"\x0a\x04\x0a\x02ns" + b"\x10\x05" + b"\x1d\x00\x00\x00\x00" + b"\x22\x01\xff", SHAPE)
+    assert fits(
+        b"\x0a\x04\x0a\x02ns" + b"\x10\x05" + b"\x1d\x00\x00\x00\x00" + b"\x22\x01\xff", SHAPE
+    )
 
 
 def test_a_number_where_text_should_be_does_not_fit() -> None:

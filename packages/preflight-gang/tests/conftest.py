@@ -40,12 +40,16 @@ async def client(target: Connection) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def cluster(client: Client, api: Api) -> AsyncIterator[Cluster]:
-    """The test's own namespace, opted in, in which the test plays the webhook, the scheduler and the kubelets."""
+    """The test's own namespace, opted in, in which the test plays the webhook, the scheduler and
+    the kubelets.
+    """
     from played import opt_in, played
 
     await opt_in(client, api.namespace, names.NAMESPACE_ENABLED)
     with suppress(Conflict):  # another test's, on the same server
-        await client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}})
+        await client.create(
+            "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}
+        )
     async with played(client, api.namespace) as cluster:
         yield cluster
     if api.kind == "real":  # it serves the next test, too, whose controller sees all namespaces

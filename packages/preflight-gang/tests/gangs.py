@@ -11,13 +11,22 @@ from preflight_gang.gangs.view import GangView, Record, Seat
 from preflight_gang.objects import Pod
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
-from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash, naming_source
+from preflight_proto.stamp import (
+    VERSION,
+    Stamp,
+    configmap_name,
+    encode_stamp,
+    gang_hash,
+    naming_source,
+)
 
 NS = "training"
 CHECKS = ("dcgm-diag", "nccl-allreduce")
 
 
-def stamp(raw: str = "job-1", *, size: int | None = 2, takes_part: bool = True, **more: Any) -> Stamp:
+def stamp(
+    raw: str = "job-1", *, size: int | None = 2, takes_part: bool = True, **more: Any
+) -> Stamp:
     source = more.pop("source", "labels")
     return Stamp(
         v=VERSION,
@@ -94,7 +103,10 @@ def status(
     shown: dict[str, dict[str, Any]] = {
         "running": {"state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}},
         "ended": {"state": {"terminated": ended}},
-        "backoff": {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}},
+        "backoff": {
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": ended},
+        },
         "waiting": {"state": {"waiting": {"reason": "PodInitializing"}}},
         "pulling": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}},
     }
@@ -133,17 +145,29 @@ def failed(name: str, ip: str, *, own: bool = False, **fields: Any) -> GangMembe
     message = '{"v":1,"check":"%s","outcome":"failed","code":"%s","gated":true,"duration":9.5,"reason":"why."}'
     at = fields.pop("at", "")
     state = "ended" if fields.get("phase") == "Failed" else "backoff"
-    sick = status("dcgm-diag", state, code=1, message=message % ("dcgm-diag", "DCGM_FR_FAULTY_MEMORY"), at=at)
+    sick = status(
+        "dcgm-diag", state, code=1, message=message % ("dcgm-diag", "DCGM_FR_FAULTY_MEMORY"), at=at
+    )
     done = [sick]
     if own:
-        sick = status("nccl-allreduce", state, code=1, message=message % ("nccl-allreduce", "LOW_BANDWIDTH"), at=at)
+        sick = status(
+            "nccl-allreduce",
+            state,
+            code=1,
+            message=message % ("nccl-allreduce", "LOW_BANDWIDTH"),
+            at=at,
+        )
         done = [status("dcgm-diag", "ended"), sick]
     return a_member(name, ip=ip, statuses=done, **fields)
 
 
 def record(*members: GangMember, generation: int = 1) -> Record:
-    seats = tuple(Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in members)
-    return Record(generation=generation, seats=seats, token="t" * 64, master_port=29500, control_port=29501)
+    seats = tuple(
+        Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in members
+    )
+    return Record(
+        generation=generation, seats=seats, token="t" * 64, master_port=29500, control_port=29501
+    )
 
 
 def gang(*members: GangMember, size: int | None = 2, skip: str = "", **fields: Any) -> GangView:

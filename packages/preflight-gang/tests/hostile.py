@@ -35,7 +35,9 @@ def gang_map(namespace: str, raw: str, *, name: str = "", **content: Any) -> dic
 def bomb(size: int) -> str:
     """``size`` bytes of seats, packed."""
     seat = b'{"uid":"","name":"","ip":"","node":"","attempt":0},'
-    text = b'{"v":1,"token":"t","master_port":1,"control_port":2,"members":[' + seat * (size // len(seat))
+    text = b'{"v":1,"token":"t","master_port":1,"control_port":2,"members":[' + seat * (
+        size // len(seat)
+    )
     return b64encode(zlib.compress(text[:-1] + b"]}", 9)).decode()
 
 

@@ -50,7 +50,9 @@ async def leads(
 
 
 async def settled(cluster: Cluster, leading: Leading) -> None:
-    """Have the controller do one thing more, after all that it has to do: answer a gang of one. It is not in ``sent``."""
+    """Have the controller do one thing more, after all that it has to do: answer a gang of one. It
+    is not in ``sent``.
+    """
     await cluster.admit("sentinel", gang="sentinel", size=1)
     await cluster.address("sentinel", "10.0.9.9")
     await cluster.answered("skip", "sentinel")

@@ -1,4 +1,6 @@
-"""The cluster around the controller, played by the test: admission, scheduler and kubelets; and what is seen of it."""
+"""The cluster around the controller, played by the test: admission, scheduler and kubelets; and
+what is seen of it.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,17 @@ def result_line(check: str, outcome: str, code: str, reason: str = "why.") -> st
 
 
 def container(
-    check: str, state: str, *, restarts: int = 0, code: int = 0, message: str = "", runs: str = "one"
+    check: str,
+    state: str,
+    *,
+    restarts: int = 0,
+    code: int = 0,
+    message: str = "",
+    runs: str = "one",
 ) -> Json:
-    """An init container's status: ``running``, ``ended``, in ``backoff`` after its end, or ``pulling`` in vain. ``runs``: whose run it is."""
+    """An init container's status: ``running``, ``ended``, in ``backoff`` after its end, or
+    ``pulling`` in vain. ``runs``: whose run it is.
+    """
     ended = {
         "exitCode": code,
         "reason": "Error" if code else "Completed",
@@ -48,16 +58,28 @@ def container(
     shown: dict[str, Json] = {
         "running": {"state": {"running": {"startedAt": clock(5)}}},
         "ended": {"state": {"terminated": ended}},
-        "backoff": {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}},
+        "backoff": {
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": ended},
+        },
         "waiting": {"state": {"waiting": {"reason": "PodInitializing"}}},
         "pulling": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": message}}},
     }
     name = names.container_name(check)
-    return {"name": name, "restartCount": restarts, "image": "x", "imageID": "x", "ready": False, **shown[state]}
+    return {
+        "name": name,
+        "restartCount": restarts,
+        "image": "x",
+        "imageID": "x",
+        "ready": False,
+        **shown[state],
+    }
 
 
 class Cluster:
-    """One namespace. Everything that is written to it is seen in order: ``rosters`` by pod uid, ``events``, ``config_maps``."""
+    """One namespace. Everything that is written to it is seen in order: ``rosters`` by pod uid,
+    ``events``, ``config_maps``.
+    """
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client, self.namespace = client, namespace
@@ -84,8 +106,8 @@ class Cluster:
         v: int = VERSION,
         **metadata: Any,
     ) -> str:
-        """Create a pod as the webhook leaves it, bound to ``node`` at once; its uid. ``stamp``: in place of a true one.
-        ``v``: the version of the stamp."""
+        """Create a pod as the webhook leaves it, bound to ``node`` at once; its uid. ``stamp``: in
+        place of a true one. ``v``: the version of the stamp."""
         it = Stamp(
             v=v,
             id=gang,
@@ -123,7 +145,9 @@ class Cluster:
         await until(lambda: name in self.pods, f"{name} is seen")
         return str(self.pods[name]["metadata"]["uid"])
 
-    async def report(self, name: str, *containers: Json, phase: str = "Pending", **status: Any) -> None:
+    async def report(
+        self, name: str, *containers: Json, phase: str = "Pending", **status: Any
+    ) -> None:
         """Write the pod's status as its kubelet or the scheduler does."""
         body: Json = {"phase": phase, **status}
         if containers:
@@ -132,7 +156,10 @@ class Cluster:
 
     async def address(self, name: str, ip: str, *containers: Json) -> None:
         """Give the pod its address; without ``containers`` its first check runs."""
-        running = containers or (container("dcgm-diag", "running"), container("nccl-allreduce", "waiting"))
+        running = containers or (
+            container("dcgm-diag", "running"),
+            container("nccl-allreduce", "waiting"),
+        )
         await self.report(name, *running, podIP=ip, podIPs=[{"ip": ip}])
 
     async def test(self, name: str, *, restarts: int = 0) -> None:
@@ -148,7 +175,9 @@ class Cluster:
         if not grace:
             await until(lambda: name not in self.pods, f"{name} is gone")
 
-    async def pair(self, *, ips: tuple[str, str] = ("10.0.0.1", "10.0.0.2"), **fields: Any) -> tuple[str, str]:
+    async def pair(
+        self, *, ips: tuple[str, str] = ("10.0.0.1", "10.0.0.2"), **fields: Any
+    ) -> tuple[str, str]:
         """Two members, addressed; their uids."""
         uids = [await self.admit(f"pod-{i}", **fields) for i in range(2)]
         for i, ip in enumerate(ips):
@@ -157,7 +186,9 @@ class Cluster:
 
     async def config_map(self, gang: str = GANG, source: str = "labels") -> Json:
         """The gang's ConfigMap as it is in the cluster."""
-        return await self.client.get(self._path("configmaps", configmap_name(self.namespace, gang, source)), dict)
+        return await self.client.get(
+            self._path("configmaps", configmap_name(self.namespace, gang, source)), dict
+        )
 
     # --- what is seen
 
@@ -167,22 +198,34 @@ class Cluster:
         said = self.rosters.get(pod["metadata"]["uid"]) if pod else None
         return said[-1] if said else None
 
-    async def answered(self, answer: str, *pods: str, seconds: float = 20, **fields: Any) -> list[Roster]:
-        """Wait until each of ``pods`` has been told ``answer`` with these ``fields``; what they were told."""
+    async def answered(
+        self, answer: str, *pods: str, seconds: float = 20, **fields: Any
+    ) -> list[Roster]:
+        """Wait until each of ``pods`` has been told ``answer`` with these ``fields``; what they
+        were told.
+        """
 
         def so() -> bool:
             every = [self.published(name) for name in pods]
             return all(
-                r is not None and r.answer == answer and all(getattr(r, k) == v for k, v in fields.items())
+                r is not None
+                and r.answer == answer
+                and all(getattr(r, k) == v for k, v in fields.items())
                 for r in every
             )
 
-        await until(so, f"{pods} have {answer} {fields}; they have {[self.published(n) for n in pods]}", seconds)
+        await until(
+            so,
+            f"{pods} have {answer} {fields}; they have {[self.published(n) for n in pods]}",
+            seconds,
+        )
         return [r for r in map(self.published, pods) if r is not None]
 
     def versions(self) -> dict[str, str]:
         """The resourceVersion of every object here."""
-        shown = {f"pod {k}": v for k, v in self.pods.items()} | {f"cm {k}": v for k, v in self.config_maps.items()}
+        shown = {f"pod {k}": v for k, v in self.pods.items()} | {
+            f"cm {k}": v for k, v in self.config_maps.items()
+        }
         return {key: item["metadata"]["resourceVersion"] for key, item in shown.items()}
 
     def _path(self, plural: str, name: str = "") -> str:

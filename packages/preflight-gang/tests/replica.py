@@ -1,4 +1,6 @@
-"""The controller as it runs in a cluster: a process, its log, its plain port; with a wire of its own to the API server."""
+"""The controller as it runs in a cluster: a process, its log, its plain port; with a wire of its
+own to the API server.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Replica:
             return await client.get(f"http://127.0.0.1:{port}{path}")
 
     async def metrics(self) -> dict[tuple[str, ...], float]:
-        """What a scrape finds: name and label values, in the order of the labels' names, to the value."""
+        """What a scrape finds: name and label values, in the order of the labels' names, to the
+        value.
+        """
         text = (await self.get("/metrics")).text
         return {
             (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
@@ -90,17 +94,21 @@ async def replica(
     before: Callable[[Replica], Awaitable[object]] | None = None,
     kubeconfig: Path | None = None,
 ) -> AsyncIterator[Replica]:
-    """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop cleanly and leave a clean log.
+    """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop
+    cleanly and leave a clean log.
 
-    ``answers``: as the wire's, from the start. ``before``: what is done while it need not have read the cluster yet.
-    ``kubeconfig``: by which it reaches the API server itself; then nothing goes over the wire.
+    ``answers``: as the wire's, from the start. ``before``: what is done while it need not have read
+    the cluster yet. ``kubeconfig``: by which it reaches the API server itself; then nothing goes
+    over the wire.
     """
     folder.mkdir()
     (folder / "config.yaml").write_text(f"leaseDuration: {lease}s\nlogLevel: info\n")
     async with wired(target) as (wire, through):
         wire.answers = answers
         by = kubeconfig or write_kubeconfig(
-            folder / "kubeconfig", through.server, user={"token": target.token} if target.token else None
+            folder / "kubeconfig",
+            through.server,
+            user={"token": target.token} if target.token else None,
         )
         arguments = [
             "--config",
@@ -140,13 +148,17 @@ async def replica(
 
 
 def judge(made: Replica, stderr: str) -> None:
-    """What holds for every replica, however it ended: no traceback, nothing beside the log, and every line is of its form."""
+    """What holds for every replica, however it ended: no traceback, nothing beside the log, and
+    every line is of its form.
+    """
     assert stderr == ""
     for line in made.lines():
         assert {"time", "level", "msg", "component"} <= line.keys(), line
         assert line["component"] == "preflight-gang"
         assert line["level"] in {"info", "warning"}, line
-    with_children = [path for path in Path("/proc").glob("[0-9]*/stat") if _session(path) == made.process.pid]
+    with_children = [
+        path for path in Path("/proc").glob("[0-9]*/stat") if _session(path) == made.process.pid
+    ]
     assert not with_children, "its session is empty"
 
 

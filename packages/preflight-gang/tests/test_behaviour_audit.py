@@ -27,7 +27,12 @@ CHECKS = [{"name": names.container_name("dcgm-diag"), "image": "x"}]
 
 
 async def gpu_pod(
-    cluster: Cluster, name: str, *, gpus: int = 1, labels: dict[str, str] | None = None, check: bool = False
+    cluster: Cluster,
+    name: str,
+    *,
+    gpus: int = 1,
+    labels: dict[str, str] | None = None,
+    check: bool = False,
 ) -> None:
     amount = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     body: dict[str, Any] = {
@@ -36,7 +41,9 @@ async def gpu_pod(
         "metadata": {"name": name, "labels": labels or {}},
         "spec": {
             "initContainers": CHECKS if check else [],
-            "containers": [{"name": "train", "image": "x", "resources": {"limits": amount, "requests": amount}}],
+            "containers": [
+                {"name": "train", "image": "x", "resources": {"limits": amount, "requests": amount}}
+            ],
         },
     }
     await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
@@ -51,7 +58,9 @@ def unchecked(leading: Leading, cluster: Cluster, reason: str) -> float:
     return leading.counted("preflight_unchecked_pods", namespace=cluster.namespace, reason=reason)
 
 
-async def test_pods_without_checks_are_counted_by_reason(cluster: Cluster, target: Connection) -> None:
+async def test_pods_without_checks_are_counted_by_reason(
+    cluster: Cluster, target: Connection
+) -> None:
     await opt_in(cluster)
     for name in ("one", "two", "three"):
         await gpu_pod(cluster, name)
@@ -69,7 +78,9 @@ async def test_pods_without_checks_are_counted_by_reason(cluster: Cluster, targe
         )
 
 
-async def test_a_pod_to_which_no_check_applies_has_not_escaped(cluster: Cluster, target: Connection) -> None:
+async def test_a_pod_to_which_no_check_applies_has_not_escaped(
+    cluster: Cluster, target: Connection
+) -> None:
     await opt_in(cluster)
     await gpu_pod(cluster, "none-applies", labels={names.CHECKED_LABEL: names.NO_CHECK_APPLIES})
     await gpu_pod(cluster, "escaped")
@@ -78,13 +89,19 @@ async def test_a_pod_to_which_no_check_applies_has_not_escaped(cluster: Cluster,
         assert unchecked(leading, cluster, "not-started") == 1
 
 
-async def test_where_checks_are_not_wanted_nothing_is_counted(cluster: Cluster, target: Connection) -> None:
+async def test_where_checks_are_not_wanted_nothing_is_counted(
+    cluster: Cluster, target: Connection
+) -> None:
     await opt_in(cluster, "disabled")
     await gpu_pod(cluster, "one")
     async with leads(target) as leading:
         await until(lambda: leading.counted("preflight_audit_timestamp_seconds"), "it is counted")
         assert unchecked(leading, cluster, "not-started") == 0
-        assert not [one for one in leading.wire.sent if one.path.startswith(f"/api/v1/namespaces/{cluster.namespace}/")]
+        assert not [
+            one
+            for one in leading.wire.sent
+            if one.path.startswith(f"/api/v1/namespaces/{cluster.namespace}/")
+        ]
 
 
 async def test_a_pod_that_has_gone_is_counted_no_more(
@@ -96,16 +113,22 @@ async def test_a_pod_that_has_gone_is_counted_no_more(
     async with leads(target, config=config.parse("auditInterval: 100ms")) as leading:
         await until(lambda: unchecked(leading, cluster, "not-started") == 1, "it is counted")
         await cluster.delete("one")
-        await until(lambda: unchecked(leading, cluster, "not-started") == 0, "it is counted no more")
+        await until(
+            lambda: unchecked(leading, cluster, "not-started") == 0, "it is counted no more"
+        )
 
 
-async def test_an_audit_that_is_switched_off_reads_nothing(cluster: Cluster, target: Connection) -> None:
+async def test_an_audit_that_is_switched_off_reads_nothing(
+    cluster: Cluster, target: Connection
+) -> None:
     async with leads(target, config=config.parse("auditInterval: '0'")) as leading:
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")
         await settled(cluster, leading)
         asked = [one.path for one in leading.wire.sent if one.method == "GET"]
-        assert not [path for path in asked if path.startswith("/api/v1/namespaces/") and "/pods?" in path]
+        assert not [
+            path for path in asked if path.startswith("/api/v1/namespaces/") and "/pods?" in path
+        ]
         assert not [path for path in asked if "resource.k8s.io" in path]
 
 
@@ -119,7 +142,9 @@ async def dra(cluster: Cluster, api: Api) -> Callable[[str, Any], Awaitable[None
         pytest.skip("the double does not serve resource.k8s.io")
 
     async def create(plural: str, body: dict[str, Any]) -> None:
-        await cluster.client.create(f"/apis/resource.k8s.io/v1/namespaces/{cluster.namespace}/{plural}", body)
+        await cluster.client.create(
+            f"/apis/resource.k8s.io/v1/namespaces/{cluster.namespace}/{plural}", body
+        )
 
     return create
 
@@ -129,11 +154,19 @@ def devices(kind: str) -> dict[str, Any]:
 
 
 async def claiming_pod(
-    cluster: Cluster, name: str, entry: dict[str, Any], about: dict[str, Any] | None = None, **spec: Any
+    cluster: Cluster,
+    name: str,
+    entry: dict[str, Any],
+    about: dict[str, Any] | None = None,
+    **spec: Any,
 ) -> None:
     body: dict[str, Any] = {
         "metadata": {"name": name, **(about or {})},
-        "spec": {"containers": [{"name": "train", "image": "x"}], "resourceClaims": [{"name": "a", **entry}], **spec},
+        "spec": {
+            "containers": [{"name": "train", "image": "x"}],
+            "resourceClaims": [{"name": "a", **entry}],
+            **spec,
+        },
     }
     await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
     await until(lambda: name in cluster.pods, f"{name} is there")
@@ -142,12 +175,18 @@ async def claiming_pod(
 async def test_gpus_by_claims_templates_and_alternatives_are_counted(
     cluster: Cluster, target: Connection, dra: Callable[[str, Any], Awaitable[None]]
 ) -> None:
-    either = [{"name": "large", "deviceClassName": "gpu.nvidia.com"}, {"name": "any", "deviceClassName": "other"}]
+    either = [
+        {"name": "large", "deviceClassName": "gpu.nvidia.com"},
+        {"name": "any", "deviceClassName": "other"},
+    ]
     await dra("resourceclaims", {"metadata": {"name": "gpus"}, "spec": devices("gpu.nvidia.com")})
     await dra("resourceclaims", {"metadata": {"name": "nics"}, "spec": devices("nic.example.com")})
     spec = {"devices": {"requests": [{"name": "r", "firstAvailable": either}]}}
     await dra("resourceclaims", {"metadata": {"name": "either"}, "spec": spec})
-    await dra("resourceclaimtemplates", {"metadata": {"name": "made"}, "spec": {"spec": devices("gpu.nvidia.com")}})
+    await dra(
+        "resourceclaimtemplates",
+        {"metadata": {"name": "made"}, "spec": {"spec": devices("gpu.nvidia.com")}},
+    )
     for name in ("gpus", "nics", "either"):
         await claiming_pod(cluster, name, {"resourceClaimName": name})
     await claiming_pod(cluster, "made", {"resourceClaimTemplateName": "made"})
@@ -157,16 +196,30 @@ async def test_gpus_by_claims_templates_and_alternatives_are_counted(
 
 
 async def test_a_claim_that_is_made_anew_as_gpus_after_its_pod_was_admitted_is_counted(
-    cluster: Cluster, target: Connection, dra: Callable[[str, Any], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    target: Connection,
+    dra: Callable[[str, Any], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(config, "LEAST_AUDIT", 0.0)
-    await dra("resourceclaims", {"metadata": {"name": "swapped"}, "spec": devices("nic.example.com")})
-    await claiming_pod(cluster, "pod", {"resourceClaimName": "swapped"}, schedulingGates=[{"name": "example.com/held"}])
+    await dra(
+        "resourceclaims", {"metadata": {"name": "swapped"}, "spec": devices("nic.example.com")}
+    )
+    await claiming_pod(
+        cluster,
+        "pod",
+        {"resourceClaimName": "swapped"},
+        schedulingGates=[{"name": "example.com/held"}],
+    )
     async with leads(target, config=config.parse("auditInterval: 100ms")) as leading:
         await until(lambda: leading.counted("preflight_audit_timestamp_seconds"), "it is counted")
         assert unchecked(leading, cluster, "not-started") == 0
-        await cluster.client.delete(f"/apis/resource.k8s.io/v1/namespaces/{cluster.namespace}/resourceclaims/swapped")
-        await dra("resourceclaims", {"metadata": {"name": "swapped"}, "spec": devices("gpu.nvidia.com")})
+        await cluster.client.delete(
+            f"/apis/resource.k8s.io/v1/namespaces/{cluster.namespace}/resourceclaims/swapped"
+        )
+        await dra(
+            "resourceclaims", {"metadata": {"name": "swapped"}, "spec": devices("gpu.nvidia.com")}
+        )
         await until(lambda: unchecked(leading, cluster, "not-started") == 1, "it is counted")
 
 
@@ -189,10 +242,14 @@ async def count_differing_claims(cluster: Cluster, target: Connection) -> None:
     gate = [{"name": "example.com/held"}]
     for name in ("stays", "goes"):
         spec = {"schedulingGates": gate, "initContainers": CHECKS}
-        await claiming_pod(cluster, name, {"resourceClaimName": name}, admitted(await made(name)), **spec)
+        await claiming_pod(
+            cluster, name, {"resourceClaimName": name}, admitted(await made(name)), **spec
+        )
     async with leads(target, config=config.parse("auditInterval: 100ms")) as leading:
         rounds = leading.counted("preflight_audit_timestamp_seconds")
-        await until(lambda: leading.counted("preflight_audit_timestamp_seconds") > rounds, "it is counted")
+        await until(
+            lambda: leading.counted("preflight_audit_timestamp_seconds") > rounds, "it is counted"
+        )
         assert unchecked(leading, cluster, "claim-differs") == 0
         await cluster.client.delete(f"{claims}/goes")
         await made("goes")
@@ -226,8 +283,14 @@ async def test_a_checked_pod_whose_claim_is_made_anew_is_counted_on_a_double_wit
         async with Client(target, agent="tests") as client, played(client, "default") as cluster:
             await opt_in(cluster)
             await count_differing_claims(cluster, target)
-            asked = [one.path for one in double.requests if one.method == "GET" and "resource.k8s.io" in one.path]
-            assert not [path for path in asked if "/namespaces/" in path and "/default/" not in path]
+            asked = [
+                one.path
+                for one in double.requests
+                if one.method == "GET" and "resource.k8s.io" in one.path
+            ]
+            assert not [
+                path for path in asked if "/namespaces/" in path and "/default/" not in path
+            ]
 
 
 @pytest.mark.usefixtures("dra")
@@ -237,14 +300,22 @@ async def test_extended_resources_that_stand_for_a_device_class_are_counted(
     classes = "/apis/resource.k8s.io/v1/deviceclasses"
     with suppress(Conflict):
         await cluster.client.create(
-            classes, {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "example.com/gpu"}}
+            classes,
+            {
+                "metadata": {"name": "gpu.nvidia.com"},
+                "spec": {"extendedResourceName": "example.com/gpu"},
+            },
         )
     served = await cluster.client.get(f"{classes}/gpu.nvidia.com", dict)
     names_of = ["deviceclass.resource.kubernetes.io/gpu.nvidia.com"]
     names_of += [name] if (name := served["spec"].get("extendedResourceName")) else []
     for number, resource in enumerate(names_of):
         amount = {resource: "8"}
-        container = {"name": "train", "image": "x", "resources": {"limits": amount, "requests": amount}}
+        container = {
+            "name": "train",
+            "image": "x",
+            "resources": {"limits": amount, "requests": amount},
+        }
         body = {"metadata": {"name": f"pod-{number}"}, "spec": {"containers": [container]}}
         await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
     async with leads(target) as leading:

@@ -1,4 +1,6 @@
-"""A whole replica while the cluster's authority is replaced: the same process leads again, and answers gangs."""
+"""A whole replica while the cluster's authority is replaced: the same process leads again, and
+answers gangs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 class Authority:
-    """Of ``server``: the file that says whom to trust, as a kubelet keeps it, and the next certificate."""
+    """Of ``server``: the file that says whom to trust, as a kubelet keeps it, and the next
+    certificate.
+    """
 
     def __init__(self, server: ApiServer, folder: Path) -> None:
         self.file, self._server, self._next = folder / "ca.crt", server, folder / "next.crt"
@@ -61,7 +65,9 @@ class Authority:
 async def _leading(
     server: ApiServer, authority: Authority, namespace: str, folder: Path
 ) -> AsyncIterator[tuple[Cluster, Replica]]:
-    kubeconfig = write_kubeconfig(folder / "config", server.server, ca=authority.file, user={"token": server.token})
+    kubeconfig = write_kubeconfig(
+        folder / "config", server.server, ca=authority.file, user={"token": server.token}
+    )
     target: Connection = connection({"KUBECONFIG": str(kubeconfig)})
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     async with Client(target, agent="tests") as client:
@@ -88,7 +94,10 @@ async def test_a_replica_leads_again_and_answers_when_the_cluster_s_authority_wa
             await anyio.to_thread.run_sync(server.restart)
         else:
             await anyio.to_thread.run_sync(server.restart)
-            await until(lambda: "CERTIFICATE_VERIFY_FAILED" in str(one.said("behind the cluster")), "it is not trusted")
+            await until(
+                lambda: "CERTIFICATE_VERIFY_FAILED" in str(one.said("behind the cluster")),
+                "it is not trusted",
+            )
             await until(lambda: not one.leads, "it cannot renew its lease")
             assert (await one.get("/healthz")).status_code == 200
             authority.replace()
@@ -99,4 +108,6 @@ async def test_a_replica_leads_again_and_answers_when_the_cluster_s_authority_wa
                 await cluster.address(name, ip)
             await cluster.answered("sealed", "late-0", "late-1", seconds=SOON)
         assert one.said(CERTIFICATES)
-        assert (one.process.returncode, len(one.said("started"))) == (None, 1), "it is the same process"
+        assert (one.process.returncode, len(one.said("started"))) == (None, 1), (
+            "it is the same process"
+        )

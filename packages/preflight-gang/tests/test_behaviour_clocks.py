@@ -26,7 +26,9 @@ PODS = ("pod-0", "pod-1", "pod-2")
 
 
 class Jumping:
-    """Leaps by up to an hour, forwards or backwards, at one reading in thirty; ``jumps`` times in all."""
+    """Leaps by up to an hour, forwards or backwards, at one reading in thirty; ``jumps`` times in
+    all.
+    """
 
     def __init__(self, seed: int, jumps: int, sign: int) -> None:
         self.random, self.left, self.sign, self.off = random.Random(seed), jumps, sign, 0.0
@@ -34,20 +36,35 @@ class Jumping:
     def __call__(self) -> float:
         if self.left and self.random.random() < 1 / 30:
             self.left -= 1
-            self.off += self.sign * self.random.uniform(0, 3600) if self.sign else self.random.uniform(-3600, 3600)
+            self.off += (
+                self.sign * self.random.uniform(0, 3600)
+                if self.sign
+                else self.random.uniform(-3600, 3600)
+            )
         return time.monotonic() + self.off
 
 
 @asynccontextmanager
-async def standing(target: Connection, namespace: str, identity: str, clock: Clock) -> AsyncIterator[None]:
+async def standing(
+    target: Connection, namespace: str, identity: str, clock: Clock
+) -> AsyncIterator[None]:
     """A replica that mirrors, stands for election and leads."""
-    async with Client(target, agent="tests", clock=clock) as client, anyio.create_task_group() as group:
+    async with (
+        Client(target, agent="tests", clock=clock) as client,
+        anyio.create_task_group() as group,
+    ):
         controller = Controller(client, Config(), Metrics())
         group.start_soon(controller.mirror)
 
         async def stand() -> None:
             await lead(
-                client, namespace=namespace, name="one", identity=identity, duration=2, retry=0.2, body=controller.lead
+                client,
+                namespace=namespace,
+                name="one",
+                identity=identity,
+                duration=2,
+                retry=0.2,
+                body=controller.lead,
             )
 
         group.start_soon(stand)
@@ -85,7 +102,9 @@ async def test_whatever_clocks_do_each_generation_is_sealed_once_and_all_are_tol
         mine = {(r.rank, r.pod_uid, r.token) for r in published if r.generation == generation}
         assert sorted(rank for rank, _, _ in mine if rank is not None) == [0, 1, 2]
         assert len({token for _, _, token in mine}) == 1
-    written = [one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})]
+    written = [
+        one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})
+    ]
     assert written == ["1", "2", "3"]
 
 

@@ -26,7 +26,12 @@ def forged(number: int, *, of: int = 1) -> Json:
     """A pod of a gang ``of`` so many, as anybody can create it; it is not scheduled."""
     gang, size = f"gang-{number // of}", of
     stamp = Stamp(
-        v=2, id=gang, source="labels", config_map=configmap_name("crowd", gang, "labels"), takes_part=True, size=size
+        v=2,
+        id=gang,
+        source="labels",
+        config_map=configmap_name("crowd", gang, "labels"),
+        takes_part=True,
+        size=size,
     )
     checks: list[Json] = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
     checks[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
@@ -34,8 +39,14 @@ def forged(number: int, *, of: int = 1) -> Json:
         "metadata": {
             "name": f"pod-{number}",
             "namespace": "crowd",
-            "labels": {names.GANG_LABEL: gang_hash("crowd", gang, "labels"), names.CHECKED_LABEL: "true"},
-            "annotations": {names.GANG_ANNOTATION: encode_stamp(stamp), names.ROSTER_ANNOTATION: ""},
+            "labels": {
+                names.GANG_LABEL: gang_hash("crowd", gang, "labels"),
+                names.CHECKED_LABEL: "true",
+            },
+            "annotations": {
+                names.GANG_ANNOTATION: encode_stamp(stamp),
+                names.ROSTER_ANNOTATION: "",
+            },
         },
         "spec": {"initContainers": checks, "containers": [{"name": "train", "image": "x"}]},
         "status": {"phase": "Pending"},
@@ -46,7 +57,9 @@ def forged(number: int, *, of: int = 1) -> Json:
 def double() -> Iterator[ApiDouble]:
     with ApiDouble() as double:
         for name in ("crowd", "victim"):
-            double.within(lambda name=name: double.create("namespaces", {"metadata": {"name": name}}))  # type: ignore[misc]
+            double.within(
+                lambda name=name: double.create("namespaces", {"metadata": {"name": name}})
+            )  # type: ignore[misc]
         yield double
 
 
@@ -71,14 +84,20 @@ def of_the_crowd(sent: Sent) -> bool:
 async def crowd_is_served_before(
     double: ApiDouble, folder: Path, answers: Callable[[Sent], bytes | None]
 ) -> tuple[int, float]:
-    """Writes for the crowd that were sent while the victim's complete gang waited for its ranks; and for how long it did."""
+    """Writes for the crowd that were sent while the victim's complete gang waited for its ranks;
+    and for how long it did.
+    """
     target = connection({"KUBECONFIG": str(write_kubeconfig(folder / "kubeconfig", double.url))})
     async with Client(target, agent="tests") as client, played(client, "victim") as victim:
         for name in ("pod-0", "pod-1"):
             await victim.admit(name)
         async with leads(target) as leading:
             leading.wire.answers = answers
-            await until(lambda: sum(map(of_the_crowd, leading.wire.sent)) > 50, "the crowd is being answered", 60)
+            await until(
+                lambda: sum(map(of_the_crowd, leading.wire.sent)) > 50,
+                "the crowd is being answered",
+                60,
+            )
             await victim.address("pod-0", "10.0.0.1")
             await victim.address("pod-1", "10.0.0.2")
             before, at = sum(map(of_the_crowd, leading.wire.sent)), anyio.current_time()
@@ -86,7 +105,9 @@ async def crowd_is_served_before(
             return sum(map(of_the_crowd, leading.wire.sent)) - before, anyio.current_time() - at
 
 
-async def test_a_complete_gang_is_told_at_once_beside_3000_that_are_skipped(double: ApiDouble, tmp_path: Path) -> None:
+async def test_a_complete_gang_is_told_at_once_beside_3000_that_are_skipped(
+    double: ApiDouble, tmp_path: Path
+) -> None:
     crowded(double, CROWD)
     served, seconds = await crowd_is_served_before(double, tmp_path, lambda _: None)
     assert served < CROWD / 10
@@ -117,8 +138,12 @@ async def test_a_complete_gang_is_told_at_once_beside_3000_whose_records_are_ref
     assert seconds < 10
 
 
-async def test_what_is_refused_for_good_costs_few_requests(double: ApiDouble, tmp_path: Path) -> None:
-    """Of 300 gangs whose records are refused, in the first seconds; at a try a second each it were thousands."""
+async def test_what_is_refused_for_good_costs_few_requests(
+    double: ApiDouble, tmp_path: Path
+) -> None:
+    """Of 300 gangs whose records are refused, in the first seconds; at a try a second each it were
+    thousands.
+    """
     crowded(double, 300, of=2, addressed=True)
     target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
     refused = refusal(403, "Forbidden")
@@ -130,14 +155,21 @@ async def test_what_is_refused_for_good_costs_few_requests(double: ApiDouble, tm
 
         await until(lambda: tries() >= 300, "each is tried once", 60)
         await anyio.sleep(10)
-        # At 0, 1, 3, 7 seconds, and the next at 15: four each, and one more for those that were tried late.
+        # At 0, 1, 3, 7 seconds, and the next at 15: four each, and one more for those that were
+        # tried late.
         assert tries() <= 5 * 300
 
 
-async def test_a_gang_whose_record_is_written_at_last_is_told(double: ApiDouble, tmp_path: Path) -> None:
+async def test_a_gang_whose_record_is_written_at_last_is_told(
+    double: ApiDouble, tmp_path: Path
+) -> None:
     target = connection({"KUBECONFIG": str(write_kubeconfig(tmp_path / "kubeconfig", double.url))})
     refused = refusal(403, "Forbidden")
-    async with Client(target, agent="tests") as client, played(client, "victim") as victim, leads(target) as leading:
+    async with (
+        Client(target, agent="tests") as client,
+        played(client, "victim") as victim,
+        leads(target) as leading,
+    ):
         leading.wire.answers = lambda sent: refused if sent.is_record else None
         await victim.pair()
         await until(lambda: any(sent.is_record for sent in leading.wire.sent), "it is refused")

@@ -1,4 +1,6 @@
-"""An API server that refuses, hurries or goes away: nothing is lost, nothing is joined twice, and it is not pressed."""
+"""An API server that refuses, hurries or goes away: nothing is lost, nothing is joined twice, and
+it is not pressed.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,22 @@ async def three_members(cluster: Cluster) -> None:
 def each_told_once(cluster: Cluster) -> None:
     """Ranks 0…2 of generation 1, which was written once."""
     said = {name: cluster.rosters[cluster.pods[name]["metadata"]["uid"]] for name in PODS}
-    assert [[(r.generation, r.rank) for r in one] for one in said.values()] == [[(1, 0)], [(1, 1)], [(1, 2)]]
-    assert [one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})] == ["1"]
+    assert [[(r.generation, r.rank) for r in one] for one in said.values()] == [
+        [(1, 0)],
+        [(1, 1)],
+        [(1, 2)],
+    ]
+    assert [
+        one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})
+    ] == ["1"]
 
 
 async def all_answered(cluster: Cluster, leading: Leading) -> None:
     """What was written is seen by a watch before its own answer has come: wait for that, too."""
-    await until(lambda: all(one.status for one in leading.wire.writes(cluster.namespace)), "every write is answered")
+    await until(
+        lambda: all(one.status for one in leading.wire.writes(cluster.namespace)),
+        "every write is answered",
+    )
 
 
 def said(status: int, body: bytes, headers: bytes = b"") -> bytes:
@@ -74,9 +85,20 @@ class Once:
         said(302, b"", b"location: https://elsewhere.example.com/\r\n"),
         said(502, b"<html>Bad Gateway</html>"),
     ],
-    ids=["conflict", "internal error", "timeout", "gone", "a page", "half an answer", "elsewhere", "a proxy's page"],
+    ids=[
+        "conflict",
+        "internal error",
+        "timeout",
+        "gone",
+        "a page",
+        "half an answer",
+        "elsewhere",
+        "a proxy's page",
+    ],
 )
-async def test_every_write_that_is_refused_once_is_made_once(answer: bytes, cluster: Cluster, leading: Leading) -> None:
+async def test_every_write_that_is_refused_once_is_made_once(
+    answer: bytes, cluster: Cluster, leading: Leading
+) -> None:
     leading.wire.answers = once = Once(answer)
     sick = result_line("dcgm-diag", "passed", "OK")
     await three_members(cluster)
@@ -99,15 +121,23 @@ async def test_a_record_that_somebody_touches_while_it_is_replaced_is_read_again
     await cluster.address("pod-2", "10.0.0.4")
     await until(lambda: leading.wire.held, "the next generation is on the wire")
     touch = {"metadata": {"labels": {"somebody": "was-here"}}}
-    await cluster.client.merge_patch(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels", touch)
+    await cluster.client.merge_patch(
+        f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels", touch
+    )
     leading.wire.release()
     rosters = await cluster.answered("sealed", *PODS, generation=2)
     assert [r.rank for r in rosters] == [0, 1, 2]
     await all_answered(cluster, leading)
-    assert [one.status for one in leading.wire.writes(cluster.namespace) if one.is_record] == [201, 409, 200]
+    assert [one.status for one in leading.wire.writes(cluster.namespace) if one.is_record] == [
+        201,
+        409,
+        200,
+    ]
 
 
-async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(cluster: Cluster, leading: Leading) -> None:
+async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(
+    cluster: Cluster, leading: Leading
+) -> None:
     leading.wire.holds = lambda sent: sent.path.endswith("/pod-1")
     await three_members(cluster)
     await until(lambda: leading.wire.held, "its telling is on the wire")
@@ -116,7 +146,9 @@ async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(clus
     leading.wire.release()
     await cluster.answered("sealed", *PODS, generation=1)
     await all_answered(cluster, leading)
-    published = [one.status for one in leading.wire.writes(cluster.namespace) if one.path.endswith("/pod-1")]
+    published = [
+        one.status for one in leading.wire.writes(cluster.namespace) if one.path.endswith("/pod-1")
+    ]
     assert published == [422, 200]
 
 
@@ -128,7 +160,9 @@ async def test_an_api_server_that_goes_away_in_the_midst_of_sealing_loses_nothin
     """`forget` closes the watches with 410, too: all that was ever written has been compacted away."""
     leading.wire.holds = lambda sent: sent.is_record if what == "record" else sent.is_roster
     await three_members(cluster)
-    await until(lambda: len(leading.wire.held) == (1 if what == "record" else 3), "it is on the wire")
+    await until(
+        lambda: len(leading.wire.held) == (1 if what == "record" else 3), "it is on the wire"
+    )
     await anyio.to_thread.run_sync(getattr(api, fault))
     leading.wire.release()
     rosters = await cluster.answered("sealed", *PODS, generation=1, seconds=40)
@@ -142,7 +176,9 @@ async def test_a_record_whose_answer_never_comes_is_found_and_told(
     leading.wire.swallows = lambda sent: sent.is_record
     await three_members(cluster)
     await until(lambda: leading.wire.swallowed, "it is written")
-    await anyio.to_thread.run_sync(api.restart)  # the connection breaks on which the answer would have come
+    await anyio.to_thread.run_sync(
+        api.restart
+    )  # the connection breaks on which the answer would have come
     await cluster.answered("sealed", *PODS, generation=1, seconds=40)
     assert len({r.token for rosters in cluster.rosters.values() for r in rosters}) == 1
 
@@ -162,7 +198,9 @@ async def test_a_namespace_alone_has_all_the_writes_that_may_be_under_way_and_no
     assert leading.wire.most_under_way == 32
 
 
-async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(cluster: Cluster, leading: Leading) -> None:
+async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(
+    cluster: Cluster, leading: Leading
+) -> None:
     leading.wire.answers = once = Once(refusal(429, "TooManyRequests", Retry_After="2"))
     await three_members(cluster)
     await until(lambda: once.refused, "a write is turned away")
@@ -181,7 +219,8 @@ async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(clus
     await cluster.answered("sealed", *PODS, generation=1, seconds=40)
     each_told_once(cluster)
     first = min(one.at for one in turned_away(leading))
-    # Every write was turned away once: who sends one again knows of the pause. Reads may have been under way before.
+    # Every write was turned away once: who sends one again knows of the pause. Reads may have been
+    # under way before.
     again = [one.at for one in leading.wire.sent if one.method != "GET" and one.status != 429]
     assert min(*read, *again) >= first + 2, "nothing before two seconds are over"
 

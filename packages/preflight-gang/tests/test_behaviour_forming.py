@@ -14,7 +14,9 @@ from preflight_testing.waiting import until
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_gang_is_sealed_when_its_last_member_gets_an_address(cluster: Cluster, leading: Leading) -> None:
+async def test_a_gang_is_sealed_when_its_last_member_gets_an_address(
+    cluster: Cluster, leading: Leading
+) -> None:
     pods = ("pod-0", "pod-1", "pod-2")
     for name in reversed(pods):
         await cluster.admit(name, size=3)
@@ -28,9 +30,10 @@ async def test_a_gang_is_sealed_when_its_last_member_gets_an_address(cluster: Cl
     rosters = await cluster.answered("sealed", *pods)
     assert [r.rank for r in rosters] == [0, 1, 2], "ranked by name"
     assert [r.pod_uid for r in rosters] == [cluster.pods[name]["metadata"]["uid"] for name in pods]
-    assert {(r.generation, r.epoch, r.nnodes, r.master_addr, r.master_port, r.control_port) for r in rosters} == {
-        (1, 1, 3, "10.0.0.1", 29500, 29501)
-    }
+    assert {
+        (r.generation, r.epoch, r.nnodes, r.master_addr, r.master_port, r.control_port)
+        for r in rosters
+    } == {(1, 1, 3, "10.0.0.1", 29500, 29501)}
     (token,) = {r.token for r in rosters}
     assert token is not None
     assert len(token) == 64
@@ -58,13 +61,27 @@ async def test_the_config_map_says_what_the_adr_wants_and_goes_with_its_gang(
     assert not any(owner["blockOwnerDeletion"] for owner in owners)
 
 
-async def test_the_config_map_belongs_to_the_members_common_controller(cluster: Cluster, leading: Leading) -> None:
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u-1", "controller": True}
+async def test_the_config_map_belongs_to_the_members_common_controller(
+    cluster: Cluster, leading: Leading
+) -> None:
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": "train",
+        "uid": "u-1",
+        "controller": True,
+    }
     await cluster.pair(ownerReferences=[owner])
     await cluster.answered("sealed", "pod-0", "pod-1")
     (reference,) = (await cluster.config_map())["metadata"]["ownerReferences"]
-    assert (reference["kind"], reference["uid"], reference["blockOwnerDeletion"]) == ("Job", "u-1", False)
-    assert not reference.get("controller"), "a ConfigMap of several pods has an owner, no controller"
+    assert (reference["kind"], reference["uid"], reference["blockOwnerDeletion"]) == (
+        "Job",
+        "u-1",
+        False,
+    )
+    assert not reference.get("controller"), (
+        "a ConfigMap of several pods has an owner, no controller"
+    )
 
 
 async def test_a_gang_that_arrives_within_a_second_costs_one_write_and_one_a_member(
@@ -85,7 +102,9 @@ async def test_a_gang_that_arrives_within_a_second_costs_one_write_and_one_a_mem
     assert len(writes) == 9, [(one.method, one.path) for one in writes]
 
 
-async def test_who_is_missing_is_said_by_name_and_with_the_reason(cluster: Cluster, leading: Leading) -> None:
+async def test_who_is_missing_is_said_by_name_and_with_the_reason(
+    cluster: Cluster, leading: Leading
+) -> None:
     for name in ("pod-0", "pod-1"):
         await cluster.admit(name, size=4)
     await cluster.admit("pod-2", size=4, node="")
@@ -118,10 +137,17 @@ async def test_who_waits_for_long_has_one_event_that_names_who_is_missing_and_wh
     assert said() == [("pod-0", f"gang job-1 waits for {'; '.join(roster.missing)}")]
 
 
-async def test_an_unschedulable_member_is_named_in_the_schedulers_words(cluster: Cluster, leading: Leading) -> None:
+async def test_an_unschedulable_member_is_named_in_the_schedulers_words(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.admit("pod-0")
     await cluster.admit("pod-1", node="")
-    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes: no GPU"}
+    said = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/9 nodes: no GPU",
+    }
     await cluster.report("pod-1", conditions=[said])
     await cluster.address("pod-0", "10.0.0.1")
     await cluster.test("pod-0")
@@ -129,16 +155,22 @@ async def test_an_unschedulable_member_is_named_in_the_schedulers_words(cluster:
     assert roster.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
 
 
-async def test_waiting_members_hear_again_when_somebody_else_is_missing(cluster: Cluster, leading: Leading) -> None:
+async def test_waiting_members_hear_again_when_somebody_else_is_missing(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.admit("pod-0", size=3)
     await cluster.address("pod-0", "10.0.0.1")
     await cluster.test("pod-0")
     await cluster.answered("wait", "pod-0", missing=("2 of 3 members: no such pod yet",))
     await cluster.admit("pod-1", size=3)
-    await cluster.answered("wait", "pod-0", missing=("pod-1: starting on node-a", "1 of 3 members: no such pod yet"))
+    await cluster.answered(
+        "wait", "pod-0", missing=("pod-1: starting on node-a", "1 of 3 members: no such pod yet")
+    )
 
 
-async def test_a_member_that_does_not_ask_yet_is_not_told_to_wait(cluster: Cluster, leading: Leading) -> None:
+async def test_a_member_that_does_not_ask_yet_is_not_told_to_wait(
+    cluster: Cluster, leading: Leading
+) -> None:
     for name in ("pod-0", "pod-1"):
         await cluster.admit(name, size=3)
         await cluster.address(name, "10.0.0.1")
@@ -158,12 +190,17 @@ async def test_a_member_without_gpus_is_not_waited_for(cluster: Cluster, leading
 
 
 async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(
-    cluster: Cluster, leading: Leading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cluster: Cluster,
+    leading: Leading,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(delivery, "_ROOM", 100)
     await cluster.pair()
     rosters = await cluster.answered("skip", "pod-0", "pod-1")
-    assert {r.reason for r in rosters} == {"the record of 2 members does not fit into a ConfigMap's 1 MiB"}
+    assert {r.reason for r in rosters} == {
+        "the record of 2 members does not fit into a ConfigMap's 1 MiB"
+    }
     await settled(cluster, leading)
     said = [one for one in caplog.records if one.message == "gang skipped: record too large"]
     assert len(said) == 1
@@ -179,7 +216,9 @@ async def test_a_member_beyond_the_size_skips(cluster: Cluster, leading: Leading
     assert "the 2 members it needs" in roster.reason
 
 
-async def test_two_gangs_whose_ids_look_alike_stay_apart(cluster: Cluster, leading: Leading) -> None:
+async def test_two_gangs_whose_ids_look_alike_stay_apart(
+    cluster: Cluster, leading: Leading
+) -> None:
     for gang, low in (("a.b", 0), ("a-b", 2)):
         for i in range(2):
             await cluster.admit(f"pod-{low + i}", gang=gang)
@@ -190,7 +229,9 @@ async def test_two_gangs_whose_ids_look_alike_stay_apart(cluster: Cluster, leadi
     assert len(cluster.config_maps.keys() - {"kube-root-ca.crt"}) == 2
 
 
-async def test_gangs_on_the_hosts_network_have_ports_of_their_own(cluster: Cluster, leading: Leading) -> None:
+async def test_gangs_on_the_hosts_network_have_ports_of_their_own(
+    cluster: Cluster, leading: Leading
+) -> None:
     ports = set()
     for gang, low in (("job-1", 0), ("job-2", 2)):
         for i in range(2):
@@ -209,7 +250,9 @@ async def test_a_gang_that_was_there_before_the_controller_is_sealed_by_it(
         await cluster.answered("sealed", "pod-0", "pod-1")
 
 
-async def test_another_controller_tells_nothing_that_has_been_told(cluster: Cluster, target: Connection) -> None:
+async def test_another_controller_tells_nothing_that_has_been_told(
+    cluster: Cluster, target: Connection
+) -> None:
     await cluster.pair()
     async with leads(target):
         await cluster.answered("sealed", "pod-0", "pod-1")

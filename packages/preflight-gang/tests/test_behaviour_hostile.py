@@ -1,4 +1,6 @@
-"""Objects that mean no good: whatever they hold, the gangs of others are told at once, and they are named and counted."""
+"""Objects that mean no good: whatever they hold, the gangs of others are told at once, and they are
+named and counted.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ async def _deep_stamp(cluster: Cluster) -> None:
 async def _deep_roster(cluster: Cluster) -> None:
     await cluster.admit("evil", gang="evil")
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/evil"
-    await cluster.client.merge_patch(path, {"metadata": {"annotations": {names.ROSTER_ANNOTATION: DEEP}}})
+    await cluster.client.merge_patch(
+        path, {"metadata": {"annotations": {names.ROSTER_ANNOTATION: DEEP}}}
+    )
 
 
 async def _deep_result(cluster: Cluster) -> None:
@@ -51,7 +55,10 @@ async def _deep_record(cluster: Cluster) -> None:
 
 
 async def _empty_projection(cluster: Cluster) -> None:
-    volumes = [{"name": names.NODE_VOLUME, "projected": {"sources": None}}, {"name": "v", "projected": {}}]
+    volumes = [
+        {"name": names.NODE_VOLUME, "projected": {"sources": None}},
+        {"name": "v", "projected": {}},
+    ]
     await cluster.admit("evil", gang="evil", spec={"volumes": volumes, "initContainers": []})
 
 
@@ -92,14 +99,18 @@ async def test_beside_it_a_gang_is_told_at_once(
         assert set(leading.controller._client.mirrors.behind().values()) == {0.0}
 
 
-async def test_a_pod_with_null_where_a_list_is_due_is_read_like_one_without(cluster: Cluster, leading: Leading) -> None:
+async def test_a_pod_with_null_where_a_list_is_due_is_read_like_one_without(
+    cluster: Cluster, leading: Leading
+) -> None:
     await _empty_projection(cluster)
     await _told_at_once(cluster)
     assert not leading.controller._client.mirrors.unreadable
 
 
 async def _create_nested(api: Api, name: str) -> str:
-    """A stamped pod with managedFields 1,500 deep: over the wire as text, for the test's own encoder is no better than ours."""
+    """A stamped pod with managedFields 1,500 deep: over the wire as text, for the test's own
+    encoder is no better than ours.
+    """
     stamp = Stamp(
         v=2,
         id="evil",
@@ -143,7 +154,9 @@ async def test_managed_fields_nested_deeply_neither_end_nor_blind_it(
             lambda: leading.controller._client.mirrors.unreadable["/api/v1/pods"] > before,
             "the watch has passed over it",
         )
-        named = {r.__dict__["about"]["object"] for r in caplog.records if "cannot be read" in r.message}
+        named = {
+            r.__dict__["about"]["object"] for r in caplog.records if "cannot be read" in r.message
+        }
         assert named == {f"{cluster.namespace}/evil", f"{cluster.namespace}/evil-2"}
 
 
@@ -153,7 +166,10 @@ async def test_managed_fields_nested_deeply_neither_end_nor_blind_it(
         (None, "has no spec.schedulingPolicy"),
         ({"schedulingPolicy": "two"}, "cannot be read: Expected `object`"),
         ({"schedulingPolicy": None}, "has no spec.schedulingPolicy"),
-        ({"schedulingPolicy": {"gang": {"minCount": -1}}}, "has no spec.schedulingPolicy.gang.minCount"),
+        (
+            {"schedulingPolicy": {"gang": {"minCount": -1}}},
+            "has no spec.schedulingPolicy.gang.minCount",
+        ),
     ],
     ids=["no spec", "a word", "null", "less than none"],
 )
@@ -162,12 +178,16 @@ async def test_an_object_that_says_no_size_holds_up_its_own_gang_alone_which_is_
     before: bool, spec: Any, why: str, api: Api, cluster: Cluster, target: Connection
 ) -> None:
     if api.kind == "real":
-        pytest.skip("it refuses such objects of this kind; those of others have definitions that do not")
+        pytest.skip(
+            "it refuses such objects of this kind; those of others have definitions that do not"
+        )
     path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups"
     gang: dict[str, Any] = {"source": "schedulingGroup", "size": None}
 
     async def create(name: str, said: Any) -> None:
-        await cluster.client.create(path, {"metadata": {"name": name}} | ({"spec": said} if said is not None else {}))
+        await cluster.client.create(
+            path, {"metadata": {"name": name}} | ({"spec": said} if said is not None else {})
+        )
 
     await create("good", {"schedulingPolicy": {"gang": {"minCount": 2}}})
     if before:
@@ -186,6 +206,8 @@ async def test_an_object_that_says_no_size_holds_up_its_own_gang_alone_which_is_
                 published.missing if (published := cluster.published("evil-0")) is not None else ()
             ):
                 await anyio.sleep(0.02)
-        body = {"spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}}  # its author has seen the reason
+        body = {
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 1}}}
+        }  # its author has seen the reason
         await cluster.client.merge_patch(f"{path}/evil", body)
         await cluster.answered("skip", "evil-0")

@@ -1,4 +1,6 @@
-"""A leader that is killed at any step of sealing: whoever leads next finishes it, and nobody joins anything twice."""
+"""A leader that is killed at any step of sealing: whoever leads next finishes it, and nobody joins
+anything twice.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,17 @@ STEPS = range(1 + len(PODS))
 
 
 class Kill:
-    """Lets the first ``step`` writes through; the next one does not arrive (or, ``late``, arrives and is never answered)."""
+    """Lets the first ``step`` writes through; the next one does not arrive (or, ``late``, arrives
+    and is never answered).
+    """
 
     def __init__(self, one: Replica, namespace: str, step: int, late: bool) -> None:
-        self.wire, self.namespace, self.left, self.late = one.wire, f"/namespaces/{namespace}/", step, late
+        self.wire, self.namespace, self.left, self.late = (
+            one.wire,
+            f"/namespaces/{namespace}/",
+            step,
+            late,
+        )
         self.last: Sent | None = None
         self.wire.holds = self._holds
         self.wire.swallows = lambda sent: sent is self.last
@@ -42,7 +51,11 @@ class Kill:
     @property
     def reached(self) -> bool:
         """Whether the step has come, and all before it are done."""
-        mine = [one for one in self.wire.sent if self.namespace in one.path and (one.is_record or one.is_roster)]
+        mine = [
+            one
+            for one in self.wire.sent
+            if self.namespace in one.path and (one.is_record or one.is_roster)
+        ]
         open_ = [one for one in mine if not one.status and one not in self.wire.held]
         return bool(self.wire.swallowed if self.late else self.wire.held) and not open_
 
@@ -57,7 +70,11 @@ def rosters(cluster: Cluster, generation: int) -> dict[str, list[int | None]]:
     """The ranks that each member was ever given of a generation."""
     uids = {name: cluster.pods[name]["metadata"]["uid"] for name in PODS}
     return {
-        name: [r.rank for r in cluster.rosters[uid] if r.answer == "sealed" and r.generation == generation]
+        name: [
+            r.rank
+            for r in cluster.rosters[uid]
+            if r.answer == "sealed" and r.generation == generation
+        ]
         for name, uid in uids.items()
     }
 
@@ -68,7 +85,9 @@ def tokens(cluster: Cluster, generation: int) -> set[str | None]:
 
 
 def written(cluster: Cluster) -> list[str]:
-    return [one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})]
+    return [
+        one["data"]["generation"] for one in cluster.records if "generation" in one.get("data", {})
+    ]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it arrives", "before its answer"])

@@ -25,11 +25,15 @@ def generations(cluster: Cluster, uid: str) -> list[int]:
 def recorded(cluster: Cluster) -> list[int]:
     """The generations that the gang's ConfigMap has had."""
     return [
-        int(one["data"]["generation"]) for one in cluster.records if one["metadata"]["name"] == "preflight-job-1.labels"
+        int(one["data"]["generation"])
+        for one in cluster.records
+        if one["metadata"]["name"] == "preflight-job-1.labels"
     ]
 
 
-async def test_a_replaced_member_makes_the_next_generation(cluster: Cluster, leading: Leading) -> None:
+async def test_a_replaced_member_makes_the_next_generation(
+    cluster: Cluster, leading: Leading
+) -> None:
     first, old = await sealed_pair(cluster)
     await cluster.delete("pod-1")
     new = await cluster.admit("pod-1")
@@ -43,7 +47,9 @@ async def test_a_replaced_member_makes_the_next_generation(cluster: Cluster, lea
     assert len({r.token for r in cluster.rosters[first] if r.answer == "sealed"}) == 2
 
 
-async def test_a_gang_whose_last_member_has_gone_is_counted_no_more(cluster: Cluster, leading: Leading) -> None:
+async def test_a_gang_whose_last_member_has_gone_is_counted_no_more(
+    cluster: Cluster, leading: Leading
+) -> None:
     await sealed_pair(cluster)
     await until(lambda: leading.counted("preflight_gang_gangs") == 1, "it is counted")
     await cluster.delete("pod-0")
@@ -51,7 +57,9 @@ async def test_a_gang_whose_last_member_has_gone_is_counted_no_more(cluster: Clu
     await until(lambda: leading.counted("preflight_gang_gangs") == 0, "it is counted no more")
 
 
-async def test_a_replaced_member_ends_those_who_have_joined_with_the_cause(cluster: Cluster, leading: Leading) -> None:
+async def test_a_replaced_member_ends_those_who_have_joined_with_the_cause(
+    cluster: Cluster, leading: Leading
+) -> None:
     await sealed_pair(cluster)
     await cluster.test("pod-0")
     await cluster.delete("pod-1")
@@ -59,7 +67,9 @@ async def test_a_replaced_member_ends_those_who_have_joined_with_the_cause(clust
     assert roster.reason.startswith("pod-1 is gone")
 
 
-async def test_a_member_being_deleted_ends_those_who_have_joined(cluster: Cluster, leading: Leading) -> None:
+async def test_a_member_being_deleted_ends_those_who_have_joined(
+    cluster: Cluster, leading: Leading
+) -> None:
     await sealed_pair(cluster)
     await cluster.test("pod-0")
     await cluster.delete("pod-1", grace=30)
@@ -77,7 +87,9 @@ async def test_a_member_restarted_in_place_ends_the_generation_and_is_never_give
     (roster,) = await cluster.answered("fail", "pod-0", generation=1)
     assert roster.reason == "pod-1 was restarted"
     await cluster.answered("wait", "pod-1", generation=2)
-    await cluster.test("pod-0", restarts=1)  # it ends with the cause, and the kubelet starts it again
+    await cluster.test(
+        "pod-0", restarts=1
+    )  # it ends with the cause, and the kubelet starts it again
     rosters = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
     assert [r.rank for r in rosters] == [0, 1]
     assert generations(cluster, first) == [1, 2]
@@ -105,13 +117,17 @@ async def test_a_check_that_fails_after_sealing_ends_the_others_within_two_secon
     assert roster.reason == "pod-1 on node-a failed dcgm-diag with DCGM_FR_FAULTY_MEMORY"
 
 
-async def test_once_one_has_passed_a_member_that_goes_changes_nothing(cluster: Cluster, leading: Leading) -> None:
+async def test_once_one_has_passed_a_member_that_goes_changes_nothing(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.pair(size=3)
     await cluster.admit("pod-2", size=3)
     await cluster.address("pod-2", "10.0.0.3")
     await cluster.answered("sealed", "pod-0", "pod-1", "pod-2")
     await cluster.test("pod-1")
-    passed = container("nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK"))
+    passed = container(
+        "nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK")
+    )
     await cluster.report("pod-0", container("dcgm-diag", "ended"), passed, phase="Running")
     await settled(cluster, leading)
     await cluster.delete("pod-2")
@@ -131,11 +147,16 @@ async def test_a_member_that_passed_and_went_keeps_the_verdict_for_those_who_hav
         await sealed_pair(cluster)
         for name in ("pod-0", "pod-1"):
             await cluster.test(name)
-        passed = container("nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK"))
+        passed = container(
+            "nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK")
+        )
         await cluster.report("pod-0", container("dcgm-diag", "ended"), passed, phase="Running")
         await cluster.delete("pod-0", grace=grace)
         await until(
-            lambda: '"passed":true' in cluster.config_maps["preflight-job-1.labels"]["data"]["members"], "it is noted"
+            lambda: (
+                '"passed":true' in cluster.config_maps["preflight-job-1.labels"]["data"]["members"]
+            ),
+            "it is noted",
         )
         if grace:
             await cluster.delete("pod-0")
@@ -151,11 +172,16 @@ async def test_a_member_that_passed_and_went_keeps_the_verdict_for_those_who_hav
     assert recorded(cluster) == [1, 1], "two writes of one generation"
 
 
-async def test_a_replacement_after_the_test_has_nobody_to_test_with(cluster: Cluster, leading: Leading) -> None:
+async def test_a_replacement_after_the_test_has_nobody_to_test_with(
+    cluster: Cluster, leading: Leading
+) -> None:
     await sealed_pair(cluster)
     for name in ("pod-0", "pod-1"):
         await cluster.report(
-            name, container("dcgm-diag", "ended"), container("nccl-allreduce", "ended"), phase="Running"
+            name,
+            container("dcgm-diag", "ended"),
+            container("nccl-allreduce", "ended"),
+            phase="Running",
         )
     await settled(cluster, leading)
     await cluster.delete("pod-1")
@@ -177,8 +203,14 @@ async def test_a_gang_created_anew_under_its_old_name_begins_where_the_old_one_e
     assert recorded(cluster) == [1, 2]
 
 
-async def test_a_deleted_record_turns_no_generation_back(cluster: Cluster, leading: Leading) -> None:
-    """Without its record nothing holds the gang together: it is sealed once more, under a higher number."""
+async def test_a_deleted_record_turns_no_generation_back(
+    cluster: Cluster, leading: Leading
+) -> None:
+    """Without its record nothing holds the gang together: it is sealed once more, under a higher
+    number.
+    """
     await sealed_pair(cluster)
-    await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels")
+    await cluster.client.delete(
+        f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels"
+    )
     await cluster.answered("sealed", "pod-0", "pod-1", generation=2)

@@ -1,4 +1,6 @@
-"""What objects of others weigh: the controller's memory stays within its bound, and it goes on leading."""
+"""What objects of others weigh: the controller's memory stays within its bound, and it goes on
+leading.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,38 @@ def _maps(name: Callable[[int], str]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "configmaps", gang_map(NAMESPACE, raw, name=name(number), data={"members": MEGABYTE})
 
 
-def _pods(number: int, *, annotations: dict[str, str], env: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    spec = {"containers": [{"name": "a", "image": "x", "env": [{"name": f"N{i}", "value": "v"} for i in range(env)]}]}
+def _pods(
+    number: int, *, annotations: dict[str, str], env: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    spec = {
+        "containers": [
+            {
+                "name": "a",
+                "image": "x",
+                "env": [{"name": f"N{i}", "value": "v"} for i in range(env)],
+            }
+        ]
+    }
     for one in range(number):
         labels = {names.CHECKED_LABEL: "true"}
-        yield "pods", {"metadata": {"name": f"p-{one}", "labels": labels, "annotations": annotations}, "spec": spec}
+        yield (
+            "pods",
+            {
+                "metadata": {"name": f"p-{one}", "labels": labels, "annotations": annotations},
+                "spec": spec,
+            },
+        )
 
 
 HEAVY = {
     "300 ConfigMaps of 1 MB": lambda: _maps(lambda number: f"x-{number}"),
-    "300 ConfigMaps of 1 MB by gangs' names": lambda: _maps(lambda n: configmap_name(NAMESPACE, f"evil-{n}", "labels")),
+    "300 ConfigMaps of 1 MB by gangs' names": lambda: _maps(
+        lambda n: configmap_name(NAMESPACE, f"evil-{n}", "labels")
+    ),
     "500 pods of 1.4 MB": lambda: _pods(500, annotations={}, env=50_000),
-    "1,500 pods with 250 KB of annotations": lambda: _pods(1500, annotations={"note": "x" * 250_000}),
+    "1,500 pods with 250 KB of annotations": lambda: _pods(
+        1500, annotations={"note": "x" * 250_000}
+    ),
     "1,500 pods with 250 KB in an annotation of ours": lambda: _pods(
         1500, annotations={names.ROSTER_ANNOTATION: "x" * 250_000}
     ),
@@ -55,7 +77,9 @@ HEAVY = {
 async def double() -> AsyncIterator[ApiDouble]:
     with ApiDouble() as double:
         for name in (NAMESPACE, "good"):
-            double.within(lambda name=name: double.create("namespaces", {"metadata": {"name": name}}))  # type: ignore[misc]
+            double.within(
+                lambda name=name: double.create("namespaces", {"metadata": {"name": name}})
+            )  # type: ignore[misc]
         yield double
 
 
@@ -105,7 +129,9 @@ async def test_a_packed_record_that_changes_all_the_time_costs_neither_memory_no
     ):
         await until(lambda: one.leads, "it leads", 60)
         await others.admit("evil", gang="evil")
-        body = gang_map(NAMESPACE, "evil", data={"generation": "1"}, binaryData={"members": bomb(64 << 20)})
+        body = gang_map(
+            NAMESPACE, "evil", data={"generation": "1"}, binaryData={"members": bomb(64 << 20)}
+        )
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         await client.create(path, body)
         for number in range(50):

@@ -1,4 +1,6 @@
-"""A pod is told about its node: once it is bound, once, and with its first roster where that is early enough."""
+"""A pod is told about its node: once it is bound, once, and with its first roster where that is
+early enough.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from test_nodes import OF_THE_GANG, OF_THE_NODE, ZONE
 
 pytestmark = pytest.mark.anyio
 
-TOLD = {names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge", names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}'}
+TOLD = {
+    names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge",
+    names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}',
+}
 
 
 class Nodes:
@@ -28,7 +33,8 @@ class Nodes:
     async def join(self, **labels: str) -> None:
         said = {INSTANCE_TYPE_LABEL: "p5.48xlarge", ZONE: "eu-1a", **labels}
         await self.cluster.client.create(
-            "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name, "labels": said}}
+            "/api/v1/nodes",
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name, "labels": said}},
         )
 
 
@@ -43,7 +49,10 @@ def spec(*volumes: dict[str, Any], **mounts: str) -> dict[str, Any]:
     """``mounts``: the volume that a check mounts, by the check's name with underscores."""
     checks = []
     for check in CHECKS:
-        mounted = [*([names.GANG_VOLUME] if check == CHECKS[-1] else []), *filter(None, [mounts.get(check[:4])])]
+        mounted = [
+            *([names.GANG_VOLUME] if check == CHECKS[-1] else []),
+            *filter(None, [mounts.get(check[:4])]),
+        ]
         checks.append(
             {
                 "name": names.container_name(check),
@@ -54,7 +63,10 @@ def spec(*volumes: dict[str, Any], **mounts: str) -> dict[str, Any]:
     gang = {"name": names.GANG_VOLUME, "emptyDir": {}}
     return {
         "initContainers": checks,
-        "volumes": [*([] if any(v["name"] == names.GANG_VOLUME for v in volumes) else [gang]), *volumes],
+        "volumes": [
+            *([] if any(v["name"] == names.GANG_VOLUME for v in volumes) else [gang]),
+            *volumes,
+        ],
     }
 
 
@@ -64,7 +76,11 @@ def about_node(cluster: Cluster, pod: str) -> dict[str, str]:
 
 
 def patches(leading: Leading, pod: str) -> list[list[dict[str, Any]]]:
-    return [one.json() for one in leading.wire.sent if one.is_roster and one.path.endswith(f"/pods/{pod}")]
+    return [
+        one.json()
+        for one in leading.wire.sent
+        if one.is_roster and one.path.endswith(f"/pods/{pod}")
+    ]
 
 
 async def test_a_pod_whose_first_check_reads_it_is_told_when_it_is_bound(
@@ -94,12 +110,17 @@ async def test_what_the_gang_check_alone_reads_costs_no_write_of_its_own(
     await nodes.join()
     await cluster.pair(node=nodes.name, spec=spec(OF_THE_GANG))
     await cluster.answered("sealed", "pod-0", "pod-1")
-    await until(lambda: about_node(cluster, "pod-0") == about_node(cluster, "pod-1") == TOLD, "both are told")
+    await until(
+        lambda: about_node(cluster, "pod-0") == about_node(cluster, "pod-1") == TOLD,
+        "both are told",
+    )
     await settled(cluster, leading)
     assert [len(patches(leading, pod)) for pod in ("pod-0", "pod-1")] == [1, 1]
 
 
-async def test_a_pod_that_cannot_read_it_is_told_nothing(cluster: Cluster, leading: Leading, nodes: Nodes) -> None:
+async def test_a_pod_that_cannot_read_it_is_told_nothing(
+    cluster: Cluster, leading: Leading, nodes: Nodes
+) -> None:
     await nodes.join()
     await cluster.admit("pod-0", node=nodes.name)
     await settled(cluster, leading)
@@ -107,7 +128,9 @@ async def test_a_pod_that_cannot_read_it_is_told_nothing(cluster: Cluster, leadi
     assert not patches(leading, "pod-0")
 
 
-async def test_a_pod_without_any_annotation_is_told(cluster: Cluster, leading: Leading, nodes: Nodes) -> None:
+async def test_a_pod_without_any_annotation_is_told(
+    cluster: Cluster, leading: Leading, nodes: Nodes
+) -> None:
     await nodes.join()
     body = {
         "apiVersion": "v1",
@@ -120,4 +143,6 @@ async def test_a_pod_without_any_annotation_is_told(cluster: Cluster, leading: L
         },
     }
     await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
-    await until(lambda: "alone" in cluster.pods and about_node(cluster, "alone") == TOLD, "it is told")
+    await until(
+        lambda: "alone" in cluster.pods and about_node(cluster, "alone") == TOLD, "it is told"
+    )

@@ -1,4 +1,6 @@
-"""PreflightConfigs of a namespace: which one the controller puts in force, and what it says of the others."""
+"""PreflightConfigs of a namespace: which one the controller puts in force, and what it says of the
+others.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ from preflight_testing.waiting import until
 pytestmark = pytest.mark.anyio
 
 OBSERVE = {"enforcement": "observe"}
-NONSENSE = {"gangDiscovery": {"method": "kai", "labels": {"gangIdLabel": "job"}}, "enforcement": "observe"}
+NONSENSE = {
+    "gangDiscovery": {"method": "kai", "labels": {"gangIdLabel": "job"}},
+    "enforcement": "observe",
+}
 
 
 def lax() -> dict[str, Any]:
@@ -75,7 +80,11 @@ class Configs:
         """Wait until the controller says so."""
         last = None
         with anyio.move_on_after(20):
-            while (last := await self.said(name)) is None or last.reason != reason or part not in last.message:
+            while (
+                (last := await self.said(name)) is None
+                or last.reason != reason
+                or part not in last.message
+            ):
                 await anyio.sleep(0.01)
             return last
         raise AssertionError(f"{name} was never {reason} {part!r}; it is {last}")
@@ -103,7 +112,9 @@ async def test_one_alone_is_accepted_for_its_generation(configs: Configs, leadin
     assert (said.status, said.observed_generation) == ("True", 2)
 
 
-async def test_the_oldest_wins_and_the_next_one_follows_when_it_goes(configs: Configs, leading: Leading) -> None:
+async def test_the_oldest_wins_and_the_next_one_follows_when_it_goes(
+    configs: Configs, leading: Leading
+) -> None:
     born = await configs.create("z-old", OBSERVE)
     await configs.create_later("a-new", OBSERVE, born)
     await configs.judged("z-old", "InForce")
@@ -115,7 +126,9 @@ async def test_the_oldest_wins_and_the_next_one_follows_when_it_goes(configs: Co
 async def test_an_invalid_one_says_all_that_is_wrong_and_stands_in_nobodys_way(
     configs: Configs, leading: Leading
 ) -> None:
-    born = await configs.create("z-bad", {"gangDiscovery": {"method": "slurm"}, "enforcement": "maybe"})
+    born = await configs.create(
+        "z-bad", {"gangDiscovery": {"method": "slurm"}, "enforcement": "maybe"}
+    )
     said = await configs.judged("z-bad", "Invalid")
     assert said.status == "False"
     assert "spec.enforcement" in said.message
@@ -134,7 +147,10 @@ async def test_an_invalid_generation_is_counted_once(configs: Configs, leading: 
     await settled_here(configs)
     assert leading.counted("preflight_config_errors_total", error="preflightconfig") == 1
     await configs.change("bad", {"spec": {"enforcement": "enforce"}})
-    await until(lambda: leading.counted("preflight_config_errors_total", error="preflightconfig") == 2, "counted again")
+    await until(
+        lambda: leading.counted("preflight_config_errors_total", error="preflightconfig") == 2,
+        "counted again",
+    )
 
 
 async def test_what_is_said_already_is_not_written_again(
@@ -148,7 +164,9 @@ async def test_what_is_said_already_is_not_written_again(
     async with leads(target, epoch=2) as next_leader:
         await settled_here(configs)
         assert not [
-            one for one in next_leader.wire.writes(configs.namespace) if one.path.endswith(("one/status", "two/status"))
+            one
+            for one in next_leader.wire.writes(configs.namespace)
+            if one.path.endswith(("one/status", "two/status"))
         ]
     assert [await configs.version(name) for name in ("one", "two")] == before
 
@@ -167,7 +185,9 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
         async with anyio.create_task_group() as group:
             group.start_soon(policies.mirror)
             group.start_soon(policies.lead, Writer(client.fenced(may_write), 1, Metrics()))
-            await until(lambda: configs.namespace in policies.seen and asked, "it was about to be written")
+            await until(
+                lambda: configs.namespace in policies.seen and asked, "it was about to be written"
+            )
             group.cancel_scope.cancel()
     assert await configs.said("one") is None
 
@@ -187,20 +207,33 @@ async def test_a_status_that_somebody_else_has_written_is_put_right(
 ) -> None:
     await configs.create("bad", NONSENSE)
     await configs.judged("bad", "Invalid")
-    forged = {"type": "Accepted", "status": "True", "reason": "Mine", "message": "", "observedGeneration": 1}
+    forged = {
+        "type": "Accepted",
+        "status": "True",
+        "reason": "Mine",
+        "message": "",
+        "observedGeneration": 1,
+    }
     forged["lastTransitionTime"] = "2026-11-21T08:00:00Z"
-    await client.merge_patch(f"{path(configs.namespace, 'bad')}/status", {"status": {"conditions": [forged]}})
+    await client.merge_patch(
+        f"{path(configs.namespace, 'bad')}/status", {"status": {"conditions": [forged]}}
+    )
     assert (await configs.judged("bad", "Invalid")).status == "False"
 
 
 @pytest.fixture(params=["double", "real"])
-def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Connection, Callable[[], object]]]:
+def bare(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Connection, Callable[[], object]]]:
     """A cluster without the kind, and what brings it there."""
     kubeconfig = tmp_path / "kubeconfig"
     if request.param == "double":
         with ApiDouble(absent=[f"{GROUP}/{VERSION}"]) as double:
             write_kubeconfig(kubeconfig, double.url)
-            yield connection({"KUBECONFIG": str(kubeconfig)}), lambda: double.within(double.api.absent.clear)
+            yield (
+                connection({"KUBECONFIG": str(kubeconfig)}),
+                lambda: double.within(double.api.absent.clear),
+            )
         return
     if (folder := assets()) is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
@@ -216,7 +249,11 @@ async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once
 ) -> None:
     target, define = bare
     monkeypatch.setattr("preflight_gang.overrides.watch.ABSENT_RETRY", 0.2)
-    async with Client(target, agent="tests") as client, played(client, "default") as cluster, leads(target):
+    async with (
+        Client(target, agent="tests") as client,
+        played(client, "default") as cluster,
+        leads(target),
+    ):
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")
         await anyio.to_thread.run_sync(define)

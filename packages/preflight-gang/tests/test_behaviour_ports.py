@@ -16,11 +16,16 @@ def _few_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "_HOST_PORTS", range(20000, 20006, 2))
 
 
-async def test_all_gangs_of_one_node_are_sealed_with_ports_of_their_own(cluster: Cluster, leading: Leading) -> None:
+async def test_all_gangs_of_one_node_are_sealed_with_ports_of_their_own(
+    cluster: Cluster, leading: Leading
+) -> None:
     for gang in range(3):
         for i in range(2):
             await cluster.admit(
-                f"pod-{gang}-{i}", gang=f"job-{gang}", node="shared" if i else f"own-{gang}", spec={"hostNetwork": True}
+                f"pod-{gang}-{i}",
+                gang=f"job-{gang}",
+                node="shared" if i else f"own-{gang}",
+                spec={"hostNetwork": True},
             )
     for gang in range(3):
         for i in range(2):
@@ -32,7 +37,9 @@ async def test_all_gangs_of_one_node_are_sealed_with_ports_of_their_own(cluster:
     assert ports == {20000, 20001, 20002, 20003, 20004, 20005}
 
 
-async def test_the_next_generation_does_not_take_the_ports_of_the_last(cluster: Cluster, leading: Leading) -> None:
+async def test_the_next_generation_does_not_take_the_ports_of_the_last(
+    cluster: Cluster, leading: Leading
+) -> None:
     """Its processes may still be there."""
     await cluster.pair(spec={"hostNetwork": True})
     (first, _) = await cluster.answered("sealed", "pod-0", "pod-1", generation=1)

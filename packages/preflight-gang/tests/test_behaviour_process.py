@@ -50,19 +50,28 @@ async def test_its_log_says_of_which_gang_it_speaks_and_of_which_pod(
         uid = await cluster.admit("forged", stamp="me too")
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")
-        (sealed,) = [line for line in one.said("gang sealed") if line["gang"].startswith(cluster.namespace)]
+        (sealed,) = [
+            line for line in one.said("gang sealed") if line["gang"].startswith(cluster.namespace)
+        ]
         assert sealed["gang"] == f"{cluster.namespace}/labels:job-1"
         (ignored,) = one.said("invalid gang stamp ignored")
         assert (ignored["level"], ignored["uid"]) == ("warning", uid)
         assert (await one.metrics())[("preflight_config_errors_total", "stamp")] == 1
         waited = {
-            key: value for key, value in (await one.metrics()).items() if key[0] == "preflight_gang_wait_seconds_count"
+            key: value
+            for key, value in (await one.metrics()).items()
+            if key[0] == "preflight_gang_wait_seconds_count"
         }
         assert waited == {("preflight_gang_wait_seconds_count", "labels"): 1}
 
 
-async def test_after_its_connections_broke_it_goes_on(cluster: Cluster, target: Connection, tmp_path: Path) -> None:
-    async with proxied(target) as (proxy, through), replica(through, cluster.namespace, tmp_path / "one") as one:
+async def test_after_its_connections_broke_it_goes_on(
+    cluster: Cluster, target: Connection, tmp_path: Path
+) -> None:
+    async with (
+        proxied(target) as (proxy, through),
+        replica(through, cluster.namespace, tmp_path / "one") as one,
+    ):
         await until(lambda: one.leads, "it leads")
         await cluster.admit("pod-0")
         await cluster.address("pod-0", "10.0.0.1")
@@ -95,7 +104,9 @@ async def test_a_lease_that_is_too_short_is_refused_at_the_start(tmp_path: Path)
     config = tmp_path / "config.yaml"
     config.write_text("leaseDuration: 100ms\n")
     command = [sys.executable, "-m", "preflight_gang", "run", "--config", str(config)]
-    done = await anyio.run_process(command, check=False, env={**os.environ, "KUBECONFIG": "/nowhere"})
+    done = await anyio.run_process(
+        command, check=False, env={**os.environ, "KUBECONFIG": "/nowhere"}
+    )
     assert done.returncode == 2
     assert b"leaseDuration" in done.stderr
     assert b"Traceback" not in done.stderr

@@ -1,4 +1,6 @@
-"""What no API server says to a read, and a proxy in front of one may: nothing ends, nothing is forgotten, and it goes on by itself."""
+"""What no API server says to a read, and a proxy in front of one may: nothing ends, nothing is
+forgotten, and it goes on by itself.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def answer(status: int, body: bytes, **headers: str) -> bytes:
 def packed(size: int) -> bytes:
     """Some ``size`` bytes of blanks in an object, sent as a thousandth of that."""
     return answer(
-        200, gzip.compress(b"{" + b" " * size + b"}"), Content_Type="application/json", Content_Encoding="gzip"
+        200,
+        gzip.compress(b"{" + b" " * size + b"}"),
+        Content_Type="application/json",
+        Content_Encoding="gzip",
     )
 
 
@@ -49,34 +54,52 @@ ANSWERS = {
     "a page longer than anything that is read": answer(200, PAGE + b"<br>" * (MOST_BYTES // 4)),
     "a page that says not found": answer(404, b"<html>default backend - 404</html>"),
     "not found": answer(404, b"404 page not found\n", Content_Type="text/plain"),
-    "half an object": answer(200, b'{"kind":"List","metadata":{"resourceVersion":"7"},"items":[{"meta'),
-    "half an object, and a cut": answer(200, b'{"metadata":{', Content_Length="4096", Connection="close"),
+    "half an object": answer(
+        200, b'{"kind":"List","metadata":{"resourceVersion":"7"},"items":[{"meta'
+    ),
+    "half an object, and a cut": answer(
+        200, b'{"metadata":{', Content_Length="4096", Connection="close"
+    ),
     "nothing": answer(200, b""),
     "no content": answer(204, b""),
     "another object": answer(200, b'{"error":"log in"}', Content_Type="application/json"),
-    "a list without a version": answer(200, b'{"metadata":{},"items":null}', Content_Type="application/json"),
-    "nothing that is text": answer(200, b'{"type":"\xff","object":{},"metadata":{"resourceVersion":"\xff"}}\n'),
+    "a list without a version": answer(
+        200, b'{"metadata":{},"items":null}', Content_Type="application/json"
+    ),
+    "nothing that is text": answer(
+        200, b'{"type":"\xff","object":{},"metadata":{"resourceVersion":"\xff"}}\n'
+    ),
     "brackets without an end": answer(200, b"[" * 4000),
     "a bomb": packed(64 << 20),
     "a pause that is no number": answer(503, b"", Retry_After="nan"),
 }
 EVENTS = {
     "a line of garbage": answer(200, b"\x00garbage\n"),
-    "an event of no kind": answer(200, b'{"type":"NEWS","object":{"metadata":{"resourceVersion":"1"}}}\n'),
+    "an event of no kind": answer(
+        200, b'{"type":"NEWS","object":{"metadata":{"resourceVersion":"1"}}}\n'
+    ),
     "an event that breaks off": answer(200, b'{"type":"ADDED","object":{"metadata":{'),
     "a long line that is no event": answer(200, b'{"x":"' + b"x" * (MOST_BYTES + 1) + b'"}\n'),
 }
 
 
 BOTH = {"elsewhere", "a page", "half an object"}
-AT_THE_START = BOTH | {"elsewhere, by what is no address", "not found", "nothing", "another object", "a bomb"}
+AT_THE_START = BOTH | {
+    "elsewhere, by what is no address",
+    "not found",
+    "nothing",
+    "another object",
+    "a bomb",
+}
 
 
 @pytest.fixture(params=list(ANSWERS.items()), ids=list(ANSWERS))
 def strange(request: pytest.FixtureRequest, api: Api) -> bytes:
     name, said = request.param
     if api.kind == "real" and name not in BOTH:
-        pytest.skip("the server hears nothing of it: a few of them are asked in front of the real one, too")
+        pytest.skip(
+            "the server hears nothing of it: a few of them are asked in front of the real one, too"
+        )
     assert isinstance(said, bytes)
     return said
 
@@ -110,7 +133,9 @@ async def _goes_on(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A controller that follows meets ``said`` in answer to watches and, when it has to, lists; then no more."""
+    """A controller that follows meets ``said`` in answer to watches and, when it has to, lists;
+    then no more.
+    """
     caplog.set_level(logging.INFO)
     async with leads(target) as leading:
         mirrors = leading.controller._client.mirrors
@@ -124,7 +149,10 @@ async def _goes_on(
         leading.wire.cut()
         await until(lambda: len(told_behind(caplog)) >= 4, "it has met it several times", 40)
         assert RECORDS in mirrors.trouble(0.0)
-        assert mirrors.behind()[RECORDS] >= told_behind(caplog)[3].created - told_behind(caplog)[1].created
+        assert (
+            mirrors.behind()[RECORDS]
+            >= told_behind(caplog)[3].created - told_behind(caplog)[1].created
+        )
         assert leading.counted("preflight_gang_gangs") >= 1, "what is known stays known"
         monkeypatch.undo()
         leading.wire.answers = lambda _: None
@@ -134,7 +162,9 @@ async def _goes_on(
         await until(lambda: mirrors.behind()[RECORDS] == 0.0, "it says so")
     lines = told_behind(caplog)
     for number, (one, next_) in enumerate(pairwise(lines)):
-        assert next_.created - one.created >= 0.05 * 2**number * 0.9, "it is not asked faster and faster"
+        assert next_.created - one.created >= 0.05 * 2**number * 0.9, (
+            "it is not asked faster and faster"
+        )
     assert not [one for one in caplog.records if one.levelno > logging.WARNING or one.exc_info]
 
 
@@ -150,7 +180,11 @@ async def test_a_controller_that_follows_the_cluster_says_that_it_is_behind_and_
 
 @pytest.mark.parametrize("said", EVENTS.values(), ids=EVENTS.keys())
 async def test_a_watch_that_tells_no_events_is_no_watch(
-    said: bytes, cluster: Cluster, target: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    said: bytes,
+    cluster: Cluster,
+    target: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await _goes_on(said, cluster, target, monkeypatch, caplog)
 
@@ -167,12 +201,16 @@ class Begin:
         return self.said
 
 
-@pytest.mark.parametrize("strange", [ANSWERS[name] for name in sorted(AT_THE_START)], ids=sorted(AT_THE_START))
+@pytest.mark.parametrize(
+    "strange", [ANSWERS[name] for name in sorted(AT_THE_START)], ids=sorted(AT_THE_START)
+)
 async def test_a_replica_that_starts_so_is_not_ready_says_why_and_leads_as_soon_as_it_is_over(
     strange: bytes, api: Api, cluster: Cluster, target: Connection, tmp_path: Path
 ) -> None:
     if api.kind == "real" and strange not in {ANSWERS[name] for name in BOTH}:
-        pytest.skip("the server hears nothing of it: a few of them are asked in front of the real one, too")
+        pytest.skip(
+            "the server hears nothing of it: a few of them are asked in front of the real one, too"
+        )
     begin = Begin(strange)
 
     async def not_ready(one: Replica) -> None:
@@ -197,11 +235,17 @@ async def test_a_replica_that_starts_so_is_not_ready_says_why_and_leads_as_soon_
 async def test_a_lease_that_is_another_s_or_none_is_not_believed(
     cluster: Cluster, target: Connection, tmp_path: Path
 ) -> None:
-    """A leader whose renewals are answered so ends its leadership in time, and takes it up again when it is over."""
+    """A leader whose renewals are answered so ends its leadership in time, and takes it up again
+    when it is over.
+    """
     async with replica(target, cluster.namespace, tmp_path / "one") as one:
         await until(lambda: one.leads, "it leads")
         lease = b'{"metadata":{"name":"preflight-gang","resourceVersion":"9"},"spec":%s}'
-        for spec in (b'{"holderIdentity":"else","leaseTransitions":1}', b'"none"', b'{"leaseTransitions":"many"}'):
+        for spec in (
+            b'{"holderIdentity":"else","leaseTransitions":1}',
+            b'"none"',
+            b'{"leaseTransitions":"many"}',
+        ):
             said = answer(200, lease % spec, Content_Type="application/json")
             one.wire.answers = lambda sent, said=said: said if "/leases" in sent.path else None  # type: ignore[misc]
             await until(lambda: not one.leads, "it does not lead any more")

@@ -1,4 +1,6 @@
-"""What the API server refuses for good is the members' to know: by roster where their pods can be written to, by Event else."""
+"""What the API server refuses for good is the members' to know: by roster where their pods can be
+written to, by Event else.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def reasons(cluster: Cluster, name: str, reason: str) -> list[str]:
     """What the Events of one reason on one pod say."""
     every = cluster.events
-    return [e["message"] for e in every if e["reason"] == reason and e["involvedObject"]["name"] == name]
+    return [
+        e["message"] for e in every if e["reason"] == reason and e["involvedObject"]["name"] == name
+    ]
 
 
 async def waiting_pair(cluster: Cluster) -> None:
@@ -58,7 +62,9 @@ async def test_a_record_that_is_refused_is_the_cause_that_members_are_told_by_ro
             name,
             f"the ConfigMap preflight-job-1.labels cannot be written: create /api/v1/namespaces/{cluster.namespace}",
         )
-        await until(lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}")  # type: ignore[misc]
+        await until(
+            lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}"
+        )  # type: ignore[misc]
         assert f"answered {status}" in reasons(cluster, name, "PreflightWaiting")[0]
     leading.wire.answers = lambda _: None
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
@@ -96,7 +102,9 @@ async def test_a_quota_on_configmaps_is_the_cause_that_members_are_told_and_its_
     await waiting_pair(cluster)
     for name in ("pod-0", "pod-1"):
         await published(cluster, name, "exceeded quota: none")
-        await until(lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}")  # type: ignore[misc]
+        await until(
+            lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}"
+        )  # type: ignore[misc]
     await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/resourcequotas/none")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1, seconds=40)
 
@@ -143,16 +151,26 @@ async def policy(cluster: Cluster, api: Api) -> None:
     if api.kind != "real":
         pytest.skip("the double knows no admission policies")
     name = f"frozen-{cluster.namespace}"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["pods"],
+        "operations": ["UPDATE"],
+    }
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
         "validations": [
-            {"expression": "oldObject.metadata.?labels['frozen'].orValue('') != 'true'", "message": "it is frozen"}
+            {
+                "expression": "oldObject.metadata.?labels['frozen'].orValue('') != 'true'",
+                "message": "it is frozen",
+            }
         ],
     }
     await cluster.client.create(POLICIES, {"metadata": {"name": name}, "spec": spec})
-    where = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}}
+    where = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}
+    }
     bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": where}
     await cluster.client.create(
         f"{POLICIES[: -len('policies')]}policybindings", {"metadata": {"name": name}, "spec": bound}
@@ -166,7 +184,9 @@ async def policy(cluster: Cluster, api: Api) -> None:
     with anyio.fail_after(30):
         while True:
             try:
-                await cluster.client.merge_patch(path, {"metadata": {"annotations": {"at": str(anyio.current_time())}}})
+                await cluster.client.merge_patch(
+                    path, {"metadata": {"annotations": {"at": str(anyio.current_time())}}}
+                )
             except KubeError as error:
                 assert "it is frozen" in str(error)
                 break
@@ -181,18 +201,25 @@ async def test_a_policy_that_keeps_a_pod_from_being_written_to_is_said_by_an_eve
     for name in pods:
         await cluster.admit(name)
     await cluster.client.merge_patch(
-        f"/api/v1/namespaces/{cluster.namespace}/pods/pod-1", {"metadata": {"labels": {"frozen": "true"}}}
+        f"/api/v1/namespaces/{cluster.namespace}/pods/pod-1",
+        {"metadata": {"labels": {"frozen": "true"}}},
     )
     for number, name in enumerate(pods):
         await cluster.address(name, f"10.0.0.{number + 1}")
         await cluster.test(name)
-    await until(lambda: "it is frozen" in "".join(reasons(cluster, "pod-1", "PreflightAnswerRefused")), "its Event", 40)
+    await until(
+        lambda: "it is frozen" in "".join(reasons(cluster, "pod-1", "PreflightAnswerRefused")),
+        "its Event",
+        40,
+    )
     await published(cluster, "pod-0", "it is frozen")
 
 
 async def freeze(cluster: Cluster, **metadata: object) -> None:
     body = {"immutable": True, "metadata": metadata}
-    await cluster.client.merge_patch(f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels", body)
+    await cluster.client.merge_patch(
+        f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels", body
+    )
 
 
 async def replaced(cluster: Cluster) -> None:
@@ -201,7 +228,9 @@ async def replaced(cluster: Cluster) -> None:
     await cluster.address("pod-1", "10.0.0.4")
 
 
-async def test_a_record_that_somebody_made_immutable_is_made_anew(cluster: Cluster, leading: Leading) -> None:
+async def test_a_record_that_somebody_made_immutable_is_made_anew(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
     await freeze(cluster)
@@ -228,19 +257,27 @@ async def test_an_immutable_record_that_cannot_go_either_is_said_to_the_members(
     )
     before = len(leading.wire.writes(cluster.namespace))
     await anyio.sleep(2)
-    assert len(leading.wire.writes(cluster.namespace)) - before <= 12, "it is not tried all the time"
+    assert len(leading.wire.writes(cluster.namespace)) - before <= 12, (
+        "it is not tried all the time"
+    )
     path = f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels"
     await cluster.client.merge_patch(path, {"metadata": {"finalizers": None}})
     await cluster.answered("sealed", "pod-1", generation=2, seconds=40)
 
 
-async def test_an_event_that_is_refused_keeps_no_gang_from_being_told(cluster: Cluster, leading: Leading) -> None:
+async def test_an_event_that_is_refused_keeps_no_gang_from_being_told(
+    cluster: Cluster, leading: Leading
+) -> None:
     refused = refusal(403, "Forbidden")
-    leading.wire.answers = lambda sent: refused if sent.method == "POST" and sent.path.endswith("/events") else None
+    leading.wire.answers = lambda sent: (
+        refused if sent.method == "POST" and sent.path.endswith("/events") else None
+    )
     await cluster.admit("pod-0")
     await cluster.address("pod-0", "10.0.0.1")
     await cluster.test("pod-0")
-    await until(lambda: any(sent.status == 403 for sent in leading.wire.sent), "an Event is refused")
+    await until(
+        lambda: any(sent.status == 403 for sent in leading.wire.sent), "an Event is refused"
+    )
     await cluster.admit("pod-1")
     await cluster.address("pod-1", "10.0.0.2")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)

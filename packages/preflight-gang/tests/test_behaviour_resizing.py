@@ -20,7 +20,12 @@ async def create_job(cluster: Cluster, pods: int) -> None:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": "train"},
-        "spec": {"completionMode": "Indexed", "parallelism": pods, "completions": pods, "template": template},
+        "spec": {
+            "completionMode": "Indexed",
+            "parallelism": pods,
+            "completions": pods,
+            "template": template,
+        },
     }
     await cluster.client.create(JOBS.format(cluster.namespace), body)
 
@@ -35,7 +40,9 @@ async def member(cluster: Cluster, index: int) -> None:
     await cluster.address(f"pod-{index}", f"10.0.0.{index + 1}")
 
 
-async def test_a_gang_that_grows_before_it_is_sealed_waits_for_all(cluster: Cluster, leading: Leading) -> None:
+async def test_a_gang_that_grows_before_it_is_sealed_waits_for_all(
+    cluster: Cluster, leading: Leading
+) -> None:
     await create_job(cluster, 2)
     await member(cluster, 0)
     await cluster.test("pod-0")
@@ -59,7 +66,9 @@ async def test_a_gang_that_shrinks_before_it_is_sealed_waits_for_nobody_who_will
     await cluster.answered("sealed", "pod-0", "pod-1", nnodes=2)
 
 
-async def test_a_gang_that_grows_after_it_is_sealed_keeps_its_generation(cluster: Cluster, leading: Leading) -> None:
+async def test_a_gang_that_grows_after_it_is_sealed_keeps_its_generation(
+    cluster: Cluster, leading: Leading
+) -> None:
     await create_job(cluster, 2)
     for i in (0, 1):
         await member(cluster, i)
@@ -72,7 +81,9 @@ async def test_a_gang_that_grows_after_it_is_sealed_keeps_its_generation(cluster
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1, nnodes=2)
 
 
-async def test_what_a_gang_was_resized_to_holds_for_its_next_generation(cluster: Cluster, leading: Leading) -> None:
+async def test_what_a_gang_was_resized_to_holds_for_its_next_generation(
+    cluster: Cluster, leading: Leading
+) -> None:
     await create_job(cluster, 2)
     for i in (0, 1):
         await member(cluster, i)
@@ -103,7 +114,9 @@ async def test_a_member_that_comes_back_at_another_address_ends_the_generation_w
 async def test_a_check_whose_time_was_over_is_waited_for_when_it_is_started_again(
     cluster: Cluster, leading: Leading
 ) -> None:
-    """GANG_TIMEOUT runs for each member by itself: who has given up ends nobody, and who comes back joins."""
+    """GANG_TIMEOUT runs for each member by itself: who has given up ends nobody, and who comes back
+    joins.
+    """
     await cluster.admit("pod-0", size=3)
     await cluster.admit("pod-1", size=3, node="node-b")
     for i in (0, 1):
@@ -116,7 +129,10 @@ async def test_a_check_whose_time_was_over_is_waited_for_when_it_is_started_agai
     await cluster.answered(
         "wait",
         "pod-0",
-        missing=("pod-1: failed nccl-allreduce on node-b: GANG_TIMEOUT", "1 of 3 members: no such pod yet"),
+        missing=(
+            "pod-1: failed nccl-allreduce on node-b: GANG_TIMEOUT",
+            "1 of 3 members: no such pod yet",
+        ),
     )
     await cluster.test("pod-1", restarts=1)
     await cluster.admit("pod-2", size=3)

@@ -21,7 +21,9 @@ SICK = result_line("dcgm-diag", "failed", "DCGM_FR_FAULTY_MEMORY", "GPU 3 has fa
 
 
 async def a_sick_pod(cluster: Cluster, restarts: int = 0) -> None:
-    sick = container("dcgm-diag", "backoff", code=1, message=SICK, restarts=restarts, runs=cluster.namespace)
+    sick = container(
+        "dcgm-diag", "backoff", code=1, message=SICK, restarts=restarts, runs=cluster.namespace
+    )
     await cluster.report("pod-0", sick, container("nccl-allreduce", "waiting"))
 
 
@@ -30,25 +32,35 @@ def failures(leading: Leading) -> tuple[float, float, float]:
     return (
         leading.counted("preflight_check_total", check="dcgm-diag", result="failed"),
         leading.counted(
-            "preflight_check_failures_total", check="dcgm-diag", node="node-a", error_code="DCGM_FR_FAULTY_MEMORY"
+            "preflight_check_failures_total",
+            check="dcgm-diag",
+            node="node-a",
+            error_code="DCGM_FR_FAULTY_MEMORY",
         ),
         leading.counted("preflight_check_duration_seconds_count", check="dcgm-diag"),
     )
 
 
-async def test_a_check_that_ended_becomes_an_event_that_a_person_can_act_on(cluster: Cluster, leading: Leading) -> None:
+async def test_a_check_that_ended_becomes_an_event_that_a_person_can_act_on(
+    cluster: Cluster, leading: Leading
+) -> None:
     uid = await cluster.admit("pod-0")
     await a_sick_pod(cluster)
     await until(lambda: cluster.events, "an Event")
     (event,) = cluster.events
     assert (event["type"], event["reason"]) == ("Warning", "PreflightFailed")
-    assert event["message"] == "dcgm-diag on node-a failed DCGM_FR_FAULTY_MEMORY: GPU 3 has faulty memory."
+    assert (
+        event["message"]
+        == "dcgm-diag on node-a failed DCGM_FR_FAULTY_MEMORY: GPU 3 has faulty memory."
+    )
     assert event["involvedObject"]["uid"] == uid
     assert event["involvedObject"]["fieldPath"] == "spec.initContainers{preflight-dcgm-diag}"
     assert event["reportingComponent"] == "preflight-gang"
 
 
-async def test_a_run_is_counted_once_however_often_it_is_seen(cluster: Cluster, leading: Leading) -> None:
+async def test_a_run_is_counted_once_however_often_it_is_seen(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.admit("pod-0")
     await a_sick_pod(cluster)
     await cluster.report("pod-0", message="something else changes")
@@ -58,10 +70,14 @@ async def test_a_run_is_counted_once_however_often_it_is_seen(cluster: Cluster, 
     assert len(cluster.events) == 1
 
 
-async def test_a_failed_run_is_counted_in_all_metrics_at_once(cluster: Cluster, leading: Leading) -> None:
+async def test_a_failed_run_is_counted_in_all_metrics_at_once(
+    cluster: Cluster, leading: Leading
+) -> None:
     leading.wire.holds = lambda sent: sent.path.startswith("/api/v1/nodes")
     alone = [{"name": names.container_name("dcgm-diag"), "image": "x"}]
-    await cluster.admit("pod-0", spec={"initContainers": alone, "volumes": []})  # wants nothing of its node
+    await cluster.admit(
+        "pod-0", spec={"initContainers": alone, "volumes": []}
+    )  # wants nothing of its node
     sick = container("dcgm-diag", "backoff", code=1, message=SICK, runs=cluster.namespace)
     await cluster.report("pod-0", sick)
     await until(lambda: leading.wire.held, "the node's name is looked up")
@@ -72,16 +88,26 @@ async def test_a_failed_run_is_counted_in_all_metrics_at_once(cluster: Cluster, 
 
 def allreduce(code: str = "LOW_BANDWIDTH", blames: str = "", gbps: float = 90.0) -> str:
     said = f'"outcome":"failed","code":"{code}","gated":true,"duration":9.5,"reason":"slow.","measured":{gbps}'
-    return f'{{"v":1,"check":"nccl-allreduce",{said}' + (f',"blames":"{blames}"}}' if blames else "}")
+    return f'{{"v":1,"check":"nccl-allreduce",{said}' + (
+        f',"blames":"{blames}"}}' if blames else "}"
+    )
 
 
-async def test_of_a_gang_with_one_slow_node_that_node_alone_is_blamed(cluster: Cluster, leading: Leading) -> None:
+async def test_of_a_gang_with_one_slow_node_that_node_alone_is_blamed(
+    cluster: Cluster, leading: Leading
+) -> None:
     for name, blames in (("pod-0", ""), ("pod-1", "NODE_SLOW")):
         await cluster.admit(name)
         ended = container(
-            "nccl-allreduce", "ended", code=1, message=allreduce(blames=blames), runs=name + cluster.namespace
+            "nccl-allreduce",
+            "ended",
+            code=1,
+            message=allreduce(blames=blames),
+            runs=name + cluster.namespace,
         )
-        await cluster.report(name, container("dcgm-diag", "ended", runs=name + cluster.namespace), ended)
+        await cluster.report(
+            name, container("dcgm-diag", "ended", runs=name + cluster.namespace), ended
+        )
 
     def failed() -> float:
         labels = {"check": "nccl-allreduce", "node": "node-a", "error_code": "LOW_BANDWIDTH"}
@@ -98,7 +124,9 @@ async def test_when_a_check_passed_on_a_node_is_known_to_the_next_leader_too(
 ) -> None:
     await cluster.admit("pod-0")
     passed = result_line("dcgm-diag", "passed", "OK")
-    await cluster.report("pod-0", container("dcgm-diag", "ended", message=passed, runs=cluster.namespace))
+    await cluster.report(
+        "pod-0", container("dcgm-diag", "ended", message=passed, runs=cluster.namespace)
+    )
     at = datetime.fromisoformat(clock(60)).timestamp()
     about = {"check": "dcgm-diag", "node": "node-a"}
     for epoch in (1, 2):
@@ -112,15 +140,24 @@ async def test_when_a_check_passed_on_a_node_is_known_to_the_next_leader_too(
         )
 
 
-async def test_what_runs_on_no_node_of_the_cluster_is_no_nodes_pass(cluster: Cluster, leading: Leading) -> None:
+async def test_what_runs_on_no_node_of_the_cluster_is_no_nodes_pass(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.admit("pod-0", node="invented")
     passed = result_line("dcgm-diag", "passed", "OK")
-    await cluster.report("pod-0", container("dcgm-diag", "ended", message=passed, runs=cluster.namespace))
-    await until(lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="passed"), "it is counted")
+    await cluster.report(
+        "pod-0", container("dcgm-diag", "ended", message=passed, runs=cluster.namespace)
+    )
+    await until(
+        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="passed"),
+        "it is counted",
+    )
     assert not list(leading.metrics.fleet)
 
 
-async def test_each_run_of_a_restarted_check_is_another_one(cluster: Cluster, leading: Leading) -> None:
+async def test_each_run_of_a_restarted_check_is_another_one(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.admit("pod-0")
     await a_sick_pod(cluster)
     await until(lambda: failures(leading) == (1, 1, 1), "the first is counted")
@@ -129,18 +166,27 @@ async def test_each_run_of_a_restarted_check_is_another_one(cluster: Cluster, le
     await until(lambda: len(cluster.events) == 2, "an Event of each")
 
 
-async def test_a_controller_that_comes_after_counts_no_run_again(cluster: Cluster, target: Connection) -> None:
+async def test_a_controller_that_comes_after_counts_no_run_again(
+    cluster: Cluster, target: Connection
+) -> None:
     await cluster.admit("pod-0")
     async with leads(target) as first:
         await a_sick_pod(cluster)
         await until(lambda: failures(first) == (1, 1, 1), "it is counted")
     # A second run has ended just now: the status still tells of the first.
     later = result_line("dcgm-diag", "failed", "DCGM_FR_LATER")
-    again = container("dcgm-diag", "ended", code=1, message=later, restarts=1, runs=cluster.namespace)
-    again["lastState"] = container("dcgm-diag", "ended", code=1, message=SICK, runs=cluster.namespace)["state"]
+    again = container(
+        "dcgm-diag", "ended", code=1, message=later, restarts=1, runs=cluster.namespace
+    )
+    again["lastState"] = container(
+        "dcgm-diag", "ended", code=1, message=SICK, runs=cluster.namespace
+    )["state"]
     await cluster.report("pod-0", again, container("nccl-allreduce", "waiting"))
     async with leads(target, epoch=2) as second:
-        await until(lambda: any("DCGM_FR_LATER" in event["message"] for event in cluster.events), "it is reported")
+        await until(
+            lambda: any("DCGM_FR_LATER" in event["message"] for event in cluster.events),
+            "it is reported",
+        )
         await until(lambda: failures(second)[0], "it is counted")
         assert failures(second) == (1, 0, 1), "the later run alone"
     assert len(cluster.events) == 2
@@ -152,20 +198,28 @@ async def test_a_misconfigured_check_that_only_observes_exits_0_and_is_counted_a
     await cluster.admit("pod-0")
     line = result_line("dcgm-diag", "misconfigured", "MISCONFIGURED", "DCGM_DIAG_LEVEL: wrong.")
     line = line.replace('"gated":true', '"gated":false').replace('"gated": true', '"gated": false')
-    await cluster.report("pod-0", container("dcgm-diag", "ended", code=0, message=line, runs=cluster.namespace))
+    await cluster.report(
+        "pod-0", container("dcgm-diag", "ended", code=0, message=line, runs=cluster.namespace)
+    )
 
     await until(
-        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="misconfigured") == 1,
+        lambda: (
+            leading.counted("preflight_check_total", check="dcgm-diag", result="misconfigured") == 1
+        ),
         "it is counted",
     )
     await until(lambda: cluster.events, "its Event")
     (event,) = cluster.events
     assert (event["type"], event["reason"]) == ("Warning", "PreflightMisconfigured")
-    assert event["message"].endswith("DCGM_DIAG_LEVEL: wrong; observed only, the pod is not held back")
+    assert event["message"].endswith(
+        "DCGM_DIAG_LEVEL: wrong; observed only, the pod is not held back"
+    )
 
 
 async def test_what_is_no_configured_check_is_not_read(cluster: Cluster, leading: Leading) -> None:
-    checks = [{"name": name, "image": "x"} for name in ("preflight-mine", "setup", "preflight-dcgm-diag")]
+    checks = [
+        {"name": name, "image": "x"} for name in ("preflight-mine", "setup", "preflight-dcgm-diag")
+    ]
     await cluster.admit("pod-0", spec={"initContainers": checks})
     ended = [
         container("mine", "ended"),
@@ -173,7 +227,10 @@ async def test_what_is_no_configured_check_is_not_read(cluster: Cluster, leading
     ]
     setup = {**container("setup", "ended"), "name": "setup"}
     await cluster.report("pod-0", ended[0], setup, ended[1])
-    await until(lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="passed"), "it is counted")
+    await until(
+        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="passed"),
+        "it is counted",
+    )
     await until(lambda: cluster.events, "its Event")
     assert [event["reason"] for event in cluster.events] == ["PreflightPassed"]
     counted = {
@@ -189,13 +246,16 @@ async def test_a_check_without_a_readable_result_is_judged_by_its_exit_status(
     cluster: Cluster, leading: Leading
 ) -> None:
     await cluster.admit("pod-0")
-    killed = container("dcgm-diag", "backoff", code=137, message="Killed\x07", runs=cluster.namespace)
+    killed = container(
+        "dcgm-diag", "backoff", code=137, message="Killed\x07", runs=cluster.namespace
+    )
     await cluster.report("pod-0", killed, container("nccl-allreduce", "waiting"))
     await until(lambda: cluster.events, "an Event")
     assert cluster.events[0]["reason"] == "PreflightInconclusive"
     assert cluster.events[0]["message"].startswith("dcgm-diag on node-a inconclusive KILLED")
     await until(
-        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="inconclusive"), "it is counted"
+        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="inconclusive"),
+        "it is counted",
     )
 
 
@@ -217,7 +277,12 @@ def not_started(leading: Leading) -> tuple[float, float, float]:
     """Of dcgm-diag: inconclusive runs, those by the image, and those whose time was taken."""
     return (
         leading.counted("preflight_check_total", check="dcgm-diag", result="inconclusive"),
-        leading.counted("preflight_check_failures_total", check="dcgm-diag", node="node-a", error_code="IMAGE_PULL"),
+        leading.counted(
+            "preflight_check_failures_total",
+            check="dcgm-diag",
+            node="node-a",
+            error_code="IMAGE_PULL",
+        ),
         leading.counted("preflight_check_duration_seconds_count", check="dcgm-diag"),
     )
 
@@ -233,7 +298,9 @@ async def test_a_check_whose_image_cannot_be_pulled_is_inconclusive_with_one_eve
     await settled(cluster, leading)
     (event,) = cluster.events
     assert (event["type"], event["reason"]) == ("Warning", "PreflightInconclusive")
-    assert event["message"].startswith("dcgm-diag on node-a inconclusive IMAGE_PULL: it could not be started for 60 s")
+    assert event["message"].startswith(
+        "dcgm-diag on node-a inconclusive IMAGE_PULL: it could not be started for 60 s"
+    )
     assert IMAGE in event["message"]
     assert "see that the image exists" in event["message"]
     assert not_started(leading) == (1, 1, 0)
@@ -248,7 +315,10 @@ async def test_a_controller_that_comes_after_does_not_count_again_what_was_not_s
     async with leads(target) as first:
         await until(lambda: not_started(first) == (1, 1, 0), "it is counted")
     async with leads(target, epoch=2) as second:
-        await until(lambda: any(o.method == "POST" and "/events" in o.path for o in second.wire.sent), "it asks")
+        await until(
+            lambda: any(o.method == "POST" and "/events" in o.path for o in second.wire.sent),
+            "it asks",
+        )
         await settled(cluster, second)
         tries = [one for one in second.wire.writes(cluster.namespace) if "/events" in one.path]
         assert [one.status for one in tries] == [409]
@@ -257,10 +327,14 @@ async def test_a_controller_that_comes_after_does_not_count_again_what_was_not_s
     assert len(cluster.events) == 1
 
 
-async def test_a_check_that_is_started_in_time_is_nothing_to_tell(cluster: Cluster, leading: Leading) -> None:
+async def test_a_check_that_is_started_in_time_is_nothing_to_tell(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.admit("pod-0")
     await pulls_in_vain(cluster)
-    await cluster.report("pod-0", container("dcgm-diag", "running"), container("nccl-allreduce", "waiting"))
+    await cluster.report(
+        "pod-0", container("dcgm-diag", "running"), container("nccl-allreduce", "waiting")
+    )
     await settled(cluster, leading)
     assert not cluster.events
     assert not_started(leading) == (0, 0, 0)
@@ -269,7 +343,9 @@ async def test_a_check_that_is_started_in_time_is_nothing_to_tell(cluster: Clust
 # --- what anybody may write
 
 
-async def a_forged_pod(cluster: Cluster, name: str, ended: dict[str, Any], *, node: str = "node-a") -> None:
+async def a_forged_pod(
+    cluster: Cluster, name: str, ended: dict[str, Any], *, node: str = "node-a"
+) -> None:
     """A pod with the label and a container of the check's name, as anybody can create it."""
     await cluster.admit(name, gang=name, node=node)
     await cluster.report(name, ended, container("nccl-allreduce", "waiting"))
@@ -281,9 +357,14 @@ async def test_where_nobody_opted_in_nothing_is_counted_and_no_event_made(
     await opt_in(client, cluster.namespace, None)
     async with leads(target) as leading:
         for i in range(3):
-            sick = container("dcgm-diag", "backoff", code=1, message=SICK, runs=f"{cluster.namespace}-{i}")
+            sick = container(
+                "dcgm-diag", "backoff", code=1, message=SICK, runs=f"{cluster.namespace}-{i}"
+            )
             await a_forged_pod(cluster, f"forged-{i}", sick)
-        await until(lambda: leading.counted("preflight_config_errors_total", error="namespace"), "it is noted")
+        await until(
+            lambda: leading.counted("preflight_config_errors_total", error="namespace"),
+            "it is noted",
+        )
         await settled(cluster, leading)
         assert failures(leading) == (0, 0, 0)
         assert leading.counted("preflight_config_errors_total", error="namespace") == 1
@@ -299,7 +380,10 @@ async def test_where_preflight_is_switched_off_nothing_is_counted(
     async with leads(target, config=listed) as leading:
         await cluster.admit("pod-0")
         await a_sick_pod(cluster)
-        await until(lambda: leading.counted("preflight_config_errors_total", error="namespace"), "it is noted")
+        await until(
+            lambda: leading.counted("preflight_config_errors_total", error="namespace"),
+            "it is noted",
+        )
         assert failures(leading) == (0, 0, 0)
 
 
@@ -320,7 +404,10 @@ async def test_what_ended_before_its_namespace_was_known_to_be_opted_in_is_count
     async with leads(target) as leading:
         await cluster.admit("pod-0")
         await a_sick_pod(cluster)
-        await until(lambda: leading.counted("preflight_config_errors_total", error="namespace"), "it is noted")
+        await until(
+            lambda: leading.counted("preflight_config_errors_total", error="namespace"),
+            "it is noted",
+        )
         await opt_in(client, cluster.namespace, "enabled")
         await until(lambda: failures(leading) == (1, 1, 1), "it is counted")
 
@@ -332,16 +419,25 @@ async def test_a_node_that_the_cluster_does_not_have_and_a_code_that_no_check_ha
     sick = container("dcgm-diag", "backoff", code=1, message=invented, runs=cluster.namespace)
     await a_forged_pod(cluster, "forged", sick, node="node-of-nobody")
     await until(
-        lambda: leading.counted("preflight_check_failures_total", check="dcgm-diag", node="other", error_code="other"),
+        lambda: leading.counted(
+            "preflight_check_failures_total", check="dcgm-diag", node="other", error_code="other"
+        ),
         "it is counted",
     )
 
 
-async def test_a_check_took_no_longer_than_its_container(cluster: Cluster, leading: Leading) -> None:
+async def test_a_check_took_no_longer_than_its_container(
+    cluster: Cluster, leading: Leading
+) -> None:
     endless = result_line("dcgm-diag", "failed", "DCGM_FR_FAULTY_MEMORY").replace("9.5", "1e308")
     for i in range(2):
-        sick = container("dcgm-diag", "backoff", code=1, message=endless, runs=f"{cluster.namespace}-{i}")
+        sick = container(
+            "dcgm-diag", "backoff", code=1, message=endless, runs=f"{cluster.namespace}-{i}"
+        )
         await a_forged_pod(cluster, f"forged-{i}", sick)
-    await until(lambda: leading.counted("preflight_check_duration_seconds_count", check="dcgm-diag") == 2, "both")
+    await until(
+        lambda: leading.counted("preflight_check_duration_seconds_count", check="dcgm-diag") == 2,
+        "both",
+    )
     # Its container ran from second 5 to second 60, as the kubelet says.
     assert leading.counted("preflight_check_duration_seconds_sum", check="dcgm-diag") <= 2 * 56

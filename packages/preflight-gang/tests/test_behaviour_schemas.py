@@ -1,4 +1,6 @@
-"""Objects that know sizes, as the schemas of their owners let them through: none of them blinds the mirror, or holds up another gang."""
+"""Objects that know sizes, as the schemas of their owners let them through: none of them blinds the
+mirror, or holds up another gang.
+"""
 
 from __future__ import annotations
 
@@ -97,9 +99,16 @@ async def test_whatever_a_schema_lets_through_neither_blinds_the_mirror_nor_hold
     path = f"/apis/{group}/{version}/namespaces/{namespace}/{file}"
 
     async def create(client: Client, name: str, spec: Any) -> bool:
-        body = {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        body = {
+            "apiVersion": f"{group}/{version}",
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        }
         try:
-            await client.create(path, body if spec is not None else {k: v for k, v in body.items() if k != "spec"})
+            await client.create(
+                path, body if spec is not None else {k: v for k, v in body.items() if k != "spec"}
+            )
         except Invalid:
             return False
         except KubeError as error:
@@ -128,7 +137,10 @@ async def test_whatever_a_schema_lets_through_neither_blinds_the_mirror_nor_hold
             await cluster.answered("sealed", "later-0", "later-1", nnodes=2)
             assert set(mirrors.behind().values()) == {0.0}
             for name in listed:
-                await until(lambda name=name: cluster.published(f"of-{name}") is not None, f"{name} is answered")  # type: ignore[misc]
+                await until(
+                    lambda name=name: cluster.published(f"of-{name}") is not None,
+                    f"{name} is answered",
+                )  # type: ignore[misc]
                 said = cluster.published(f"of-{name}")
                 assert said is not None
                 assert TOLD.get(name, "") in " ".join(said.missing), said

@@ -19,12 +19,18 @@ def _kubeconfig(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
 
 
-async def test_a_sealed_gang_is_shown_with_its_members_and_ranks(cluster: Cluster, leading: Leading) -> None:
+async def test_a_sealed_gang_is_shown_with_its_members_and_ranks(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1")
     shown = (await show(cluster.namespace, "job-1", BUILT_IN)).splitlines()
-    assert shown[0] == f"gang {cluster.namespace}/job-1  (by labels; ConfigMap preflight-job-1.labels)"
-    assert shown[1] == ("  2 members take part, 2 of them ready; generation 1 sealed with 2, 0 passed")
+    assert (
+        shown[0] == f"gang {cluster.namespace}/job-1  (by labels; ConfigMap preflight-job-1.labels)"
+    )
+    assert shown[1] == (
+        "  2 members take part, 2 of them ready; generation 1 sealed with 2, 0 passed"
+    )
     assert [line.split()[:4] for line in shown[2:]] == [
         ["POD", "RANK", "NODE", "ADDRESS"],
         ["pod-0", "0", "node-a", "10.0.0.1"],

@@ -18,7 +18,9 @@ from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets
 pytestmark = pytest.mark.anyio
 
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
-"""Names a folder with a kube-apiserver of 1.35: `workloadRef` and its Workload live in that version alone."""
+"""Names a folder with a kube-apiserver of 1.35: `workloadRef` and its Workload live in that version
+alone.
+"""
 
 GANG_OF_TWO: dict[str, Any] = {"gang": {"minCount": 2}}
 
@@ -43,31 +45,41 @@ async def members(cluster: Cluster) -> None:
     await cluster.pair(gang="train", source="schedulingGroup", about="train", size=None, spec=spec)
 
 
-async def test_a_gang_by_scheduling_group_has_the_size_of_its_pod_group(cluster: Cluster, leading: Leading) -> None:
+async def test_a_gang_by_scheduling_group_has_the_size_of_its_pod_group(
+    cluster: Cluster, leading: Leading
+) -> None:
     await create_pod_group(cluster, GANG_OF_TWO)
     await members(cluster)
     rosters = await cluster.answered("sealed", "pod-0", "pod-1")
     assert [(r.rank, r.nnodes) for r in rosters] == [(0, 2), (1, 2)]
 
 
-async def test_a_gang_waits_for_its_pod_group_and_says_so(cluster: Cluster, leading: Leading) -> None:
+async def test_a_gang_waits_for_its_pod_group_and_says_so(
+    cluster: Cluster, leading: Leading
+) -> None:
     await members(cluster)
     for name in ("pod-0", "pod-1"):
         await cluster.test(name)
     rosters = await cluster.answered("wait", "pod-0", "pod-1")
     for roster in rosters:
-        assert any("PodGroup train does not exist yet" in said for said in roster.missing), roster.missing
+        assert any("PodGroup train does not exist yet" in said for said in roster.missing), (
+            roster.missing
+        )
     await create_pod_group(cluster, GANG_OF_TWO)
     await cluster.answered("sealed", "pod-0", "pod-1")
 
 
-async def test_the_record_belongs_to_the_object_that_knows_the_size(cluster: Cluster, leading: Leading) -> None:
+async def test_the_record_belongs_to_the_object_that_knows_the_size(
+    cluster: Cluster, leading: Leading
+) -> None:
     await create_pod_group(cluster, GANG_OF_TWO)
     await members(cluster)
     await cluster.answered("sealed", "pod-0", "pod-1")
     path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{cluster.namespace}/podgroups/train"
     group: dict[str, Any] = await cluster.client.get(path, dict)
-    (reference,) = (await cluster.config_map("train", "schedulingGroup"))["metadata"]["ownerReferences"]
+    (reference,) = (await cluster.config_map("train", "schedulingGroup"))["metadata"][
+        "ownerReferences"
+    ]
     assert reference == {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
@@ -81,12 +93,22 @@ async def test_workers_beyond_the_least_are_tested_together_and_beside_a_master_
     cluster: Cluster, leading: Leading
 ) -> None:
     await create_pod_group(cluster, GANG_OF_TWO)
-    fields: dict[str, Any] = {"gang": "train", "source": "schedulingGroup", "about": "train", "size": None}
+    fields: dict[str, Any] = {
+        "gang": "train",
+        "source": "schedulingGroup",
+        "about": "train",
+        "size": None,
+    }
     fields["spec"] = {"schedulingGroup": {"podGroupName": "train"}}
     workers = [f"worker-{n}" for n in range(4)]
     for name in ("master", *workers):
         await cluster.admit(name, takes_part=name != "master", **fields)
-    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
+    no_room = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/4 nodes",
+    }
     await cluster.admit("worker-9", node="", **fields)
     await cluster.report("worker-9", conditions=[no_room])
     for number, name in enumerate(workers):
@@ -97,7 +119,9 @@ async def test_workers_beyond_the_least_are_tested_together_and_beside_a_master_
     assert "sealed with the 4 members" in late.reason
 
 
-async def test_a_pod_group_whose_pods_are_not_started_together_is_skipped(cluster: Cluster, leading: Leading) -> None:
+async def test_a_pod_group_whose_pods_are_not_started_together_is_skipped(
+    cluster: Cluster, leading: Leading
+) -> None:
     await create_pod_group(cluster, {"basic": {}})
     await members(cluster)
     rosters = await cluster.answered("skip", "pod-0", "pod-1")
@@ -115,12 +139,16 @@ def old_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServ
     gates, groups = GANG_APIS["1.35"]
     home = tmp_path_factory.mktemp("apiserver-1.35")
     binary = Path(older) / "kube-apiserver"
-    with ApiServer(home, folder, kube_apiserver=binary, feature_gates=gates, runtime_config=groups) as server:
+    with ApiServer(
+        home, folder, kube_apiserver=binary, feature_gates=gates, runtime_config=groups
+    ) as server:
         yield server
 
 
 @pytest.fixture
-async def old(old_api_server: ApiServer, tmp_path: Path) -> AsyncIterator[tuple[Cluster, Connection]]:
+async def old(
+    old_api_server: ApiServer, tmp_path: Path
+) -> AsyncIterator[tuple[Cluster, Connection]]:
     """The default namespace of a 1.35 cluster."""
     target = connection({"KUBECONFIG": str(old_api_server.kubeconfig(tmp_path / "kubeconfig"))})
     async with Client(target, agent="tests") as client, played(client, "default") as cluster:
@@ -139,8 +167,12 @@ async def test_a_gang_by_workload_ref_has_the_size_of_its_pod_group_in_the_workl
     }
     spec = {"workloadRef": {"name": "train", "podGroup": "workers"}}
     async with leads(target):
-        await cluster.pair(gang="train/workers", source="workloadRef", about="train", size=None, spec=spec)
-        assert cluster.pods["pod-0"]["spec"]["workloadRef"] == spec["workloadRef"], "the server knows the field"
+        await cluster.pair(
+            gang="train/workers", source="workloadRef", about="train", size=None, spec=spec
+        )
+        assert cluster.pods["pod-0"]["spec"]["workloadRef"] == spec["workloadRef"], (
+            "the server knows the field"
+        )
         for name in ("pod-0", "pod-1"):
             await cluster.test(name)
         waiting = await cluster.answered("wait", "pod-0", "pod-1")
@@ -172,7 +204,9 @@ async def test_a_gang_of_a_configured_source_has_the_size_that_its_expression_fi
         await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", nnodes=3)
 
 
-async def test_an_object_that_its_expression_does_not_fit_is_named(cluster: Cluster, target: Connection) -> None:
+async def test_an_object_that_its_expression_does_not_fit_is_named(
+    cluster: Cluster, target: Connection
+) -> None:
     config = parse(TEAMS.replace("minCount", "members"))
     async with leads(target, config=config):
         await create_pod_group(cluster, GANG_OF_TWO)
@@ -181,5 +215,7 @@ async def test_an_object_that_its_expression_does_not_fit_is_named(cluster: Clus
         await cluster.answered(
             "wait",
             "pod-0",
-            missing=("the size is not known: PodGroup train: it has no spec.schedulingPolicy.gang.members",),
+            missing=(
+                "the size is not known: PodGroup train: it has no spec.schedulingPolicy.gang.members",
+            ),
         )

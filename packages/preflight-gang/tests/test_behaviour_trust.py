@@ -1,4 +1,6 @@
-"""What somebody else has written: a stamp that cannot be believed, a roster, a ConfigMap of the gang's name."""
+"""What somebody else has written: a stamp that cannot be believed, a roster, a ConfigMap of the
+gang's name.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,24 @@ pytestmark = pytest.mark.anyio
 
 FORGED = {
     "another gang's ConfigMap": encode_stamp(
-        Stamp(v=2, id="job-1", source="labels", config_map="preflight-job-2.labels", takes_part=True, size=2)
+        Stamp(
+            v=2,
+            id="job-1",
+            source="labels",
+            config_map="preflight-job-2.labels",
+            takes_part=True,
+            size=2,
+        )
     ),
     "an id that the label does not follow from": encode_stamp(
-        Stamp(v=2, id="job-2", source="labels", config_map="preflight-job-2.labels", takes_part=True, size=2)
+        Stamp(
+            v=2,
+            id="job-2",
+            source="labels",
+            config_map="preflight-job-2.labels",
+            takes_part=True,
+            size=2,
+        )
     ),
     "a higher version": '{"v":9,"id":"job-1","source":"labels","config_map":"preflight-job-1.labels","takes_part":true}',
     "no JSON": "me too",
@@ -45,7 +61,9 @@ async def test_a_stamp_that_cannot_be_believed_is_ignored_counted_and_told_once(
     await settled(cluster, leading)
     assert cluster.published("forged") is None
     assert leading.counted("preflight_config_errors_total", error="stamp") == 1
-    published: list[Any] = [record.__dict__.get("about") for record in caplog.records if "stamp" in record.message]
+    published: list[Any] = [
+        record.__dict__.get("about") for record in caplog.records if "stamp" in record.message
+    ]
     assert [about["uid"] for about in published] == [uid]
 
 
@@ -65,7 +83,10 @@ async def test_a_roster_that_somebody_wrote_is_replaced(cluster: Cluster, leadin
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1")
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/pod-0"
-    for forged in ("not ours", '{"v":1,"pod_uid":"x","generation":9,"epoch":9,"answer":"skip","reason":"go on"}'):
+    for forged in (
+        "not ours",
+        '{"v":1,"pod_uid":"x","generation":9,"epoch":9,"answer":"skip","reason":"go on"}',
+    ):
         written = await cluster.client.merge_patch(
             path, {"metadata": {"annotations": {names.ROSTER_ANNOTATION: forged}}}
         )
@@ -78,18 +99,24 @@ async def test_a_config_map_that_is_not_ours_is_never_touched_and_named_to_the_m
     cluster: Cluster, leading: Leading
 ) -> None:
     path = f"/api/v1/namespaces/{cluster.namespace}/configmaps"
-    await cluster.client.create(path, {"metadata": {"name": "preflight-job-1.labels"}, "data": {"mine": "yes"}})
+    await cluster.client.create(
+        path, {"metadata": {"name": "preflight-job-1.labels"}, "data": {"mine": "yes"}}
+    )
     await cluster.pair()
     for name in ("pod-0", "pod-1"):
         await cluster.test(name)
     rosters = await cluster.answered("wait", "pod-0", "pod-1")
     for roster in rosters:
         (reason,) = roster.missing
-        assert "ConfigMap preflight-job-1.labels exists and is not managed by preflight-gang" in reason
+        assert (
+            "ConfigMap preflight-job-1.labels exists and is not managed by preflight-gang" in reason
+        )
     await settled(cluster, leading)
-    assert [one["data"] for one in cluster.records if one["metadata"]["name"] == "preflight-job-1.labels"] == [
-        {"mine": "yes"}
-    ]
+    assert [
+        one["data"]
+        for one in cluster.records
+        if one["metadata"]["name"] == "preflight-job-1.labels"
+    ] == [{"mine": "yes"}]
     assert not any(one.is_record and one.method == "PUT" for one in leading.wire.sent)
 
 
@@ -106,7 +133,9 @@ async def test_when_the_config_map_that_was_in_the_way_is_deleted_the_gang_is_se
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
 
 
-async def test_a_record_that_a_hand_made_unreadable_is_written_anew(cluster: Cluster, leading: Leading) -> None:
+async def test_a_record_that_a_hand_made_unreadable_is_written_anew(
+    cluster: Cluster, leading: Leading
+) -> None:
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1")
     path = f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels"

@@ -1,4 +1,6 @@
-"""Two controllers as processes: who leads, and that a leader that is killed or stopped loses and breaks nothing."""
+"""Two controllers as processes: who leads, and that a leader that is killed or stopped loses and
+breaks nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ PODS = ("pod-0", "pod-1", "pod-2")
 
 
 @pytest.fixture
-async def pair(target: Connection, cluster: Cluster, tmp_path: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+async def pair(
+    target: Connection, cluster: Cluster, tmp_path: Path
+) -> AsyncIterator[tuple[Replica, Replica]]:
     """The one that leads, and the other."""
     async with (
         replica(target, cluster.namespace, tmp_path / "one") as one,
@@ -46,7 +50,12 @@ async def each_told_once(cluster: Cluster, *replicas: Replica) -> None:
     assert {r.generation for rosters in said.values() for r in rosters} == {1}
 
     def taken() -> list[str]:
-        return [one.path for each in replicas for one in each.wire.sent if one.is_roster and one.status == 200]
+        return [
+            one.path
+            for each in replicas
+            for one in each.wire.sent
+            if one.is_roster and one.status == 200
+        ]
 
     await until(lambda: len(taken()) >= 3, "what was told is answered")
     assert len(taken()) == len(set(taken())) == 3
@@ -64,7 +73,9 @@ async def test_a_leader_killed_between_sealing_and_telling_is_finished_by_the_ot
     leader.wire.release()
     await cluster.answered("sealed", *PODS)
     await each_told_once(cluster, leader, other)
-    assert (await cluster.config_map())["metadata"]["resourceVersion"] == sealed["metadata"]["resourceVersion"]
+    assert (await cluster.config_map())["metadata"]["resourceVersion"] == sealed["metadata"][
+        "resourceVersion"
+    ]
     assert not any(one.is_record for one in other.wire.sent)
 
 
@@ -119,9 +130,14 @@ async def test_a_leader_stopped_for_three_leases_and_continued_changes_nothing(
     assert {one.status for one in late} == {422}, "each is refused by its tests"
     leader.send(signal.SIGCONT)
     await until(lambda: leader.said("no longer leading"), "it notices")
-    await until(lambda: any(_renewal(one) for one in leader.wire.sent[sent:]), "it stands for election again")
+    await until(
+        lambda: any(_renewal(one) for one in leader.wire.sent[sent:]),
+        "it stands for election again",
+    )
     assert cluster.versions() == before
-    assert not [one for one in leader.wire.sent[sent:] if one.method != "GET" and "/leases" not in one.path]
+    assert not [
+        one for one in leader.wire.sent[sent:] if one.method != "GET" and "/leases" not in one.path
+    ]
     assert other.leads
 
 
@@ -142,7 +158,9 @@ async def test_after_a_clean_stop_the_other_leads_within_five_seconds(
     assert {r.epoch for r in rosters} == {2}
 
 
-async def test_a_run_is_counted_once_whoever_leads(cluster: Cluster, pair: tuple[Replica, Replica]) -> None:
+async def test_a_run_is_counted_once_whoever_leads(
+    cluster: Cluster, pair: tuple[Replica, Replica]
+) -> None:
     leader, other = pair
     await cluster.admit("pod-0")
     sick = result_line("dcgm-diag", "failed", "DCGM_FR_FAULTY_MEMORY")
@@ -158,14 +176,23 @@ async def test_a_run_is_counted_once_whoever_leads(cluster: Cluster, pair: tuple
     await leader.stop()
     # A second run has ended just now: the status still tells of the first.
     later = result_line("dcgm-diag", "failed", "DCGM_FR_XID_ERROR")
-    again = container("dcgm-diag", "ended", code=1, message=later, restarts=1, runs=cluster.namespace)
-    again["lastState"] = container("dcgm-diag", "ended", code=1, message=sick, runs=cluster.namespace)["state"]
+    again = container(
+        "dcgm-diag", "ended", code=1, message=later, restarts=1, runs=cluster.namespace
+    )
+    again["lastState"] = container(
+        "dcgm-diag", "ended", code=1, message=sick, runs=cluster.namespace
+    )["state"]
     await cluster.report("pod-0", again, container("nccl-allreduce", "waiting"))
-    await until(lambda: any("DCGM_FR_XID_ERROR" in event["message"] for event in cluster.events), "it is reported")
+    await until(
+        lambda: any("DCGM_FR_XID_ERROR" in event["message"] for event in cluster.events),
+        "it is reported",
+    )
     with anyio.fail_after(20):
         while not any(key[0] == "preflight_check_failures_total" for key in await other.metrics()):
             await anyio.sleep(0.02)
     counted = {key: value for key, value in (await other.metrics()).items() if "dcgm-diag" in key}
     assert counted[names] == 1
-    assert {key[2] for key in counted if key[0] == "preflight_check_failures_total"} == {"DCGM_FR_XID_ERROR"}
+    assert {key[2] for key in counted if key[0] == "preflight_check_failures_total"} == {
+        "DCGM_FR_XID_ERROR"
+    }
     assert len(cluster.events) == 2

@@ -14,7 +14,9 @@ from preflight_gang.metrics import Metrics
 from preflight_kube.commands import EXIT_CODES
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> str:
     monkeypatch.setattr(sys, "argv", ["preflight-gang", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -57,7 +59,9 @@ def test_each_problem_is_told_once_in_words_without_python_in_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("sources: [{name: a}]\nchecks: dcgm-diag\nchekcs: []\ngpuResourceNames: []\nwrites: 900\n")
+    file.write_text(
+        "sources: [{name: a}]\nchecks: dcgm-diag\nchekcs: []\ngpuResourceNames: []\nwrites: 900\n"
+    )
     status, out, err = validated(monkeypatch, capsys, file)
     assert (status, out) == (2, [])
     assert err == [
@@ -98,7 +102,11 @@ def test_a_key_that_stands_twice_is_refused(
     ],
 )  # fmt: skip
 def test_helm_values_are_taken_and_said_to_be(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, taken: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    text: str,
+    taken: str,
 ) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(text)
@@ -129,7 +137,9 @@ def test_no_check_at_all_is_a_warning(
     status, _, err = validated(monkeypatch, capsys, file)
     assert (status, err) == (
         0,
-        [f"{file}: warning: checks: is empty, so no result is counted; name those of the injector."],
+        [
+            f"{file}: warning: checks: is empty, so no result is counted; name those of the injector."
+        ],
     )
 
 
@@ -140,14 +150,18 @@ def test_a_kubeconfig_that_cannot_be_used_is_bad_input_of_every_command(
     monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
     error = said(monkeypatch, capsys, command)
     assert (
-        error == "/nowhere/config (KUBECONFIG): cannot be read (No such file or directory); name a kubeconfig file.\n"
+        error
+        == "/nowhere/config (KUBECONFIG): cannot be read (No such file or directory); name a kubeconfig file.\n"
     )
 
 
 def test_it_says_its_version_and_what_its_exit_statuses_mean(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for option, part in (("--version", f"preflight-gang {version('preflight-gang')}\n"), ("--help", EXIT_CODES[:40])):
+    for option, part in (
+        ("--version", f"preflight-gang {version('preflight-gang')}\n"),
+        ("--help", EXIT_CODES[:40]),
+    ):
         monkeypatch.setattr(sys, "argv", ["preflight-gang", option])
         with pytest.raises(SystemExit) as ended:
             main()

@@ -29,15 +29,27 @@ def test_a_configured_source_stands_beside_those_that_are_built_in() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (OURS.replace("spec.size", "size of it"), 'sources[0].size: "size of it" is neither a number nor a path'),
-        (OURS.replace("spec.size", "metadata.name"), 'sources[0].size: "metadata.name" must begin with one of'),
+        (
+            OURS.replace("spec.size", "size of it"),
+            'sources[0].size: "size of it" is neither a number nor a path',
+        ),
+        (
+            OURS.replace("spec.size", "metadata.name"),
+            'sources[0].size: "metadata.name" must begin with one of',
+        ),
         (OURS.replace("name: ours", "name: volcano"), "sources[0].name: volcano is built in"),
         (OURS.replace("example.com", "apps"), "sources[0].group: must match"),
         (OURS.replace("teams", "teams/status"), "sources[0].resource: must match"),
         (f"{OURS}, {OURS}", "sources[1].name: ours is taken by another source"),
         (OURS.replace("size", "sice"), "sources[0].sice: unknown key; write size instead"),
-        (OURS.replace(", podLabel: example.com/team", ""), "sources[0]: has neither podLabel nor podAnnotation"),
-        (OURS.replace("}", ", podAnnotation: a/b}"), "sources[0]: has both podLabel and podAnnotation"),
+        (
+            OURS.replace(", podLabel: example.com/team", ""),
+            "sources[0]: has neither podLabel nor podAnnotation",
+        ),
+        (
+            OURS.replace("}", ", podAnnotation: a/b}"),
+            "sources[0]: has both podLabel and podAnnotation",
+        ),
     ],
 )
 def test_a_source_that_cannot_be_used_is_one_sentence(text: str, problem: str) -> None:
@@ -47,7 +59,16 @@ def test_a_source_that_cannot_be_used_is_one_sentence(text: str, problem: str) -
 
 
 def test_all_problems_are_told_at_once() -> None:
-    assert len(problems("{leaseDuration: 1ms, checks: [a, a], sources: [" + OURS.replace("spec.size", "x") + "]}")) == 3
+    assert (
+        len(
+            problems(
+                "{leaseDuration: 1ms, checks: [a, a], sources: ["
+                + OURS.replace("spec.size", "x")
+                + "]}"
+            )
+        )
+        == 3
+    )
 
 
 @pytest.mark.parametrize("labels", ["[not a label]", "[a/b/c]", "['']"])

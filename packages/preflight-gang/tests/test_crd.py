@@ -1,4 +1,6 @@
-"""The definition of PreflightConfig, and that a real API server refuses by it exactly what the controller refuses."""
+"""The definition of PreflightConfig, and that a real API server refuses by it exactly what the
+controller refuses.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def refused(server: ApiServer, spec: object) -> str:
 def test_the_api_server_and_the_controller_refuse_the_same(server: ApiServer) -> None:
     tried = list(specs())
     differ = [
-        (spec, said, found) for spec in tried if bool(said := refused(server, spec)) != bool(found := problems(spec))
+        (spec, said, found)
+        for spec in tried
+        if bool(said := refused(server, spec)) != bool(found := problems(spec))
     ]
     assert differ == []
     assert any(problems(spec) for spec in tried)
@@ -85,12 +89,22 @@ def test_the_api_server_and_the_controller_refuse_the_same(server: ApiServer) ->
 
 def test_the_api_server_says_why_in_the_controllers_words(server: ApiServer) -> None:
     said = refused(server, {"gangDiscovery": {"method": "kai", "labels": {"gangIdLabel": "job"}}})
-    assert "labels is read only where method is auto or labels; set method so, or leave labels out" in said
+    assert (
+        "labels is read only where method is auto or labels; set method so, or leave labels out"
+        in said
+    )
 
 
 def test_the_definition_has_all_that_its_kind_needs() -> None:
     spec = crd()["spec"]
-    assert (spec["scope"], spec["names"]["plural"], spec["names"]["kind"]) == ("Namespaced", PLURAL, KIND)
+    assert (spec["scope"], spec["names"]["plural"], spec["names"]["kind"]) == (
+        "Namespaced",
+        PLURAL,
+        KIND,
+    )
     [version] = spec["versions"]
     assert version["subresources"] == {"status": {}}
-    assert [column["name"] for column in version["additionalPrinterColumns"]][:2] == ["Accepted", "Reason"]
+    assert [column["name"] for column in version["additionalPrinterColumns"]][:2] == [
+        "Accepted",
+        "Reason",
+    ]

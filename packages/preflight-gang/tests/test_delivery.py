@@ -54,12 +54,19 @@ def test_a_record_fits_and_is_read_as_it_was_written(members: int) -> None:
 
 def test_rank_0_is_followed_by_four_members_each_on_a_node_of_its_own() -> None:
     nodes = ["a", "a", "b", "a", "b", "c", "d", "e", "f"]
-    members = [waiting(f"pod-{rank}", f"10.0.0.{rank}", node=node) for rank, node in enumerate(nodes)]
+    members = [
+        waiting(f"pod-{rank}", f"10.0.0.{rank}", node=node) for rank, node in enumerate(nodes)
+    ]
     answer = MemberAnswer(answer="sealed", generation=1, rank=3)
     write = roster_write(members[3], answer, record_of_members(*members), epoch=1)
     assert write is not None
     published = decode_roster(write.patch()[-1]["value"])
-    assert published.successors == ((2, "10.0.0.2"), (5, "10.0.0.5"), (6, "10.0.0.6"), (7, "10.0.0.7"))
+    assert published.successors == (
+        (2, "10.0.0.2"),
+        (5, "10.0.0.5"),
+        (6, "10.0.0.6"),
+        (7, "10.0.0.7"),
+    )
 
 
 def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_mended() -> None:
@@ -67,7 +74,9 @@ def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_m
     other = waiting("pod-1", "10.0.0.2", node="node-b")
     record = record_of_members(waiting("pod-0", "10.0.0.1"), other)
     answer = MemberAnswer(answer="sealed", generation=1, rank=0)
-    assert roster_write(waiting("pod-0", "10.0.0.1", roster=before), answer, record, epoch=2) is None
+    assert (
+        roster_write(waiting("pod-0", "10.0.0.1", roster=before), answer, record, epoch=2) is None
+    )
     false = before[:-1] + ',"successors":[[1,"10.9.9.9"]]}'
     write = roster_write(waiting("pod-0", "10.0.0.1", roster=false), answer, record, epoch=2)
     assert write is not None
@@ -75,7 +84,9 @@ def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_m
 
 
 def test_what_can_be_read_by_people_is_as_long_as_it_fits() -> None:
-    small, large, huge = (config_map(gang(), record(members), "")["data"] for members in (4_000, 6_000, 20_000))
+    small, large, huge = (
+        config_map(gang(), record(members), "")["data"] for members in (4_000, 6_000, 20_000)
+    )
     assert "note" not in small
     assert small["members"].startswith("{")
     assert large["note"] == (

@@ -1,4 +1,6 @@
-"""Size expressions: what they say of objects, what is refused, and that no object makes them costly."""
+"""Size expressions: what they say of objects, what is refused, and that no object makes them
+costly.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Generated histories of a gang: pods come, get addresses, run, fail, restart, are replaced; the controller looks now and then.
+"""Generated histories of a gang: pods come, get addresses, run, fail, restart, are replaced; the
+controller looks now and then.
 
-The model is the cluster: pods with what they were told, and one committed record. Each look applies the decision as the
-writer would. What a check would have joined is followed by the kit's rule: a generation that is newer than the last one joined.
+The model is the cluster: pods with what they were told, and one committed record. Each look applies
+the decision as the writer would. What a check would have joined is followed by the kit's rule: a
+generation that is newer than the last one joined.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Sim:
     state: str = "starting"  # checking, sick, waiting, backoff, passed
     restarts: int = 0
     roster: str = ""
-    joined: int = 0  # highest generation ever joined by this pod (survives restarts of the container)
+    joined: int = (
+        0  # highest generation ever joined by this pod (survives restarts of the container)
+    )
     playing: int = 0  # the generation this run of the check has joined
     rank: int = -1
     history: list[tuple[int, int]] = field(default_factory=list)
@@ -44,12 +48,18 @@ class Sim:
             "starting": [],
             "checking": [status("dcgm-diag", "running")],
             "sick": [status("dcgm-diag", "backoff", code=1)],
-            "waiting": [status("dcgm-diag", "ended"), status("nccl-allreduce", "running", restarts=self.restarts)],
+            "waiting": [
+                status("dcgm-diag", "ended"),
+                status("nccl-allreduce", "running", restarts=self.restarts),
+            ],
             "backoff": [
                 status("dcgm-diag", "ended"),
                 status("nccl-allreduce", "backoff", restarts=self.restarts, code=1),
             ],
-            "passed": [status("dcgm-diag", "ended"), status("nccl-allreduce", "ended", restarts=self.restarts)],
+            "passed": [
+                status("dcgm-diag", "ended"),
+                status("nccl-allreduce", "ended", restarts=self.restarts),
+            ],
         }[self.state]
         body = pod_json(self.name, uid=self.uid, ip=self.ip, roster=self.roster, statuses=statuses)
         pod = msgspec.convert(body, Pod)
@@ -72,7 +82,10 @@ class Histories(RuleBasedStateMachine):
 
     def gang(self) -> GangView:
         return gang(
-            *(p.member() for p in self.pods.values()), size=SIZE, record=self.record, departed=tuple(self.departed)
+            *(p.member() for p in self.pods.values()),
+            size=SIZE,
+            record=self.record,
+            departed=tuple(self.departed),
         )
 
     # --- what happens in the cluster
@@ -150,8 +163,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(good=st.booleans(), late=SLOTS, go=st.booleans())
     def test_ends(self, good: bool, late: int, go: bool) -> None:
-        """It can only run when all of one generation have joined it. ``late``: who has not read its verdict yet; ``go``: those who
-        have are deleted at once."""
+        """It can only run when all of one generation have joined it. ``late``: who has not read its
+        verdict yet; ``go``: those who have are deleted at once."""
         if self.record is None:
             return
         generation = self.record.generation
@@ -217,7 +230,9 @@ class Histories(RuleBasedStateMachine):
             answer = decision.answers.get(one.uid)
             if answer is None:
                 continue
-            assert not (answer.answer == "fail" and answer.generation in self.passed), "a verdict of all stays one"
+            assert not (answer.answer == "fail" and answer.generation in self.passed), (
+                "a verdict of all stays one"
+            )
             write = roster_write(one, answer, now.record, epoch=1)
             if write is not None:
                 by_uid[one.uid].roster = write.text
@@ -266,12 +281,16 @@ class Histories(RuleBasedStateMachine):
             write = roster_write(one, answer, now.record, epoch=1)
             if write is None:
                 continue
-            published = msgspec.structs.replace(one, roster=write.text, published=decode_roster(write.text))
+            published = msgspec.structs.replace(
+                one, roster=write.text, published=decode_roster(write.text)
+            )
             assert roster_write(published, answer, now.record, epoch=2) is None
 
     @rule()
     def a_fair_healthy_history_ends_sealed(self) -> None:
-        """From any state: let every pod go on healthily, and the gang ends passed or in a generation that all have joined."""
+        """From any state: let every pod go on healthily, and the gang ends passed or in a
+        generation that all have joined.
+        """
         for slot in range(SIZE):
             self.pods.setdefault(slot, Sim(uid=f"uid-s{self.serial}-{slot}", name=f"pod-{slot}"))
         for _ in range(12):

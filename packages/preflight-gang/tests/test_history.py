@@ -17,7 +17,9 @@ def bad(*partners: str, own: bool = False) -> Sighting:
     return Sighting(kind=FINE.kind, nodes=8, bad=tuple(digest(one) for one in partners), sick=own)
 
 
-def past(book: NodeHistory, whose: tuple[str, str] = ("ours", "next"), now: float = NOW, *members: str) -> Past | None:
+def past(
+    book: NodeHistory, whose: tuple[str, str] = ("ours", "next"), now: float = NOW, *members: str
+) -> Past | None:
     return book.past(NODE, now, whose, {digest(one): one for one in members})
 
 
@@ -30,7 +32,12 @@ def test_what_is_usual_is_median_and_spread_of_the_last_gangs() -> None:
     assert published.kind == FINE.kind
     assert published.gang == Usual(370.0, 2.965, 10)
     assert published.pair == Usual(370.0, 0.0, 10)
-    assert (published.alone, published.two, published.own, published.spells) == (None, None, None, ())
+    assert (published.alone, published.two, published.own, published.spells) == (
+        None,
+        None,
+        None,
+        (),
+    )
 
 
 def test_a_spell_says_when_whose_and_with_whom_of_this_gang() -> None:
@@ -135,7 +142,15 @@ def test_all_records_together_have_a_bound_in_nodes_and_in_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no", "[]", '{"v":2,"nodes":{}}', '{"v":1,"nodes":{"node-a":{"spells":[[1,2]]}}}', "[" * 9000]
+    "text",
+    [
+        "",
+        "no",
+        "[]",
+        '{"v":2,"nodes":{}}',
+        '{"v":1,"nodes":{"node-a":{"spells":[[1,2]]}}}',
+        "[" * 9000,
+    ],
 )
 def test_what_cannot_be_read_is_as_nothing(text: str) -> None:
     book = NodeHistory(14 * DAY)

@@ -1,4 +1,6 @@
-"""Values of labels that users choose are bounded, and push out only what their own namespace brought."""
+"""Values of labels that users choose are bounded, and push out only what their own namespace
+brought.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,18 @@ def test_there_are_never_more_values_than_the_most(used: list[tuple[str, str]]) 
 
 
 def series(metrics: Metrics, name: str) -> set[tuple[str, ...]]:
-    found = (sample for metric in metrics.registry.collect() for sample in metric.samples if sample.name == name)
+    found = (
+        sample
+        for metric in metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == name
+    )
     return {tuple(sample.labels.values()) for sample in found}
 
 
-def test_invented_codes_of_a_built_in_check_are_one_value_and_true_ones_stay_what_they_are() -> None:
+def test_invented_codes_of_a_built_in_check_are_one_value_and_true_ones_stay_what_they_are() -> (
+    None
+):
     metrics = Metrics()
     for number in range(2100):
         metrics.failed("flood", "dcgm-diag", "node-a", f"INVENTED_{number}")
@@ -93,7 +102,11 @@ def test_no_metric_has_a_second_series_of_when_it_was_made() -> None:
     metrics = Metrics()
     metrics.formed("labels", 1.0)
     metrics.failed("ns", "dcgm-diag", "node-a", "OK")
-    assert not [line for line in generate_latest(metrics.registry).decode().splitlines() if "_created" in line]
+    assert not [
+        line
+        for line in generate_latest(metrics.registry).decode().splitlines()
+        if "_created" in line
+    ]
 
 
 def test_the_last_pass_and_bandwidth_of_each_node_are_shown_until_the_node_goes() -> None:
@@ -102,7 +115,10 @@ def test_the_last_pass_and_bandwidth_of_each_node_are_shown_until_the_node_goes(
     metrics.fleet.note("node-a", "nccl-loopback", 200.0, passed=False, gbps=90.0)
     metrics.fleet.note("node-a", "nccl-loopback", 150.0, passed=True, gbps=470.0)
     about = {"check": "nccl-loopback", "node": "node-a"}
-    assert metrics.registry.get_sample_value("preflight_node_last_pass_timestamp_seconds", about) == 150
+    assert (
+        metrics.registry.get_sample_value("preflight_node_last_pass_timestamp_seconds", about)
+        == 150
+    )
     assert metrics.registry.get_sample_value("preflight_measured_gbps", about) == 90
     metrics.fleet.forget("node-a")
     assert metrics.registry.get_sample_value("preflight_measured_gbps", about) is None
@@ -122,11 +138,15 @@ def test_ten_thousand_nodes_take_a_bounded_amount_of_memory() -> None:
 
 def test_the_namespaces_with_the_most_unchecked_pods_are_shown_by_name() -> None:
     metrics = Metrics()
-    metrics.count_unchecked({(f"ns-{number}", "running"): 1 for number in range(2100)} | {("large", "running"): 7})
+    metrics.count_unchecked(
+        {(f"ns-{number}", "running"): 1 for number in range(2100)} | {("large", "running"): 7}
+    )
     shown = series(metrics, "preflight_unchecked_pods")
     assert ("large", "running") in shown
     assert len(shown) == 2001
     assert (
-        metrics.registry.get_sample_value("preflight_unchecked_pods", {"namespace": "other", "reason": "running"})
+        metrics.registry.get_sample_value(
+            "preflight_unchecked_pods", {"namespace": "other", "reason": "running"}
+        )
         == 101
     )

@@ -9,7 +9,14 @@ import pytest
 from preflight_gang.gangs.state import Gangs, Placed
 from preflight_gang.objects import Pod
 from preflight_proto import names
-from preflight_proto.stamp import VERSION, ContractError, Stamp, configmap_name, encode_stamp, gang_hash
+from preflight_proto.stamp import (
+    VERSION,
+    ContractError,
+    Stamp,
+    configmap_name,
+    encode_stamp,
+    gang_hash,
+)
 
 NAMESPACE = "training"
 ONE, OTHER = (NAMESPACE, "labels:one"), (NAMESPACE, "labels:other")
@@ -28,7 +35,10 @@ def pod(uid: str, gang: str | None = "one", **annotations: str) -> Pod:
             takes_part=True,
             size=2,
         )
-        about["labels"] = {names.GANG_LABEL: gang_hash(NAMESPACE, gang, "labels"), names.CHECKED_LABEL: "true"}
+        about["labels"] = {
+            names.GANG_LABEL: gang_hash(NAMESPACE, gang, "labels"),
+            names.CHECKED_LABEL: "true",
+        }
         about["annotations"] = {names.GANG_ANNOTATION: encode_stamp(stamp), **annotations}
     return msgspec.convert({"metadata": about}, Pod)
 
@@ -53,7 +63,11 @@ def test_a_gang_is_there_from_its_first_member_to_its_last(members: Gangs) -> No
     assert members.at((NAMESPACE, CONFIG_MAP)) == [ONE]
     assert members.place(pod("a"), gone=True) == Placed(ONE, None, dissolved=False)
     assert members.place(pod("b"), gone=True) == Placed(ONE, None, dissolved=True)
-    assert (list(members), list(members.members(ONE)), members.at((NAMESPACE, CONFIG_MAP))) == ([], [], [])
+    assert (list(members), list(members.members(ONE)), members.at((NAMESPACE, CONFIG_MAP))) == (
+        [],
+        [],
+        [],
+    )
 
 
 def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Gangs) -> None:
@@ -62,7 +76,9 @@ def test_a_pod_is_a_member_of_the_gang_that_it_is_stamped_for_now(members: Gangs
     assert list(members) == [OTHER]
 
 
-def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(members: Gangs, ignored: list[str]) -> None:
+def test_a_stamp_that_cannot_be_believed_is_said_once_until_its_pod_goes(
+    members: Gangs, ignored: list[str]
+) -> None:
     forged = pod("a", **{names.GANG_ANNOTATION: "{"})
     for _ in range(2):
         assert members.place(forged, gone=False) == Placed(None, None, dissolved=False)

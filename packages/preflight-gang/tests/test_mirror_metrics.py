@@ -19,5 +19,8 @@ def test_the_gauge_is_one_while_a_mirror_is_behind_and_what_cannot_be_read_is_co
     assert (value("preflight_gang_behind"), value("preflight_gang_unreadable_total")) == (0.0, None)
     mirrors.falls_behind("a", "/api/v1/namespaces/n/pods", "refused")
     for _ in range(3):
-        mirrors.cannot_read("/api/v1/namespaces/n/pods", Unreadable(Identity("evil", "n", "u1"), "nested too deeply"))
+        mirrors.cannot_read(
+            "/api/v1/namespaces/n/pods",
+            Unreadable(Identity("evil", "n", "u1"), "nested too deeply"),
+        )
     assert (value("preflight_gang_behind"), value("preflight_gang_unreadable_total")) == (1.0, 3.0)

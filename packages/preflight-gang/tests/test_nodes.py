@@ -13,12 +13,20 @@ from preflight_proto import names
 from preflight_proto.names import INSTANCE_TYPE_LABEL
 
 ZONE = "topology.kubernetes.io/zone"
-LABELS = {INSTANCE_TYPE_LABEL: "p5.48xlarge", ZONE: "eu-1a", "nvidia.com/gpu.clique": "", "team": "red"}
+LABELS = {
+    INSTANCE_TYPE_LABEL: "p5.48xlarge",
+    ZONE: "eu-1a",
+    "nvidia.com/gpu.clique": "",
+    "team": "red",
+}
 
 
 def shown(annotation: str) -> dict[str, Any]:
     path = annotation.rpartition("/")[2]
-    return {"path": path, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
+    return {
+        "path": path,
+        "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"},
+    }
 
 
 FACTS = [shown(names.INSTANCE_TYPE_ANNOTATION), shown(names.TOPOLOGY_ANNOTATION)]
@@ -39,17 +47,24 @@ def a_pod(*volumes: dict[str, Any], mounted_by_first: str = "", **fields: Any) -
     made = pod_json("pod-0", **fields)
     made["spec"]["volumes"] = [{"name": "data", "hostPath": {"path": "/data"}}, *volumes]
     if mounted_by_first:
-        made["spec"]["initContainers"][0]["volumeMounts"] = [{"name": mounted_by_first, "mountPath": "/x"}]
+        made["spec"]["initContainers"][0]["volumeMounts"] = [
+            {"name": mounted_by_first, "mountPath": "/x"}
+        ]
     return msgspec.convert(made, Pod)
 
 
 def a_node(**labels: str) -> Node:
-    found = {"metadata": {"name": "node-a", "labels": {**LABELS, **labels}}, "status": {"images": [{"names": ["x"]}]}}
+    found = {
+        "metadata": {"name": "node-a", "labels": {**LABELS, **labels}},
+        "status": {"images": [{"names": ["x"]}]},
+    }
     return msgspec.json.decode(msgspec.json.encode(found), type=KEPT)
 
 
 def test_a_pod_is_told_what_it_shows() -> None:
-    assert missing_annotations(a_pod(OF_THE_NODE), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {
+    assert missing_annotations(
+        a_pod(OF_THE_NODE), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS
+    ) == {
         names.INSTANCE_TYPE_ANNOTATION: "p5.48xlarge",
         names.TOPOLOGY_ANNOTATION: f'{{"{ZONE}":"eu-1a"}}',
     }
@@ -65,7 +80,9 @@ def test_a_pod_that_shows_one_thing_is_told_one_thing() -> None:
 def test_a_pod_that_shows_nothing_of_its_node_is_told_nothing() -> None:
     assert missing_annotations(a_pod(), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
     assert (
-        missing_annotations(a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS)
+        missing_annotations(
+            a_pod({**OF_THE_NODE, "name": "mine"}), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS
+        )
         == {}
     )
 
@@ -73,7 +90,10 @@ def test_a_pod_that_shows_nothing_of_its_node_is_told_nothing() -> None:
 def test_a_pod_is_told_once() -> None:
     known = {names.INSTANCE_TYPE_ANNOTATION: "another", names.TOPOLOGY_ANNOTATION: "{}"}
     assert (
-        missing_annotations(a_pod(OF_THE_NODE, annotations=known), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS) == {}
+        missing_annotations(
+            a_pod(OF_THE_NODE, annotations=known), a_node(), INSTANCE_TYPE_LABEL, TOPOLOGY_LABELS
+        )
+        == {}
     )
 
 
@@ -125,7 +145,9 @@ def test_a_pod_without_annotations_gets_them_only_while_it_has_none() -> None:
 
 
 def test_another_label_may_name_the_instance_type() -> None:
-    text = msgspec.json.encode({"metadata": {"name": "node-0", "labels": {**LABELS, "example.com/sku": "ours"}}})
+    text = msgspec.json.encode(
+        {"metadata": {"name": "node-0", "labels": {**LABELS, "example.com/sku": "ours"}}}
+    )
     node = msgspec.json.decode(text, type=node_with({"example.com/sku"}))
     assert missing_annotations(a_pod(OF_THE_NODE), node, "example.com/sku", ()) == {
         names.INSTANCE_TYPE_ANNOTATION: "ours",

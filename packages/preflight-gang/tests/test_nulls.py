@@ -1,4 +1,6 @@
-"""Pods with null where a field may be left out: the API server keeps what clients of other languages send."""
+"""Pods with null where a field may be left out: the API server keeps what clients of other
+languages send.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,17 @@ NULLS = [
     {"spec": {"volumes": [{"name": "preflight-node", "projected": {"sources": None}}]}},
     {"spec": {"volumes": None, "initContainers": None, "nodeName": None, "hostNetwork": None}},
     {"spec": None, "status": None},
-    {"status": {"conditions": None, "initContainerStatuses": [{"name": "a", "state": None, "restartCount": None}]}},
     {
         "status": {
-            "initContainerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 1, "finishedAt": None}}}]
+            "conditions": None,
+            "initContainerStatuses": [{"name": "a", "state": None, "restartCount": None}],
+        }
+    },
+    {
+        "status": {
+            "initContainerStatuses": [
+                {"name": "a", "state": {"terminated": {"exitCode": 1, "finishedAt": None}}}
+            ]
         }
     },
     {"spec": {"initContainers": [{"name": "a", "volumeMounts": None}, None]}},

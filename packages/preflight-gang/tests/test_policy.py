@@ -23,7 +23,13 @@ CONDITION = {
 
 
 def policy(
-    name: str, spec: Any = GOOD, *, second: int = 0, generation: int = 1, conditions: Any = (), **about: Any
+    name: str,
+    spec: Any = GOOD,
+    *,
+    second: int = 0,
+    generation: int = 1,
+    conditions: Any = (),
+    **about: Any,
 ) -> NamespaceOverride:
     metadata = {
         "name": name,
@@ -35,7 +41,8 @@ def policy(
         **about,
     }
     return msgspec.convert(
-        {"metadata": metadata, "spec": spec, "status": {"conditions": list(conditions)}}, NamespaceOverride
+        {"metadata": metadata, "spec": spec, "status": {"conditions": list(conditions)}},
+        NamespaceOverride,
     )
 
 
@@ -49,9 +56,14 @@ def test_one_alone_is_in_force() -> None:
 
 def test_the_oldest_is_in_force_and_the_others_name_it() -> None:
     judged = {
-        one.metadata.name: v for one, v in judge([policy("a", second=5), policy("z", second=1), policy("m", second=3)])
+        one.metadata.name: v
+        for one, v in judge([policy("a", second=5), policy("z", second=1), policy("m", second=3)])
     }
-    assert {name: v.reason for name, v in judged.items()} == {"a": "Superseded", "m": "Superseded", "z": "InForce"}
+    assert {name: v.reason for name, v in judged.items()} == {
+        "a": "Superseded",
+        "m": "Superseded",
+        "z": "InForce",
+    }
     assert all("superseded by z" in judged[name].message for name in ("a", "m"))
 
 
@@ -60,7 +72,10 @@ def test_of_those_as_old_as_each_other_the_first_by_name_is_in_force() -> None:
 
 
 def test_the_oldest_valid_one_is_in_force() -> None:
-    assert verdicts(policy("old", {}), policy("new", second=1)) == {"old": "Invalid", "new": "InForce"}
+    assert verdicts(policy("old", {}), policy("new", second=1)) == {
+        "old": "Invalid",
+        "new": "InForce",
+    }
 
 
 def test_what_is_being_deleted_makes_room_at_once() -> None:
@@ -69,12 +84,16 @@ def test_what_is_being_deleted_makes_room_at_once() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=8), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=8), st.randoms()
+)
 def test_at_most_one_is_in_force_it_is_told_last_and_the_order_of_coming_does_not_matter(
     drawn: list[tuple[int, bool, bool]], chance: Any
 ) -> None:
     made = [
-        policy(f"p{i}", GOOD if valid else {}, second=second, deletionTimestamp=NOW if going else None)
+        policy(
+            f"p{i}", GOOD if valid else {}, second=second, deletionTimestamp=NOW if going else None
+        )
         for i, (second, valid, going) in enumerate(drawn)
     ]
     judged = judge(made)
@@ -83,7 +102,9 @@ def test_at_most_one_is_in_force_it_is_told_last_and_the_order_of_coming_does_no
     assert judge(shuffled) == judged
     assert len(judged) == len(made)
     assert [v.accepted for _, v in judged[:-1]].count(True) == 0
-    assert any(v.accepted for _, v in judged) == any(valid and not going for _, valid, going in drawn)
+    assert any(v.accepted for _, v in judged) == any(
+        valid and not going for _, valid, going in drawn
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +166,9 @@ def test_a_status_names_the_version_and_the_generation_it_was_judged_at() -> Non
     body = written(policy("one", generation=4))
     assert body is not None
     assert (body["metadata"]["resourceVersion"], body["metadata"]["uid"]) == ("7", "uid-one")
-    assert body["status"]["conditions"] == [CONDITION | {"observedGeneration": 4, "lastTransitionTime": NOW}]
+    assert body["status"]["conditions"] == [
+        CONDITION | {"observedGeneration": 4, "lastTransitionTime": NOW}
+    ]
 
 
 def test_a_status_that_says_so_already_is_not_written() -> None:

@@ -1,4 +1,6 @@
-"""PreflightConfigs under the rights that the chart gives: a real API server that asks RBAC, and the controller's own token."""
+"""PreflightConfigs under the rights that the chart gives: a real API server that asks RBAC, and the
+controller's own token.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def reached(server: ApiServer, token: str | None = None) -> Connection:
 
 async def test_the_controller_judges_and_changes_nothing_else(server: ApiServer) -> None:
     own = reached(server, server.token_of("preflight", "preflight-gang"))
-    async with Client(reached(server), agent="tests") as admin, Client(own, agent="tests") as controller, leads(own):
+    async with (
+        Client(reached(server), agent="tests") as admin,
+        Client(own, agent="tests") as controller,
+        leads(own),
+    ):
         configs = Configs(admin, "default")
         await configs.create("one", OBSERVE)
         await configs.judged("one", "InForce")

@@ -15,14 +15,20 @@ def member(name: str, ip: str, *, host_network: bool = True) -> GangMember:
     return msgspec.structs.replace(waiting(name, ip), host_network=host_network)
 
 
-def sealed(*, id: str = "job-1", taken: frozenset[int] = frozenset(), host_network: bool = True) -> Record:
-    members = (member("pod-0", "10.0.0.1", host_network=host_network), member("pod-1", "10.0.0.2", host_network=False))
+def sealed(
+    *, id: str = "job-1", taken: frozenset[int] = frozenset(), host_network: bool = True
+) -> Record:
+    members = (
+        member("pod-0", "10.0.0.1", host_network=host_network),
+        member("pod-1", "10.0.0.2", host_network=False),
+    )
     return seal(msgspec.structs.replace(gang(*members), id=id), members, "t" * 64, taken)
 
 
 def test_gangs_with_networks_of_their_own_all_have_the_usual_ports() -> None:
     assert {
-        (r.master_port, r.control_port) for r in (sealed(host_network=False), sealed(id="b", host_network=False))
+        (r.master_port, r.control_port)
+        for r in (sealed(host_network=False), sealed(id="b", host_network=False))
     } == {(29500, 29501)}
 
 

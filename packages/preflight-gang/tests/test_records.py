@@ -68,7 +68,10 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
 
 @pytest.mark.parametrize("members", [DEEP, "[" * 100_000, "9" * 10_000, '{"v":1}', "null"])
 def test_whatever_a_record_holds_it_is_read_as_none(members: str) -> None:
-    assert record_of(found(gang_map(NS, "job-1", data={"generation": "9" * 9999, "members": members}))) is None
+    assert (
+        record_of(found(gang_map(NS, "job-1", data={"generation": "9" * 9999, "members": members})))
+        is None
+    )
 
 
 def test_a_record_of_64_mib_is_not_unpacked_further_than_its_bytes_can_mean() -> None:
@@ -102,7 +105,9 @@ def test_a_namespace_that_is_full_holds_up_its_own_gangs_and_no_others() -> None
     with pytest.raises(LeftOut, match="more than 16 MiB together"):
         records.record((NS, "preflight-evil-19.labels"))
     other = found(config_map(gang(), a_record(a_member("a", ip="10.0.0.1")), "") | {})
-    other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, namespace="other"))
+    other = msgspec.structs.replace(
+        other, metadata=msgspec.structs.replace(other.metadata, namespace="other")
+    )
     records.keep(other)
     assert records.record(("other", "preflight-job-1.labels")) is not None
     for number in range(12):

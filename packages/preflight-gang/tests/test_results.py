@@ -43,12 +43,22 @@ def test_a_check_is_judged_by_its_word_else_by_its_containers_status(
 
 def test_the_runtimes_words_are_passed_on() -> None:
     end = ContainerTerminated(exit_code=128, reason="StartError", message="exec: no such file")
-    assert read(names.container_name("ours"), end).reason == "the container could not be started (exec: no such file)"
+    assert (
+        read(names.container_name("ours"), end).reason
+        == "the container could not be started (exec: no such file)"
+    )
 
 
 def stuck(reason: str, message: str = "", **fields: str) -> Pod:
-    made = pod_json("pod-0", statuses=[status("dcgm-diag", "pulling"), status("nccl-allreduce", "waiting")], **fields)  # type: ignore[arg-type]
-    made["status"]["initContainerStatuses"][0]["state"]["waiting"] = {"reason": reason, "message": message}
+    made = pod_json(
+        "pod-0",
+        statuses=[status("dcgm-diag", "pulling"), status("nccl-allreduce", "waiting")],
+        **fields,
+    )  # type: ignore[arg-type]
+    made["status"]["initContainerStatuses"][0]["state"]["waiting"] = {
+        "reason": reason,
+        "message": message,
+    }
     return msgspec.convert(made, Pod)
 
 
@@ -70,12 +80,19 @@ def test_what_waits_for_its_turn_or_is_no_configured_check_is_not_stuck() -> Non
 
 
 def test_a_pod_that_is_being_deleted_has_no_stuck_check() -> None:
-    assert not [*stuck_checks(stuck("ImagePullBackOff", deletionTimestamp="2026-11-21T08:00:00Z"), {"dcgm-diag"})]
+    assert not [
+        *stuck_checks(
+            stuck("ImagePullBackOff", deletionTimestamp="2026-11-21T08:00:00Z"), {"dcgm-diag"}
+        )
+    ]
 
 
 def test_each_try_to_start_a_check_is_another_event() -> None:
     pod = stuck("ErrImagePull")
     ((check, found),) = stuck_checks(pod, {"dcgm-diag"})
     again = msgspec.structs.replace(found, restart_count=1)
-    tries = [event_of(pod, not_started(one, check), "2026-11-21T08:00:00Z") for one in (found, found, again)]
+    tries = [
+        event_of(pod, not_started(one, check), "2026-11-21T08:00:00Z")
+        for one in (found, found, again)
+    ]
     assert [one["metadata"]["name"] for one in tries].count(tries[0]["metadata"]["name"]) == 2

@@ -1,4 +1,6 @@
-"""The chart's rights are exactly what a controller uses: one that does all it ever does, on an API server that writes an audit log."""
+"""The chart's rights are exactly what a controller uses: one that does all it ever does, on an API
+server that writes an audit log.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
     ]
     gates, groups = GANG_APIS.get(version(folder / "kube-apiserver"), ([], []))
-    with ApiServer(home, folder, authorization="RBAC", feature_gates=gates, runtime_config=groups, more=more) as server:
+    with ApiServer(
+        home, folder, authorization="RBAC", feature_gates=gates, runtime_config=groups, more=more
+    ) as server:
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
         for item in chart():
             if item["kind"] in PATHS:
@@ -65,14 +69,18 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         server.define(crd())
         for group, plural, kind in sorted(foreign()):
             server.call(
-                "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(group, plural, kind)
+                "POST",
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+                definition(group, plural, kind),
             )
         yield server
 
 
 def foreign() -> set[tuple[str, str, str]]:
     """Kinds that know sizes and are not Kubernetes' own."""
-    every = {(kind.group, kind.resource, kind.kind) for kinds in BUILT_IN.values() for kind in kinds}
+    every = {
+        (kind.group, kind.resource, kind.kind) for kinds in BUILT_IN.values() for kind in kinds
+    }
     return {one for one in every if one[0] not in {"batch", "scheduling.k8s.io"}}
 
 
@@ -104,7 +112,10 @@ async def cluster(audited: ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
     # A pod without checks that may have its GPUs by a claim: the audit looks.
     container = {"name": "train", "image": "x"}
     claims = [{"name": "devices", "resourceClaimName": "devices"}]
-    pod = {"metadata": {"name": "unchecked"}, "spec": {"containers": [container], "resourceClaims": claims}}
+    pod = {
+        "metadata": {"name": "unchecked"},
+        "spec": {"containers": [container], "resourceClaims": claims},
+    }
     audited.call("POST", "/api/v1/namespaces/training/pods", pod)
     async with Client(admin, agent="tests") as client, played(client, "training") as cluster:
         yield cluster
@@ -116,7 +127,12 @@ async def everything(cluster: Cluster) -> None:
         "name": names.VOLUME_PREFIX + "node",
         "downwardAPI": {
             "items": [
-                {"path": "topology", "fieldRef": {"fieldPath": f"metadata.annotations['{names.TOPOLOGY_ANNOTATION}']"}}
+                {
+                    "path": "topology",
+                    "fieldRef": {
+                        "fieldPath": f"metadata.annotations['{names.TOPOLOGY_ANNOTATION}']"
+                    },
+                }
             ]
         },
     }
@@ -143,13 +159,25 @@ async def everything(cluster: Cluster) -> None:
     await cluster.report("pod-0", ended, container("nccl-allreduce", "waiting"))
     await until(lambda: cluster.events, "the Event")
     # A pod shows its node to a container.
-    await cluster.admit("pod-4", gang="job-3", spec={"volumes": [shown, {"name": names.GANG_VOLUME, "emptyDir": {}}]})
+    await cluster.admit(
+        "pod-4",
+        gang="job-3",
+        spec={"volumes": [shown, {"name": names.GANG_VOLUME, "emptyDir": {}}]},
+    )
     # A namespace has a configuration of its own.
-    config = {"apiVersion": f"{policy.GROUP}/{policy.VERSION}", "kind": policy.KIND, "metadata": {"name": "ours"}}
-    await cluster.client.create(policy.path("training"), {**config, "spec": {"enforcement": "observe"}})
+    config = {
+        "apiVersion": f"{policy.GROUP}/{policy.VERSION}",
+        "kind": policy.KIND,
+        "metadata": {"name": "ours"},
+    }
+    await cluster.client.create(
+        policy.path("training"), {**config, "spec": {"enforcement": "observe"}}
+    )
     # A gang by each source.
     for source in BUILT_IN:
-        await cluster.admit(f"by-{source.lower()}", gang=f"by-{source}", source=source, about="train", size=None)
+        await cluster.admit(
+            f"by-{source.lower()}", gang=f"by-{source}", source=source, about="train", size=None
+        )
 
 
 async def test_the_chart_grants_exactly_what_a_controller_uses(
@@ -183,9 +211,17 @@ async def test_without_the_right_to_delete_the_owners_of_a_record_cannot_change_
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "meek"}
     subject = {"kind": "ServiceAccount", "name": "meek", "namespace": HOME}
     audited.call(
-        "POST", PATHS["ClusterRoleBinding"], {"metadata": {"name": "meek"}, "roleRef": role, "subjects": [subject]}
+        "POST",
+        PATHS["ClusterRoleBinding"],
+        {"metadata": {"name": "meek"}, "roleRef": role, "subjects": [subject]},
     )
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "one", "uid": "u-1", "blockOwnerDeletion": False}
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": "one",
+        "uid": "u-1",
+        "blockOwnerDeletion": False,
+    }
     record: Object = {"metadata": {"name": "preflight-owned", "ownerReferences": [owner]}}
     where = "/api/v1/namespaces/default/configmaps"
     audited.call("POST", where, record)
@@ -194,14 +230,21 @@ async def test_without_the_right_to_delete_the_owners_of_a_record_cannot_change_
     async with Client(target, agent="tests") as client:
         await client.replace(f"{where}/preflight-owned", record)
         record["metadata"]["ownerReferences"] = [{**owner, "uid": "u-2"}]
-        with pytest.raises(KubeError, match="cannot set an ownerRef on a resource you can't delete"):
+        with pytest.raises(
+            KubeError, match="cannot set an ownerRef on a resource you can't delete"
+        ):
             await client.replace(f"{where}/preflight-owned", record)
 
 
 def line(verb: str, resource: str, *, user: str = ACCOUNT, allowed: bool = True, **ref: str) -> str:
     decision = {"authorization.k8s.io/decision": "allow" if allowed else "forbid"}
     return json.dumps(
-        {"verb": verb, "user": {"username": user}, "objectRef": {"resource": resource, **ref}, "annotations": decision}
+        {
+            "verb": verb,
+            "user": {"username": user},
+            "objectRef": {"resource": resource, **ref},
+            "annotations": decision,
+        }
     )
 
 
@@ -215,7 +258,10 @@ def test_what_is_too_much_and_what_is_too_little_is_said() -> None:
     ]
     used = read(log)
     assert used == {
-        ACCOUNT: Rights(used={("", "pods", "list"), ("batch", "jobs", "get")}, refused={("", "pods/status", "patch")})
+        ACCOUNT: Rights(
+            used={("", "pods", "list"), ("batch", "jobs", "get")},
+            refused={("", "pods/status", "patch")},
+        )
     }
     assert compared(used, {ACCOUNT: {("", "pods", "list"), ("", "secrets", "get")}}) == [
         f"{ACCOUNT}: may get secrets, and never did.",

@@ -26,7 +26,14 @@ def test_who_waits_is_told_who_is_missing_and_why() -> None:
 
 def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
     stuck = a_member("pod-1", node="")
-    condition = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes: no GPU"}]
+    condition = [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/9 nodes: no GPU",
+        }
+    ]
     from gangs import pod_json
     from preflight_gang.gangs.membership import key_of, member
     from preflight_gang.objects import Pod
@@ -138,7 +145,11 @@ def test_a_finished_gang_needs_no_answers() -> None:
 
 def test_a_gang_created_anew_under_its_old_name_gets_a_new_generation() -> None:
     before = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), generation=4)
-    now = gang(waiting("pod-0", "10.0.1.1", uid="n0"), waiting("pod-1", "10.0.1.2", uid="n1"), record=before)
+    now = gang(
+        waiting("pod-0", "10.0.1.1", uid="n0"),
+        waiting("pod-1", "10.0.1.2", uid="n1"),
+        record=before,
+    )
     assert len(decide(now).seal) == 2
     assert now.generation == 4
 
@@ -151,7 +162,11 @@ def test_a_deleted_record_does_not_turn_the_generation_back() -> None:
 def test_the_shared_failure_of_a_generation_is_nobodys_cause_in_the_next() -> None:
     one, two = waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
     decision = decide(
-        gang(waiting("pod-0", "10.0.0.1", restarts=1), failed("pod-1", "10.0.0.2", own=True), record=record(one, two))
+        gang(
+            waiting("pod-0", "10.0.0.1", restarts=1),
+            failed("pod-1", "10.0.0.2", own=True),
+            record=record(one, two),
+        )
     )
     published = decision.answers["uid-pod-0"]
     assert published.answer == "wait"
@@ -166,7 +181,9 @@ def test_a_member_being_deleted_is_gone() -> None:
 
 
 def test_a_foreign_config_map_is_an_obstacle_that_is_named() -> None:
-    decision = decide(gang(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), obstacle="not ours"))
+    decision = decide(
+        gang(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), obstacle="not ours")
+    )
     assert not decision.seal
     assert decision.answers["uid-pod-0"].missing == ("not ours",)
 
@@ -186,7 +203,11 @@ def test_a_cause_in_forming_speaks_of_the_generation_to_come() -> None:
 
 
 def test_once_one_has_passed_a_departed_member_ends_nobody() -> None:
-    one, two, three = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3")
+    one, two, three = (
+        passed("pod-0", "10.0.0.1"),
+        waiting("pod-1", "10.0.0.2"),
+        waiting("pod-2", "10.0.0.3"),
+    )
     decision = decide(gang(one, two, size=3, record=record(one, two, three)))
     assert answer(decision, "pod-1") == "sealed"
 
@@ -236,7 +257,9 @@ def test_a_member_that_ended_because_another_failed_is_not_the_cause() -> None:
         published, failure=msgspec.structs.replace(published.failure, code="PEER_FAILED")
     )
     again = waiting("pod-2", "10.0.0.3", restarts=1)
-    seats = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3"))
+    seats = record(
+        waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3")
+    )
     decision = decide(gang(waiting("pod-0", "10.0.0.1"), published, again, size=3, record=seats))
     assert decision.answers["uid-pod-0"].reason == "pod-2 was restarted"
 
@@ -244,7 +267,11 @@ def test_a_member_that_ended_because_another_failed_is_not_the_cause() -> None:
 def test_a_generation_is_over_when_one_of_it_can_never_hear_its_rank() -> None:
     one, two = waiting("a", "10.0.0.1"), waiting("b", "10.0.0.2")
     told_one = waiting("a", "10.0.0.1", roster=sealed_roster("uid-a", 0))
-    decision = decide(gang(told_one, two, record=record(one, two), refused={"uid-b": "its pod cannot be annotated"}))
+    decision = decide(
+        gang(
+            told_one, two, record=record(one, two), refused={"uid-b": "its pod cannot be annotated"}
+        )
+    )
     assert not decision.seal
     assert decision.answers["uid-a"].answer == "fail"
     assert decision.answers["uid-a"].reason == "b cannot have its rank: its pod cannot be annotated"
@@ -253,9 +280,12 @@ def test_a_generation_is_over_when_one_of_it_can_never_hear_its_rank() -> None:
 
 def test_who_has_heard_its_rank_is_not_given_up_for_a_write_that_is_refused_later() -> None:
     one, two = (
-        waiting(n, ip, roster=sealed_roster(f"uid-{n}", i)) for i, (n, ip) in enumerate([("a", "1"), ("b", "2")])
+        waiting(n, ip, roster=sealed_roster(f"uid-{n}", i))
+        for i, (n, ip) in enumerate([("a", "1"), ("b", "2")])
     )
-    decision = decide(gang(one, two, record=record(one, two), refused={"uid-b": "its pod cannot be annotated"}))
+    decision = decide(
+        gang(one, two, record=record(one, two), refused={"uid-b": "its pod cannot be annotated"})
+    )
     assert {answer.answer for answer in decision.answers.values()} == {"sealed"}
 
 

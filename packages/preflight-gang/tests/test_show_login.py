@@ -1,4 +1,6 @@
-"""`preflight-gang show` with a kubeconfig whose user logs in by a plug-in, as managed clusters have it."""
+"""`preflight-gang show` with a kubeconfig whose user logs in by a plug-in, as managed clusters have
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,23 @@ def double() -> Iterator[ApiDouble]:
 
 
 def shown(
-    double: ApiDouble, monkeypatch: pytest.MonkeyPatch, folder: Path, token: str, capsys: pytest.CaptureFixture[str]
+    double: ApiDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    token: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> tuple[object, str, str]:
     """Exit status and outputs of `show`, where the plug-in gives ``token``."""
     plugin = folder / "log-in"
-    plugin.write_text(f"#!{sys.executable}\nprint({json.dumps({**CREDENTIAL, 'status': {'token': token}})!r})\n")
+    plugin.write_text(
+        f"#!{sys.executable}\nprint({json.dumps({**CREDENTIAL, 'status': {'token': token}})!r})\n"
+    )
     plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
-    login = {"apiVersion": CREDENTIAL["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}
+    login = {
+        "apiVersion": CREDENTIAL["apiVersion"],
+        "command": str(plugin),
+        "interactiveMode": "Never",
+    }
     kubeconfig = write_kubeconfig(folder / "config", double.url, user={"exec": login})
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     monkeypatch.setattr(sys, "argv", ["preflight-gang", "show", "-n", NS])
@@ -42,7 +54,10 @@ def shown(
 
 
 def test_a_gang_is_shown_to_who_logs_in_by_a_plug_in(
-    double: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    double: ApiDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     status, out, err = shown(double, monkeypatch, tmp_path, TOKEN, capsys)
     assert (status, err) == (0, "")
@@ -50,7 +65,10 @@ def test_a_gang_is_shown_to_who_logs_in_by_a_plug_in(
 
 
 def test_a_token_that_the_api_server_refuses_is_one_sentence_and_no_gang(
-    double: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    double: ApiDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     status, out, err = shown(double, monkeypatch, tmp_path, "another", capsys)
     assert (status, out) == (1, "")

@@ -31,7 +31,12 @@ GANG = {"gang": {"minCount": 4}}
 JOBSET: dict[str, Any] = {
     "replicatedJobs": [
         {"name": "launcher", "groupName": "a", "template": {"spec": {}}},
-        {"name": "worker", "groupName": "b", "replicas": 2, "template": {"spec": {"parallelism": 4, "completions": 4}}},
+        {
+            "name": "worker",
+            "groupName": "b",
+            "replicas": 2,
+            "template": {"spec": {"parallelism": 4, "completions": 4}},
+        },
     ]
 }
 LWS: dict[str, Any] = {"leaderWorkerTemplate": {"size": 4}}
@@ -53,7 +58,12 @@ LWS: dict[str, Any] = {"leaderWorkerTemplate": {"size": 4}}
         ("kai", {"minMember": 4}, "it", 4),
         ("osmo", {"minMember": 4}, "it", 4),
         ("kueue", {"podSets": [{"name": "main", "count": 4}]}, "it", 4),
-        ("kueueWorkload", {"podSets": [{"name": "a", "count": 3}, {"name": "b", "count": 2}]}, "it", 5),
+        (
+            "kueueWorkload",
+            {"podSets": [{"name": "a", "count": 3}, {"name": "b", "count": 2}]},
+            "it",
+            5,
+        ),
         ("grove", {"podgroups": [{"minReplicas": 1}, {"minReplicas": 3}]}, "it", 4),
         ("job", {"parallelism": 8, "completions": 4, "completionMode": "Indexed"}, "it", 4),
         ("job", {"parallelism": 4}, "it", 4),
@@ -63,13 +73,23 @@ LWS: dict[str, Any] = {"leaderWorkerTemplate": {"size": 4}}
         ("kubeflow", {"trainer": {"numNodes": 4}}, "it", 4),
     ],
 )
-def test_each_kind_of_object_says_its_size(source: str, spec: dict[str, Any], raw: str, count: int) -> None:
+def test_each_kind_of_object_says_its_size(
+    source: str, spec: dict[str, Any], raw: str, count: int
+) -> None:
     assert sized(source, read(source, spec), raw) == GangSize(participants=count)
 
 
 def test_a_training_job_counts_its_roles_without_the_launcher() -> None:
-    pytorch = read("kubeflow", {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}, kind=1)
-    mpi = read("kubeflow", {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}}, kind=2)
+    pytorch = read(
+        "kubeflow",
+        {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}},
+        kind=1,
+    )
+    mpi = read(
+        "kubeflow",
+        {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}},
+        kind=2,
+    )
     assert sized("kubeflow", pytorch) == sized("kubeflow", mpi) == GangSize(participants=4)
 
 
@@ -77,9 +97,19 @@ def test_a_training_job_counts_its_roles_without_the_launcher() -> None:
     ("source", "spec", "raw", "reason"),
     [
         ("schedulingGroup", {"schedulingPolicy": {"basic": {}}}, "it", "policy basic"),
-        ("workloadRef", {"podGroups": [{"name": "b", "policy": {"basic": {}}}]}, "it/b", "policy basic"),
+        (
+            "workloadRef",
+            {"podGroups": [{"name": "b", "policy": {"basic": {}}}]},
+            "it/b",
+            "policy basic",
+        ),
         ("jobset", {**JOBSET, "startupPolicy": {"startupPolicyOrder": "InOrder"}}, "it", "InOrder"),
-        ("jobset", {"replicatedJobs": [{"name": "w", "dependsOn": [{"name": "x"}]}]}, "it", "depend on others"),
+        (
+            "jobset",
+            {"replicatedJobs": [{"name": "w", "dependsOn": [{"name": "x"}]}]},
+            "it",
+            "depend on others",
+        ),
         ("lws", {**LWS, "startupPolicy": "LeaderReady"}, "it/0", "LeaderReady"),
         ("volcano", {"minMember": 1}, "it", "a fabric test needs two"),
     ],
@@ -137,16 +167,23 @@ def of(source: str, *members: GangMember) -> GangSize:
 
 def worker(source: str, number: int, **fields: Any) -> GangMember:
     return checking(
-        f"gpu-{number}", f"10.0.0.{number}", stamped=stamp("it", size=None, source=source, object="it"), **fields
+        f"gpu-{number}",
+        f"10.0.0.{number}",
+        stamped=stamp("it", size=None, source=source, object="it"),
+        **fields,
     )
 
 
 def master(source: str) -> GangMember:
-    return a_member("cpu", stamped=stamp("it", size=None, source=source, object="it", takes_part=False))
+    return a_member(
+        "cpu", stamped=stamp("it", size=None, source=source, object="it", takes_part=False)
+    )
 
 
 @pytest.mark.parametrize("source", LEAST)
-def test_all_who_can_start_take_part_where_the_size_is_the_least_that_must_be_there(source: str) -> None:
+def test_all_who_can_start_take_part_where_the_size_is_the_least_that_must_be_there(
+    source: str,
+) -> None:
     assert of(source, *(worker(source, n) for n in range(4))) == GangSize(participants=4)
     assert of(source, worker(source, 0)) == GangSize(participants=2)
 
@@ -168,8 +205,14 @@ def test_who_has_no_room_in_the_cluster_is_not_waited_for_beyond_the_least() -> 
 
 
 def test_a_workload_that_kueue_admitted_in_part_has_as_many_pods_as_were_admitted() -> None:
-    body = {**META, "spec": {"podSets": [{"count": 8}]}, "status": {"admission": {"podSetAssignments": [{"count": 5}]}}}
-    assert sized("kueue", msgspec.convert(body, BUILT_IN["kueue"][0].type)) == GangSize(participants=5)
+    body = {
+        **META,
+        "spec": {"podSets": [{"count": 8}]},
+        "status": {"admission": {"podSetAssignments": [{"count": 5}]}},
+    }
+    assert sized("kueue", msgspec.convert(body, BUILT_IN["kueue"][0].type)) == GangSize(
+        participants=5
+    )
 
 
 def test_members_that_disagree_about_the_size_are_not_believed() -> None:
@@ -177,7 +220,9 @@ def test_members_that_disagree_about_the_size_are_not_believed() -> None:
     assert "disagree" in size(NS, "job-1", members, lambda *_: "").unknown
 
 
-def test_a_gang_by_owner_has_its_size_from_the_pod_group_that_is_written_to_its_pods_later() -> None:
+def test_a_gang_by_owner_has_its_size_from_the_pod_group_that_is_written_to_its_pods_later() -> (
+    None
+):
     by_owner = stamp("uid-of-owner", size=None, source="owner")
     asked = []
 
@@ -209,12 +254,22 @@ BEYOND = f"its size {HUGE} is more than the 100000 that a gang can have"
         ("schedulingGroup", {"schedulingPolicy": {"gang": {"minCount": HUGE}}}, BEYOND),
         ("job", {"parallelism": HUGE}, BEYOND),
         ("lws", {"leaderWorkerTemplate": {"size": HUGE}}, BEYOND),
-        ("jobset", {"replicatedJobs": [{"name": "a", "replicas": HUGE, "template": {"spec": {}}}]}, BEYOND),
+        (
+            "jobset",
+            {"replicatedJobs": [{"name": "a", "replicas": HUGE, "template": {"spec": {}}}]},
+            BEYOND,
+        ),
         ("kubeflow", {"trainer": {"numNodes": HUGE}}, BEYOND),
-        ("coscheduling", {"minMember": 100_001}, "its size 100001 is more than the 100000 that a gang can have"),
+        (
+            "coscheduling",
+            {"minMember": 100_001},
+            "its size 100001 is more than the 100000 that a gang can have",
+        ),
     ],
 )
-def test_a_size_that_no_gang_has_is_waited_for_by_nobody_and_named(source: str, spec: dict[str, Any], why: str) -> None:
+def test_a_size_that_no_gang_has_is_waited_for_by_nobody_and_named(
+    source: str, spec: dict[str, Any], why: str
+) -> None:
     assert sized(source, read(source, spec)).unknown.endswith(why)
 
 
@@ -225,9 +280,16 @@ def test_a_size_that_no_gang_has_is_waited_for_by_nobody_and_named(source: str, 
         ("grove", {"podgroups": [{"minReplicas": 6}, {"minReplicas": -2}]}),
         (
             "jobset",
-            {"replicatedJobs": [{"name": "a", "replicas": -2, "template": {"spec": {"parallelism": -2}}}]},
+            {
+                "replicatedJobs": [
+                    {"name": "a", "replicas": -2, "template": {"spec": {"parallelism": -2}}}
+                ]
+            },
         ),
-        ("kubeflow", {"pytorchReplicaSpecs": {"Worker": {"replicas": 6}, "Master": {"replicas": -2}}}),
+        (
+            "kubeflow",
+            {"pytorchReplicaSpecs": {"Worker": {"replicas": 6}, "Master": {"replicas": -2}}},
+        ),
     ],
 )
 def test_parts_below_zero_make_no_size(source: str, spec: dict[str, Any]) -> None:
@@ -239,7 +301,9 @@ def test_parts_below_zero_make_no_size(source: str, spec: dict[str, Any]) -> Non
 def test_a_size_of_thousands_of_digits_is_told_in_one_short_sentence() -> None:
     digits = 4_000
     spec = {
-        "replicatedJobs": [{"name": "a", "replicas": 10**digits, "template": {"spec": {"parallelism": 10**digits}}}]
+        "replicatedJobs": [
+            {"name": "a", "replicas": 10**digits, "template": {"spec": {"parallelism": 10**digits}}}
+        ]
     }
     why = sized("jobset", read("jobset", spec)).unknown
     assert "its size of 8001 digits is more than the 100000 that a gang can have" in why

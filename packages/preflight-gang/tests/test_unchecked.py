@@ -54,7 +54,9 @@ def reason(
         (reason(containers=[{}, {"resources": {"requests": {"nvidia.com/gpu": "1"}}}]), "running"),
     ],
 )
-def test_a_gpu_pod_without_checks_has_a_reason_and_no_other_pod_has(found: str | None, why: str | None) -> None:
+def test_a_gpu_pod_without_checks_has_a_reason_and_no_other_pod_has(
+    found: str | None, why: str | None
+) -> None:
     assert found == why
 
 
@@ -62,7 +64,9 @@ def test_a_pod_to_which_no_check_applies_is_not_unchecked_and_other_marks_mean_n
     assert reason(labels={names.CHECKED_LABEL: names.NO_CHECK_APPLIES}) is None
     check = [{"name": "preflight-dcgm-diag"}]
     assert reason(labels={names.CHECKED_LABEL: names.CHECKED}, init=check) is None
-    assert reason(labels={names.CHECKED_LABEL: names.CHECKED}, init=[{"name": "setup"}]) == "running"
+    assert (
+        reason(labels={names.CHECKED_LABEL: names.CHECKED}, init=[{"name": "setup"}]) == "running"
+    )
     for forged in ("", "yes", "None", "TRUE", "false"):
         assert reason(labels={names.CHECKED_LABEL: forged}) == "running"
 
@@ -97,9 +101,14 @@ GPUS = ("gpu.nvidia.com",)
 
 
 def claim(*requests: dict[str, Any], allocated: list[str] | None = None) -> ResourceClaim:
-    made: dict[str, Any] = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": list(requests)}}}
+    made: dict[str, Any] = {
+        "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": list(requests)}},
+    }
     if allocated is not None:
-        made["status"] = {"allocation": {"devices": {"results": [{"request": one} for one in allocated]}}}
+        made["status"] = {
+            "allocation": {"devices": {"results": [{"request": one} for one in allocated]}}
+        }
     return msgspec.convert(made, ResourceClaim)
 
 
@@ -123,7 +132,12 @@ EITHER = {
         (claim({"name": "r", "deviceClassName": "gpu.nvidia.com"}), True),  # v1beta1
         (claim(of("nic.example.com")), False),
         (claim(of("nic.example.com"), of("gpu.nvidia.com", "s")), True),
-        (claim({"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True}}), False),
+        (
+            claim(
+                {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True}}
+            ),
+            False,
+        ),
         (claim(EITHER), True),
         (claim(EITHER, allocated=["r/large"]), True),
         (claim(EITHER, allocated=["r/any"]), False),
@@ -131,18 +145,29 @@ EITHER = {
         (claim(), False),
     ],
 )
-def test_a_claim_gives_gpus_where_it_has_some_or_may_get_some(made: ResourceClaim, gives: bool) -> None:
+def test_a_claim_gives_gpus_where_it_has_some_or_may_get_some(
+    made: ResourceClaim, gives: bool
+) -> None:
     assert gives_gpus(made, GPUS) is gives
 
 
 @pytest.mark.parametrize(
     "spec",
-    [None, {}, {"devices": None}, {"devices": {"requests": None}}, {"devices": {"requests": [{"exactly": None}]}}],
+    [
+        None,
+        {},
+        {"devices": None},
+        {"devices": {"requests": None}},
+        {"devices": {"requests": [{"exactly": None}]}},
+    ],
 )
 def test_a_claim_with_nothing_in_it_gives_nothing(spec: Any) -> None:
-    assert not gives_gpus(msgspec.convert({"metadata": {"name": "c"}, "spec": spec}, ResourceClaim), GPUS)
     assert not gives_gpus(
-        msgspec.convert({"metadata": {"name": "c"}, "spec": {"spec": spec}}, ResourceClaimTemplate), GPUS
+        msgspec.convert({"metadata": {"name": "c"}, "spec": spec}, ResourceClaim), GPUS
+    )
+    assert not gives_gpus(
+        msgspec.convert({"metadata": {"name": "c"}, "spec": {"spec": spec}}, ResourceClaimTemplate),
+        GPUS,
     )
 
 
@@ -157,7 +182,9 @@ def by_claims(*entries: dict[str, Any], made: dict[str, str] | None = None) -> A
 
 
 def origin(name: str, uid: str, second: int = 0) -> Origin:
-    return Origin(name=name, uid=uid, creation_timestamp=datetime(2026, 11, 21, 8, 0, second, tzinfo=UTC))
+    return Origin(
+        name=name, uid=uid, creation_timestamp=datetime(2026, 11, 21, 8, 0, second, tzinfo=UTC)
+    )
 
 
 KNOWN = GpuClaims(
@@ -172,27 +199,57 @@ KNOWN = GpuClaims(
     [
         (by_claims({"name": "a", "resourceClaimName": "gpus"}), "running"),
         (by_claims({"name": "a", "resourceClaimName": "nics"}), None),
-        (by_claims({"name": "n", "resourceClaimName": "nics"}, {"name": "a", "resourceClaimName": "gpus"}), "running"),
+        (
+            by_claims(
+                {"name": "n", "resourceClaimName": "nics"},
+                {"name": "a", "resourceClaimName": "gpus"},
+            ),
+            "running",
+        ),
         (by_claims({"name": "a", "resourceClaimTemplateName": "gpu-template"}), "running"),
-        (by_claims({"name": "a", "resourceClaimTemplateName": "gpu-template"}, made={"a": "gpus"}), "running"),
-        # What its template asked for when the claim was made counts no more: the claim says what it has.
-        (by_claims({"name": "a", "resourceClaimTemplateName": "gpu-template"}, made={"a": "nics"}), None),
-        (by_claims({"name": "a", "resourceClaimTemplateName": "other"}, made={"a": "gpus"}), "running"),
+        (
+            by_claims(
+                {"name": "a", "resourceClaimTemplateName": "gpu-template"}, made={"a": "gpus"}
+            ),
+            "running",
+        ),
+        # What its template asked for when the claim was made counts no more: the claim says what it
+        # has.
+        (
+            by_claims(
+                {"name": "a", "resourceClaimTemplateName": "gpu-template"}, made={"a": "nics"}
+            ),
+            None,
+        ),
+        (
+            by_claims({"name": "a", "resourceClaimTemplateName": "other"}, made={"a": "gpus"}),
+            "running",
+        ),
         (by_claims({"name": "a", "resourceClaimName": "gone"}), None),
         (by_claims({"name": "a"}), None),
     ],
 )
-def test_a_pod_has_gpus_by_what_its_claims_give_now(unchecked: AuditedPod, reason: str | None) -> None:
+def test_a_pod_has_gpus_by_what_its_claims_give_now(
+    unchecked: AuditedPod, reason: str | None
+) -> None:
     assert why_unchecked(unchecked, (), KNOWN) == reason
 
 
 def test_extended_resources_that_stand_for_a_gpu_class_are_gpus() -> None:
     classes = [
-        {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "example.com/gpu"}},
-        {"metadata": {"name": "nic.example.com"}, "spec": {"extendedResourceName": "example.com/nic"}},
+        {
+            "metadata": {"name": "gpu.nvidia.com"},
+            "spec": {"extendedResourceName": "example.com/gpu"},
+        },
+        {
+            "metadata": {"name": "nic.example.com"},
+            "spec": {"extendedResourceName": "example.com/nic"},
+        },
         {"metadata": {"name": "bare"}, "spec": None},
     ]
-    assert resource_names(["nvidia.com/gpu"], GPUS, msgspec.convert(classes, list[DeviceClass])) == {
+    assert resource_names(
+        ["nvidia.com/gpu"], GPUS, msgspec.convert(classes, list[DeviceClass])
+    ) == {
         "nvidia.com/gpu",
         "deviceclass.resource.kubernetes.io/gpu.nvidia.com",
         "example.com/gpu",
@@ -202,11 +259,23 @@ def test_extended_resources_that_stand_for_a_gpu_class_are_gpus() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "1"}}}]},
-        {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "1"}}}]},
+        {
+            "containers": [
+                {"resources": {"limits": {"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "1"}}}
+            ]
+        },
+        {
+            "containers": [
+                {"resources": {"limits": {"nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "1"}}}
+            ]
+        },
         {
             "initContainers": [
-                {"name": "istio-proxy", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+                {
+                    "name": "istio-proxy",
+                    "restartPolicy": "Always",
+                    "resources": {"limits": {"nvidia.com/gpu": "8"}},
+                }
             ]
         },
         {"containers": [{"resources": {"requests": {"nvidia.com/gpu": 1}}}]},
@@ -214,8 +283,12 @@ def test_extended_resources_that_stand_for_a_gpu_class_are_gpus() -> None:
     ],
     ids=["mig beside whole", "shared beside whole", "sidecar", "number", "pod level"],
 )
-def test_whole_gpus_count_whatever_is_beside_them_and_whoever_has_them(spec: dict[str, Any]) -> None:
-    made = msgspec.convert({"metadata": {"name": "p"}, "spec": {"containers": None, **spec}}, AuditedPod)
+def test_whole_gpus_count_whatever_is_beside_them_and_whoever_has_them(
+    spec: dict[str, Any],
+) -> None:
+    made = msgspec.convert(
+        {"metadata": {"name": "p"}, "spec": {"containers": None, **spec}}, AuditedPod
+    )
     assert why_unchecked(made, ["nvidia.com/gpu"]) == "not-started"
 
 
@@ -225,12 +298,17 @@ BY_NAME = {"name": "a", "resourceClaimName": "gpus"}
 BY_TEMPLATE = {"name": "a", "resourceClaimTemplateName": "gpu-template"}
 
 
-def account(kind: Literal["ResourceClaim", "ResourceClaimTemplate", ""], uid: str, *, gpu: bool = True) -> str:
-    return encode_admitted(Admitted(v=1, claims={"a": SeenClaim(kind=kind, name="it", uid=uid, gpu=gpu)}))
+def account(
+    kind: Literal["ResourceClaim", "ResourceClaimTemplate", ""], uid: str, *, gpu: bool = True
+) -> str:
+    return encode_admitted(
+        Admitted(v=1, claims={"a": SeenClaim(kind=kind, name="it", uid=uid, gpu=gpu)})
+    )
 
 
 CHECKS = msgspec.convert(
-    {"metadata": {"name": "p"}, "spec": {"initContainers": [{"name": "preflight-dcgm-diag"}]}}, AuditedPod
+    {"metadata": {"name": "p"}, "spec": {"initContainers": [{"name": "preflight-dcgm-diag"}]}},
+    AuditedPod,
 ).spec.init_containers
 
 
@@ -285,7 +363,9 @@ def test_a_pod_whose_gpus_admission_did_not_decide_about_has_a_reason_of_its_own
     assert admitted(text, entry, made=made, checked=checked) == "claim-differs"
 
 
-LATER = GpuClaims(KNOWN.claims, KNOWN.gpu_claims, {"gpu-template": origin("gpu-template", "t-now", 30)})
+LATER = GpuClaims(
+    KNOWN.claims, KNOWN.gpu_claims, {"gpu-template": origin("gpu-template", "t-now", 30)}
+)
 NO_GPUS = GpuClaims(claims={"gpus"})
 
 
@@ -321,15 +401,22 @@ def test_a_checked_pod_that_has_what_was_decided_about_is_not_counted(reason: st
     assert reason is None
 
 
-@pytest.mark.parametrize("text", [None, "", "{", '{"v":9,"claims":{}}', "[" * 100_000, "x" * 300_000])
-def test_without_a_readable_account_a_checked_pod_is_not_counted_and_another_is_as_ever(text: str | None) -> None:
+@pytest.mark.parametrize(
+    "text", [None, "", "{", '{"v":9,"claims":{}}', "[" * 100_000, "x" * 300_000]
+)
+def test_without_a_readable_account_a_checked_pod_is_not_counted_and_another_is_as_ever(
+    text: str | None,
+) -> None:
     assert admitted(text) is None
     assert admitted(text, checked=None) == "running"
 
 
 def test_a_pod_that_has_ended_or_asked_for_none_is_not_told_of_its_claims() -> None:
     pod = by_claims(BY_NAME)
-    pod.metadata.annotations = {names.CLAIMS_ANNOTATION: account("ResourceClaim", "then"), names.CHECKS_ANNOTATION: ""}
+    pod.metadata.annotations = {
+        names.CLAIMS_ANNOTATION: account("ResourceClaim", "then"),
+        names.CHECKS_ANNOTATION: "",
+    }
     assert why_unchecked(pod, (), KNOWN) == "asked-for-none"
     pod.status.phase = "Succeeded"
     assert why_unchecked(pod, (), KNOWN) is None

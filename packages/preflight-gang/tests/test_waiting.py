@@ -12,7 +12,9 @@ def told_to_wait(
     number: int, generation: int = 1, missing: tuple[str, ...] = ("pod-9: Unschedulable: no GPU",)
 ) -> GangMember:
     uid = f"uid-pod-{number}"
-    roster = Roster(v=1, pod_uid=uid, generation=generation, epoch=1, answer="wait", missing=missing)
+    roster = Roster(
+        v=1, pod_uid=uid, generation=generation, epoch=1, answer="wait", missing=missing
+    )
     return waiting(f"pod-{number}", f"10.0.0.{number}", roster=encode_roster(roster))
 
 
@@ -50,7 +52,10 @@ def test_many_are_told_in_slices() -> None:
 
 
 def test_the_event_names_each_missing_member_and_why() -> None:
-    one = told_to_wait(1, missing=("pod-2: Unschedulable: 0/9 nodes", "pod-3: preflight-dcgm-diag: ImagePullBackOff"))
+    one = told_to_wait(
+        1,
+        missing=("pod-2: Unschedulable: 0/9 nodes", "pod-3: preflight-dcgm-diag: ImagePullBackOff"),
+    )
     body = waiting_event(gang(one), one, "2026-11-21T08:00:00Z")
     assert body["message"] == (
         "gang job-1 waits for pod-2: Unschedulable: 0/9 nodes; pod-3: preflight-dcgm-diag: ImagePullBackOff"

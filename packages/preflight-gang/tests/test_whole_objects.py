@@ -24,7 +24,14 @@ from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
 
 NS = "evil"
-STAMP = Stamp(v=2, id="g", source="labels", config_map=configmap_name(NS, "g", "labels"), takes_part=True, size=2)
+STAMP = Stamp(
+    v=2,
+    id="g",
+    source="labels",
+    config_map=configmap_name(NS, "g", "labels"),
+    takes_part=True,
+    size=2,
+)
 
 TEXTS = [
     DEEP,
@@ -51,7 +58,9 @@ scalars: st.SearchStrategy[Any] = st.one_of(
 )
 anything = st.recursive(
     scalars,
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -61,12 +70,21 @@ def or_anything(likely: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def fields(**some: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return or_anything(st.fixed_dictionaries({}, optional={k.rstrip("_"): or_anything(v) for k, v in some.items()}))
+    return or_anything(
+        st.fixed_dictionaries({}, optional={k.rstrip("_"): or_anything(v) for k, v in some.items()})
+    )
 
 
-OUR_KEYS = [names.GANG_ANNOTATION, names.ROSTER_ANNOTATION, names.PREFIX + "gang-id", names.TOPOLOGY_ANNOTATION]
+OUR_KEYS = [
+    names.GANG_ANNOTATION,
+    names.ROSTER_ANNOTATION,
+    names.PREFIX + "gang-id",
+    names.TOPOLOGY_ANNOTATION,
+]
 texts = st.sampled_from(TEXTS)
-time_ = st.sampled_from(["2026-11-21T08:00:00Z", "9999-12-31T23:59:59Z", "0000-00-00T00:00:00Z", ""])
+time_ = st.sampled_from(
+    ["2026-11-21T08:00:00Z", "9999-12-31T23:59:59Z", "0000-00-00T00:00:00Z", ""]
+)
 ended = fields(
     exitCode=st.sampled_from([0, 1, 137]),
     message=texts,
@@ -76,23 +94,30 @@ ended = fields(
     startedAt=time_,
 )
 state = fields(
-    terminated=ended, running=fields(startedAt=time_), waiting=fields(reason=st.just("ErrImagePull"), message=texts)
+    terminated=ended,
+    running=fields(startedAt=time_),
+    waiting=fields(reason=st.just("ErrImagePull"), message=texts),
 )
 check = st.sampled_from(["preflight-dcgm-diag", "preflight-nccl-allreduce", "x"])
 status = fields(
     phase=st.sampled_from(["Pending", "Failed", "Running"]),
     podIP=st.sampled_from(["10.0.0.1", ""]),
-    conditions=st.lists(fields(type=st.just("PodScheduled"), status=st.just("False"), message=texts), max_size=3),
+    conditions=st.lists(
+        fields(type=st.just("PodScheduled"), status=st.just("False"), message=texts), max_size=3
+    ),
     initContainerStatuses=st.lists(
         fields(name=check, restartCount=st.just(1), state=state, lastState=state), max_size=3
     ),
 )
-shown = fields(fieldRef=fields(fieldPath=st.just(f"metadata.annotations['{names.TOPOLOGY_ANNOTATION}']")))
+shown = fields(
+    fieldRef=fields(fieldPath=st.just(f"metadata.annotations['{names.TOPOLOGY_ANNOTATION}']"))
+)
 downward = fields(items=st.lists(shown, max_size=2))
 spec = fields(
     nodeName=st.just("node-a"),
     initContainers=st.lists(
-        fields(name=check, volumeMounts=st.lists(fields(name=st.just(names.GANG_VOLUME)))), max_size=3
+        fields(name=check, volumeMounts=st.lists(fields(name=st.just(names.GANG_VOLUME)))),
+        max_size=3,
     ),
     volumes=st.lists(
         fields(
@@ -102,7 +127,13 @@ spec = fields(
         max_size=2,
     ),
 )
-owner = fields(apiVersion=st.just("batch/v1"), kind=st.just("Job"), name=texts, uid=texts, controller=st.booleans())
+owner = fields(
+    apiVersion=st.just("batch/v1"),
+    kind=st.just("Job"),
+    name=texts,
+    uid=texts,
+    controller=st.booleans(),
+)
 metadata = st.fixed_dictionaries(
     {
         "name": st.sampled_from(["p", configmap_name(NS, "g", "labels")]),
@@ -119,7 +150,11 @@ metadata = st.fixed_dictionaries(
         ),
         "annotations": or_anything(
             st.dictionaries(st.sampled_from(OUR_KEYS), or_anything(texts), max_size=4).map(
-                lambda found: {names.GANG_ANNOTATION: encode_stamp(STAMP), names.PREFIX + "gang-id": "g", **found}
+                lambda found: {
+                    names.GANG_ANNOTATION: encode_stamp(STAMP),
+                    names.PREFIX + "gang-id": "g",
+                    **found,
+                }
             )
         ),
     },
@@ -134,10 +169,14 @@ maps = st.fixed_dictionaries(
     {"metadata": metadata},
     optional={
         "data": or_anything(
-            st.fixed_dictionaries({}, optional={"members": or_anything(texts), "generation": or_anything(texts)})
+            st.fixed_dictionaries(
+                {}, optional={"members": or_anything(texts), "generation": or_anything(texts)}
+            )
         ),
         "binaryData": or_anything(
-            st.fixed_dictionaries({"members": or_anything(st.sampled_from([bomb(1 << 20), "AAAA", "=="]))})
+            st.fixed_dictionaries(
+                {"members": or_anything(st.sampled_from([bomb(1 << 20), "AAAA", "=="]))}
+            )
         ),
     },
 )
@@ -153,12 +192,21 @@ PARTS = [
     "trainer",
 ]
 parts = st.lists(
-    fields(name=texts, replicas=st.just(2), policy=fields(gang=fields(minCount=st.just(2))), count=st.just(1)),
+    fields(
+        name=texts,
+        replicas=st.just(2),
+        policy=fields(gang=fields(minCount=st.just(2))),
+        count=st.just(1),
+    ),
     max_size=3,
 )
 objects = st.fixed_dictionaries(
     {"metadata": metadata},
-    optional={"spec": or_anything(st.dictionaries(st.sampled_from(PARTS), st.one_of(parts, anything), max_size=4))},
+    optional={
+        "spec": or_anything(
+            st.dictionaries(st.sampled_from(PARTS), st.one_of(parts, anything), max_size=4)
+        )
+    },
 )
 
 
@@ -181,8 +229,15 @@ def read(item: Any, type_: type[Any]) -> Any:
 
 
 @settings(max_examples=300, deadline=5000, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.tuples(st.sampled_from(["added", "modified", "deleted"]), st.one_of(pods, maps)), max_size=4))
-def test_whatever_pods_and_config_maps_hold_a_gang_of_them_can_be_looked_at(changes: list[tuple[Any, Any]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["added", "modified", "deleted"]), st.one_of(pods, maps)),
+        max_size=4,
+    )
+)
+def test_whatever_pods_and_config_maps_hold_a_gang_of_them_can_be_looked_at(
+    changes: list[tuple[Any, Any]],
+) -> None:
     controller = _controller()
     for kind, item in changes:
         is_pod = "data" not in item and "binaryData" not in item
@@ -207,7 +262,9 @@ def test_whatever_an_object_holds_it_says_a_size_or_why_not(item: Any, kind: Any
 
 
 @settings(max_examples=100, deadline=5000, suppress_health_check=list(HealthCheck))
-@given(st.fixed_dictionaries({"metadata": metadata}, optional={"spec": anything, "status": anything}))
+@given(
+    st.fixed_dictionaries({"metadata": metadata}, optional={"spec": anything, "status": anything})
+)
 def test_whatever_a_node_holds_it_is_read_or_not(item: Any) -> None:
     read(item, Node)
 

@@ -1,4 +1,6 @@
-"""The wire between a controller and its API server: it writes down every request, and can keep some from arriving."""
+"""The wire between a controller and its API server: it writes down every request, and can keep some
+from arriving.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 @dataclass(eq=False)
 class Sent:
-    """One request; ``status`` is the answer's, 0 while there is none. ``at``: when it came, in monotonic seconds."""
+    """One request; ``status`` is the answer's, 0 while there is none. ``at``: when it came, in
+    monotonic seconds.
+    """
 
     method: str
     path: str
@@ -45,9 +49,10 @@ class Sent:
 class Wire:
     """Plain HTTP on one side, the API server on the other; within the test's event loop.
 
-    ``holds``: requests of which it is true are kept until :meth:`release`, and are lost when their sender dies meanwhile.
-    ``answers``: what it says is answered in the server's place, which hears nothing of the request; with ``Connection: close`` it hangs up then.
-    ``swallows``: requests of which it is true arrive, but their answers do not come back.
+    ``holds``: requests of which it is true are kept until :meth:`release`, and are lost when their
+    sender dies meanwhile. ``answers``: what it says is answered in the server's place, which hears
+    nothing of the request; with ``Connection: close`` it hangs up then. ``swallows``: requests of
+    which it is true arrive, but their answers do not come back.
     """
 
     def __init__(self, target: Connection) -> None:
@@ -78,11 +83,15 @@ class Wire:
         return [
             one
             for one in self.sent
-            if one.method != "GET" and "/leases" not in one.path and f"/namespaces/{namespace}" in one.path
+            if one.method != "GET"
+            and "/leases" not in one.path
+            and f"/namespaces/{namespace}" in one.path
         ]
 
     async def answered(self, namespace: str = "") -> None:
-        """Wait until each write so far has its answer: a watch shows what was written before the writer hears of it."""
+        """Wait until each write so far has its answer: a watch shows what was written before the
+        writer hears of it.
+        """
         asked = self.writes(namespace)
         held = {id(one) for one in (*self.held, *self.swallowed)}
         deadline = time.monotonic() + 60
@@ -114,7 +123,10 @@ class Wire:
                     if (said := self.answers(sent)) is not None:
                         sent.status = int(said[9:12])
                         writer.write(said)
-                        if b"\r\nconnection: close\r\n" in said.partition(b"\r\n\r\n")[0].lower() + b"\r\n":
+                        if (
+                            b"\r\nconnection: close\r\n"
+                            in said.partition(b"\r\n\r\n")[0].lower() + b"\r\n"
+                        ):
                             await writer.drain()
                             writer.close()
                             await writer.wait_closed()
@@ -147,10 +159,14 @@ class Wire:
             await asyncio.wait({gone, released})
 
     def _note_under_way(self) -> None:
-        under_way = sum(not one.status for one in self.sent if one.method != "GET" and "/leases" not in one.path)
+        under_way = sum(
+            not one.status for one in self.sent if one.method != "GET" and "/leases" not in one.path
+        )
         self.most_under_way = max(self.most_under_way, under_way)
 
-    async def _answers(self, down: asyncio.StreamReader, writer: asyncio.StreamWriter, at: list[Sent]) -> None:
+    async def _answers(
+        self, down: asyncio.StreamReader, writer: asyncio.StreamWriter, at: list[Sent]
+    ) -> None:
         with suppress(OSError):
             while data := await down.read(65536):
                 if at and not at[0].status and data.startswith(b"HTTP/1.1 "):
@@ -167,7 +183,14 @@ class Wire:
 def refusal(code: int, reason: str, **headers: str) -> bytes:
     """An answer with a Status, as an API server gives it."""
     body = msgspec.json.encode(
-        {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": reason, "code": code}
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "message": "no",
+            "reason": reason,
+            "code": code,
+        }
     )
     said = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
     lines = "".join(f"{key.replace('_', '-')}: {value}\r\n" for key, value in said.items())
@@ -185,7 +208,9 @@ async def wired(target: Connection) -> AsyncIterator[tuple[Wire, Connection]]:
         server.close()
         with anyio.CancelScope(shield=True):
             quiet = 0
-            while quiet < 10:  # who was let in last may be served only some rounds of the loop later
+            while (
+                quiet < 10
+            ):  # who was let in last may be served only some rounds of the loop later
                 await asyncio.sleep(0.001)
                 ending = list(wire._open)
                 quiet = 0 if ending else quiet + 1

@@ -1,4 +1,6 @@
-"""Extenders and controllers over the world: each runs steps of the protocol, one request at a time, and any of them may go wrong."""
+"""Extenders and controllers over the world: each runs steps of the protocol, one request at a time,
+and any of them may go wrong.
+"""
 
 from __future__ import annotations
 
@@ -102,12 +104,20 @@ def binder(
     busy: frozenset[int] = frozenset(),
 ) -> Actor:
     """``shown``: whether the extender's mirror of leases shows the pod's own."""
-    job = Job(pod=pod, node=node, own=own_leases(world.leases, pod, node) if shown else {}, uuids={})
-    return Actor(bind(job, chooser(want, busy), world.mirror(back)), late, f"bind {pod.metadata.uid} to {node}")
+    job = Job(
+        pod=pod, node=node, own=own_leases(world.leases, pod, node) if shown else {}, uuids={}
+    )
+    return Actor(
+        bind(job, chooser(want, busy), world.mirror(back)),
+        late,
+        f"bind {pod.metadata.uid} to {node}",
+    )
 
 
 def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | None:
-    """The extender's way with a gang's member, by a mirror that may be behind, if all others were waiting with it."""
+    """The extender's way with a gang's member, by a mirror that may be behind, if all others were
+    waiting with it.
+    """
     mirror = world.mirror(back)
     shown = [sight.pod for key in world.past if (sight := mirror(key)).pod is not None]
     present = [one for one in shown if not one.bound and not one.ended]
@@ -115,26 +125,45 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
     reserved = pod.reserved
     if reserved is None or arrival(pod, present, bound) is not Arrival.BIND:
         return None
-    job = Job(pod=pod, node=reserved.node, own=own_leases(world.leases, pod, reserved.node), uuids={}, gang=True)
-    return Actor(bind(job, chooser(1, frozenset()), mirror), late, f"bind member {pod.metadata.uid}")
+    job = Job(
+        pod=pod,
+        node=reserved.node,
+        own=own_leases(world.leases, pod, reserved.node),
+        uuids={},
+        gang=True,
+    )
+    return Actor(
+        bind(job, chooser(1, frozenset()), mirror), late, f"bind member {pod.metadata.uid}"
+    )
 
 
-def collector(world: World, late: list[Request], lease: Lease, *, back: int = 0, over: bool) -> Actor:
+def collector(
+    world: World, late: list[Request], lease: Lease, *, back: int = 0, over: bool
+) -> Actor:
     siblings = [one for one in world.leases.values() if one.holder == lease.holder]
     steps = collect(lease, siblings, world.mirror(back), over=over)
     return Actor(steps, late, f"collect {lease.metadata.name}")
 
 
 def planner(
-    world: World, late: list[Request], wanted: Mapping[Key, tuple[str, tuple[int, ...]]], *, back: int = 0
+    world: World,
+    late: list[Request],
+    wanted: Mapping[Key, tuple[str, tuple[int, ...]]],
+    *,
+    back: int = 0,
 ) -> Actor | None:
     """``wanted``: node and ids for each member, as some plan has it."""
     mirror = world.mirror(back)
     pods = {key: mirror(key).pod for key in wanted}
-    if any(pod is None or pod.bound or pod.ended or pod.deleting or pod.reserved for pod in pods.values()):
+    if any(
+        pod is None or pod.bound or pod.ended or pod.deleting or pod.reserved
+        for pod in pods.values()
+    ):
         return None
     plan = [
-        Assignment(pod=pod, node=wanted[key][0], ids=wanted[key][1]) for key, pod in pods.items() if pod is not None
+        Assignment(pod=pod, node=wanted[key][0], ids=wanted[key][1])
+        for key, pod in pods.items()
+        if pod is not None
     ]
     return Actor(reserve(plan, mirror), late, f"reserve {sorted(wanted)}")
 
@@ -158,4 +187,6 @@ def explained(world: World) -> list[str]:
 
 
 def free_gpus(world: World, nodes: tuple[str, ...]) -> int:
-    return sum(names.lease_name(node, gpu) not in world.leases for node in nodes for gpu in range(GPUS))
+    return sum(
+        names.lease_name(node, gpu) not in world.leases for node in nodes for gpu in range(GPUS)
+    )

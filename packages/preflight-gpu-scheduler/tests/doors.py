@@ -1,4 +1,6 @@
-"""Mutating webhooks in front of a test's API server: ours, and preflight's beside it, as processes of their own."""
+"""Mutating webhooks in front of a test's API server: ours, and preflight's beside it, as processes
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 async def admitting(world: Plane, name: str = "") -> None:
-    """Start our webhook, and have the API server ask it for pods of the test's namespace, by a configuration called ``name``."""
+    """Start our webhook, and have the API server ask it for pods of the test's namespace, by a
+    configuration called ``name``.
+    """
     authority, port, health = trustme.CA(), free_port(), free_port()
     folder = world.home / "certificates"
     _issue(authority, folder)
@@ -33,7 +37,12 @@ async def admitting(world: Plane, name: str = "") -> None:
         name="webhook",
     )
     await world.serving(health)
-    await _ask(world, name or f"{world.namespace}.gpu.scheduling", f"https://127.0.0.1:{port}/mutate-pods", authority)
+    await _ask(
+        world,
+        name or f"{world.namespace}.gpu.scheduling",
+        f"https://127.0.0.1:{port}/mutate-pods",
+        authority,
+    )
 
     async def asked() -> bool:
         try:
@@ -50,13 +59,32 @@ def _serving(world: Plane, authority: trustme.CA, config: dict[str, Any]) -> Ite
     folder = world.home / "preflight"
     _issue(authority, folder)
     (folder / "config.yaml").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(folder / "config.yaml")]
-    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "preflight_webhook",
+        "serve",
+        "--config",
+        str(folder / "config.yaml"),
+    ]
+    command += [
+        "--cert-dir",
+        str(folder),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--plain-port",
+        "0",
+    ]
     log = (world.home / "preflight.log").open("wb")
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     log.close()
     try:
-        while not (told := (world.home / "preflight.log").read_text().splitlines(keepends=True)) or "\n" not in told[0]:
+        while (
+            not (told := (world.home / "preflight.log").read_text().splitlines(keepends=True))
+            or "\n" not in told[0]
+        ):
             assert process.poll() is None, told
         yield int(json.loads(told[0])["ports"][0])
     finally:
@@ -66,7 +94,9 @@ def _serving(world: Plane, authority: trustme.CA, config: dict[str, Any]) -> Ite
 
 @contextmanager
 def preflight(world: Plane, config: dict[str, Any]) -> Iterator[tuple[int, trustme.CA]]:
-    """Preflight's own webhook with ``config``: its port, and its authority for :func:`ask_preflight`."""
+    """Preflight's own webhook with ``config``: its port, and its authority for
+    :func:`ask_preflight`.
+    """
     authority = trustme.CA()
     with _serving(world, authority, config) as port:
         yield port, authority
@@ -87,8 +117,18 @@ def _issue(authority: trustme.CA, folder: Path) -> None:
 async def _ask(world: Plane, name: str, url: str, authority: trustme.CA) -> None:
     entry = {
         "name": f"{name.split('.', maxsplit=1)[0]}.gpu.scheduling",
-        "clientConfig": {"url": url, "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode()},
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "clientConfig": {
+            "url": url,
+            "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
+        },
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+            }
+        ],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.namespace}},
         "failurePolicy": "Fail",
         "reinvocationPolicy": "IfNeeded",

@@ -1,7 +1,8 @@
-"""Every interleaving of a few actors in a small world, with a bounded number of faults: nothing is left to chance.
+"""Every interleaving of a few actors in a small world, with a bounded number of faults: nothing is
+left to chance.
 
-An actor is what it was started with and the answers that it has had, as its steps are deterministic; equal worlds with equal actors are
-looked at once.
+An actor is what it was started with and the answers that it has had, as its steps are
+deterministic; equal worlds with equal actors are looked at once.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class _State:
             (n, (repr(a.past), repr(a.now), id(a.made)) if isinstance(a, _Running) else a is None)
             for n, a in enumerate(self.actors)
         ]
-        return repr((self.world.state, actors, [a is None for a in self.acts], self.late, self.faults))
+        return repr(
+            (self.world.state, actors, [a is None for a in self.acts], self.late, self.faults)
+        )
 
 
 @dataclass
@@ -92,7 +95,9 @@ def explore(
     return result
 
 
-def _following(state: _State, made: dict[tuple[int, str], Callable[[], Steps[Any]]]) -> Iterator[_State]:
+def _following(
+    state: _State, made: dict[tuple[int, str], Callable[[], Steps[Any]]]
+) -> Iterator[_State]:
     for n, act in enumerate(state.acts):
         if act is not None:
             world = state.world.copy()
@@ -116,7 +121,9 @@ def _following(state: _State, made: dict[tuple[int, str], Callable[[], Steps[Any
 def _moves(state: _State, n: int, actor: _Running) -> Iterator[_State]:
     pending = actor.pending()
     now = actor.now or (None,) * len(pending)
-    which = now.index(None)  # of a batch in order: the server may take them in any, and that only swaps equal worlds
+    which = now.index(
+        None
+    )  # of a batch in order: the server may take them in any, and that only swaps equal worlds
     request = pending[which]
     for fate in Fate if state.faults else (Fate.DONE,):
         world, answer, late = state.world, Lost(), state.late

@@ -1,4 +1,6 @@
-"""A control plane for one test: a real API server, real kube-scheduler processes, and our services as tasks; and a watcher of every version."""
+"""A control plane for one test: a real API server, real kube-scheduler processes, and our services
+as tasks; and a watcher of every version.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,15 @@ PATIENCE = 120.0
 
 
 class Faulty(Client):
-    """A client whose writes may meet a fate: ``trap`` gets (verb, path) of each, before it is sent, and may return what to do after it."""
+    """A client whose writes may meet a fate: ``trap`` gets (verb, path) of each, before it is sent,
+    and may return what to do after it.
+    """
 
     trap: Trap | None = None
 
-    async def _write(self, verb: str, method: str, path: str, body: object | None, **more: Any) -> bytes:
+    async def _write(
+        self, verb: str, method: str, path: str, body: object | None, **more: Any
+    ) -> bytes:
         after = await self.trap(verb, path) if self.trap is not None else None
         answer = await super()._write(verb, method, path, body, **more)
         if after is not None:
@@ -67,7 +73,9 @@ class Watcher:
 
     async def run(self, client: Client, version: str, ready: anyio.Event) -> None:
         while True:
-            async with client.watch("/api/v1/pods", Pod, resource_version=version, seconds=280) as events:
+            async with client.watch(
+                "/api/v1/pods", Pod, resource_version=version, seconds=280
+            ) as events:
                 ready.set()
                 async for event in events:
                     version = event.resource_version or version
@@ -88,7 +96,9 @@ class Watcher:
             for gpu in allocated.ids:
                 other = seen.setdefault((allocated.node, gpu), one.metadata.name)
                 if other != one.metadata.name:
-                    self.doubles.append(f"{allocated.node}:{gpu} is {other}'s and {one.metadata.name}'s")
+                    self.doubles.append(
+                        f"{allocated.node}:{gpu} is {other}'s and {one.metadata.name}'s"
+                    )
 
     @property
     def given(self) -> dict[tuple[str, int], str]:
@@ -137,7 +147,11 @@ class Plane:
     ) -> None:
         counted = {self.config.count_resource: str(gpus)} if self.config.count_resource else {}
         amounts = {"cpu": cpu, "memory": "512Gi", "pods": "200", **counted}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        status = {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
         about = {"name": name, "labels": {"kubernetes.io/hostname": name[:63], **(labels or {})}}
         await self.client.create("/api/v1/nodes", {"metadata": about, "status": status})
         # A node begins as not ready for the API server, and nobody here takes that taint away.
@@ -145,11 +159,17 @@ class Plane:
         self._nodes.append(name)
         size = max(1, gpus // islands)
         devices = [
-            {"id": n, "uuid": f"GPU-{name[:100]}-{n}", "island": f"nvlink-{n // size}", "bandwidthGBps": 450}
+            {
+                "id": n,
+                "uuid": f"GPU-{name[:100]}-{n}",
+                "island": f"nvlink-{n // size}",
+                "bandwidthGBps": 450,
+            }
             for n in range(gpus)
         ]
         await self.status_of(
-            name, {"total": gpus, "devices": devices, **({"observedTime": observed} if observed else {})}
+            name,
+            {"total": gpus, "devices": devices, **({"observedTime": observed} if observed else {})},
         )
 
     async def status_of(self, node: str, status: dict[str, Any]) -> None:
@@ -164,15 +184,31 @@ class Plane:
             await self.client.create(path, body)
         await self.client.merge_patch(f"{path}/{node}/status", {"status": status})
 
-    async def claim(self, name: str, count: int, *, namespace: str = "", gang: str = "", **spec: Any) -> None:
+    async def claim(
+        self, name: str, count: int, *, namespace: str = "", gang: str = "", **spec: Any
+    ) -> None:
         where = namespace or self.namespace
         raw = {"devices": {"count": count}, **({"gangRef": gang} if gang else {}), **spec}
-        body = {"apiVersion": names.API_VERSION, "kind": "GpuClaim", "metadata": {"name": name}, "spec": raw}
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "GpuClaim",
+            "metadata": {"name": name},
+            "spec": raw,
+        }
         await self.client.create(f"/apis/{names.API_VERSION}/namespaces/{where}/gpuclaims", body)
-        self._claims[where, name] = Claim(namespace=where, name=name, uid="", spec=msgspec.convert(raw, Spec))
+        self._claims[where, name] = Claim(
+            namespace=where, name=name, uid="", spec=msgspec.convert(raw, Spec)
+        )
 
     async def pod(
-        self, name: str, claim: str, *, namespace: str = "", cpu: str = "10m", native: str = "", **annotations: str
+        self,
+        name: str,
+        claim: str,
+        *,
+        namespace: str = "",
+        cpu: str = "10m",
+        native: str = "",
+        **annotations: str,
     ) -> None:
         """As our webhook would admit it. ``native``: the PodGroup that it is in."""
         where = namespace or self.namespace
@@ -185,7 +221,9 @@ class Plane:
             "kind": "Pod",
             "metadata": {"name": name, "annotations": said},
             "spec": {
-                "containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}],
+                "containers": [
+                    {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
+                ],
                 "terminationGracePeriodSeconds": 0,
             },
         }
@@ -198,15 +236,26 @@ class Plane:
         await self.client.create(f"/api/v1/namespaces/{where}/pods", body)
 
     async def try_pod(
-        self, name: str, *, claim: str, init: bool = False, annotations: dict[str, str] | None = None, **more: Any
+        self,
+        name: str,
+        *,
+        claim: str,
+        init: bool = False,
+        annotations: dict[str, str] | None = None,
+        **more: Any,
     ) -> Any:
-        """As a user makes it; the object as it was stored. ``env``, ``envFrom`` and ``resources`` are the container's."""
+        """As a user makes it; the object as it was stored. ``env``, ``envFrom`` and ``resources``
+        are the container's.
+        """
         container: dict[str, Any] = {"name": "main", "image": "none"}
         container |= {key: more.pop(key) for key in ("env", "envFrom", "resources") if key in more}
         spec: dict[str, Any] = {"containers": [container], **more}
         if init:
             spec["initContainers"] = [{"name": "i", "image": "none"}]
-        about = {"name": name, "annotations": {names.CLAIM_ANNOTATION: claim, **(annotations or {})}}
+        about = {
+            "name": name,
+            "annotations": {names.CLAIM_ANNOTATION: claim, **(annotations or {})},
+        }
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
         where = f"/api/v1/namespaces/{self.namespace}/pods"
         said = json.loads(await self.client.create(where, body))
@@ -227,10 +276,14 @@ class Plane:
         await self.until("the service is ready", ready)
 
     async def delete_pod(self, name: str, *, namespace: str = "") -> None:
-        await self.client.delete(f"/api/v1/namespaces/{namespace or self.namespace}/pods/{name}", grace=0)
+        await self.client.delete(
+            f"/api/v1/namespaces/{namespace or self.namespace}/pods/{name}", grace=0
+        )
 
     async def read_pod(self, name: str, *, namespace: str = "") -> Pod:
-        return await self.client.get(f"/api/v1/namespaces/{namespace or self.namespace}/pods/{name}", Pod)
+        return await self.client.get(
+            f"/api/v1/namespaces/{namespace or self.namespace}/pods/{name}", Pod
+        )
 
     async def end_pod(self, name: str, phase: str = "Succeeded") -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/status"
@@ -238,7 +291,11 @@ class Plane:
 
     async def leases(self) -> dict[str, Lease]:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self.config.lock_namespace}/leases"
-        return {one.metadata.name: one async for page, _ in self.client.pages(path, Lease) for one in page}
+        return {
+            one.metadata.name: one
+            async for page, _ in self.client.pages(path, Lease)
+            for one in page
+        }
 
     async def raw(self, path: str) -> Any:
         return await self.client.get(path, dict)
@@ -251,7 +308,9 @@ class Plane:
         await made.start()
         return made
 
-    async def controller(self, trap: Trap | None = None, target: Connection | None = None) -> anyio.CancelScope:
+    async def controller(
+        self, trap: Trap | None = None, target: Connection | None = None
+    ) -> anyio.CancelScope:
         """One as a task of this process, which leads without asking."""
         scope, ready = anyio.CancelScope(), anyio.Event()
         self.group.start_soon(self._control, scope, ready, trap, target or self.target)
@@ -266,7 +325,9 @@ class Plane:
             client.trap = trap
             async with client:
                 state = State(client, self.config, gangs=True)
-                acting = Controller(client, self.config, state, ControllerMeters(CollectorRegistry()))
+                acting = Controller(
+                    client, self.config, state, ControllerMeters(CollectorRegistry())
+                )
                 async with anyio.create_task_group() as group:
                     for one in state.reflectors:
                         group.start_soon(one.run)
@@ -283,7 +344,12 @@ class Plane:
         made = scheduler_config(self.config, kubeconfig=access, port=port, leader_elect=False)
         (self.home / f"{name}.yaml").write_text(yaml.safe_dump(made))
         log = (self.home / f"{name}.log").open("wb")
-        command = [f"{folder}/kube-scheduler", f"--config={self.home}/{name}.yaml", "--secure-port=0", "-v=2"]
+        command = [
+            f"{folder}/kube-scheduler",
+            f"--config={self.home}/{name}.yaml",
+            "--secure-port=0",
+            "-v=2",
+        ]
         command += [f"--feature-gates={gates}"] if gates else []
         process = subprocess.Popen(command, stdout=log, stderr=log)
         log.close()
@@ -298,7 +364,14 @@ class Plane:
         log = (self.home / f"{name}.log").open("ab")
         around = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **(environment or {})}
         process = subprocess.Popen(
-            [sys.executable, "-m", "preflight_gpu_scheduler", *arguments, "--config", str(self.home / "config.yaml")],
+            [
+                sys.executable,
+                "-m",
+                "preflight_gpu_scheduler",
+                *arguments,
+                "--config",
+                str(self.home / "config.yaml"),
+            ],
             stdout=log,
             stderr=log,
             env=around,
@@ -329,7 +402,9 @@ class Plane:
 
     # --- waiting
 
-    async def until(self, what: str, fact: Callable[[], Any | Awaitable[Any]], seconds: float = PATIENCE) -> Any:
+    async def until(
+        self, what: str, fact: Callable[[], Any | Awaitable[Any]], seconds: float = PATIENCE
+    ) -> Any:
         end = time.monotonic() + seconds
         while True:
             found = fact()
@@ -339,11 +414,15 @@ class Plane:
                 return found
             if time.monotonic() > end:
                 logs = "\n".join(path.read_text()[-3000:] for path in self.home.glob("*.log"))
-                raise AssertionError(f"not within {seconds} s: {what}; given {self.watcher.given}\n{logs}")
+                raise AssertionError(
+                    f"not within {seconds} s: {what}; given {self.watcher.given}\n{logs}"
+                )
             await anyio.sleep(0.02)
 
     async def placed(self, name: str, *, claim: str, count: int, gpus: int) -> Pod:
-        """A pod with a claim for ``count`` GPUs, bound to the node ``a`` of ``gpus``, with all services at work."""
+        """A pod with a claim for ``count`` GPUs, bound to the node ``a`` of ``gpus``, with all
+        services at work.
+        """
         await self.node("a", gpus)
         await self.claim(claim, count)
         extender = await self.extender()
@@ -362,7 +441,9 @@ class Plane:
         return found
 
     async def explained(self) -> None:
-        """Wait until each lease is a bound, living pod's that names its GPU, and each such pod has all of its leases."""
+        """Wait until each lease is a bound, living pod's that names its GPU, and each such pod has
+        all of its leases.
+        """
 
         async def fact() -> bool:
             held = {one.gpu: one.holder for one in (await self.leases()).values()}
@@ -470,7 +551,12 @@ async def plane(server: ApiServer, **config: Any) -> AsyncIterator[Plane]:
 async def bind(world: Plane, port: int, name: str) -> bool:
     """As kube-scheduler asks for it, to the node ``a``; whether the pod was bound."""
     pod = await world.read_pod(name)
-    asked = {"PodName": name, "PodNamespace": world.namespace, "PodUID": pod.metadata.uid, "Node": "a"}
+    asked = {
+        "PodName": name,
+        "PodNamespace": world.namespace,
+        "PodUID": pod.metadata.uid,
+        "Node": "a",
+    }
     async with httpx.AsyncClient(timeout=60) as http:
         answer = await http.post(f"http://127.0.0.1:{port}/bind", json=asked)
     assert answer.status_code == 200
@@ -478,7 +564,9 @@ async def bind(world: Plane, port: int, name: str) -> bool:
 
 
 def _apply(document: dict[str, Any], operation: dict[str, Any]) -> None:
-    *above, last = [key.replace("~1", "/").replace("~0", "~") for key in operation["path"].split("/")[1:]]
+    *above, last = [
+        key.replace("~1", "/").replace("~0", "~") for key in operation["path"].split("/")[1:]
+    ]
     place: Any = document
     for key in above:
         place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})

@@ -45,10 +45,16 @@ def pod(
         creation_timestamp=created,
     )
     gates = (Gate(name="other"), Gate(name=names.GATE)) if gated else None
-    return Pod(metadata=metadata, spec=PodSpec(scheduling_gates=gates, **spec), status=PodStatus(phase=phase))
+    return Pod(
+        metadata=metadata,
+        spec=PodSpec(scheduling_gates=gates, **spec),
+        status=PodStatus(phase=phase),
+    )
 
 
-def claim(count: int = 2, *, gang: str = "", labels: dict[str, str] | None = None, mode: Any = "Preferred") -> Claim:
+def claim(
+    count: int = 2, *, gang: str = "", labels: dict[str, str] | None = None, mode: Any = "Preferred"
+) -> Claim:
     spec = Spec(
         devices=Devices(count=count),
         gang_ref=gang,
@@ -90,4 +96,6 @@ def lease(where: str, gpu: int, holder: str = "uid-p", number: int = 1, name: st
         labels={names.MANAGED_LABEL: "true"},
         annotations=about,
     )
-    return Lease(metadata=metadata, spec=LeaseSpec(holder_identity=holder, lease_transitions=number))
+    return Lease(
+        metadata=metadata, spec=LeaseSpec(holder_identity=holder, lease_transitions=number)
+    )

@@ -16,19 +16,29 @@ THREE = ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
 
 
 def claim(count: int = 2, gang: str = "") -> Claim:
-    return Claim(namespace="team", name="two", uid="u", spec=Spec(devices=Devices(count=count), gang_ref=gang))
+    return Claim(
+        namespace="team",
+        name="two",
+        uid="u",
+        spec=Spec(devices=Devices(count=count), gang_ref=gang),
+    )
 
 
 def pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     about = {names.CLAIM_ANNOTATION: "two"} if annotations is None else annotations
-    return {"metadata": {"name": "p", "annotations": about}, "spec": {"containers": [{"name": "main"}], **spec}}
+    return {
+        "metadata": {"name": "p", "annotations": about},
+        "spec": {"containers": [{"name": "main"}], **spec},
+    }
 
 
 def applied(before: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     assert not verdict.refused, verdict.refused
     made = copy.deepcopy(before)
     for operation in verdict.patch:
-        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        *way, last = [
+            part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]
+        ]
         there: Any = made
         for part in way:
             there = there[int(part)] if isinstance(there, list) else there[part]
@@ -39,7 +49,9 @@ def applied(before: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     return made
 
 
-def test_every_container_init_container_and_sidecar_gets_the_three_entries_and_no_others_of_those_names() -> None:
+def test_every_container_init_container_and_sidecar_gets_the_three_entries_and_no_others_of_those_names() -> (
+    None
+):
     own = [
         {"name": "A", "value": "1"},
         {"name": "CUDA_VISIBLE_DEVICES", "value": "7"},
@@ -61,7 +73,10 @@ def test_every_container_init_container_and_sidecar_gets_the_three_entries_and_n
     for container in made["spec"]["initContainers"]:
         assert [one["name"] for one in container["env"]] == THREE
     entry = made["spec"]["containers"][0]["env"][1]
-    assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.annotations['gpu.scheduling/cuda-visible-devices']"
+    assert (
+        entry["valueFrom"]["fieldRef"]["fieldPath"]
+        == "metadata.annotations['gpu.scheduling/cuda-visible-devices']"
+    )
 
 
 def test_the_pod_is_counted_tolerates_our_nodes_and_goes_to_our_scheduler() -> None:
@@ -73,7 +88,12 @@ def test_the_pod_is_counted_tolerates_our_nodes_and_goes_to_our_scheduler() -> N
         "requests": {"gpu.scheduling/gpu": "2"},
     }
     assert spec["tolerations"] == [
-        {"key": "gpu.scheduling/managed", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+        {
+            "key": "gpu.scheduling/managed",
+            "operator": "Equal",
+            "value": "true",
+            "effect": "NoSchedule",
+        }
     ]
     assert spec["schedulerName"] == "gpu-scheduler"
     assert "schedulingGates" not in spec
@@ -81,7 +101,9 @@ def test_the_pod_is_counted_tolerates_our_nodes_and_goes_to_our_scheduler() -> N
 
 
 @pytest.mark.parametrize("found", [None, claim(gang="job")], ids=["missing claim", "gang"])
-def test_a_pod_whose_claim_is_missing_and_a_gangs_member_wait_behind_the_gate(found: Claim | None) -> None:
+def test_a_pod_whose_claim_is_missing_and_a_gangs_member_wait_behind_the_gate(
+    found: Claim | None,
+) -> None:
     before = pod(schedulingGates=[{"name": "other"}])
     assert applied(before, admit(before, found, Rules()))["spec"]["schedulingGates"] == [
         {"name": "other"},
@@ -91,7 +113,11 @@ def test_a_pod_whose_claim_is_missing_and_a_gangs_member_wait_behind_the_gate(fo
 
 def test_what_only_the_system_writes_is_taken_off_a_claim_pod() -> None:
     before = pod(
-        annotations={names.CLAIM_ANNOTATION: "two", "mine": "stays", **dict.fromkeys(names.FORGEABLE, "node-a:0")}
+        annotations={
+            names.CLAIM_ANNOTATION: "two",
+            "mine": "stays",
+            **dict.fromkeys(names.FORGEABLE, "node-a:0"),
+        }
     )
     assert applied(before, admit(before, claim(), Rules()))["metadata"]["annotations"] == {
         names.CLAIM_ANNOTATION: "two",
@@ -100,7 +126,9 @@ def test_what_only_the_system_writes_is_taken_off_a_claim_pod() -> None:
 
 
 def test_allocated_without_a_claim_is_a_literal_value() -> None:
-    before = pod(annotations={names.ALLOCATED_ANNOTATION: "node-a:0,1"}, initContainers=[{"name": "i"}])
+    before = pod(
+        annotations={names.ALLOCATED_ANNOTATION: "node-a:0,1"}, initContainers=[{"name": "i"}]
+    )
     made = applied(before, admit(before, None, Rules()))["spec"]
     assert (
         made["containers"][0]["env"]
@@ -112,9 +140,13 @@ def test_allocated_without_a_claim_is_a_literal_value() -> None:
 def test_a_pod_with_none_of_our_annotations_is_left_alone_unless_others_are_guarded() -> None:
     before = pod(annotations={})
     assert admit(before, None, Rules()) == Verdict()
-    env = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]["containers"][0]["env"]
+    env = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]["containers"][0][
+        "env"
+    ]
     assert env == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    plugin = pod(annotations={}, containers=[{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1}}}])
+    plugin = pod(
+        annotations={}, containers=[{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1}}}]
+    )
     assert admit(plugin, None, Rules(guard_others=True)) == Verdict()
 
 
@@ -128,7 +160,11 @@ def test_a_pod_with_none_of_our_annotations_is_left_alone_unless_others_are_guar
             '"nvidia.com/gpu": is asked for beside',
         ),
         (
-            {"initContainers": [{"name": "m", "resources": {"requests": {"nvidia.com/mig-1g.5gb": 1}}}]},
+            {
+                "initContainers": [
+                    {"name": "m", "resources": {"requests": {"nvidia.com/mig-1g.5gb": 1}}}
+                ]
+            },
             '"nvidia.com/mig-1g.5gb"',
         ),
         ({"resourceClaims": [{"name": "gpus"}]}, 'spec.resourceClaims: "gpus"'),
@@ -150,7 +186,9 @@ def test_what_cannot_be_is_refused_in_a_sentence(spec: dict[str, Any], words: st
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     refused = admit(
-        pod(annotations={names.CLAIM_ANNOTATION: "No Name"}, nodeName="n", schedulerName="x"), None, Rules()
+        pod(annotations={names.CLAIM_ANNOTATION: "No Name"}, nodeName="n", schedulerName="x"),
+        None,
+        Rules(),
     ).refused
     assert refused.count("; ") == 3
 
@@ -160,29 +198,38 @@ def test_a_missing_claim_is_refused_where_the_operator_wants_that() -> None:
 
 
 def test_the_count_of_all_containers_may_be_the_claims_already() -> None:
-    parts = [{"name": one, "resources": {"limits": {"gpu.scheduling/gpu": 1}}} for one in ("a", "b")]
-    before = pod(containers=parts)
-    assert [one["resources"] for one in applied(before, admit(before, claim(), Rules()))["spec"]["containers"]] == [
-        one["resources"] for one in parts
+    parts = [
+        {"name": one, "resources": {"limits": {"gpu.scheduling/gpu": 1}}} for one in ("a", "b")
     ]
+    before = pod(containers=parts)
+    assert [
+        one["resources"]
+        for one in applied(before, admit(before, claim(), Rules()))["spec"]["containers"]
+    ] == [one["resources"] for one in parts]
 
 
 json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 entries = st.fixed_dictionaries(
-    {"name": st.sampled_from([*THREE, "A", "B"])}, optional={"value": st.text(max_size=4), "valueFrom": json}
+    {"name": st.sampled_from([*THREE, "A", "B"])},
+    optional={"value": st.text(max_size=4), "valueFrom": json},
 )
 resources = st.fixed_dictionaries(
     {},
     optional={
-        "limits": st.dictionaries(st.sampled_from(["gpu.scheduling/gpu", "cpu"]), st.sampled_from(["1", "2", 2]))
+        "limits": st.dictionaries(
+            st.sampled_from(["gpu.scheduling/gpu", "cpu"]), st.sampled_from(["1", "2", 2])
+        )
     },
 )
 containers = st.fixed_dictionaries(
-    {"name": st.text(max_size=5)}, optional={"env": st.lists(entries, max_size=6), "resources": resources}
+    {"name": st.text(max_size=5)},
+    optional={"env": st.lists(entries, max_size=6), "resources": resources},
 )
 
 
@@ -191,7 +238,8 @@ containers = st.fixed_dictionaries(
     st.lists(containers, max_size=2),
     st.sampled_from([None, claim(), claim(gang="g")]),
     st.dictionaries(
-        st.sampled_from([names.CLAIM_ANNOTATION, *names.FORGEABLE]), st.sampled_from(["two", "node-a:0", "x"])
+        st.sampled_from([names.CLAIM_ANNOTATION, *names.FORGEABLE]),
+        st.sampled_from(["two", "node-a:0", "x"]),
     ),
     st.booleans(),
 )
@@ -207,7 +255,9 @@ def test_a_second_call_is_an_empty_patch(
 
 
 @given(json, json, json, json)
-def test_a_hostile_pod_is_answered_and_never_raises(spec: Any, env: Any, amount: Any, metadata: Any) -> None:
+def test_a_hostile_pod_is_answered_and_never_raises(
+    spec: Any, env: Any, amount: Any, metadata: Any
+) -> None:
     about = {names.CLAIM_ANNOTATION: "two"}
     shapes: list[Any] = [
         {"spec": spec, "metadata": {"annotations": about}},
@@ -219,7 +269,10 @@ def test_a_hostile_pod_is_answered_and_never_raises(spec: Any, env: Any, amount:
         {
             "spec": {
                 "containers": [
-                    {"env": [{"name": "A", "valueFrom": env}], "resources": {"limits": {"gpu.scheduling/gpu": amount}}}
+                    {
+                        "env": [{"name": "A", "valueFrom": env}],
+                        "resources": {"limits": {"gpu.scheduling/gpu": amount}},
+                    }
                 ]
             },
             "metadata": {"annotations": about},

@@ -30,7 +30,14 @@ def _compiler() -> str:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
-    built = ["-O1", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(FAKES / "nvml" / "nvml.c")]
+    built = [
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(folder / "libnvidia-ml.so.1"),
+        str(FAKES / "nvml" / "nvml.c"),
+    ]
     subprocess.run([_compiler(), *built], check=True)
     return folder
 
@@ -43,7 +50,9 @@ class Node:
         self._process: subprocess.Popen[bytes] | None = None
 
     def gpus(self, uuids: list[str], **more: dict[str, str]) -> None:
-        """What NVML lists, in this order. ``more``: further facts by UUID, its dashes as underscores."""
+        """What NVML lists, in this order. ``more``: further facts by UUID, its dashes as
+        underscores.
+        """
         listed = [
             {
                 "uuid": one,
@@ -77,8 +86,14 @@ class Node:
         return await anyio.to_thread.run_sync(self._process.wait)
 
     async def devices(self) -> dict[str, Any]:
-        raw = await self.world.client.get_or_none(f"/apis/{names.API_VERSION}/gpunodestatuses/a", dict)
-        return {one["uuid"]: one for one in (raw or {}).get("status", {}).get("devices", ()) if one.get("uuid")}
+        raw = await self.world.client.get_or_none(
+            f"/apis/{names.API_VERSION}/gpunodestatuses/a", dict
+        )
+        return {
+            one["uuid"]: one
+            for one in (raw or {}).get("status", {}).get("devices", ())
+            if one.get("uuid")
+        }
 
     async def until(self, what: str, fact: Any) -> dict[str, Any]:
         async def held() -> dict[str, Any] | None:
@@ -89,7 +104,9 @@ class Node:
         return found
 
 
-def test_the_agent_says_what_nvml_and_the_node_say_of_each_gpu(real_api_server: ApiServer, library: Path) -> None:
+def test_the_agent_says_what_nvml_and_the_node_say_of_each_gpu(
+    real_api_server: ApiServer, library: Path
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 0)
@@ -100,18 +117,34 @@ def test_the_agent_says_what_nvml_and_the_node_say_of_each_gpu(real_api_server: 
             assert [found[one]["id"] for one in UUIDS] == [0, 1, 2, 3]
             assert {one["island"] for one in found.values()} == {"nvlink-0"}
             assert {one.get("health", "Healthy") for one in found.values()} == {"Healthy"}
-            sick = {"type": "GpuXid", "status": "True", "reason": "x", "message": f"fatal GPU_UUID:{UUIDS[2]} 79"}
+            sick = {
+                "type": "GpuXid",
+                "status": "True",
+                "reason": "x",
+                "message": f"fatal GPU_UUID:{UUIDS[2]} 79",
+            }
             ready = {"type": "Ready", "status": "True"}
-            await world.client.merge_patch("/api/v1/nodes/a/status", {"status": {"conditions": [ready, sick]}})
-            found = await node.until("one is sick", lambda found: found[UUIDS[2]].get("health") == "Unhealthy")
+            await world.client.merge_patch(
+                "/api/v1/nodes/a/status", {"status": {"conditions": [ready, sick]}}
+            )
+            found = await node.until(
+                "one is sick", lambda found: found[UUIDS[2]].get("health") == "Unhealthy"
+            )
             assert sum(one.get("health") == "Unhealthy" for one in found.values()) == 1
-            await world.client.merge_patch("/api/v1/nodes/a/status", {"status": {"conditions": [ready]}})
-            await node.until("it is well again", lambda found: found[UUIDS[2]].get("health", "Healthy") == "Healthy")
+            await world.client.merge_patch(
+                "/api/v1/nodes/a/status", {"status": {"conditions": [ready]}}
+            )
+            await node.until(
+                "it is well again",
+                lambda found: found[UUIDS[2]].get("health", "Healthy") == "Healthy",
+            )
 
     anyio.run(body)
 
 
-def test_after_a_reboot_with_another_order_each_gpu_has_its_id_still(real_api_server: ApiServer, library: Path) -> None:
+def test_after_a_reboot_with_another_order_each_gpu_has_its_id_still(
+    real_api_server: ApiServer, library: Path
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 0)
@@ -123,7 +156,9 @@ def test_after_a_reboot_with_another_order_each_gpu_has_its_id_still(real_api_se
             node.gpus(UUIDS[::-1])
             node.start()
             bus = before[UUIDS[0]]["pciBusId"]
-            after = await node.until("their places are told anew", lambda found: found[UUIDS[0]]["pciBusId"] != bus)
+            after = await node.until(
+                "their places are told anew", lambda found: found[UUIDS[0]]["pciBusId"] != bus
+            )
             assert {one: found["id"] for one, found in after.items()} == {
                 one: found["id"] for one, found in before.items()
             }
@@ -131,7 +166,9 @@ def test_after_a_reboot_with_another_order_each_gpu_has_its_id_still(real_api_se
     anyio.run(body)
 
 
-def test_a_device_plugin_on_the_node_is_told_of_as_a_conflict(real_api_server: ApiServer, library: Path) -> None:
+def test_a_device_plugin_on_the_node_is_told_of_as_a_conflict(
+    real_api_server: ApiServer, library: Path
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 0)
@@ -140,7 +177,8 @@ def test_a_device_plugin_on_the_node_is_told_of_as_a_conflict(real_api_server: A
             node.start()
             await node.until("four GPUs are listed", lambda found: len(found) == 4)
             await world.client.merge_patch(
-                "/api/v1/nodes/a/status", {"status": {"allocatable": {names.DEVICE_PLUGIN_RESOURCE: "4"}}}
+                "/api/v1/nodes/a/status",
+                {"status": {"allocatable": {names.DEVICE_PLUGIN_RESOURCE: "4"}}},
             )
 
             async def told() -> bool:

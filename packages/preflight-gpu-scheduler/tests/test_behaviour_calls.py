@@ -26,7 +26,9 @@ def test_a_call_that_makes_no_sense_is_answered_with_an_error_and_the_next_one_w
             await world.pod("p", "one")
             raw = await world.raw(f"/api/v1/namespaces/{world.namespace}/pods/p")
             await world.until("the pod is seen", lambda: extender.sees((world.namespace, "p")))
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{extender.port}", timeout=30) as http:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{extender.port}", timeout=30
+            ) as http:
 
                 async def said(verb: str, content: bytes) -> Any:
                     answer = await http.post(f"/{verb}", content=content)
@@ -35,11 +37,16 @@ def test_a_call_that_makes_no_sense_is_answered_with_an_error_and_the_next_one_w
 
                 assert "is no ExtenderArgs" in (await said("filter", b"{"))["Error"]
                 assert "more than" in (await said("filter", b" " * 5_000_000))["Error"]
-                assert "nodeCacheCapable" in (await said("filter", b'{"Pod": {"metadata": {}}}'))["Error"]
+                assert (
+                    "nodeCacheCapable"
+                    in (await said("filter", b'{"Pod": {"metadata": {}}}'))["Error"]
+                )
                 assert await said("prioritize", b"[]") == []
                 assert "is no ExtenderBindingArgs" in (await said("bind", b"nothing"))["Error"]
                 assert "is none of" in (await said("elsewhere", b"{}"))["Error"]
-                answer = (await http.post("/filter", json={"Pod": raw, "NodeNames": ["a", "nowhere"]})).json()
+                answer = (
+                    await http.post("/filter", json={"Pod": raw, "NodeNames": ["a", "nowhere"]})
+                ).json()
                 assert answer["Error"] == ""
                 assert answer["NodeNames"] == ["a"]
                 assert answer["FailedAndUnresolvableNodes"] == {"nowhere": "node is not known"}
@@ -49,14 +56,18 @@ def test_a_call_that_makes_no_sense_is_answered_with_an_error_and_the_next_one_w
     anyio.run(body)
 
 
-def test_a_lease_that_somebody_made_by_hand_is_busy_and_named_by_show(real_api_server: ApiServer) -> None:
+def test_a_lease_that_somebody_made_by_hand_is_busy_and_named_by_show(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 2)
             await world.claim("one", 1)
             name = names.lease_name("a", 0)
             where = f"/apis/coordination.k8s.io/v1/namespaces/{world.config.lock_namespace}/leases"
-            await world.client.create(where, {"metadata": {"name": name}, "spec": {"holderIdentity": "me"}})
+            await world.client.create(
+                where, {"metadata": {"name": name}, "spec": {"holderIdentity": "me"}}
+            )
             extender = await world.extender()
             world.scheduler(extender.port)
             await world.controller()
@@ -74,6 +85,8 @@ def test_a_lease_that_somebody_made_by_hand_is_busy_and_named_by_show(real_api_s
 
 
 async def _shown(world: Plane, *arguments: str) -> str:
-    process: subprocess.Popen[bytes] = world.command("show", *arguments, name=f"show-{len(arguments)}")
+    process: subprocess.Popen[bytes] = world.command(
+        "show", *arguments, name=f"show-{len(arguments)}"
+    )
     assert await anyio.to_thread.run_sync(process.wait) == 0, world.log(f"show-{len(arguments)}")
     return world.log(f"show-{len(arguments)}")

@@ -1,4 +1,6 @@
-"""How a GPU comes back, whatever becomes of the pod, its node or its namespace: a waiting pod has it, and nothing is left over."""
+"""How a GPU comes back, whatever becomes of the pod, its node or its namespace: a waiting pod has
+it, and nothing is left over.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def _managing(world: Plane) -> Iterator[None]:
     words = [f"--kubeconfig={world.kubeconfig}", "--leader-elect=false", "--secure-port=0"]
     with (world.home / "manager.log").open("wb") as log:
         process = subprocess.Popen(
-            [program, *words, "--controllers=namespace-controller"], stdout=log, stderr=subprocess.STDOUT
+            [program, *words, "--controllers=namespace-controller"],
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield
@@ -58,7 +62,9 @@ def _managing(world: Plane) -> Iterator[None]:
         process.wait()
 
 
-def test_the_gpu_of_a_pod_whose_namespace_is_deleted_is_a_waiting_pods(real_api_server: ApiServer) -> None:
+def test_the_gpu_of_a_pod_whose_namespace_is_deleted_is_a_waiting_pods(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             other = f"{world.namespace}-b"
@@ -70,14 +76,18 @@ def test_the_gpu_of_a_pod_whose_namespace_is_deleted_is_a_waiting_pods(real_api_
                 await world.explained()
 
                 async def gone() -> bool:
-                    return await world.client.get_or_none(f"/api/v1/namespaces/{other}", dict) is None
+                    return (
+                        await world.client.get_or_none(f"/api/v1/namespaces/{other}", dict) is None
+                    )
 
                 await world.until("the namespace has gone", gone)
 
     anyio.run(body)
 
 
-def test_the_leases_of_a_deleted_node_go_with_its_pods_and_not_before(real_api_server: ApiServer) -> None:
+def test_the_leases_of_a_deleted_node_go_with_its_pods_and_not_before(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server, sweep="1s") as world:
             await _one_runs_and_one_waits(world)
@@ -96,7 +106,9 @@ def test_the_leases_of_a_deleted_node_go_with_its_pods_and_not_before(real_api_s
     anyio.run(body)
 
 
-def test_a_pod_that_goes_away_between_filter_and_bind_leaves_no_lease(real_api_server: ApiServer) -> None:
+def test_a_pod_that_goes_away_between_filter_and_bind_leaves_no_lease(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 1)

@@ -1,7 +1,9 @@
-"""The extender, or the scheduler, dies at every point of a bind, or an answer is lost there: the pod is bound once, and no lease is left over.
+"""The extender, or the scheduler, dies at every point of a bind, or an answer is lost there: the
+pod is bound once, and no lease is left over.
 
-The points are those of the protocol: K0 when bind is asked for, K1 before the first lease, K2 among the leases, K3 before the Binding, K4 after it was stored, K5
-after it was refused because the pod had changed, K6 while leases are given back.
+The points are those of the protocol: K0 when bind is asked for, K1 before the first lease, K2 among
+the leases, K3 before the Binding, K4 after it was stored, K5 after it was refused because the pod
+had changed, K6 while leases are given back.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Fault:
         if self.point == "K4" and binding:
             return self._strike
         if self.point == "K5" and binding:
-            # Somebody changes the pod: the Binding is refused, and the next thing is a look at the pod.
+            # Somebody changes the pod: the Binding is refused, and the next thing is a look at the
+            # pod.
             where = f"/api/v1/namespaces/{self.world.namespace}/pods/{self.pod}"
             await self.world.client.merge_patch(where, {"metadata": {"labels": {"changed": "yes"}}})
             self.struck = True
@@ -93,7 +96,9 @@ def test_whatever_is_lost_at_any_point_of_a_bind_the_pod_is_bound_once(
                 cast.extender.scope.cancel()
                 await anyio.sleep_forever()
 
-            for point in POINTS if what != "answer lost" else POINTS[1:]:  # at K0 nothing has been asked yet
+            for point in (
+                POINTS if what != "answer lost" else POINTS[1:]
+            ):  # at K0 nothing has been asked yet
                 name = f"p-{point.lower()}"
                 fault = Fault(world, point, name, blow)
                 cast.extender.trap = fault
@@ -122,10 +127,17 @@ def test_a_binding_that_comes_after_its_reservation_was_taken_back_is_refused(
     """An extender that was stopped between lease and Binding, and goes on too late."""
 
     async def body() -> None:
-        async with plane(real_api_server, reservation_seconds=5, gang_bind="3s", bind_budget="300s") as world:
+        async with plane(
+            real_api_server, reservation_seconds=5, gang_bind="3s", bind_budget="300s"
+        ) as world:
             await world.node("a", 1)
             await world.claim("one", 1)
-            stopped, go_on, refused, deletes = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
+            stopped, go_on, refused, deletes = (
+                anyio.Event(),
+                anyio.Event(),
+                anyio.Event(),
+                anyio.Event(),
+            )
             late = await world.extender()
 
             async def stop(verb: str, path: str) -> Blow | None:

@@ -1,4 +1,6 @@
-"""What the controller keeps right, with a real scheduler and a real API server: collection, gates, gangs, status, capacity."""
+"""What the controller keeps right, with a real scheduler and a real API server: collection, gates,
+gangs, status, capacity.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_the_gpu_of_a_pod_that_ends_is_a_waiting_pods(real_api_server: ApiServer
     anyio.run(body)
 
 
-def test_the_lease_of_a_pod_that_came_again_under_its_name_is_the_new_ones(real_api_server: ApiServer) -> None:
+def test_the_lease_of_a_pod_that_came_again_under_its_name_is_the_new_ones(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             first = await world.placed("p", claim="one", count=1, gpus=1)
@@ -86,7 +90,9 @@ def test_a_claims_status_says_who_has_what(real_api_server: ApiServer) -> None:
     anyio.run(body)
 
 
-def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(real_api_server: ApiServer) -> None:
+def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.placed("p", claim="one", count=1, gpus=2)
@@ -107,7 +113,9 @@ def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(real_ap
     anyio.run(body)
 
 
-def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(real_api_server: ApiServer) -> None:
+def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.placed("p", claim="one", count=1, gpus=2)
@@ -116,16 +124,25 @@ def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(re
 
             async def said(reason: str, what: str) -> bool:
                 events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-                return any(one["reason"] == reason and what in one["message"] for one in events["items"])
+                return any(
+                    one["reason"] == reason and what in one["message"] for one in events["items"]
+                )
 
-            await world.until("the sick GPU is told", partial(said, "GpuUnhealthy", "GPU 0 of a is unhealthy: XID 79"))
+            await world.until(
+                "the sick GPU is told",
+                partial(said, "GpuUnhealthy", "GPU 0 of a is unhealthy: XID 79"),
+            )
             assert (await world.read_pod("p")).bound
             await world.client.merge_patch("/api/v1/nodes/a", {"spec": {"unschedulable": True}})
             await world.pod("q", "one")
             binding = {"metadata": {"name": "q"}, "target": {"kind": "Node", "name": "a"}}
             path = f"/api/v1/namespaces/{world.namespace}/pods/q/binding"
-            await world.client.create(path, {"apiVersion": "v1", "kind": "Binding", **binding}, tells=False)
-            await world.until("the foreign Binding is told", partial(said, "GpusNotAllocated", "sees no GPU"))
+            await world.client.create(
+                path, {"apiVersion": "v1", "kind": "Binding", **binding}, tells=False
+            )
+            await world.until(
+                "the foreign Binding is told", partial(said, "GpusNotAllocated", "sees no GPU")
+            )
 
     anyio.run(body)
 
@@ -147,10 +164,14 @@ def test_a_pod_is_told_which_gpus_it_has_and_a_node_that_somebody_else_hands_out
             await world.controller()
             await world.pod("p", "two")
             await world.bound("p")
-            told = await world.until("the pod is told", partial(_said, world, world.namespace, "GpusAllocated"))
+            told = await world.until(
+                "the pod is told", partial(_said, world, world.namespace, "GpusAllocated")
+            )
             assert told == "GPUs 0,1 of a, island nvlink-0"
             await world.status_of("a", {"total": 4, "conflicts": ["device-plugin"]})
-            told = await world.until("the node is told", partial(_said, world, "default", "DevicePluginConflict"))
+            told = await world.until(
+                "the node is told", partial(_said, world, "default", "DevicePluginConflict")
+            )
             assert told.startswith("a device plugin hands out the GPUs of this node, too")
 
     anyio.run(body)
@@ -162,7 +183,9 @@ async def _gang(world: Plane, name: str, members: int) -> None:
         await world.pod(f"{name}-{n}", name, gang_size=str(members))
 
 
-def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_nothing(real_api_server: ApiServer) -> None:
+def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_nothing(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             for node in ("a", "b", "c"):
@@ -204,7 +227,9 @@ def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_g
                 lambda: any(one.reclaimed > 0 for one in world.watcher.pods.values()),
             )
             assert world.watcher.given == {}
-            told = await world.until("a member is told", partial(_said, world, world.namespace, "GangTimedOut"))
+            told = await world.until(
+                "a member is told", partial(_said, world, world.namespace, "GangTimedOut")
+            )
             assert "gang g was not bound within 5 s of its reservation" in told
             for n in range(2):
                 await world.delete_pod(f"g-{n}")
@@ -214,8 +239,12 @@ def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_g
     anyio.run(body)
 
 
-def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(real_api_server: ApiServer) -> None:
-    """The stock scheduler filters all of them before it binds one; the size is the PodGroup's, as no pod says it."""
+def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
+    real_api_server: ApiServer,
+) -> None:
+    """The stock scheduler filters all of them before it binds one; the size is the PodGroup's, as
+    no pod says it.
+    """
 
     async def body() -> None:
         async with plane(real_api_server) as world:
@@ -225,8 +254,14 @@ def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(r
             world.scheduler(extender.port, gates="GenericWorkload=true,GangScheduling=true")
             await world.controller()
             path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{world.namespace}/podgroups"
-            group = {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "job"}}
-            await world.client.create(path, {**group, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}})
+            group = {
+                "apiVersion": "scheduling.k8s.io/v1alpha2",
+                "kind": "PodGroup",
+                "metadata": {"name": "job"},
+            }
+            await world.client.create(
+                path, {**group, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}}
+            )
             await world.claim("one", 1, gang="job")
             for n in range(3):
                 await world.pod(f"job-{n}", "one", native="job")

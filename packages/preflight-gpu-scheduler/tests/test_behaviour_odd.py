@@ -1,4 +1,6 @@
-"""Objects at the edge of what the API server takes: long names, names with dots, statuses that contradict themselves, odd environments."""
+"""Objects at the edge of what the API server takes: long names, names with dots, statuses that
+contradict themselves, odd environments.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def test_a_pod_with_a_name_of_253_characters_is_placed_on_a_node_of_any_name_and
 
 
 STATUSES: dict[str, tuple[dict[str, Any], str]] = {
-    "two devices of one id": ({"total": 2, "devices": [{"id": 0}, {"id": 0}]}, "GpuNodeStatus is not valid"),
+    "two devices of one id": (
+        {"total": 2, "devices": [{"id": 0}, {"id": 0}]},
+        "GpuNodeStatus is not valid",
+    ),
     "two devices of one UUID": (
         {"total": 2, "devices": [{"id": 0, "uuid": "GPU-x"}, {"id": 1, "uuid": "GPU-x"}]},
         "GpuNodeStatus is not valid",
@@ -60,7 +65,9 @@ STATUSES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_a_status_that_contradicts_itself_or_is_of_no_node_gives_no_gpu_and_says_so(real_api_server: ApiServer) -> None:
+def test_a_status_that_contradicts_itself_or_is_of_no_node_gives_no_gpu_and_says_so(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.claim("one", 1)
@@ -69,12 +76,19 @@ def test_a_status_that_contradicts_itself_or_is_of_no_node_gives_no_gpu_and_says
             raw = await world.raw(f"/api/v1/namespaces/{world.namespace}/pods/p")
             await world.until("the pod is seen", lambda: extender.sees((world.namespace, "p")))
             path = f"/apis/{names.API_VERSION}/gpunodestatuses"
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{extender.port}", timeout=30) as http:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{extender.port}", timeout=30
+            ) as http:
 
                 async def refused(node: str) -> str | None:
-                    answer = (await http.post("/filter", json={"Pod": raw, "NodeNames": [node]})).json()
+                    answer = (
+                        await http.post("/filter", json={"Pod": raw, "NodeNames": [node]})
+                    ).json()
                     assert answer["Error"] == ""
-                    said = {**(answer["FailedNodes"] or {}), **(answer["FailedAndUnresolvableNodes"] or {})}
+                    said = {
+                        **(answer["FailedNodes"] or {}),
+                        **(answer["FailedAndUnresolvableNodes"] or {}),
+                    }
                     found = said.get(node)
                     return str(found) if found else None
 
@@ -99,17 +113,33 @@ def test_a_status_that_contradicts_itself_or_is_of_no_node_gives_no_gpu_and_says
 
 
 OWN: dict[str, list[dict[str, Any]]] = {
-    "a value": [{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
-    "a reference": [
-        {"name": "CUDA_VISIBLE_DEVICES", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
-        {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    "a value": [
+        {"name": "CUDA_VISIBLE_DEVICES", "value": "7"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
     ],
-    "twice": [{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}, {"name": "CUDA_VISIBLE_DEVICES", "value": "6"}],
+    "a reference": [
+        {
+            "name": "CUDA_VISIBLE_DEVICES",
+            "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}},
+        },
+        {
+            "name": "NVIDIA_VISIBLE_DEVICES",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
+        },
+    ],
+    "twice": [
+        {"name": "CUDA_VISIBLE_DEVICES", "value": "7"},
+        {"name": "CUDA_VISIBLE_DEVICES", "value": "6"},
+    ],
 }
 
 
-def test_whatever_a_pod_says_of_its_devices_itself_its_own_gpus_are_what_counts(real_api_server: ApiServer) -> None:
-    """Of envFrom, which nobody reads at admission, an entry of the same name in env is the one that holds."""
+def test_whatever_a_pod_says_of_its_devices_itself_its_own_gpus_are_what_counts(
+    real_api_server: ApiServer,
+) -> None:
+    """Of envFrom, which nobody reads at admission, an entry of the same name in env is the one that
+    holds.
+    """
 
     async def body() -> None:
         async with plane(real_api_server) as world:
@@ -141,7 +171,10 @@ def test_a_claim_of_another_namespace_is_none_and_the_pod_waits(real_api_server:
 
             async def said() -> bool:
                 events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
-                return any("there is no GpuClaim theirs in this namespace" in one["message"] for one in events["items"])
+                return any(
+                    "there is no GpuClaim theirs in this namespace" in one["message"]
+                    for one in events["items"]
+                )
 
             await world.until("an Event says that there is none", said)
             assert not (await world.read_pod("p")).bound

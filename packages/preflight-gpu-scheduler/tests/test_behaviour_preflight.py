@@ -1,4 +1,6 @@
-"""Preflight's webhook beside ours, both real, called in either order: its checks see the GPUs of the workload and no others."""
+"""Preflight's webhook beside ours, both real, called in either order: its checks see the GPUs of
+the workload and no others.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def test_checks_and_workload_have_the_same_gpus_in_either_order_of_the_two_webho
 
                 spec = (await world.until("the API server asks both", both_asked))["spec"]
             everybody = [*spec["initContainers"], *spec["containers"]]
-            assert {one["name"] for one in everybody} == {"preflight-dcgm-diag", "preflight-nccl-loopback", "i", "main"}
+            assert {one["name"] for one in everybody} == {
+                "preflight-dcgm-diag",
+                "preflight-nccl-loopback",
+                "i",
+                "main",
+            }
             assert [_devices(one) for one in everybody] == [WANTED] * len(everybody)
             checks = [one for one in everybody if one["name"].startswith("preflight-")]
             for one in checks:

@@ -1,4 +1,6 @@
-"""More pods than GPUs, from two namespaces, by one scheduler and by two that both think they lead: no GPU is ever two pods'."""
+"""More pods than GPUs, from two namespaces, by one scheduler and by two that both think they lead:
+no GPU is ever two pods'.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def test_fifty_pods_that_want_eight_gpus_get_each_of_them_once(
                 extender = await world.extender()
                 world.scheduler(extender.port, f"scheduler-{n}")
             await world.controller()
-            wanted = [(f"p-{n}", namespace) for n in range(PODS // 2) for namespace in (world.namespace, other)]
+            wanted = [
+                (f"p-{n}", namespace)
+                for n in range(PODS // 2)
+                for namespace in (world.namespace, other)
+            ]
             if order == "one namespace first":
                 wanted.sort(key=lambda one: one[1])
             if order == "at once":

@@ -1,4 +1,6 @@
-"""The chart's rights are enough: every service as a process with its own account, on an API server that writes an audit log."""
+"""The chart's rights are enough: every service as a process with its own account, on an API server
+that writes an audit log.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ SELDOM = {
 
 def chart() -> list[Object]:
     on = {NAME: {"enabled": True, "kubeScheduler": {"image": "x"}}}
-    return [o for o in render(UMBRELLA, on, namespace=HOME) if o["kind"] in {"ServiceAccount", *KINDS}]
+    return [
+        o for o in render(UMBRELLA, on, namespace=HOME) if o["kind"] in {"ServiceAccount", *KINDS}
+    ]
 
 
 KINDS = {
@@ -58,7 +62,9 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     (home / "policy.json").write_text(json.dumps(POLICY))
     more = [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={home}/audit.log"]
     gates, groups = GANG_APIS.get(version(folder / "kube-apiserver"), ([], []))
-    with ApiServer(home, folder, authorization="RBAC", feature_gates=gates, runtime_config=groups, more=more) as server:
+    with ApiServer(
+        home, folder, authorization="RBAC", feature_gates=gates, runtime_config=groups, more=more
+    ) as server:
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
         yield server
 
@@ -84,7 +90,9 @@ async def _accounts(world: Plane) -> dict[str, Path]:
     return found
 
 
-def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(audited: ApiServer) -> None:
+def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(
+    audited: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(audited, lock_namespace=names.LOCK_NAMESPACE) as world:
             access = await _accounts(world)
@@ -95,9 +103,21 @@ def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(audit
             run = {part: {"KUBECONFIG": str(path)} for part, path in access.items()}
             plain = ("--host", "127.0.0.1", "--port", "0")
             world.command(
-                "extender", "--extender-port", str(port), *plain, environment=run["scheduler"], name="extender"
+                "extender",
+                "--extender-port",
+                str(port),
+                *plain,
+                environment=run["scheduler"],
+                name="extender",
             )
-            world.command("controller", "--namespace", HOME, *plain, environment=run["controller"], name="controller")
+            world.command(
+                "controller",
+                "--namespace",
+                HOME,
+                *plain,
+                environment=run["controller"],
+                name="controller",
+            )
             world.command("agent", "--node", "b", *plain, environment=run["agent"], name="agent")
             world.scheduler(port, kubeconfig=access["scheduler"])
             await world.claim("one", 1)
@@ -120,7 +140,9 @@ def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(audit
             await world.until("three GPUs are counted", counted)
 
             async def told() -> bool:
-                raw = await world.client.get_or_none(f"/apis/{names.API_VERSION}/gpunodestatuses/b", dict)
+                raw = await world.client.get_or_none(
+                    f"/apis/{names.API_VERSION}/gpunodestatuses/b", dict
+                )
                 return bool(raw and raw.get("status", {}).get("observedTime"))
 
             await world.until("the agent has written", told)

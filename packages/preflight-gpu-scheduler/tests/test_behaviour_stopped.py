@@ -1,4 +1,6 @@
-"""A process that stood still: an extender that is stopped between lease and Binding, and a watch that tells nothing any more."""
+"""A process that stood still: an extender that is stopped between lease and Binding, and a watch
+that tells nothing any more.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def _creates_lease(one: Sent) -> bool:
     return one.method == "POST" and one.path.endswith("/leases")
 
 
-@pytest.mark.parametrize("woken", ["after another pod has its gpu", "before its leases are deleted"])
+@pytest.mark.parametrize(
+    "woken", ["after another pod has its gpu", "before its leases are deleted"]
+)
 def test_an_extender_process_that_was_stopped_between_lease_and_binding_binds_nothing_when_it_goes_on(
     real_api_server: ApiServer, woken: str
 ) -> None:
@@ -56,12 +60,19 @@ def test_an_extender_process_that_was_stopped_between_lease_and_binding_binds_no
             await world.pod("p", "one")
             pod = await world.read_pod("p")
             wire.keeps = _creates_lease
-            asked = {"PodName": "p", "PodNamespace": world.namespace, "PodUID": pod.metadata.uid, "Node": "a"}
+            asked = {
+                "PodName": "p",
+                "PodNamespace": world.namespace,
+                "PodUID": pod.metadata.uid,
+                "Node": "a",
+            }
             answers: list[Any] = []
 
             async def ask() -> None:
                 async with httpx.AsyncClient(timeout=200) as http:
-                    answers.append((await http.post(f"http://127.0.0.1:{port}/bind", json=asked)).json())
+                    answers.append(
+                        (await http.post(f"http://127.0.0.1:{port}/bind", json=asked)).json()
+                    )
 
             async with anyio.create_task_group() as group:
                 group.start_soon(ask)
@@ -75,12 +86,16 @@ def test_an_extender_process_that_was_stopped_between_lease_and_binding_binds_no
                     other = await world.extender()
                     await world.until("q has the GPU", partial(bind, world, other.port, "q"))
                 process.send_signal(signal.SIGCONT)
-                await world.until("its Binding is answered", lambda: _statuses(wire.saw("POST", "/p/binding")))
+                await world.until(
+                    "its Binding is answered", lambda: _statuses(wire.saw("POST", "/p/binding"))
+                )
                 told.set()
             assert [one.status for one in wire.saw("POST", "/p/binding")] == [409]
             assert answers[0]["Error"]
             assert not (await world.read_pod("p")).bound
-            assert set(world.watcher.given.values()) == ({"q"} if woken == "after another pod has its gpu" else set())
+            assert set(world.watcher.given.values()) == (
+                {"q"} if woken == "after another pod has its gpu" else set()
+            )
             await world.explained()
 
     anyio.run(body)
@@ -97,7 +112,9 @@ def _of_pods(one: Sent) -> bool:
 def test_a_watch_of_pods_that_stands_still_frees_nothing_of_a_pod_that_came_meanwhile(
     real_api_server: ApiServer,
 ) -> None:
-    """The pod was deleted and came again under its name; a controller that has not heard of it sees a lease of a pod with another uid."""
+    """The pod was deleted and came again under its name; a controller that has not heard of it sees
+    a lease of a pod with another uid.
+    """
 
     async def body() -> None:
         async with plane(real_api_server, sweep="1s") as world, wired(world.target) as wire:
@@ -109,11 +126,18 @@ def test_a_watch_of_pods_that_stands_still_frees_nothing_of_a_pod_that_came_mean
             second = await world.bound("p")
             assert second.metadata.uid != first.metadata.uid
             await world.pod("q", "one")
-            await world.until("the controller asks for the pod", lambda: wire.saw("GET", f"/{world.namespace}/pods/p"))
+            await world.until(
+                "the controller asks for the pod",
+                lambda: wire.saw("GET", f"/{world.namespace}/pods/p"),
+            )
             asked = len(wire.saw("GET", f"/{world.namespace}/pods/p"))
-            await world.until("and asks again", lambda: len(wire.saw("GET", f"/{world.namespace}/pods/p")) > asked)
+            await world.until(
+                "and asks again", lambda: len(wire.saw("GET", f"/{world.namespace}/pods/p")) > asked
+            )
             leases = await world.leases()
-            assert {name: one.holder for name, one in leases.items()} == {lease_name("a", 0): second.metadata.uid}
+            assert {name: one.holder for name, one in leases.items()} == {
+                lease_name("a", 0): second.metadata.uid
+            }
             assert not (await world.read_pod("q")).bound
             wire.release()
             await world.delete_pod("p")

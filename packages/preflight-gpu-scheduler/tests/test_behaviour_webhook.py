@@ -43,7 +43,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"claim": "two", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
         "nvidia.com/gpu",
     ),
-    "another count": ({"claim": "two", "resources": {"limits": {names.COUNT_RESOURCE: "3"}}}, "is for 2"),
+    "another count": (
+        {"claim": "two", "resources": {"limits": {names.COUNT_RESOURCE: "3"}}},
+        "is for 2",
+    ),
 }
 
 
@@ -60,15 +63,23 @@ def test_what_cannot_be_is_refused_in_one_sentence(real_api_server: ApiServer) -
     anyio.run(body)
 
 
-def test_forged_annotations_are_taken_away_and_own_variables_are_replaced(real_api_server: ApiServer) -> None:
+def test_forged_annotations_are_taken_away_and_own_variables_are_replaced(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await admitting(world)
             await world.claim("two", 2)
             own = [{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}]
-            made = await world.try_pod("p", claim="two", env=own, annotations={names.ALLOCATED_ANNOTATION: "a:7"})
+            made = await world.try_pod(
+                "p", claim="two", env=own, annotations={names.ALLOCATED_ANNOTATION: "a:7"}
+            )
             assert names.ALLOCATED_ANNOTATION not in made["metadata"]["annotations"]
-            values = [one for one in made["spec"]["containers"][0]["env"] if one["name"] == "CUDA_VISIBLE_DEVICES"]
+            values = [
+                one
+                for one in made["spec"]["containers"][0]["env"]
+                if one["name"] == "CUDA_VISIBLE_DEVICES"
+            ]
             assert [one["valueFrom"]["fieldRef"]["fieldPath"] for one in values] == [
                 f"metadata.annotations['{names.CUDA_ANNOTATION}']"
             ]
@@ -82,18 +93,34 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
     "65": ({"devices": {"count": 65}}, "spec.devices.count"),
     "a text": ({"devices": {"count": "2"}}, "spec.devices.count"),
     "MIG": ({"devices": {"exclusivity": "MIG"}}, "spec.devices.exclusivity"),
-    "ids without their policy": ({"devices": {"preferIds": [1]}}, "is read with policy preferIds only"),
-    "a policy without its ids": ({"devices": {"policy": "preferIds"}}, "is empty with policy preferIds"),
-    "bandwidth without Required": ({"topology": {"minBandwidthGBps": 5}}, "is read with mode Required only"),
+    "ids without their policy": (
+        {"devices": {"preferIds": [1]}},
+        "is read with policy preferIds only",
+    ),
+    "a policy without its ids": (
+        {"devices": {"policy": "preferIds"}},
+        "is empty with policy preferIds",
+    ),
+    "bandwidth without Required": (
+        {"topology": {"minBandwidthGBps": 5}},
+        "is read with mode Required only",
+    ),
 }
 
 
-def test_a_claim_that_cannot_be_honored_is_refused_by_the_api_server(real_api_server: ApiServer) -> None:
+def test_a_claim_that_cannot_be_honored_is_refused_by_the_api_server(
+    real_api_server: ApiServer,
+) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             path = f"/apis/{names.API_VERSION}/namespaces/{world.namespace}/gpuclaims"
             for what, (spec, sentence) in CLAIMS.items():
-                raw = {"apiVersion": names.API_VERSION, "kind": "GpuClaim", "metadata": {"name": "c"}, "spec": spec}
+                raw = {
+                    "apiVersion": names.API_VERSION,
+                    "kind": "GpuClaim",
+                    "metadata": {"name": "c"},
+                    "spec": spec,
+                }
                 with pytest.raises(KubeError) as error:
                     await world.client.create(path, raw)
                 assert sentence in str(error.value), what

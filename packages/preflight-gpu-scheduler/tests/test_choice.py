@@ -18,7 +18,9 @@ def adjacent(ids: Sequence[int]) -> bool:
     return max(ids) - min(ids) == len(ids) - 1
 
 
-def order(slots: Topology, free: frozenset[int], want: Want, ids: tuple[int, ...]) -> tuple[object, ...]:
+def order(
+    slots: Topology, free: frozenset[int], want: Want, ids: tuple[int, ...]
+) -> tuple[object, ...]:
     """The order of the documentation, by counting and nothing else."""
     of = {slot.id: slot for slot in slots}
     islands = {of[one].island for one in ids}
@@ -42,11 +44,17 @@ def allowed(slots: Topology, want: Want, ids: tuple[int, ...]) -> bool:
 def brute(slots: Topology, free: frozenset[int], want: Want) -> tuple[int, ...]:
     def best(fixed: frozenset[int]) -> tuple[int, ...] | None:
         sets = (
-            ids for ids in combinations(sorted(free), want.count) if fixed <= set(ids) and allowed(slots, want, ids)
+            ids
+            for ids in combinations(sorted(free), want.count)
+            if fixed <= set(ids) and allowed(slots, want, ids)
         )
         return min(sets, key=lambda ids: order(slots, free, want, ids), default=None)
 
-    prefer = [one for one in want.prefer if one in free][: want.count] if want.policy == "preferIds" else []
+    prefer = (
+        [one for one in want.prefer if one in free][: want.count]
+        if want.policy == "preferIds"
+        else []
+    )
     for most in range(len(prefer), -1, -1):
         if found := best(frozenset(prefer[:most])):
             return found
@@ -55,7 +63,9 @@ def brute(slots: Topology, free: frozenset[int], want: Want) -> tuple[int, ...]:
 
 def node(islands: Sequence[int], bandwidths: Sequence[float] = ()) -> Topology:
     owner = [f"island-{n}" for n, size in enumerate(islands) for _ in range(size)]
-    return tuple(Slot(n, one, bandwidths[n] if bandwidths else 450.0) for n, one in enumerate(owner))
+    return tuple(
+        Slot(n, one, bandwidths[n] if bandwidths else 450.0) for n, one in enumerate(owner)
+    )
 
 
 WANTS = [
@@ -70,7 +80,9 @@ WANTS = [
 
 @pytest.mark.parametrize("islands", [(8,), (4, 4), (2, 2, 2, 2)], ids=str)
 @pytest.mark.parametrize("want", WANTS, ids=lambda one: f"{one.policy}-{one.mode}")
-def test_the_choice_equals_brute_force_on_every_mask_of_eight_gpus(islands: tuple[int, ...], want: Want) -> None:
+def test_the_choice_equals_brute_force_on_every_mask_of_eight_gpus(
+    islands: tuple[int, ...], want: Want
+) -> None:
     slots = node(islands)
     for mask in range(1 << 8):
         free = frozenset(n for n in range(8) if mask >> n & 1)
@@ -90,8 +102,16 @@ def nodes(draw: st.DrawFn) -> Topology:
 @st.composite
 def wants(draw: st.DrawFn) -> Want:
     policy: Policy = draw(st.sampled_from(["contiguous", "spread", "preferIds"]))
-    mode: Mode = "Preferred" if policy == "spread" else draw(st.sampled_from(["Required", "Preferred", "Ignore"]))
-    prefer = tuple(draw(st.lists(st.integers(0, 11), unique=True, max_size=4))) if policy == "preferIds" else ()
+    mode: Mode = (
+        "Preferred"
+        if policy == "spread"
+        else draw(st.sampled_from(["Required", "Preferred", "Ignore"]))
+    )
+    prefer = (
+        tuple(draw(st.lists(st.integers(0, 11), unique=True, max_size=4)))
+        if policy == "preferIds"
+        else ()
+    )
     least = draw(st.sampled_from([0.0, 100.0, 400.0])) if mode == "Required" else 0.0
     return Want(count=draw(st.integers(1, 8)), policy=policy, mode=mode, least=least, prefer=prefer)
 
@@ -137,7 +157,12 @@ def test_the_examples_of_the_specification(
 def test_an_unhealthy_a_mig_and_an_unknown_gpu_are_no_part_of_the_topology() -> None:
     from preflight_gpu_scheduler.choice import topology
 
-    devices = [Device(id=0), Device(id=1, health="Unhealthy"), Device(id=2, health="Unknown"), Device(id=3, mig=True)]
+    devices = [
+        Device(id=0),
+        Device(id=1, health="Unhealthy"),
+        Device(id=2, health="Unknown"),
+        Device(id=3, mig=True),
+    ]
     assert [slot.id for slot in topology(devices)] == [0]
 
 

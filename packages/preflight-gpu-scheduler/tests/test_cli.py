@@ -23,7 +23,17 @@ def test_the_schedulers_configuration_waits_longer_than_a_gang_and_a_bind_take(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "c.yaml").write_text("gangBind: 40s\nbindBudget: 10s\ncountResource: ''\n")
-    assert ran(monkeypatch, "scheduler-config", "--config", str(tmp_path / "c.yaml"), "--extender-port", "7") == 0
+    assert (
+        ran(
+            monkeypatch,
+            "scheduler-config",
+            "--config",
+            str(tmp_path / "c.yaml"),
+            "--extender-port",
+            "7",
+        )
+        == 0
+    )
     made = yaml.safe_load(capsys.readouterr().out)
     [extender] = made["extenders"]
     assert extender["httpTimeout"] == "55s"
@@ -56,7 +66,11 @@ def test_an_extender_listens_on_loopback_only(
     assert "is no loopback address" in capsys.readouterr().err
 
 
-CLAIM: dict[str, Any] = {"kind": "GpuClaim", "metadata": {"name": "two"}, "spec": {"devices": {"count": 2}}}
+CLAIM: dict[str, Any] = {
+    "kind": "GpuClaim",
+    "metadata": {"name": "two"},
+    "spec": {"devices": {"count": 2}},
+}
 POD: dict[str, Any] = {
     "kind": "Pod",
     "metadata": {"name": "p", "annotations": {"gpu.scheduling/claim": "two"}},
@@ -76,7 +90,9 @@ def status(name: str, *devices: dict[str, Any]) -> dict[str, Any]:
 def test_explain_names_the_gpus_or_says_why_not_with_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    good: list[dict[str, Any]] = [{"id": n, "island": "nvlink-0", "bandwidthGBps": 450} for n in range(4)]
+    good: list[dict[str, Any]] = [
+        {"id": n, "island": "nvlink-0", "bandwidthGBps": 450} for n in range(4)
+    ]
     sick: list[dict[str, Any]] = [{"id": 0, "health": "Unhealthy", "reason": "XID 79"}, {"id": 1}]
     nodes = [{"kind": "Node", "metadata": {"name": name}} for name in ("good", "sick", "bare")]
     documents = [CLAIM, POD, status("good", *good), status("sick", *sick), *nodes]
@@ -86,7 +102,10 @@ def test_explain_names_the_gpus_or_says_why_not_with_figures(
     by_node = {one["node"]: one for one in found["nodes"]}
     assert by_node["good"]["ids"] == [0, 1]
     assert by_node["sick"]["why"] == "node has too few usable GPUs"
-    assert "2 wanted, 1 of 1 usable GPUs free, 2 in all; not usable: 0 (XID 79)" in by_node["sick"]["figures"]
+    assert (
+        "2 wanted, 1 of 1 usable GPUs free, 2 in all; not usable: 0 (XID 79)"
+        in by_node["sick"]["figures"]
+    )
     assert by_node["bare"]["why"] == "no GpuNodeStatus"
     assert ran(monkeypatch, "explain", "-f", str(tmp_path / "all.yaml")) == 0
     assert "good: passes; GPUs 0,1; score 8 of 10" in capsys.readouterr().out

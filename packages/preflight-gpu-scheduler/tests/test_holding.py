@@ -54,7 +54,11 @@ def lease(number: int = 1, gpu: int = 0, **changes: Any) -> Lease:
         (lease(), pod(node=NODE, phase="Running"), State.HELD),
         (lease(), pod(node=NODE, phase="Running", allocated=f"{NODE}:0"), State.HELD),
         (lease(), pod(node=NODE, phase="Running", allocated=f"{NODE}:1"), State.FREE),
-        (lease(), pod(node=NODE, phase="Running", deleting=True, allocated=f"{NODE}:0"), State.HELD),
+        (
+            lease(),
+            pod(node=NODE, phase="Running", deleting=True, allocated=f"{NODE}:0"),
+            State.HELD,
+        ),
         (lease(), pod(node=NODE, phase="Succeeded"), State.FREE),
         (lease(), pod(node=NODE, phase="Failed"), State.FREE),
         (lease(), pod(node="other", phase="Running"), State.FREE),
@@ -73,7 +77,9 @@ def test_the_table(found: Lease, seen: Pod | None, state: State) -> None:
     assert judge(found, Sight(seen)) is state
     live = judge(found, Sight(seen, live=True))
     assert live is (State.FREE if state is State.UNSURE else state)
-    assert judge(found, Sight(seen, live=True), over=True) is (State.OVER if state is State.RESERVED else live)
+    assert judge(found, Sight(seen, live=True), over=True) is (
+        State.OVER if state is State.RESERVED else live
+    )
 
 
 def test_only_the_lease_of_the_current_number_is_ones_own() -> None:
@@ -83,7 +89,9 @@ def test_only_the_lease_of_the_current_number_is_ones_own() -> None:
 
 
 class Life:
-    """A pod as the API server lets it change: bound once, fenced only while unbound, never back from its end."""
+    """A pod as the API server lets it change: bound once, fenced only while unbound, never back
+    from its end.
+    """
 
     def __init__(self) -> None:
         self.now: Pod | None = pod()
@@ -97,13 +105,17 @@ class Life:
             case "bind" if not p.bound and not p.deleting:
                 said = {**p.metadata.said, names.ALLOCATED_ANNOTATION: f"{NODE}:{p.reclaimed}"}
                 self.now = msgspec.structs.replace(
-                    p, spec=PodSpec(node_name=NODE), metadata=msgspec.structs.replace(p.metadata, annotations=said)
+                    p,
+                    spec=PodSpec(node_name=NODE),
+                    metadata=msgspec.structs.replace(p.metadata, annotations=said),
                 )
             case "elsewhere" if not p.bound and not p.deleting:
                 self.now = msgspec.structs.replace(p, spec=PodSpec(node_name="other"))
             case "fence" if not p.bound:
                 said = {**p.metadata.said, names.RECLAIMED_ANNOTATION: str(p.reclaimed + 1)}
-                self.now = msgspec.structs.replace(p, metadata=msgspec.structs.replace(p.metadata, annotations=said))
+                self.now = msgspec.structs.replace(
+                    p, metadata=msgspec.structs.replace(p.metadata, annotations=said)
+                )
             case "delete":
                 self.now = msgspec.structs.replace(
                     p, metadata=msgspec.structs.replace(p.metadata, deletion_timestamp="now")
@@ -115,18 +127,24 @@ class Life:
 
 
 @given(
-    st.lists(st.sampled_from(["bind", "elsewhere", "fence", "fence", "delete", "end", "vanish"]), max_size=6),
+    st.lists(
+        st.sampled_from(["bind", "elsewhere", "fence", "fence", "delete", "end", "vanish"]),
+        max_size=6,
+    ),
     st.integers(1, 3),
     st.integers(0, 1),
 )
-def test_free_stays_free_and_void_never_becomes_held(history: list[str], number: int, gpu: int) -> None:
+def test_free_stays_free_and_void_never_becomes_held(
+    history: list[str], number: int, gpu: int
+) -> None:
     life, final = Life(), None
     for what in ["", *history]:
         life.go(what)
         state = judge(lease(number, gpu), Sight(life.now, live=True))
         if final is State.FREE:
             assert state is State.FREE
-        # A pod that was bound since with this very id has it by a lease of its later number, which cannot be this one.
+        # A pod that was bound since with this very id has it by a lease of its later number, which
+        # cannot be this one.
         if final is State.VOID and state is State.HELD:
             assert life.now is not None
             assert life.now.number > number
@@ -149,7 +167,9 @@ def test_an_observer_counts_from_when_it_first_saw_the_value() -> None:
     st.integers(0, names.MOST_ID),
     st.integers(0, names.MOST_ID),
 )
-def test_two_gpus_never_share_a_lease_name_and_none_is_too_long(one: str, other: str, a: int, b: int) -> None:
+def test_two_gpus_never_share_a_lease_name_and_none_is_too_long(
+    one: str, other: str, a: int, b: int
+) -> None:
     assert (names.lease_name(one, a) == names.lease_name(other, b)) == ((one, a) == (other, b))
     assert len(names.lease_name(one, a)) <= 253
     split = names.split_lease_name(names.lease_name(one, a))

@@ -17,4 +17,9 @@ def test_of_a_node_that_has_gone_no_gpus_are_told_and_every_phase_of_claims_is()
 
     assert of("devices", node="a", state="free") == 4
     assert of("devices", node="b", state="free") is None
-    assert [of("claims", phase=one) for one in ("Pending", "Reserved", "Bound", "Failed")] == [1, 0, 0, 0]
+    assert [of("claims", phase=one) for one in ("Pending", "Reserved", "Bound", "Failed")] == [
+        1,
+        0,
+        0,
+        0,
+    ]

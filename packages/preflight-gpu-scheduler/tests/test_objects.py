@@ -16,13 +16,18 @@ from preflight_gpu_scheduler.verbs import FilterArgs, FilterResult, read_args, r
 
 tree = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 def claim(**devices: object) -> dict[str, object]:
-    return {"metadata": {"name": "two", "namespace": "team", "uid": "u"}, "spec": {"devices": devices}}
+    return {
+        "metadata": {"name": "two", "namespace": "team", "uid": "u"},
+        "spec": {"devices": devices},
+    }
 
 
 @pytest.mark.parametrize(
@@ -31,13 +36,22 @@ def claim(**devices: object) -> dict[str, object]:
         (claim(count=0), "spec.devices.count: must be at least 1; found the number 0."),
         (claim(count=-1), "spec.devices.count: must be at least 1; found the number -1."),
         (claim(count=65), "spec.devices.count: must be at most 64; found the number 65."),
-        (claim(count="2"), 'spec.devices.count: must be a whole number (GPUs for each pod); found the string "2".'),
+        (
+            claim(count="2"),
+            'spec.devices.count: must be a whole number (GPUs for each pod); found the string "2".',
+        ),
         (claim(exclusivity="MIG"), "spec.devices.exclusivity: MIG is not supported; leave it out."),
-        (claim(exclusivity="Shared"), "spec.devices.exclusivity: Shared is not supported; leave it out."),
+        (
+            claim(exclusivity="Shared"),
+            "spec.devices.exclusivity: Shared is not supported; leave it out.",
+        ),
         (claim(preferIds=[1]), RULES[1].message),
         (claim(policy="preferIds"), RULES[2].message),
         (claim(policy="preferIds", preferIds=[1, 1]), RULES[3].message),
-        ({"spec": {"devices": {"policy": "spread"}, "topology": {"mode": "Required"}}}, RULES[4].message),
+        (
+            {"spec": {"devices": {"policy": "spread"}, "topology": {"mode": "Required"}}},
+            RULES[4].message,
+        ),
         ({"spec": {"topology": {"minBandwidthGBps": 300}}}, RULES[5].message),
         ({}, "spec: is missing; set it."),
     ],
@@ -47,7 +61,13 @@ def test_a_claim_that_cannot_be_is_told_so_in_a_sentence(raw: object, words: str
 
 
 def test_all_problems_of_a_claim_are_said_at_once() -> None:
-    raw = {"spec": {"devices": {"count": 0, "polcy": "x"}, "gangRef": "No Name", "topology": {"mode": "Best"}}}
+    raw = {
+        "spec": {
+            "devices": {"count": 0, "polcy": "x"},
+            "gangRef": "No Name",
+            "topology": {"mode": "Best"},
+        }
+    }
     assert sorted(one.split(":")[0] for one in problems(raw)) == [
         "spec.devices.count",
         "spec.devices.polcy",
@@ -59,7 +79,12 @@ def test_all_problems_of_a_claim_are_said_at_once() -> None:
 def test_a_claim_of_five_lines_is_a_claim() -> None:
     found = read(claim(count=2, policy="contiguous"))
     assert isinstance(found, Claim)
-    assert (found.want.count, found.want.policy, found.want.mode, found.gang) == (2, "contiguous", "Preferred", None)
+    assert (found.want.count, found.want.policy, found.want.mode, found.gang) == (
+        2,
+        "contiguous",
+        "Preferred",
+        None,
+    )
 
 
 @given(tree)
@@ -92,7 +117,10 @@ def test_a_status_that_cannot_be_used_says_so_and_gives_nothing(one: object, oth
     ("status", "words"),
     [
         ({"devices": [{"id": 0}, {"id": 0}]}, "the id 0 stands more than once"),
-        ({"devices": [{"id": 0, "uuid": "G"}, {"id": 1, "uuid": "G"}]}, "the uuid G stands more than once"),
+        (
+            {"devices": [{"id": 0, "uuid": "G"}, {"id": 1, "uuid": "G"}]},
+            "the uuid G stands more than once",
+        ),
         ({"devices": [{"id": "0"}]}, "status.devices[0].id: expected"),
     ],
 )
@@ -106,11 +134,17 @@ def test_a_status_written_by_hand_with_the_least_is_enough() -> None:
     raw = {
         "metadata": {"name": "n"},
         "status": {
-            "devices": [{"id": 1, "island": "a", "bandwidthGBps": 64}, {"id": 0, "island": "a", "bandwidthGBps": 600}]
+            "devices": [
+                {"id": 1, "island": "a", "bandwidthGBps": 64},
+                {"id": 0, "island": "a", "bandwidthGBps": 600},
+            ]
         },
     }
     found = inventory.read(raw)
-    assert [(one.id, one.usable, one.bandwidth_gbps) for one in found.devices] == [(0, True, 600.0), (1, True, 64.0)]
+    assert [(one.id, one.usable, one.bandwidth_gbps) for one in found.devices] == [
+        (0, True, 600.0),
+        (1, True, 64.0),
+    ]
     assert found.observed is None
 
 
@@ -139,7 +173,9 @@ def test_a_reservation_is_read_as_it_was_written_or_not_at_all(raw: object) -> N
 
 
 def test_a_reservation_that_was_taken_back_counts_no_more() -> None:
-    whole = allocation.written(Reserved(number=1, node="n", ids=(0,), plan="p", members=1, first="a", first_uid="u"))
+    whole = allocation.written(
+        Reserved(number=1, node="n", ids=(0,), plan="p", members=1, first="a", first_uid="u")
+    )
     raw = {"metadata": {"name": "p", "annotations": {names.RESERVED_ANNOTATION: whole}}}
     assert msgspec.convert(raw, Pod).reserved is not None
     raw["metadata"]["annotations"][names.RECLAIMED_ANNOTATION] = "1"  # type: ignore[index]
@@ -147,7 +183,12 @@ def test_a_reservation_that_was_taken_back_counts_no_more() -> None:
 
 
 def test_annotations_that_nobody_reads_are_not_kept_and_long_ones_are_cut() -> None:
-    raw = {"metadata": {"name": "p", "annotations": {"other": "x" * 10_000, names.CLAIM_ANNOTATION: "c" * 10_000}}}
+    raw = {
+        "metadata": {
+            "name": "p",
+            "annotations": {"other": "x" * 10_000, names.CLAIM_ANNOTATION: "c" * 10_000},
+        }
+    }
     kept = msgspec.convert(raw, Pod).metadata.said
     assert list(kept) == [names.CLAIM_ANNOTATION]
     assert len(kept[names.CLAIM_ANNOTATION]) == 254

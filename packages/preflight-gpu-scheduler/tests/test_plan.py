@@ -1,4 +1,6 @@
-"""Gangs: size, completeness, one plan for all or none, whose turn it is; and gates, capacity, nudges, status."""
+"""Gangs: size, completeness, one plan for all or none, whose turn it is; and gates, capacity,
+nudges, status.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,16 @@ from preflight_gpu_scheduler.controls import (
 from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, plan_name
 from preflight_gpu_scheduler.inventory import Device, Inventory
 from preflight_gpu_scheduler.objects import Taint, Toleration
-from preflight_gpu_scheduler.plan import Gang, Member, PlanNode, gather, missing, plan, tolerates, turns
+from preflight_gpu_scheduler.plan import (
+    Gang,
+    Member,
+    PlanNode,
+    gather,
+    missing,
+    plan,
+    tolerates,
+    turns,
+)
 from preflight_gpu_scheduler.status import could_ever, status
 from shapes import EIGHT, claim, lease, node, pod, view
 
@@ -62,7 +73,9 @@ def test_members_go_only_to_nodes_that_would_take_them() -> None:
         "stale": PlanNode(node=node("stale"), view=view(blocked="stale")),
     }
     assert isinstance(plan(gang(1), those), str)
-    found = plan(gang(1), {**those, "good": PlanNode(node=node("good"), view=view(), uuids={0: "GPU-0"})})
+    found = plan(
+        gang(1), {**those, "good": PlanNode(node=node("good"), view=view(), uuids={0: "GPU-0"})}
+    )
     assert isinstance(found, tuple)
     assert (found[0].node, found[0].uuids) == ("good", ("GPU-0",))
 
@@ -83,12 +96,17 @@ def test_a_toleration_is_read_as_kubernetes_does(one: Toleration, yes: bool) -> 
     assert tolerates(one, "a", "b", "NoSchedule") is yes
 
 
-def test_a_gangs_size_is_the_annotations_then_the_pod_groups_and_members_that_disagree_say_none() -> None:
+def test_a_gangs_size_is_the_annotations_then_the_pod_groups_and_members_that_disagree_say_none() -> (
+    None
+):
     def sizes(*said: str, group: int | None = None) -> int | None:
         pods = [
-            pod(f"p{n}", annotations={names.GANG_SIZE_ANNOTATION: one} if one else None) for n, one in enumerate(said)
+            pod(f"p{n}", annotations={names.GANG_SIZE_ANNOTATION: one} if one else None)
+            for n, one in enumerate(said)
         ]
-        return gather(pods, {("team", "two"): JOB}, {("team", "job"): group} if group else {})["team", "job"].size
+        return gather(pods, {("team", "two"): JOB}, {("team", "job"): group} if group else {})[
+            "team", "job"
+        ].size
 
     assert sizes("3", "") == 3
     assert sizes("", group=4) == 4
@@ -97,7 +115,11 @@ def test_a_gangs_size_is_the_annotations_then_the_pod_groups_and_members_that_di
 
 
 def test_ended_members_and_pods_without_a_gang_are_no_members() -> None:
-    pods = [pod("a"), pod("b", phase="Failed"), pod("c", annotations={names.CLAIM_ANNOTATION: "solo"})]
+    pods = [
+        pod("a"),
+        pod("b", phase="Failed"),
+        pod("c", annotations={names.CLAIM_ANNOTATION: "solo"}),
+    ]
     found = gather(pods, {("team", "two"): JOB, ("team", "solo"): claim()}, {})
     assert [one.pod.metadata.name for one in found["team", "job"].members] == ["a"]
 
@@ -124,13 +146,19 @@ def test_one_of_two_gangs_gets_all_and_a_smaller_one_is_not_held_up_until_patien
         ("b", 0, True),
     ]
     big, small = gang(2, 8, name="big"), gang(2, 1, name="small")
-    assert [len(one.assignments) for one in turns([small, big], free, {big.key: 100, small.key: 1}, 300)] == [0, 2]
-    assert [len(one.assignments) for one in turns([small, big], free, {big.key: 301, small.key: 1}, 300)] == [0]
+    assert [
+        len(one.assignments) for one in turns([small, big], free, {big.key: 100, small.key: 1}, 300)
+    ] == [0, 2]
+    assert [
+        len(one.assignments) for one in turns([small, big], free, {big.key: 301, small.key: 1}, 300)
+    ] == [0]
 
 
 def test_an_incomplete_gang_holds_up_nobody_however_long_it_waits() -> None:
     late, small = gang(2, size=3, name="late"), gang(1, name="small")
-    assert [len(one.assignments) for one in turns([late, small], nodes(0xFF), {late.key: 9999}, 300)] == [0, 1]
+    assert [
+        len(one.assignments) for one in turns([late, small], nodes(0xFF), {late.key: 9999}, 300)
+    ] == [0, 1]
 
 
 def test_plans_of_one_snapshot_do_not_touch() -> None:
@@ -139,8 +167,14 @@ def test_plans_of_one_snapshot_do_not_touch() -> None:
     assert len(used) == len(set(used)) == 8
 
 
-def told(name: str, *, plan: str = "x", first: str = "uid-a", members: int = 2, node_name: str = "") -> object:
-    text = written(Reserved(number=1, node="n", ids=(0,), plan=plan, members=members, first="a", first_uid=first))
+def told(
+    name: str, *, plan: str = "x", first: str = "uid-a", members: int = 2, node_name: str = ""
+) -> object:
+    text = written(
+        Reserved(
+            number=1, node="n", ids=(0,), plan=plan, members=members, first="a", first_uid=first
+        )
+    )
     return pod(name, annotations={names.RESERVED_ANNOTATION: text}, node_name=node_name)
 
 
@@ -165,7 +199,11 @@ def test_the_gate_goes_when_the_claim_is_there_and_a_gangs_with_its_plan() -> No
     assert gate(pod(gated=True), claim()) is Gate.REMOVE
     assert gate(pod(gated=True), JOB) is Gate.WAIT_GANG
     patch = gate_patch(pod(gated=True))
-    assert patch[-1] == {"op": "replace", "path": "/spec/schedulingGates", "value": [{"name": "other"}]}
+    assert patch[-1] == {
+        "op": "replace",
+        "path": "/spec/schedulingGates",
+        "value": [{"name": "other"}],
+    }
 
 
 def test_every_write_on_a_pod_is_refused_on_another_version_of_it() -> None:
@@ -184,10 +222,18 @@ def test_every_write_on_a_pod_is_refused_on_another_version_of_it() -> None:
 
 
 def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> None:
-    devices = (Device(id=0), Device(id=1, health="Unhealthy"), Device(id=2, health="Unhealthy"), Device(id=3, mig=True))
+    devices = (
+        Device(id=0),
+        Device(id=1, health="Unhealthy"),
+        Device(id=2, health="Unhealthy"),
+        Device(id=3, mig=True),
+    )
     assert capacity(Inventory(node="n", devices=devices), {1}) == 2
     assert capacity(Inventory(node="n", devices=devices, conflicts=("device-plugin",)), {1}) == 1
-    assert capacity_patch(node(allocatable={"gpu.scheduling/gpu": "2"}), "gpu.scheduling/gpu", 2) is None
+    assert (
+        capacity_patch(node(allocatable={"gpu.scheduling/gpu": "2"}), "gpu.scheduling/gpu", 2)
+        is None
+    )
     assert capacity_patch(node(), "", 2) is None
     assert capacity_patch(node(), "gpu.scheduling/gpu", 2) == [
         {"op": "add", "path": "/status/capacity/gpu.scheduling~1gpu", "value": "2"}
@@ -200,13 +246,26 @@ def test_the_oldest_pods_that_fit_are_nudged_and_no_more_than_fit() -> None:
         for n, when, count in (("c", "3", 2), ("a", "1", 8), ("b", "2", 2), ("d", "4", 2))
     ]
     assert [one.metadata.name for one in nudged(waiting, {"n": 4})] == ["b", "c"]
-    assert nudged([(pod(gated=True), claim()), (pod("g"), JOB), (pod("r", node_name="n"), claim())], {"n": 8}) == ()
+    assert (
+        nudged(
+            [(pod(gated=True), claim()), (pod("g"), JOB), (pod("r", node_name="n"), claim())],
+            {"n": 8},
+        )
+        == ()
+    )
 
 
 def test_a_claims_status_says_what_its_pods_have() -> None:
-    here = pod("a", annotations={names.ALLOCATED_ANNOTATION: "n:0,1"}, node_name="n", phase="Running")
+    here = pod(
+        "a", annotations={names.ALLOCATED_ANNOTATION: "n:0,1"}, node_name="n", phase="Running"
+    )
     one = status(claim(), [here], [])
-    assert (one["phase"], one["nodeName"], one["gpuIds"], one["allocated"]) == ("Bound", "n", [0, 1], "n:0,1")
+    assert (one["phase"], one["nodeName"], one["gpuIds"], one["allocated"]) == (
+        "Bound",
+        "n",
+        [0, 1],
+        "n:0,1",
+    )
     reserved = status(claim(), [here, pod("p")], [lease("n", 3), lease("n", 2)])
     assert (reserved["phase"], reserved["message"]) == ("Reserved", "1 of 2 pods are bound")
     assert reserved["allocations"][1] == {
@@ -223,7 +282,10 @@ def test_a_claims_status_says_what_its_pods_have() -> None:
         len(
             status(
                 claim(),
-                [pod(f"p{n}", annotations={names.ALLOCATED_ANNOTATION: "n:0"}, node_name="n") for n in range(150)],
+                [
+                    pod(f"p{n}", annotations={names.ALLOCATED_ANNOTATION: "n:0"}, node_name="n")
+                    for n in range(150)
+                ],
                 [],
             )["allocations"]
         )

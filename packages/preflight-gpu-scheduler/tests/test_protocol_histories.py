@@ -1,4 +1,6 @@
-"""Any history of extenders, controllers, users and kubelets, with requests lost, late or unanswered and actors that die at any point."""
+"""Any history of extenders, controllers, users and kubelets, with requests lost, late or unanswered
+and actors that die at any point.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,14 @@ from world import Key, World
 
 NODES = ("node-a", "node-b")
 SINGLE: dict[str, int] = {"one": 1, "two": 2, "more": 1}
-GANG: dict[Key, tuple[str, tuple[int, ...]]] = {("team", "g-0"): ("node-a", (1,)), ("team", "g-1"): ("node-b", (0,))}
-OTHER: dict[Key, tuple[str, tuple[int, ...]]] = {("team", "h-0"): ("node-b", (0,)), ("team", "h-1"): ("node-a", (1,))}
+GANG: dict[Key, tuple[str, tuple[int, ...]]] = {
+    ("team", "g-0"): ("node-a", (1,)),
+    ("team", "g-1"): ("node-b", (0,)),
+}
+OTHER: dict[Key, tuple[str, tuple[int, ...]]] = {
+    ("team", "h-0"): ("node-b", (0,)),
+    ("team", "h-1"): ("node-a", (1,)),
+}
 NAMES = [*SINGLE, *(name for _, name in (*GANG, *OTHER))]
 
 fates = st.sampled_from([Fate.DONE] * 6 + [Fate.ANSWER_LOST, Fate.LOST, Fate.LATE])
@@ -46,10 +54,23 @@ class Protocol(RuleBasedStateMachine):
         shown=st.booleans(),
         busy=st.frozensets(st.integers(0, 1), max_size=1),
     )
-    def the_scheduler_asks_for_a_bind(self, name: str, node: str, back: int, shown: bool, busy: frozenset[int]) -> None:
+    def the_scheduler_asks_for_a_bind(
+        self, name: str, node: str, back: int, shown: bool, busy: frozenset[int]
+    ) -> None:
         pod = self.world.mirror(back)(("team", name)).pod
         if pod is not None and len(self.actors) < 5:
-            self._start(binder(self.world, self.late, pod, node, SINGLE[name], back=back, shown=shown, busy=busy))
+            self._start(
+                binder(
+                    self.world,
+                    self.late,
+                    pod,
+                    node,
+                    SINGLE[name],
+                    back=back,
+                    shown=shown,
+                    busy=busy,
+                )
+            )
 
     @rule(name=st.sampled_from([name for _, name in (*GANG, *OTHER)]), back=behind)
     def the_scheduler_asks_for_a_members_bind(self, name: str, back: int) -> None:
@@ -58,7 +79,9 @@ class Protocol(RuleBasedStateMachine):
             self._start(member(self.world, self.late, pod, back))
 
     @rule(which=st.sampled_from([GANG, OTHER]), back=behind)
-    def a_controller_plans_a_gang(self, which: dict[Key, tuple[str, tuple[int, ...]]], back: int) -> None:
+    def a_controller_plans_a_gang(
+        self, which: dict[Key, tuple[str, tuple[int, ...]]], back: int
+    ) -> None:
         if len(self.actors) < 5:
             self._start(planner(self.world, self.late, which, back=back))
 
@@ -114,7 +137,9 @@ class Protocol(RuleBasedStateMachine):
         self.world.check()
 
     def teardown(self) -> None:
-        """The rest of the history is fair: everybody finishes or is dead, the wire is empty, the controller sweeps."""
+        """The rest of the history is fair: everybody finishes or is dead, the wire is empty, the
+        controller sweeps.
+        """
         world = self.world
         for running_one in self.actors:
             running_one.finish(world)
@@ -131,10 +156,20 @@ class Protocol(RuleBasedStateMachine):
         }
         for lease in world.leases.values():
             pod, gpu = running.get(lease.holder), lease.gpu
-            used = pod is not None and pod.allocated is not None and gpu is not None and gpu[1] in pod.allocated.ids
+            used = (
+                pod is not None
+                and pod.allocated is not None
+                and gpu is not None
+                and gpu[1] in pod.allocated.ids
+            )
             assert used or lease.holder in committed, f"{lease.metadata.name} is locked for nobody"
         for pod in list(world.pods.values()):
-            if pod.metadata.uid in committed and not pod.bound and not pod.deleting and not pod.ended:
+            if (
+                pod.metadata.uid in committed
+                and not pod.bound
+                and not pod.deleting
+                and not pod.ended
+            ):
                 actor = member(world, [], pod, 0)
                 assert actor is not None
                 assert not actor.finish(world).error, "a member of a gang that runs cannot follow"
@@ -144,7 +179,9 @@ class Protocol(RuleBasedStateMachine):
                 continue
             for node in NODES:
                 if free_gpus(world, (node,)) >= want:
-                    assert not binder(world, [], waiting, node, want).finish(world).error, "a free GPU cannot be had"
+                    assert not binder(world, [], waiting, node, want).finish(world).error, (
+                        "a free GPU cannot be had"
+                    )
                     break
         for gang in (GANG, OTHER):
             actor = planner(world, [], gang)

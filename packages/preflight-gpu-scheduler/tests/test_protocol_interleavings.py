@@ -26,15 +26,21 @@ def key(name: str) -> Key:
     return ("team", name)
 
 
-def binder(name: str, want: int, busy: frozenset[int] = frozenset(), back: int = 0, *, shown: bool = True) -> Start:
-    """An extender that binds ``name``; it may start at any time, and sees then what its mirror shows."""
+def binder(
+    name: str, want: int, busy: frozenset[int] = frozenset(), back: int = 0, *, shown: bool = True
+) -> Start:
+    """An extender that binds ``name``; it may start at any time, and sees then what its mirror
+    shows.
+    """
 
     def start(world: World) -> Callable[[], Steps[Any]] | None:
         mirror = world.mirror(back)
         pod = mirror(key(name)).pod
         if pod is None or pod.bound:
             return None
-        job = Job(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE) if shown else {}, uuids={})
+        job = Job(
+            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE) if shown else {}, uuids={}
+        )
         return lambda: bind(job, chooser(want, busy), mirror)
 
     return start
@@ -46,7 +52,11 @@ def member(name: str) -> Start:
         shown = [pod for one in world.past if (pod := mirror(one).pod) is not None]
         pod = mirror(key(name)).pod
         bound = {one.metadata.uid for one in shown if one.bound}
-        if pod is None or pod.bound or arrival(pod, [one for one in shown if not one.bound], bound) is not Arrival.BIND:
+        if (
+            pod is None
+            or pod.bound
+            or arrival(pod, [one for one in shown if not one.bound], bound) is not Arrival.BIND
+        ):
             return None
         job = Job(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
         return lambda: bind(job, chooser(1, frozenset()), mirror)
@@ -86,7 +96,9 @@ def nothing_is_locked_for_nobody(world: World) -> None:
     sweep(world, over=True)
     running = {pod.metadata.uid for pod in world.running()}
     begun = {
-        pod.metadata.uid for pod in world.pods.values() if (r := pod.reserved) is not None and r.first_uid in running
+        pod.metadata.uid
+        for pod in world.pods.values()
+        if (r := pod.reserved) is not None and r.first_uid in running
     }
     assert all(lease.holder in running | begun for lease in world.leases.values())
 
@@ -94,11 +106,18 @@ def nothing_is_locked_for_nobody(world: World) -> None:
 def test_two_extenders_for_one_pod_bind_it_once_with_one_set() -> None:
     world = World()
     world.create_pod("p")
-    found = explore(world, [binder("p", 2), binder("p", 2, shown=False)], faults=1, at_end=nothing_is_locked_for_nobody)
+    found = explore(
+        world,
+        [binder("p", 2), binder("p", 2, shown=False)],
+        faults=1,
+        at_end=nothing_is_locked_for_nobody,
+    )
     assert found.ends
 
 
-def test_two_extenders_for_one_pod_with_other_choices_and_a_pod_that_wants_what_one_gives_back() -> None:
+def test_two_extenders_for_one_pod_with_other_choices_and_a_pod_that_wants_what_one_gives_back() -> (
+    None
+):
     world = World()
     world.create_pod("p")
     world.create_pod("q")
@@ -117,7 +136,12 @@ def test_a_stopped_extender_that_wakes_up_binds_nothing_that_was_given_away() ->
 def test_a_retry_beside_a_reclaim_by_two_controllers() -> None:
     world = World()
     world.create_pod("p")
-    starts = [binder("p", 1), binder("p", 1, back=1), collector(0, over=True), collector(0, over=True, back=1)]
+    starts = [
+        binder("p", 1),
+        binder("p", 1, back=1),
+        collector(0, over=True),
+        collector(0, over=True, back=1),
+    ]
     assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
 
 
@@ -137,7 +161,12 @@ def test_a_pod_that_comes_again_under_its_name_is_another_pod() -> None:
         now.delete_pod(key("p"))
         now.create_pod("p")
 
-    starts = [binder("p", 1), binder("p", 1, back=1), collector(0, over=False, back=1), binder("q", 1, frozenset({1}))]
+    starts = [
+        binder("p", 1),
+        binder("p", 1, back=1),
+        collector(0, over=False, back=1),
+        binder("q", 1, frozenset({1})),
+    ]
     assert explore(world, starts, [again], at_end=nothing_is_locked_for_nobody).ends
 
 
@@ -175,11 +204,18 @@ def test_a_gang_is_bound_whole_or_not_at_all_while_its_reservation_is_taken_back
     assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
 
 
-def test_a_mirror_that_is_behind_about_the_first_member_takes_nothing_back_from_the_others() -> None:
+def test_a_mirror_that_is_behind_about_the_first_member_takes_nothing_back_from_the_others() -> (
+    None
+):
     world = World()
     for name in ("g0", "g1"):
         world.create_pod(name, gated=True)
-    starts = [planner({"g0": 0, "g1": 1}), member("g0"), member("g1"), collector(1, over=True, of={key("g0"): 2})]
+    starts = [
+        planner({"g0": 0, "g1": 1}),
+        member("g0"),
+        member("g1"),
+        collector(1, over=True, of={key("g0"): 2}),
+    ]
     assert explore(world, starts, at_end=nothing_is_locked_for_nobody).ends
 
 
@@ -189,7 +225,12 @@ def test_a_gang_that_does_not_fit_whole_gives_everything_back_at_once() -> None:
         world.create_pod(name, gated=True)
     q = world.create_pod("q")
     assert (
-        not Actor(bind(Job(pod=q, node=NODE, own={}, uuids={}), chooser(1, frozenset({0})), world.mirror(0)), [])
+        not Actor(
+            bind(
+                Job(pod=q, node=NODE, own={}, uuids={}), chooser(1, frozenset({0})), world.mirror(0)
+            ),
+            [],
+        )
         .finish(world)
         .error
     )
@@ -209,17 +250,26 @@ def test_nobody_is_bound_before_the_first_member_whatever_the_extender_believes(
     assert Actor(steps(), []).finish(world).plan
     pod = world.pods[key("g1")]
     job = Job(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
-    assert Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error == NOT_COMMITTED
+    assert (
+        Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
+        == NOT_COMMITTED
+    )
     assert not world.running()
 
 
 def test_a_forged_reservation_without_leases_binds_nothing() -> None:
     world = World()
     world.create_pod("p")
-    forged = Reserved(number=1, node=NODE, ids=(0,), plan="mine", members=1, first="p", first_uid="uid p#1")
+    forged = Reserved(
+        number=1, node=NODE, ids=(0,), plan="mine", members=1, first="p", first_uid="uid p#1"
+    )
     pod = world.pods[key("p")]
-    about = msgspec.structs.replace(pod.metadata, annotations={RESERVED_ANNOTATION: written(forged)})
-    job = Job(pod=msgspec.structs.replace(pod, metadata=about), node=NODE, own={}, uuids={}, gang=True)
+    about = msgspec.structs.replace(
+        pod.metadata, annotations={RESERVED_ANNOTATION: written(forged)}
+    )
+    job = Job(
+        pod=msgspec.structs.replace(pod, metadata=about), node=NODE, own={}, uuids={}, gang=True
+    )
     assert Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
     assert not world.running()
 
@@ -228,7 +278,13 @@ def test_a_gang_that_dies_at_any_point_of_its_plan_leaves_nothing_behind() -> No
     world = World()
     for name in ("g0", "g1"):
         world.create_pod(name, gated=True)
-    starts = [planner({"g0": 0, "g1": 1}), member("g0"), member("g1"), collector(0, over=True), collector(1, over=True)]
+    starts = [
+        planner({"g0": 0, "g1": 1}),
+        member("g0"),
+        member("g1"),
+        collector(0, over=True),
+        collector(1, over=True),
+    ]
     assert explore(world, starts, faults=1, at_end=nothing_is_locked_for_nobody).ends
 
 

@@ -1,4 +1,6 @@
-"""A node's status from NVML's facts: islands, ids that stay with their UUIDs, health, who else hands out GPUs."""
+"""A node's status from NVML's facts: islands, ids that stay with their UUIDs, health, who else
+hands out GPUs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from preflight_gpu_scheduler.conditions import Complaints, complaints
 from preflight_gpu_scheduler.inventory import Device, Status
 from preflight_gpu_scheduler.links import Link, Place, bus_id, islands
 from preflight_gpu_scheduler.objects import Condition, Pod
-from preflight_gpu_scheduler.report import APPLICATION_XIDS, Facts, changed, conflicts, health, ids, status
+from preflight_gpu_scheduler.report import (
+    APPLICATION_XIDS,
+    Facts,
+    changed,
+    conflicts,
+    health,
+    ids,
+    status,
+)
 from shapes import node, pod
 
 NOW = "2026-01-01T00:00:00Z"
@@ -37,22 +47,37 @@ def facts(uuid: str, slot: int, **more: Any) -> Facts:
 
 
 def written(
-    found: list[Facts] | None, previous: Status = EMPTY, pods: tuple[Pod, ...] = (), said: Complaints = NONE
+    found: list[Facts] | None,
+    previous: Status = EMPTY,
+    pods: tuple[Pod, ...] = (),
+    said: Complaints = NONE,
 ) -> Status:
     return status(previous, found, said, pods, "node-a", observed=NOW)
 
 
 def user(gpus: str) -> Pod:
-    return pod("user", annotations={names.ALLOCATED_ANNOTATION: f"node-a:{gpus}"}, node_name="node-a", phase="Running")
+    return pod(
+        "user",
+        annotations={names.ALLOCATED_ANNOTATION: f"node-a:{gpus}"},
+        node_name="node-a",
+        phase="Running",
+    )
 
 
 def test_gpus_that_links_join_are_one_island_over_others_too() -> None:
     chain = {0: place(1, to(2)), 1: place(2, to(1), to(3)), 2: place(3, to(2)), 3: place(4, numa=1)}
-    assert islands(chain) == {0: ("nvlink-0", 25.0), 1: ("nvlink-0", 50.0), 2: ("nvlink-0", 25.0), 3: ("pcie-1", 32.0)}
+    assert islands(chain) == {
+        0: ("nvlink-0", 25.0),
+        1: ("nvlink-0", 50.0),
+        2: ("nvlink-0", 25.0),
+        3: ("pcie-1", 32.0),
+    }
 
 
 def test_all_gpus_on_a_switch_are_one_island() -> None:
-    assert {one for one, _ in islands({n: place(n, *[SWITCH] * 18) for n in range(8)}).values()} == {"nvlink-0"}
+    assert {
+        one for one, _ in islands({n: place(n, *[SWITCH] * 18) for n in range(8)}).values()
+    } == {"nvlink-0"}
 
 
 def test_without_links_the_numa_node_then_the_root_then_the_gpu_itself() -> None:
@@ -70,17 +95,26 @@ def test_without_links_the_numa_node_then_the_root_then_the_gpu_itself() -> None
 
 @given(
     st.integers(1, 8).flatmap(
-        lambda n: st.tuples(st.just(n), st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))))
+        lambda n: st.tuples(
+            st.just(n), st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))
+        )
     )
 )
 def test_two_gpus_share_an_nvlink_island_exactly_when_a_path_of_links_joins_them(
     matrix: tuple[int, set[tuple[int, int]]],
 ) -> None:
     count, edges = matrix
-    found = islands({n: place(n, *(to(b) for a, b in sorted(edges) if a == n)) for n in range(count)})
+    found = islands(
+        {n: place(n, *(to(b) for a, b in sorted(edges) if a == n)) for n in range(count)}
+    )
     reach = {(n, n) for n in range(count)} | edges | {(b, a) for a, b in edges}
     for k in range(count):
-        reach |= {(a, b) for a in range(count) for b in range(count) if (a, k) in reach and (k, b) in reach}
+        reach |= {
+            (a, b)
+            for a in range(count)
+            for b in range(count)
+            if (a, k) in reach and (k, b) in reach
+        }
     for a in range(count):
         for b in range(count):
             if a != b and (a, b) in reach:
@@ -94,16 +128,27 @@ def test_a_bus_id_is_one_in_both_spellings() -> None:
 
 
 @given(st.permutations(range(6)), st.sets(st.integers(0, 5)))
-def test_after_a_reboot_in_any_order_and_without_some_every_uuid_has_its_id(order: list[int], gone: set[int]) -> None:
+def test_after_a_reboot_in_any_order_and_without_some_every_uuid_has_its_id(
+    order: list[int], gone: set[int]
+) -> None:
     first = written([facts(f"GPU-{n}", n) for n in range(6)])
     before = {one.uuid: one.id for one in first.devices}
-    again = written([facts(f"GPU-{n}", slot) for slot, n in enumerate(order) if n not in gone], first)
-    assert {one.uuid: one.id for one in again.devices if one.uuid in before}.items() <= before.items()
+    again = written(
+        [facts(f"GPU-{n}", slot) for slot, n in enumerate(order) if n not in gone], first
+    )
+    assert {
+        one.uuid: one.id for one in again.devices if one.uuid in before
+    }.items() <= before.items()
     assert all(not one.usable for one in again.devices if int(one.uuid[4:]) in gone)
 
 
-@given(st.dictionaries(st.text(max_size=3), st.integers(0, 9)), st.lists(st.text(max_size=3), unique=True, max_size=6))
-def test_a_new_gpu_never_gets_an_id_that_another_one_has(known: dict[str, int], uuids: list[str]) -> None:
+@given(
+    st.dictionaries(st.text(max_size=3), st.integers(0, 9)),
+    st.lists(st.text(max_size=3), unique=True, max_size=6),
+)
+def test_a_new_gpu_never_gets_an_id_that_another_one_has(
+    known: dict[str, int], uuids: list[str]
+) -> None:
     found = ids(known, uuids)
     assert all(found[one] == known[one] for one in uuids if one in known)
     fresh = [found[one] for one in uuids if one not in known]
@@ -114,7 +159,10 @@ def test_a_new_gpu_never_gets_an_id_that_another_one_has(known: dict[str, int], 
 def test_a_gpu_that_vanished_keeps_its_id_until_another_is_in_its_slot_and_no_pod_has_it() -> None:
     first = written([facts("A", 1), facts("B", 2)])
     gone = written([facts("B", 2)], first)
-    assert [(one.uuid, one.id, one.health) for one in gone.devices] == [("A", 0, "Unhealthy"), ("B", 1, "Healthy")]
+    assert [(one.uuid, one.id, one.health) for one in gone.devices] == [
+        ("A", 0, "Unhealthy"),
+        ("B", 1, "Healthy"),
+    ]
     used = written([facts("C", 1), facts("B", 2)], gone, (user("0"),))
     assert [(one.uuid, one.id) for one in used.devices] == [("A", 0), ("B", 1), ("C", 2)]
     free = written([facts("C", 1), facts("B", 2)], gone)
@@ -133,7 +181,10 @@ def test_while_nvml_cannot_be_read_nothing_is_known_and_nothing_forgotten() -> N
 def test_a_lost_gpu_stays_in_its_island_and_is_not_usable() -> None:
     first = written([facts("A", 1), facts("B", 2)])
     again = written([facts("A", 1), facts("B", 2, answers=False)], first)
-    assert [(one.island, one.usable) for one in again.devices] == [("pcie-0", True), ("pcie-0", False)]
+    assert [(one.island, one.usable) for one in again.devices] == [
+        ("pcie-0", True),
+        ("pcie-0", False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +199,9 @@ def test_a_lost_gpu_stays_in_its_island_and_is_not_usable() -> None:
         ({}, "node condition DcgmDiagnostic", "Unhealthy"),
     ],
 )
-def test_health_is_the_worst_of_what_is_said(changes: dict[str, Any], complaint: str, expected: str) -> None:
+def test_health_is_the_worst_of_what_is_said(
+    changes: dict[str, Any], complaint: str, expected: str
+) -> None:
     found, why = health(facts("A", 1, **changes), complaint)
     assert found == expected
     assert bool(why) == (expected != "Healthy")
@@ -169,8 +222,13 @@ def test_a_condition_about_one_gpu_takes_that_one_out_and_its_clearing_brings_it
 
 def test_a_condition_about_the_node_takes_all_its_gpus_out_and_one_that_is_not_named_none() -> None:
     for kind, usable in (("NCCLLoopbackTest", [False, False]), ("DiskPressure", [True, True])):
-        said = complaints(node(conditions=(Condition(type=kind, status="True", message="x"),)), ("NCCLLoopbackTest",))
-        assert [one.usable for one in written([facts("A", 1), facts("B", 2)], said=said).devices] == usable
+        said = complaints(
+            node(conditions=(Condition(type=kind, status="True", message="x"),)),
+            ("NCCLLoopbackTest",),
+        )
+        assert [
+            one.usable for one in written([facts("A", 1), facts("B", 2)], said=said).devices
+        ] == usable
 
 
 def test_people_can_name_a_gpu_on_the_node() -> None:
@@ -187,17 +245,28 @@ def test_whatever_a_condition_says_is_read(message: str) -> None:
 
 def test_who_uses_a_gpu_is_who_was_given_it_here_and_has_not_ended() -> None:
     others = (
-        pod("ended", annotations={names.ALLOCATED_ANNOTATION: "node-a:0"}, node_name="node-a", phase="Failed"),
+        pod(
+            "ended",
+            annotations={names.ALLOCATED_ANNOTATION: "node-a:0"},
+            node_name="node-a",
+            phase="Failed",
+        ),
         pod("else", annotations={names.ALLOCATED_ANNOTATION: "b:0"}, node_name="b"),
     )
-    assert [one.in_use_by for one in written([facts("A", 1), facts("B", 2)], pods=(user("1"), *others)).devices] == [
+    assert [
+        one.in_use_by
+        for one in written([facts("A", 1), facts("B", 2)], pods=(user("1"), *others)).devices
+    ] == [
         (),
         ("uid-user",),
     ]
 
 
 def test_a_device_plugin_and_a_dra_driver_are_conflicts() -> None:
-    assert conflicts(node(allocatable={"nvidia.com/gpu": "8"}), ["gpu.nvidia.com"]) == ("device-plugin", "dra-driver")
+    assert conflicts(node(allocatable={"nvidia.com/gpu": "8"}), ["gpu.nvidia.com"]) == (
+        "device-plugin",
+        "dra-driver",
+    )
     assert conflicts(node(allocatable={"nvidia.com/gpu": "0"}), ["compute-domain.nvidia.com"]) == ()
 
 

@@ -12,7 +12,14 @@ from preflight_gpu_scheduler.allocation import Reserved, written
 from preflight_gpu_scheduler.holding import Sight
 from preflight_gpu_scheduler.inventory import Device, Inventory
 from preflight_gpu_scheduler.objects import Pod
-from preflight_gpu_scheduler.verbs import NodeView, Question, filter_nodes, prioritize, result_of, suits
+from preflight_gpu_scheduler.verbs import (
+    NodeView,
+    Question,
+    filter_nodes,
+    prioritize,
+    result_of,
+    suits,
+)
 from preflight_gpu_scheduler.views import busy_ids, own_ids
 from preflight_gpu_scheduler.views import view as seen
 from shapes import claim, lease, node, pod, view
@@ -66,7 +73,9 @@ def test_why_no_node_does(question: Question, why: str) -> None:
 
 
 def test_a_selector_takes_the_nodes_with_its_labels() -> None:
-    assert filter_nodes(ask(claim=claim(labels={"pool": "a"})), list(NODES), NODES).passed == ("labelled",)
+    assert filter_nodes(ask(claim=claim(labels={"pool": "a"})), list(NODES), NODES).passed == (
+        "labelled",
+    )
 
 
 def test_a_full_set_of_leases_leads_to_its_node_and_half_a_set_where_it_can_be_completed() -> None:
@@ -80,14 +89,23 @@ def test_a_full_set_of_leases_leads_to_its_node_and_half_a_set_where_it_can_be_c
 
 
 def test_a_gangs_member_goes_where_its_plan_says() -> None:
-    told = written(Reserved(number=1, node="half", ids=(0, 1), plan="x", members=2, first="p", first_uid="uid-p"))
+    told = written(
+        Reserved(
+            number=1, node="half", ids=(0, 1), plan="x", members=2, first="p", first_uid="uid-p"
+        )
+    )
     question = ask(pod=pod(annotations={names.RESERVED_ANNOTATION: told}), claim=claim(gang="job"))
     assert filter_nodes(question, ["free", "half"], NODES).passed == ("half",)
     assert [one.score for one in prioritize(question, ["half"], NODES)] == [10]
 
 
 def test_prioritize_likes_what_leaves_least_over() -> None:
-    nodes = {"whole": view(0xFF), "pair": view(0b11), "split": view(0b10001), "stale": NODES["stale"]}
+    nodes = {
+        "whole": view(0xFF),
+        "pair": view(0b11),
+        "split": view(0b10001),
+        "stale": NODES["stale"],
+    }
     found = {one.host: one.score for one in prioritize(ask(), [*nodes, "strange"], nodes)}
     assert found == {"whole": 8, "pair": 10, "split": 2, "stale": 0, "strange": 0}
 
@@ -101,7 +119,8 @@ def test_every_node_is_answered_once_and_scores_are_within_bounds(
     found: list[tuple[int, bool]], count: int, mode: str
 ) -> None:
     nodes = {
-        f"n{n}": view(mask, blocked=messages.NO_STATUS if blocked else "") for n, (mask, blocked) in enumerate(found)
+        f"n{n}": view(mask, blocked=messages.NO_STATUS if blocked else "")
+        for n, (mask, blocked) in enumerate(found)
     }
     question = ask(claim=claim(count, mode=mode))
     answered = filter_nodes(question, list(nodes), nodes)
@@ -112,9 +131,15 @@ def test_every_node_is_answered_once_and_scores_are_within_bounds(
 
 
 def test_constants_alone_are_given_as_reasons() -> None:
-    known = {value for key, value in vars(messages).items() if key.isupper() and isinstance(value, str)}
+    known = {
+        value for key, value in vars(messages).items() if key.isupper() and isinstance(value, str)
+    }
     assert known >= messages.UNRESOLVABLE
-    assert known - messages.UNRESOLVABLE == {messages.TOO_FEW, messages.NO_ISLAND, messages.NOT_ADJACENT}
+    assert known - messages.UNRESOLVABLE == {
+        messages.TOO_FEW,
+        messages.NO_ISLAND,
+        messages.NOT_ADJACENT,
+    }
 
 
 DEVICES = tuple(Device(id=n, island="a") for n in range(4))
@@ -125,14 +150,24 @@ DEVICES = tuple(Device(id=n, island="a") for n in range(4))
     [
         (None, {}, messages.NO_STATUS),
         (Inventory(node="n", problems=("x",)), {}, messages.STATUS_NOT_VALID),
-        (Inventory(node="n", devices=DEVICES, observed="t"), {"stale": True}, messages.STATUS_STALE),
+        (
+            Inventory(node="n", devices=DEVICES, observed="t"),
+            {"stale": True},
+            messages.STATUS_STALE,
+        ),
         (Inventory(node="n", devices=DEVICES), {"stale": True}, ""),
         (Inventory(node="n", devices=DEVICES, conflicts=("device-plugin",)), {}, messages.PLUGIN),
         (Inventory(node="n", devices=DEVICES, conflicts=("dra-driver",)), {}, messages.DRIVER),
-        (Inventory(node="n", devices=DEVICES, conflicts=("device-plugin",)), {"device_plugin": "ignore"}, ""),
+        (
+            Inventory(node="n", devices=DEVICES, conflicts=("device-plugin",)),
+            {"device_plugin": "ignore"},
+            "",
+        ),
     ],
 )
-def test_what_keeps_a_whole_node_from_being_used(inventory: Inventory | None, options: Any, blocked: str) -> None:
+def test_what_keeps_a_whole_node_from_being_used(
+    inventory: Inventory | None, options: Any, blocked: str
+) -> None:
     assert seen(node(), inventory, (), **options).blocked == blocked
 
 
@@ -153,7 +188,10 @@ def test_leased_and_sick_gpus_and_those_with_a_strangers_process_are_not_free() 
 
 
 def test_a_lease_of_an_ended_or_vanished_pod_is_not_busy_and_one_made_by_hand_is() -> None:
-    ended: dict[tuple[str, str], Pod] = {("team", "p"): pod(phase="Failed"), ("team", "q"): pod("q")}
+    ended: dict[tuple[str, str], Pod] = {
+        ("team", "p"): pod(phase="Failed"),
+        ("team", "q"): pod("q"),
+    }
     leases = [
         lease("n", 0),
         lease("n", 1, "uid-q", name="q"),

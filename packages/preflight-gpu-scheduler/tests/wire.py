@@ -1,4 +1,6 @@
-"""The wire between one of our services and its API server: it can keep answers back, and stall watches without breaking them."""
+"""The wire between one of our services and its API server: it can keep answers back, and stall
+watches without breaking them.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ class Sent:
 class Wire:
     """Plain HTTP on one side, the API server on the other.
 
-    ``keeps``: answers of requests of which it is true wait for :meth:`release`. ``stalls``: of a watch of which it is true nothing more is
-    passed on, and its connection stays open, until :meth:`release`.
+    ``keeps``: answers of requests of which it is true wait for :meth:`release`. ``stalls``: of a
+    watch of which it is true nothing more is passed on, and its connection stays open, until
+    :meth:`release`.
     """
 
     def __init__(self, target: Connection) -> None:
@@ -49,7 +52,11 @@ class Wire:
         self._changed.set()
 
     def saw(self, method: str, ending: str) -> list[Sent]:
-        return [one for one in self.sent if one.method == method and one.path.partition("?")[0].endswith(ending)]
+        return [
+            one
+            for one in self.sent
+            if one.method == method and one.path.partition("?")[0].endswith(ending)
+        ]
 
     def kubeconfig(self, file: Path) -> Path:
         """For a process that is to use this wire."""
@@ -64,7 +71,9 @@ class Wire:
         file.write_text(yaml.safe_dump(made))
         return file
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, real: Connection) -> None:
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, real: Connection
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
@@ -93,7 +102,9 @@ class Wire:
             for end in ends:
                 end.transport.abort()
 
-    async def _answers(self, down: asyncio.StreamReader, writer: asyncio.StreamWriter, at: list[Sent]) -> None:
+    async def _answers(
+        self, down: asyncio.StreamReader, writer: asyncio.StreamWriter, at: list[Sent]
+    ) -> None:
         with suppress(OSError):
             while piece := await down.read(65536):
                 one = at[0]

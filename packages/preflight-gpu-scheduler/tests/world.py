@@ -1,4 +1,5 @@
-"""An API server of pods and Leases as far as the protocol needs one: optimistic concurrency, uids, versions, a past that mirrors may show.
+"""An API server of pods and Leases as far as the protocol needs one: optimistic concurrency, uids,
+versions, a past that mirrors may show.
 
 Checked after every write: no GPU is two living pods', and each bound pod's Leases are stored.
 """
@@ -12,7 +13,15 @@ import msgspec
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.allocation import written
 from preflight_gpu_scheduler.holding import Sight
-from preflight_gpu_scheduler.objects import Gate, Lease, LeaseSpec, Metadata, Pod, PodSpec, PodStatus
+from preflight_gpu_scheduler.objects import (
+    Gate,
+    Lease,
+    LeaseSpec,
+    Metadata,
+    Pod,
+    PodSpec,
+    PodStatus,
+)
 from preflight_gpu_scheduler.protocol import (
     AdoptLease,
     Answer,
@@ -39,7 +48,9 @@ class World:
     pods: dict[Key, Pod] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    """By object, so that histories that differ only in the order of what does not touch lead to equal worlds."""
+    """By object, so that histories that differ only in the order of what does not touch lead to
+    equal worlds.
+    """
     past: dict[Key, list[Pod | None]] = field(default_factory=dict)
     """Every state that a mirror may still show of a pod."""
 
@@ -53,10 +64,15 @@ class World:
 
     @property
     def state(self) -> str:
-        return repr((sorted(self.pods.items()), sorted(self.leases.items()), sorted(self.counts.items())))
+        return repr(
+            (sorted(self.pods.items()), sorted(self.leases.items()), sorted(self.counts.items()))
+        )
 
     def _put(self, pod: Pod) -> Pod:
-        stored = replace(pod, metadata=replace(pod.metadata, resource_version=self._next(f"pod {pod.metadata.name}")))
+        stored = replace(
+            pod,
+            metadata=replace(pod.metadata, resource_version=self._next(f"pod {pod.metadata.name}")),
+        )
         self.pods[pod.key] = stored
         self.past.setdefault(pod.key, [None]).append(stored)
         return stored
@@ -66,10 +82,17 @@ class World:
     def create_pod(self, name: str, *, gated: bool = False) -> Pod:
         gates = (Gate(name=names.GATE),) if gated else None
         metadata = Metadata(
-            name=name, namespace="team", uid=self._next(f"uid {name}"), annotations={names.CLAIM_ANNOTATION: "two"}
+            name=name,
+            namespace="team",
+            uid=self._next(f"uid {name}"),
+            annotations={names.CLAIM_ANNOTATION: "two"},
         )
         return self._put(
-            Pod(metadata=metadata, spec=PodSpec(scheduling_gates=gates), status=PodStatus(phase="Pending"))
+            Pod(
+                metadata=metadata,
+                spec=PodSpec(scheduling_gates=gates),
+                status=PodStatus(phase="Pending"),
+            )
         )
 
     def delete_pod(self, key: Key) -> None:
@@ -92,9 +115,14 @@ class World:
         return Sight(self.pods.get(key), live=True)
 
     def mirror(self, back: int, of: dict[Key, int] | None = None) -> Any:
-        """A mirror that is ``back`` states behind for every pod, ``of`` some more. It is fixed when it is made, as one that stands still."""
+        """A mirror that is ``back`` states behind for every pod, ``of`` some more. It is fixed when
+        it is made, as one that stands still.
+        """
         more = of or {}
-        frozen = {key: states[max(0, len(states) - 1 - back - more.get(key, 0))] for key, states in self.past.items()}
+        frozen = {
+            key: states[max(0, len(states) - 1 - back - more.get(key, 0))]
+            for key, states in self.past.items()
+        }
         return lambda key: Sight(frozen.get(key))
 
     # the API server
@@ -146,7 +174,9 @@ class World:
         if isinstance(request, DeleteLease):
             del self.leases[request.name]
             return Stored()
-        stored = replace(lease, metadata=replace(lease.metadata, resource_version=self._next(request.name)))
+        stored = replace(
+            lease, metadata=replace(lease.metadata, resource_version=self._next(request.name))
+        )
         self.leases[request.name] = stored
         return Stored(stored)
 
@@ -169,7 +199,11 @@ class World:
         else:
             annotations[names.RESERVED_ANNOTATION] = written(request.reserved)
             spec = replace(spec, scheduling_gates=None)
-        return Stored(self._put(replace(pod, metadata=replace(pod.metadata, annotations=annotations), spec=spec)))
+        return Stored(
+            self._put(
+                replace(pod, metadata=replace(pod.metadata, annotations=annotations), spec=spec)
+            )
+        )
 
     # what must hold at every instant
 
@@ -184,7 +218,9 @@ class World:
             assert allocated.node == pod.spec.node_name
             for gpu in allocated.ids:
                 place = (allocated.node, gpu)
-                assert place not in users, f"{place} is given to {users[place]} and {pod.metadata.uid}"
+                assert place not in users, (
+                    f"{place} is given to {users[place]} and {pod.metadata.uid}"
+                )
                 users[place] = pod.metadata.uid
                 lease = self.leases.get(names.lease_name(*place))
                 assert lease is not None, f"{pod.metadata.uid} runs without the lease of {place}"
@@ -193,11 +229,15 @@ class World:
             self._check_gang(pod)
 
     def _check_gang(self, first: Pod) -> None:
-        """Where the first member runs, what the plan gave the others is theirs: no fence, no lost lease."""
+        """Where the first member runs, what the plan gave the others is theirs: no fence, no lost
+        lease.
+        """
         plan = first.reserved
         if plan is None:
             return
-        members = [p for p in self.pods.values() if p.reserved is not None and p.reserved.plan == plan.plan]
+        members = [
+            p for p in self.pods.values() if p.reserved is not None and p.reserved.plan == plan.plan
+        ]
         begun = any(p.metadata.uid == plan.first_uid and p.bound for p in members)
         gone = all(p.metadata.uid != plan.first_uid for p in self.pods.values())
         assert begun or gone, "a member runs, and the first one does not"

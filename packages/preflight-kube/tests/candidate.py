@@ -1,8 +1,10 @@
-"""A candidate for a lease as a process of its own: ``candidate.py KUBECONFIG NAMESPACE IDENTITY DURATION``.
+"""A candidate for a lease as a process of its own: ``candidate.py KUBECONFIG NAMESPACE IDENTITY
+DURATION``.
 
-While it leads it writes a mark every few milliseconds, as eagerly as it may, and says on stdout what it does. Its
-writes stand behind two fences, as a leader's must: it asks for its right before each, and each tests that the mark is
-still of the epoch that was last seen. The first alone would leave the moment between the question and the sending.
+While it leads it writes a mark every few milliseconds, as eagerly as it may, and says on stdout
+what it does. Its writes stand behind two fences, as a leader's must: it asks for its right before
+each, and each tests that the mark is still of the epoch that was last seen. The first alone would
+leave the moment between the question and the sending.
 """
 
 from __future__ import annotations
@@ -30,9 +32,13 @@ async def main(kubeconfig: str, namespace: str, identity: str, duration: str) ->
             try:
                 while True:
                     try:
-                        mark["count"] = str(int(mark["count"]) + 1)  # a write that changes nothing is none
+                        mark["count"] = str(
+                            int(mark["count"]) + 1
+                        )  # a write that changes nothing is none
                         test = {"op": "test", "path": "/data/epoch", "value": seen}
-                        await writer.json_patch(path, [test, {"op": "replace", "path": "/data", "value": mark}])
+                        await writer.json_patch(
+                            path, [test, {"op": "replace", "path": "/data", "value": mark}]
+                        )
                         seen = mark["epoch"]
                     except Fenced:
                         print("fenced", leadership.epoch, flush=True)

@@ -1,4 +1,6 @@
-"""What the tests of the Kubernetes layer share: two Structs, an object to create, and what a Reflector told."""
+"""What the tests of the Kubernetes layer share: two Structs, an object to create, and what a
+Reflector told.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A service as a process of its own: ``managed.py NAMESPACE LEASE [FOLDER]``, by KUBECONFIG.
 
-It mirrors the ConfigMaps of the namespace and, while it leads, counts in the ConfigMap ``marks`` how often it has led. With FOLDER it
-serves an admission webhook with the certificate in there: ``/mutate`` labels, ``/validate`` refuses what is called "refused".
-A ConfigMap of that name has the leader return, or raise: ``return``, ``raise``.
+It mirrors the ConfigMaps of the namespace and, while it leads, counts in the ConfigMap ``marks``
+how often it has led. With FOLDER it serves an admission webhook with the certificate in there:
+``/mutate`` labels, ``/validate`` refuses what is called "refused". A ConfigMap of that name has the
+leader return, or raise: ``return``, ``raise``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from prometheus_client import CollectorRegistry
 
 async def mutate(request: Request) -> Response:
     labels = request.new(dict)["metadata"].get("labels", {})
-    return Response(patch=[add("/metadata/labels", {**labels, "seen": "yes"})], warnings=["labeled"])
+    return Response(
+        patch=[add("/metadata/labels", {**labels, "seen": "yes"})], warnings=["labeled"]
+    )
 
 
 async def validate(request: Request) -> Response:
@@ -49,12 +52,16 @@ def main(namespace: str, lease: str, folder: str = "", linger: str = "0") -> int
         if folder:
             reviews = Reviews({"/mutate": mutate, "/validate": validate}, metrics)
             certificate = Certificate(Path(folder), "the test")
-            servers = [HttpServer("admission", reviews, metrics, certificate, host="127.0.0.1", port=0)]
+            servers = [
+                HttpServer("admission", reviews, metrics, certificate, host="127.0.0.1", port=0)
+            ]
 
         async def lead(leadership: Leadership) -> None:
             marks: dict[str, Any] = await client.get(f"{path}/marks", dict)
             led = int(marks.get("data", {}).get("led", "0")) + 1
-            await client.fenced(leadership.valid).merge_patch(f"{path}/marks", {"data": {"led": str(led)}})
+            await client.fenced(leadership.valid).merge_patch(
+                f"{path}/marks", {"data": {"led": str(led)}}
+            )
             while True:
                 names = {one.metadata.name for one in maps.store.values()}
                 if "raise" in names:

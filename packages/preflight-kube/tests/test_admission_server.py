@@ -1,4 +1,6 @@
-"""The HTTPS port and the reviews it answers: in this process, and as a process that real API servers ask."""
+"""The HTTPS port and the reviews it answers: in this process, and as a process that real API
+servers ask.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Hook:
         self.answer: Callable[[Request], Awaitable[Response]] = self._allow
         self.reviews = Reviews({"/hook": self._answer}, self.metrics, longest=longest)
         self.certificate = Certificate(folder, "the test")
-        self.server = HttpServer("hook", self.reviews, self.metrics, self.certificate, host="127.0.0.1", port=0)
+        self.server = HttpServer(
+            "hook", self.reviews, self.metrics, self.certificate, host="127.0.0.1", port=0
+        )
 
     async def _answer(self, request: Request) -> Response:
         return await self.answer(request)
@@ -69,10 +73,14 @@ class Hook:
         base = f"https://127.0.0.1:{self.server.port}"
         return httpx.AsyncClient(base_url=base, verify=context, trust_env=False, timeout=60)
 
-    async def post(self, content: bytes | None = None, path: str = "/hook", **how: Any) -> httpx.Response:
+    async def post(
+        self, content: bytes | None = None, path: str = "/hook", **how: Any
+    ) -> httpx.Response:
         body = json.dumps(review()).encode() if content is None else content
         async with self.client() as http:
-            return await http.post(path, content=body, headers={"content-type": "application/json"}, **how)
+            return await http.post(
+                path, content=body, headers={"content-type": "application/json"}, **how
+            )
 
     def sample(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
@@ -146,9 +154,13 @@ async def test_what_is_not_a_review_is_refused_in_one_sentence(
 async def test_other_methods_and_content_types_are_refused(hook: Hook) -> None:
     async with hook.client() as http:
         assert (await http.get("/hook")).status_code == 405
-        assert (await http.post("/hook", content=b"x", headers={"content-type": "text/plain"})).status_code == 415
+        assert (
+            await http.post("/hook", content=b"x", headers={"content-type": "text/plain"})
+        ).status_code == 415
         fine = {"content-type": "application/json; charset=utf-8"}
-        assert (await http.post("/hook", content=json.dumps(review()), headers=fine)).status_code == 200
+        assert (
+            await http.post("/hook", content=json.dumps(review()), headers=fine)
+        ).status_code == 200
 
 
 async def test_a_review_too_large_or_too_deep_to_be_read_is_denied_by_its_uid(
@@ -158,7 +170,11 @@ async def test_a_review_too_large_or_too_deep_to_be_read_is_denied_by_its_uid(
         raise AssertionError("it was read")
 
     hook.answer = never
-    deep = json.dumps(review(object="HERE")).encode().replace(b'"HERE"', b"[" * 100_000 + b"]" * 100_000)
+    deep = (
+        json.dumps(review(object="HERE"))
+        .encode()
+        .replace(b'"HERE"', b"[" * 100_000 + b"]" * 100_000)
+    )
     large = json.dumps(review(object={"x": "y" * (body.MAX_BODY + 1)})).encode()
     for content, said in ((deep, "nested deeper than"), (large, "is too large")):
         found = response_of(await hook.post(content))
@@ -175,14 +191,19 @@ async def test_an_application_that_fails_is_a_500_with_one_sentence_and_the_next
 
     hook.answer = answer
     failed = await hook.post()
-    assert (failed.status_code, failed.text) == (500, "internal error (LookupError); see the log of the webhook\n")
+    assert (failed.status_code, failed.text) == (
+        500,
+        "internal error (LookupError); see the log of the webhook\n",
+    )
     assert hook.sample("t_admission_reviews_total", path="/hook", result="failed") == 1
     assert [record.message for record in caplog.records if record.exc_info] == ["admission failed"]
     hook.answer = hook._allow
     assert response_of(await hook.post())["allowed"]
 
 
-async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_its_sentence(hook: Hook) -> None:
+async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_its_sentence(
+    hook: Hook,
+) -> None:
     async def read(request: Request) -> Response:
         request.new(list)
         return Response()
@@ -211,16 +232,26 @@ async def test_an_answer_comes_before_the_api_server_gives_up(hook: Hook) -> Non
 
     hook.answer = forever
     answer = await hook.post(params={"timeout": "0.2s"})
-    assert (answer.status_code, answer.text) == (500, "there was no answer within 0.1 s; see the log of the webhook\n")
+    assert (answer.status_code, answer.text) == (
+        500,
+        "there was no answer within 0.1 s; see the log of the webhook\n",
+    )
     assert ended == ["cancelled"]
 
 
 @pytest.mark.parametrize(
     ("query", "seconds"),
-    [(b"timeout=10s", 9.5), (b"timeout=1m0s", 59.5), (b"timeout=2m", 119.5), (b"timeout=0.5s", 0.25)]
+    [
+        (b"timeout=10s", 9.5),
+        (b"timeout=1m0s", 59.5),
+        (b"timeout=2m", 119.5),
+        (b"timeout=0.5s", 0.25),
+    ]
     + [(query, None) for query in (b"", b"timeout=", b"timeout=x", b"a=b", b"timeout=10")],
 )
-def test_the_api_servers_patience_is_what_its_query_says_less_the_way(query: bytes, seconds: float | None) -> None:
+def test_the_api_servers_patience_is_what_its_query_says_less_the_way(
+    query: bytes, seconds: float | None
+) -> None:
     assert reviews._patience(query) == seconds
 
 
@@ -239,7 +270,9 @@ async def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is
     assert hook.sample("t_admission_certificate_expiry_seconds") == hook.certificate.expires
 
 
-async def test_the_files_are_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_files_are_looked_at_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "LOOK_EVERY", 0.05)
     async with running(Hook(tmp_path)) as hook:
         before = hook.certificate.context
@@ -256,14 +289,20 @@ async def test_a_certificate_that_has_expired_makes_the_replica_not_ready(
         hook.server._refresh(hook.server._server)
     assert "has expired at" in hook.server.unready()
     assert "the test keeps one fresh" in hook.server.unready()
-    told = [one for one in caplog.records if one.message == "clients do not take the serving certificate"]
+    told = [
+        one
+        for one in caplog.records
+        if one.message == "clients do not take the serving certificate"
+    ]
     assert len(told) == 1
     write_certificate(hook.authority, hook.folder)
     hook.server._refresh(hook.server._server)
     assert hook.server.unready() == ""
 
 
-async def test_at_the_end_a_request_under_way_is_answered_and_closes_its_connection(tmp_path: Path) -> None:
+async def test_at_the_end_a_request_under_way_is_answered_and_closes_its_connection(
+    tmp_path: Path,
+) -> None:
     gate, begun = anyio.Event(), anyio.Event()
 
     async def slow(request: Request) -> Response:
@@ -277,7 +316,9 @@ async def test_at_the_end_a_request_under_way_is_answered_and_closes_its_connect
     await until(lambda: not hook.server.unready(), "it serves")
     async with hook.client() as http:
         content = json.dumps(review()).encode()
-        asked = asyncio.create_task(http.post("/hook", content=content, headers={"content-type": "application/json"}))
+        asked = asyncio.create_task(
+            http.post("/hook", content=content, headers={"content-type": "application/json"})
+        )
         await begun.wait()
         serving.cancel()
         await until(lambda: hook.server.unready() == "hook: stopping", "it is about to end")
@@ -292,7 +333,9 @@ async def test_at_the_end_a_request_under_way_is_answered_and_closes_its_connect
 
 
 async def test_a_taken_port_is_one_sentence(hook: Hook, tmp_path: Path) -> None:
-    other = HttpServer("other", hook.reviews, hook.metrics, None, host="127.0.0.1", port=hook.server.port)
+    other = HttpServer(
+        "other", hook.reviews, hook.metrics, None, host="127.0.0.1", port=hook.server.port
+    )
     assert other.unready() == "other: starting"
     with pytest.raises(PortTaken, match=rf"127\.0\.0\.1:{hook.server.port} cannot be listened on"):
         await other.run()
@@ -300,7 +343,12 @@ async def test_a_taken_port_is_one_sentence(hook: Hook, tmp_path: Path) -> None:
 
 async def test_a_plain_port_needs_no_certificate(hook: Hook) -> None:
     plain = HttpServer(
-        "plain", Reviews({"/hook": hook._allow}, hook.metrics), hook.metrics, None, host="127.0.0.1", port=0
+        "plain",
+        Reviews({"/hook": hook._allow}, hook.metrics),
+        hook.metrics,
+        None,
+        host="127.0.0.1",
+        port=0,
     )
     async with anyio.create_task_group() as group:
         group.start_soon(plain.run)
@@ -347,7 +395,12 @@ async def test_a_real_api_server_asks_both_applications_and_shows_what_they_say(
                 "clientConfig": {"url": f"https://127.0.0.1:{port}/{path}", "caBundle": bundle},
                 "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
                 "rules": [
-                    {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "resources": ["configmaps"],
+                        "operations": ["CREATE"],
+                    }
                 ],
                 "sideEffects": "None",
                 "failurePolicy": "Fail",
@@ -363,7 +416,9 @@ async def test_a_real_api_server_asks_both_applications_and_shows_what_they_say(
             with anyio.fail_after(60):  # an API server takes a moment to see new configurations
                 while "labels" not in made.get("metadata", {}):
                     number += 1
-                    made = json.loads(await client.create(maps, {"metadata": {"name": f"a-{number}"}}))
+                    made = json.loads(
+                        await client.create(maps, {"metadata": {"name": f"a-{number}"}})
+                    )
                     await anyio.sleep(0.05)
             assert made["metadata"]["labels"] == {"seen": "yes"}
             with anyio.fail_after(60):
@@ -376,8 +431,9 @@ async def test_a_real_api_server_asks_both_applications_and_shows_what_they_say(
                     await client.delete(f"{maps}/refused")
                     await anyio.sleep(0.05)
             assert refused.status == 422
-            assert 'admission webhook "validating.example.com" denied the request: no object may be called that' in str(
-                refused
+            assert (
+                'admission webhook "validating.example.com" denied the request: no object may be called that'
+                in str(refused)
             )
             metrics = (await one.get("/metrics")).text
             assert 'tests_admission_reviews_total{path="/mutate",result="patched"}' in metrics

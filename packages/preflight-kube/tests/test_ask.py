@@ -35,17 +35,28 @@ class Object(msgspec.Struct):
     metadata: Metadata
 
 
-async def test_a_review_is_answered_although_nothing_is_stored(real_api_server: ApiServer, tmp_path: Path) -> None:
+async def test_a_review_is_answered_although_nothing_is_stored(
+    real_api_server: ApiServer, tmp_path: Path
+) -> None:
     target = connection({"KUBECONFIG": str(real_api_server.kubeconfig(tmp_path / "kubeconfig"))})
-    spec = {"user": "admin", "resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"}}
+    spec = {
+        "user": "admin",
+        "resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"},
+    }
     async with Client(target, agent="tests") as client:
-        asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        asked = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
         assert (await client.ask(REVIEWS, asked, Review)).status.allowed
         with pytest.raises(KubeError):
             await client.ask(REVIEWS, {**asked, "spec": {}}, Review)
 
 
-async def test_a_mirror_has_come_at_least_as_far_as_what_it_has(real_api_server: ApiServer, tmp_path: Path) -> None:
+async def test_a_mirror_has_come_at_least_as_far_as_what_it_has(
+    real_api_server: ApiServer, tmp_path: Path
+) -> None:
     target = connection({"KUBECONFIG": str(real_api_server.kubeconfig(tmp_path / "kubeconfig"))})
     async with Client(target, agent="tests") as client:
         mirror = Reflector(client, "/api/v1/namespaces", Object)

@@ -1,4 +1,6 @@
-"""Requests are answered where their last byte is read, and whatever is out of the ordinary still goes uvicorn's own way."""
+"""Requests are answered where their last byte is read, and whatever is out of the ordinary still
+goes uvicorn's own way.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Echo:
 @contextlib.asynccontextmanager
 async def served(app: Echo) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to ``app``."""
-    config = uvicorn.Config(app, http=AtOnce, lifespan="off", log_config=None, access_log=False, proxy_headers=False)
+    config = uvicorn.Config(
+        app, http=AtOnce, lifespan="off", log_config=None, access_log=False, proxy_headers=False
+    )
     server = uvicorn.Server(config)
     config.load()
     loop, state = asyncio.get_running_loop(), server.server_state
@@ -67,7 +71,9 @@ async def served(app: Echo) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
 async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """(head, body)"""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+    length = next(
+        int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")
+    )
     return head, await reader.readexactly(length)
 
 
@@ -126,12 +132,17 @@ def test_the_last_answer_of_a_connection_closes_it() -> None:
 @pytest.mark.parametrize(
     ("sent", "body"),
     [
-        (b"POST /x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", b"abc"),
+        (
+            b"POST /x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+            b"abc",
+        ),
         (HEAD % (b"x", 200_000) + b"y" * 200_000, b"y" * 200_000),
     ],
     ids=["of unknown length", "large"],
 )
-def test_a_body_that_could_be_too_large_to_wait_for_goes_the_way_of_asgi(sent: bytes, body: bytes) -> None:
+def test_a_body_that_could_be_too_large_to_wait_for_goes_the_way_of_asgi(
+    sent: bytes, body: bytes
+) -> None:
     async def story(app: Echo) -> None:
         async with served(app) as (reader, writer):
             writer.write(sent)
@@ -144,7 +155,9 @@ def test_a_body_that_could_be_too_large_to_wait_for_goes_the_way_of_asgi(sent: b
 def test_a_client_that_waits_to_be_asked_for_its_body_is_asked() -> None:
     async def story(app: Echo) -> None:
         async with served(app) as (reader, writer):
-            writer.write(b"POST /x HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+            writer.write(
+                b"POST /x HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+            )
             assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
             writer.write(b"ok")
             assert (await answer(reader))[1] == b"ok"
@@ -155,7 +168,9 @@ def test_a_client_that_waits_to_be_asked_for_its_body_is_asked() -> None:
 def test_requests_sent_together_are_answered_in_their_order() -> None:
     async def story(app: Echo) -> None:
         async with served(app) as (reader, writer):
-            writer.write(HEAD % (b"wait", 1) + b"1" + HEAD % (b"x", 1) + b"2" + HEAD % (b"x", 1) + b"3")
+            writer.write(
+                HEAD % (b"wait", 1) + b"1" + HEAD % (b"x", 1) + b"2" + HEAD % (b"x", 1) + b"3"
+            )
             while "asgi" not in app.ways:
                 await asyncio.sleep(0)
             app.gate.set()

@@ -12,7 +12,16 @@ import pytest
 from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_kube.admission.certificates import Keep, Material, Renew, issue, plan, service_names, still_valid, union
+from preflight_kube.admission.certificates import (
+    Keep,
+    Material,
+    Renew,
+    issue,
+    plan,
+    service_names,
+    still_valid,
+    union,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIFE = timedelta(days=90)
@@ -34,12 +43,16 @@ def test_fresh_material_is_kept_until_two_thirds_of_its_life() -> None:
 
 
 @given(st.floats(min_value=-0.5, max_value=2))
-def test_material_is_renewed_exactly_when_two_thirds_are_over_or_the_clock_is_before_it(share: float) -> None:
+def test_material_is_renewed_exactly_when_two_thirds_are_over_or_the_clock_is_before_it(
+    share: float,
+) -> None:
     stored = STORED
     leaf = x509.load_pem_x509_certificate(stored.certificate)
     start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     moment = start + (end - start) * share
-    assert isinstance(plan(stored, NAMES, moment), Keep) == (start <= moment < start + (end - start) * 2 / 3)
+    assert isinstance(plan(stored, NAMES, moment), Keep) == (
+        start <= moment < start + (end - start) * 2 / 3
+    )
 
 
 def test_another_service_name_needs_another_certificate() -> None:
@@ -55,14 +68,18 @@ def test_a_key_of_another_certificate_is_not_served() -> None:
 
 
 def test_a_bundle_without_the_leafs_authority_is_renewed() -> None:
-    mixed = Material(STORED.certificate, STORED.key, issued(NAMES, LIFE, NOW + timedelta(seconds=1)).authorities)
+    mixed = Material(
+        STORED.certificate, STORED.key, issued(NAMES, LIFE, NOW + timedelta(seconds=1)).authorities
+    )
     decision = plan(mixed, NAMES, NOW)
     assert isinstance(decision, Renew)
     assert "no stored authority signed" in decision.reason
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60), st.binary(max_size=60))
-def test_unreadable_material_is_a_reason_and_never_an_exception(crt: bytes, key: bytes, ca: bytes) -> None:
+def test_unreadable_material_is_a_reason_and_never_an_exception(
+    crt: bytes, key: bytes, ca: bytes
+) -> None:
     assert isinstance(plan(Material(crt, key, ca), NAMES, NOW), Renew)
     assert isinstance(plan(Material(STORED.certificate, key, ca), NAMES, NOW), Renew)
     assert isinstance(plan(Material(STORED.certificate, STORED.key, ca), NAMES, NOW), Renew)
@@ -109,7 +126,9 @@ def handshake(folder: Path, served: Material, trusted: bytes, name: str) -> None
     (folder / "pair.pem").write_bytes(served.certificate + served.key)
     with_files.load_cert_chain(folder / "pair.pem")
     client_in, server_in = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context(cadata=trusted.decode()).wrap_bio(client_in, server_in, server_hostname=name)
+    client = ssl.create_default_context(cadata=trusted.decode()).wrap_bio(
+        client_in, server_in, server_hostname=name
+    )
     server = with_files.wrap_bio(server_in, client_in, server_side=True)
     waiting: list[Callable[[], None]] = [client.do_handshake, server.do_handshake]
     while waiting:

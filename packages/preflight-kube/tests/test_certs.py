@@ -52,7 +52,9 @@ def configuration(one: Configuration, *entries: str) -> Object:
 
 
 class World:
-    """A namespace, two webhook configurations of the test's own, and what is in the cluster of them."""
+    """A namespace, two webhook configurations of the test's own, and what is in the cluster of
+    them.
+    """
 
     def __init__(self, api: Api, client: Client) -> None:
         self.client = client
@@ -81,7 +83,10 @@ class World:
         found = []
         for one in self.target.configurations:
             there: Object = await self.client.get(one.path, dict)
-            found += [base64.b64decode(hook["clientConfig"].get("caBundle", "")) for hook in there["webhooks"]]
+            found += [
+                base64.b64decode(hook["clientConfig"].get("caBundle", ""))
+                for hook in there["webhooks"]
+            ]
         return found
 
     async def secret(self) -> Object:
@@ -103,7 +108,14 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
     if request.param == "real":
         real: ApiServer = request.getfixturevalue("real_api_server")
         real.call("POST", "/api/v1/namespaces", namespace)
-        yield Api("real", real.server, real.kubeconfig(tmp_path / "kubeconfig"), name, real.forget, real.restart)
+        yield Api(
+            "real",
+            real.server,
+            real.kubeconfig(tmp_path / "kubeconfig"),
+            name,
+            real.forget,
+            real.restart,
+        )
         return
     with ApiDouble([*RESOURCES, *HOOKS]) as double:
         double.within(lambda: double.create("namespaces", namespace))
@@ -122,7 +134,9 @@ async def world(api: Api, client: Client) -> AsyncIterator[World]:
             continue
 
 
-async def test_the_first_run_makes_a_secret_and_both_kinds_of_configuration_trust_it(world: World) -> None:
+async def test_the_first_run_makes_a_secret_and_both_kinds_of_configuration_trust_it(
+    world: World,
+) -> None:
     await world.install("a.example.com", "b.example.com")
     stored = await keep(world.client, world.target, now=NOW)
     await publish(world.client, world.target, stored)
@@ -141,7 +155,11 @@ async def test_a_second_run_writes_nothing(world: World) -> None:
     await world.install("a.example.com")
     await publish(world.client, world.target, await keep(world.client, world.target, now=NOW))
     before = world.client.requests.count.copy()
-    await publish(world.client, world.target, await keep(world.client, world.target, now=NOW + timedelta(days=30)))
+    await publish(
+        world.client,
+        world.target,
+        await keep(world.client, world.target, now=NOW + timedelta(days=30)),
+    )
     assert set(world.client.requests.count - before) == {"get"}
 
 
@@ -167,14 +185,20 @@ async def test_a_renewal_publishes_the_new_authority_before_it_stores_its_certif
         assert {one.subject for one in x509.load_pem_x509_certificates(bundle)} == {
             one.subject for one in x509.load_pem_x509_certificates(new.authorities)
         }
-    assert len(x509.load_pem_x509_certificates(new.authorities)) == 2, "what old pods still serve stays trusted"
+    assert len(x509.load_pem_x509_certificates(new.authorities)) == 2, (
+        "what old pods still serve stays trusted"
+    )
     await publish(world.client, world.target, new)
     assert await world.bundles() == [new.authorities] * 2
 
 
 async def test_a_secret_of_somebody_else_is_left_alone(world: World) -> None:
-    await world.client.create(world.target.secrets_path, {"metadata": {"name": "hook-tls"}, "data": {"a": "Yg=="}})
-    with pytest.raises(KubeError, match=r"exists but is not labelled app\.kubernetes\.io/managed-by=hook-certs"):
+    await world.client.create(
+        world.target.secrets_path, {"metadata": {"name": "hook-tls"}, "data": {"a": "Yg=="}}
+    )
+    with pytest.raises(
+        KubeError, match=r"exists but is not labelled app\.kubernetes\.io/managed-by=hook-certs"
+    ):
         await keep(world.client, world.target, now=NOW)
     assert (await world.secret())["data"] == {"a": "Yg=="}
 
@@ -182,10 +206,17 @@ async def test_a_secret_of_somebody_else_is_left_alone(world: World) -> None:
 async def test_a_configuration_that_is_missing_is_named_with_its_option(world: World) -> None:
     mutating, validating = world.target.configurations
     stored = await keep(world.client, world.target, now=NOW)
-    with pytest.raises(NotFound, match=f"MutatingWebhookConfiguration {mutating.name} does not exist.* by --mutating"):
+    with pytest.raises(
+        NotFound,
+        match=f"MutatingWebhookConfiguration {mutating.name} does not exist.* by --mutating",
+    ):
         await publish(world.client, world.target, stored)
-    await world.client.create(mutating.path.rpartition("/")[0], configuration(mutating, "a.example.com"))
-    with pytest.raises(NotFound, match=f"ValidatingWebhookConfiguration {validating.name} .* by --validating"):
+    await world.client.create(
+        mutating.path.rpartition("/")[0], configuration(mutating, "a.example.com")
+    )
+    with pytest.raises(
+        NotFound, match=f"ValidatingWebhookConfiguration {validating.name} .* by --validating"
+    ):
         await publish(world.client, world.target, stored)
 
 
@@ -220,7 +251,9 @@ async def test_a_write_that_another_was_quicker_with_is_tried_again(world: World
     assert await world.bundles() == [stored.authorities] * 2
 
 
-async def test_an_entry_that_comes_later_gets_the_bundle_and_the_certificate_stays(world: World) -> None:
+async def test_an_entry_that_comes_later_gets_the_bundle_and_the_certificate_stays(
+    world: World,
+) -> None:
     await world.install("a.example.com")
     stored = await keep(world.client, world.target, now=NOW)
     await publish(world.client, world.target, stored)
@@ -269,13 +302,17 @@ async def test_a_run_that_dies_before_it_stores_leaves_what_is_served_trusted(
 
 
 def test_the_owner_is_read_from_the_pod_s_own_token_and_only_for_its_namespace() -> None:
-    claims = {"kubernetes.io": {"namespace": "ours", "serviceaccount": {"name": "certs", "uid": "1-2"}}}
+    claims = {
+        "kubernetes.io": {"namespace": "ours", "serviceaccount": {"name": "certs", "uid": "1-2"}}
+    }
     token = "h." + base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=") + ".s"
     inside = Connection("https://here", ssl.create_default_context(), token)
     owner = certs._service_account(inside, "ours")
     assert owner == {"apiVersion": "v1", "kind": "ServiceAccount", "name": "certs", "uid": "1-2"}
     assert certs._service_account(inside, "elsewhere") is None
-    assert certs._service_account(Connection("https://here", inside.verify, "opaque"), "ours") is None
+    assert (
+        certs._service_account(Connection("https://here", inside.verify, "opaque"), "ours") is None
+    )
 
 
 async def test_the_owner_is_set_and_set_anew_when_it_is_another(world: World) -> None:
@@ -292,7 +329,9 @@ async def test_the_owner_is_set_and_set_anew_when_it_is_another(world: World) ->
 
 def make() -> argparse.ArgumentParser:
     made, subparsers = commands.parser("tests", "About.", distribution="preflight-kube")
-    certs.add_command(subparsers, component="tests", service="hook", mutating=["m"], validating=["v"])
+    certs.add_command(
+        subparsers, component="tests", service="hook", mutating=["m"], validating=["v"]
+    )
     return made
 
 
@@ -301,7 +340,15 @@ def test_the_command_does_it_for_the_named_configurations(
 ) -> None:
     monkeypatch.setattr(logs, "set_up", lambda *_: None)  # pytest's own logging stays
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
-    arguments = ["certs", "--namespace", api.namespace, "--mutating", f"m-{api.namespace}", "--settle-seconds", "0"]
+    arguments = [
+        "certs",
+        "--namespace",
+        api.namespace,
+        "--mutating",
+        f"m-{api.namespace}",
+        "--settle-seconds",
+        "0",
+    ]
     with pytest.raises(SystemExit) as raised:
         commands.main(make, arguments)
     assert raised.value.code == commands.FAILED

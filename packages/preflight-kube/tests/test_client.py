@@ -37,19 +37,25 @@ class Pod(msgspec.Struct):
 
 
 async def make(client: Client, api: Api, *wanted: str, **labels: str) -> list[Item]:
-    made = [await client.create(api.path("configmaps"), config_map(name, labels)) for name in wanted]
+    made = [
+        await client.create(api.path("configmaps"), config_map(name, labels)) for name in wanted
+    ]
     return [msgspec.json.decode(one, type=Item) for one in made]
 
 
 async def listed(client: Client, path: str, **params: str) -> list[str]:
-    return [name async for items, _ in client.pages(path, Item, params=params) for name in names(items)]
+    return [
+        name async for items, _ in client.pages(path, Item, params=params) for name in names(items)
+    ]
 
 
 async def version_of(client: Client, path: str) -> str:
     return [version async for _, version in client.pages(path, Item)][-1]
 
 
-async def events_of(client: Client, path: str, version: str, count: int, **params: str) -> list[Event[Item]]:
+async def events_of(
+    client: Client, path: str, version: str, count: int, **params: str
+) -> list[Event[Item]]:
     seen: list[Event[Item]] = []
     async with client.watch(path, Item, resource_version=version, params=params) as events:
         async for event in events:
@@ -97,8 +103,12 @@ async def test_creating_twice_is_a_conflict_that_says_so(client: Client, api: Ap
 
 async def test_pages_hold_every_object_once_at_one_version(client: Client, api: Api) -> None:
     made = await make(client, api, *(f"cm-{i}" for i in range(7)), page="yes")
-    params = {"labelSelector": "page=yes"}  # a real server puts objects of its own into each namespace
-    pages = [page async for page in client.pages(api.path("configmaps"), Item, params=params, limit=3)]
+    params = {
+        "labelSelector": "page=yes"
+    }  # a real server puts objects of its own into each namespace
+    pages = [
+        page async for page in client.pages(api.path("configmaps"), Item, params=params, limit=3)
+    ]
     assert [len(items) for items, _ in pages] == [3, 3, 1]
     assert [item for items, _ in pages for item in items] == made
     assert len({version for _, version in pages}) == 1
@@ -106,7 +116,9 @@ async def test_pages_hold_every_object_once_at_one_version(client: Client, api: 
 
 async def test_pages_show_the_moment_of_the_first(client: Client, api: Api) -> None:
     await make(client, api, *(f"cm-{i}" for i in range(4)), page="yes")
-    pages = client.pages(api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=2)
+    pages = client.pages(
+        api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=2
+    )
     seen = names((await anext(pages))[0])
     await client.delete(api.path("configmaps", "cm-3"))
     await make(client, api, "cm-9", page="yes")
@@ -116,7 +128,9 @@ async def test_pages_show_the_moment_of_the_first(client: Client, api: Api) -> N
 
 async def test_a_list_that_grew_too_old_between_pages_is_gone(client: Client, api: Api) -> None:
     await make(client, api, "a", "b", "c", page="yes")
-    pages = client.pages(api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=1)
+    pages = client.pages(
+        api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=1
+    )
     await anext(pages)
     await make(client, api, "d")
     await anyio.to_thread.run_sync(api.forget)
@@ -137,7 +151,9 @@ async def test_a_list_that_grew_too_old_between_pages_is_gone(client: Client, ap
         ("example.com/on=true", ["c"]),
     ],
 )
-async def test_label_selectors_select(client: Client, api: Api, selector: str, found: list[str]) -> None:
+async def test_label_selectors_select(
+    client: Client, api: Api, selector: str, found: list[str]
+) -> None:
     await make(client, api, "a", color="red", size="1", set="x")
     await make(client, api, "b", color="blue", set="x")
     await make(client, api, "c", **{"example.com/on": "true"}, set="x")
@@ -158,11 +174,17 @@ async def test_pods_are_selected_by_node(client: Client, api: Api) -> None:
 
 async def test_status_is_written_through_its_subresource_alone(client: Client, api: Api) -> None:
     path, status = api.path("pods", "p"), {"status": {"podIP": "10.1.2.3"}}
-    body = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}, **status}
+    body = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+        **status,
+    }
     await client.create(api.path("pods"), body)
     await client.merge_patch(path, status)
     assert (await client.get(path, Pod)).status == Status("Pending", "")
-    await client.merge_patch(f"{path}/status", {"status": {"phase": "Running", "podIP": "10.1.2.3"}})
+    await client.merge_patch(
+        f"{path}/status", {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
+    )
     assert (await client.get(path, Pod)).status == Status("Running", "10.1.2.3")
 
 
@@ -185,7 +207,9 @@ async def test_a_watch_tells_what_happened_after_its_version(client: Client, api
     assert all(int(a.resource_version) < int(b.resource_version) for a, b in pairwise(seen))
 
 
-async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(client: Client, api: Api) -> None:
+async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(
+    client: Client, api: Api
+) -> None:
     path = api.path("configmaps")
     version = await version_of(client, path)
     await make(client, api, "one", on="yes")
@@ -199,18 +223,24 @@ async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(clie
     ]
 
 
-async def test_a_bookmark_moves_the_version_of_a_watch_that_has_nothing_to_tell(client: Client, api: Api) -> None:
+async def test_a_bookmark_moves_the_version_of_a_watch_that_has_nothing_to_tell(
+    client: Client, api: Api
+) -> None:
     path = api.path("configmaps")
     version = await version_of(client, path)
     params = {"labelSelector": "never=selected"}
-    async with client.watch(path, Item, resource_version=version, params=params, seconds=6) as events:
+    async with client.watch(
+        path, Item, resource_version=version, params=params, seconds=6
+    ) as events:
         (made,) = await make(client, api, "other")
         event = await anext(events)  # sent shortly before the watch ends
     assert (event.type, event.object) == ("BOOKMARK", None)
     assert int(event.resource_version) >= int(made.metadata.resource_version)
 
 
-async def test_a_watch_in_which_nothing_happens_ends_without_a_word(client: Client, api: Api) -> None:
+async def test_a_watch_in_which_nothing_happens_ends_without_a_word(
+    client: Client, api: Api
+) -> None:
     path = api.path("secrets")
     version = await version_of(client, path)
     async with client.watch(path, Item, resource_version=version, seconds=3) as events:
@@ -236,7 +266,9 @@ async def test_a_cut_connection_ends_a_watch_with_an_error(target: Connection, a
                 await anext(events)
 
 
-async def test_a_read_survives_a_server_that_is_away_for_a_moment(target: Connection, api: Api) -> None:
+async def test_a_read_survives_a_server_that_is_away_for_a_moment(
+    target: Connection, api: Api
+) -> None:
     async with (
         proxied(target) as (proxy, through),
         Client(through, agent="tests") as client,
@@ -286,7 +318,9 @@ async def test_a_write_that_changes_nothing_makes_no_new_version(client: Client,
     path = api.path("configmaps", "one")
     (made,) = await make(client, api, "one", a="b")
     await client.merge_patch(path, {"metadata": {"labels": {"a": "b", "none": None}}})
-    assert (await client.get(path, Item)).metadata.resource_version == made.metadata.resource_version
+    assert (
+        await client.get(path, Item)
+    ).metadata.resource_version == made.metadata.resource_version
 
 
 APPLIES: list[tuple[str, list[dict[str, Any]], bool]] = [
@@ -295,12 +329,20 @@ APPLIES: list[tuple[str, list[dict[str, Any]], bool]] = [
     ("test of what is missing", [{"op": "test", "path": "/data/none", "value": "w"}], False),
     ("null of what is missing", [{"op": "test", "path": "/data/none", "value": None}], True),
     ("null of a missing parent", [{"op": "test", "path": "/metadata/labels", "value": None}], True),
-    ("null below a missing parent", [{"op": "test", "path": "/metadata/labels/a", "value": None}], False),
+    (
+        "null below a missing parent",
+        [{"op": "test", "path": "/metadata/labels/a", "value": None}],
+        False,
+    ),
     ("null of what is there", [{"op": "test", "path": "/data/k", "value": None}], False),
     ("empty of an empty string", [{"op": "test", "path": "/data/empty", "value": ""}], True),
     ("escaped path", [{"op": "test", "path": "/metadata/annotations/a.b~1c", "value": "x"}], True),
     ("add", [{"op": "add", "path": "/data/new", "value": "1"}], True),
-    ("add below a missing parent", [{"op": "add", "path": "/metadata/labels/a", "value": "b"}], False),
+    (
+        "add below a missing parent",
+        [{"op": "add", "path": "/metadata/labels/a", "value": "b"}],
+        False,
+    ),
     ("replace", [{"op": "replace", "path": "/data/k", "value": "1"}], True),
     ("replace of what is missing", [{"op": "replace", "path": "/data/none", "value": "1"}], True),
     ("remove", [{"op": "remove", "path": "/data/k"}], True),
@@ -311,11 +353,16 @@ APPLIES: list[tuple[str, list[dict[str, Any]], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("operations", "applies"), [row[1:] for row in APPLIES], ids=[row[0] for row in APPLIES])
+@pytest.mark.parametrize(
+    ("operations", "applies"), [row[1:] for row in APPLIES], ids=[row[0] for row in APPLIES]
+)
 async def test_a_json_patch_applies_whole_or_not_at_all(
     client: Client, api: Api, operations: list[dict[str, Any]], applies: bool
 ) -> None:
-    body = {"metadata": {"name": "one", "annotations": {"a.b/c": "x"}}, "data": {"k": "v", "empty": ""}}
+    body = {
+        "metadata": {"name": "one", "annotations": {"a.b/c": "x"}},
+        "data": {"k": "v", "empty": ""},
+    }
     await client.create(api.path("configmaps"), body)
     path = api.path("configmaps", "one")
     mark = {"op": "add", "path": "/data/mark", "value": "1"}
@@ -342,14 +389,18 @@ async def test_a_json_patch_fences_by_uid(client: Client, api: Api) -> None:
         await client.json_patch(path, operations)
 
 
-async def test_a_change_of_uid_is_invalid_not_a_failed_precondition(client: Client, api: Api) -> None:
+async def test_a_change_of_uid_is_invalid_not_a_failed_precondition(
+    client: Client, api: Api
+) -> None:
     await make(client, api, "one")
     operations = [{"op": "replace", "path": "/metadata/uid", "value": "another"}]
     with pytest.raises(Invalid):
         await client.json_patch(api.path("configmaps", "one"), operations)
 
 
-async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(client: Client, api: Api) -> None:
+async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(
+    client: Client, api: Api
+) -> None:
     path = api.path("configmaps", "one")
     body = {"metadata": {"name": "one", "finalizers": ["example.com/hold"]}}
     await client.create(api.path("configmaps"), body)
@@ -366,7 +417,9 @@ async def test_a_delete_with_another_uid_is_a_conflict(client: Client, api: Api)
         await client.delete(api.path("configmaps", "one"), uid="another")
 
 
-async def test_a_fenced_client_does_not_send_when_the_right_is_gone(client: Client, api: Api) -> None:
+async def test_a_fenced_client_does_not_send_when_the_right_is_gone(
+    client: Client, api: Api
+) -> None:
     right = True
     fenced = client.fenced(lambda: right)
     await make(fenced, api, "one")

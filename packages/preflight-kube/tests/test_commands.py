@@ -30,7 +30,9 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def make() -> argparse.ArgumentParser:
-    made, subparsers = commands.parser("a-program", "What it is for.\n", distribution="preflight-kube")
+    made, subparsers = commands.parser(
+        "a-program", "What it is for.\n", distribution="preflight-kube"
+    )
     say = commands.command(subparsers, "say", _say, help="say something")
     say.add_argument("how")
     say.add_argument("--port", type=commands.port, default=8080)
@@ -102,7 +104,10 @@ def test_a_fault_of_the_program_is_not_hidden() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["say", "well", "--port", "65536"], '"65536" is not a port; give a number from 0 to 65535'),
+        (
+            ["say", "well", "--port", "65536"],
+            '"65536" is not a port; give a number from 0 to 65535',
+        ),
         (["say", "well", "--port", "-1"], "port"),
         (["say", "well", "--port", "٣"], "is not a port"),
         (["say", "well", "--wait", "nan"], '"nan" is not a time; give seconds from 0 to 3600'),
@@ -147,7 +152,9 @@ def test_validate_config_says_that_all_is_well_or_every_problem_after_the_files_
     ]
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "config.yaml"
     assert ended("validate-config", str(file)) == BAD_INPUT
     assert capsys.readouterr().err == f"{file}: No such file or directory; give a readable file.\n"
@@ -169,7 +176,11 @@ def test_schema_and_crd_print_what_they_are_given(capsys: pytest.CaptureFixture[
 def test_colors_are_for_terminals_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert (commands.colored("auto"), commands.colored("never"), commands.colored("always")) == (True, False, True)
+    assert (commands.colored("auto"), commands.colored("never"), commands.colored("always")) == (
+        True,
+        False,
+        True,
+    )
     monkeypatch.setenv("NO_COLOR", "1")
     assert (commands.colored("auto"), commands.colored("always")) == (False, True)
 
@@ -197,7 +208,10 @@ def test_a_full_disk_is_one_sentence() -> None:
     with Path("/dev/full").open("wb") as full, process("say", "well", stdout=full) as running:
         _, said = running.communicate(timeout=60)
     assert running.returncode == FAILED
-    assert said.decode() == "standard output: cannot be written (No space left on device); write elsewhere.\n"
+    assert (
+        said.decode()
+        == "standard output: cannot be written (No space left on device); write elsewhere.\n"
+    )
 
 
 def test_standard_input_is_read_as_a_file() -> None:
@@ -209,5 +223,7 @@ def test_standard_input_is_read_as_a_file() -> None:
 
 def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
     code = "import sys, preflight_kube.commands, preflight_kube.document; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    ).stdout.split()
     assert not {"anyio", "asyncio", "httpx", "jsonschema", "prometheus_client"} & set(loaded)

@@ -13,8 +13,12 @@ TYPES = st.sampled_from(["Ready", "Healthy", "Deleting", "Other"])
 STATUS = st.sampled_from(["True", "False", "Unknown"])
 
 
-def condition(type_: str, status: Any = "True", reason: str = "R", message: str = "", generation: int = 0) -> Condition:
-    return Condition(type=type_, status=status, reason=reason, message=message, observed_generation=generation)
+def condition(
+    type_: str, status: Any = "True", reason: str = "R", message: str = "", generation: int = 0
+) -> Condition:
+    return Condition(
+        type=type_, status=status, reason=reason, message=message, observed_generation=generation
+    )
 
 
 EXISTING = st.lists(
@@ -27,7 +31,14 @@ EXISTING = st.lists(
     unique_by=lambda one: str(one["type"]),
 )  # fmt: skip
 WANTED = st.lists(
-    st.builds(condition, TYPES, STATUS, st.sampled_from(["R", "S"]), st.sampled_from(["", "m"]), st.integers(0, 2)),
+    st.builds(
+        condition,
+        TYPES,
+        STATUS,
+        st.sampled_from(["R", "S"]),
+        st.sampled_from(["", "m"]),
+        st.integers(0, 2),
+    ),
     unique_by=lambda one: one.type,
 )
 
@@ -40,7 +51,10 @@ def test_times_move_with_the_status_and_others_stay_as_they_were(
     merged = merge(existing, wanted, NOW)
     before = {one["type"]: one for one in existing}
     asked = {one.type: one for one in wanted}
-    assert [one["type"] for one in merged] == [*before, *(type_ for type_ in asked if type_ not in before)]
+    assert [one["type"] for one in merged] == [
+        *before,
+        *(type_ for type_ in asked if type_ not in before),
+    ]
     for one in merged:
         type_ = one["type"]
         if type_ not in asked:
@@ -57,7 +71,9 @@ def test_times_move_with_the_status_and_others_stay_as_they_were(
 
 @settings(deadline=None)  # a busy machine proves nothing
 @given(EXISTING, WANTED)
-def test_what_was_merged_once_is_not_written_again(existing: list[dict[str, Any]], wanted: list[Condition]) -> None:
+def test_what_was_merged_once_is_not_written_again(
+    existing: list[dict[str, Any]], wanted: list[Condition]
+) -> None:
     once = merge(existing, wanted, THEN)
     assert merge(once, wanted, NOW) == once
 
@@ -70,7 +86,10 @@ def test_conditions_go_only_when_they_are_named() -> None:
 
 
 def test_one_that_cannot_be_read_is_none_and_gets_a_time_when_it_is_written() -> None:
-    broken: list[dict[str, Any]] = [{"type": "Ready", "status": 5}, {"type": "Old", "status": "True"}]
+    broken: list[dict[str, Any]] = [
+        {"type": "Ready", "status": 5},
+        {"type": "Old", "status": "True"},
+    ]
     assert find(broken, "Ready") is None
     assert find(broken, "Absent") is None
     merged = merge(broken, [condition("Ready"), condition("Old")], NOW)

@@ -50,7 +50,8 @@ async def test_whoever_is_cut_off_during_the_handshake_leaves_no_connection() ->
     ):
         group.start_soon(listener.serve, silent)
         target = Connection(
-            f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", ssl.create_default_context()
+            f"https://127.0.0.1:{listener.extra(SocketAttribute.local_port)}",
+            ssl.create_default_context(),
         )
         with nothing_left_open():
             async with Client(target, agent="tests") as client, anyio.create_task_group() as asking:
@@ -77,7 +78,10 @@ async def test_connections_that_a_replaced_authority_made_old_are_closed(
     authority.cert_pem.write_to_path(ca)
     (tmp_path / "token").write_text("t")
     with ApiDouble(tls=serving(authority)) as double:
-        environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(double.port)}
+        environ = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(double.port),
+        }
         with nothing_left_open():
             async with Client(connection(environ, tmp_path), agent="tests") as client:
                 for round_ in range(4):

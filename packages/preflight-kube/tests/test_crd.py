@@ -1,4 +1,6 @@
-"""Definitions made from Structs: what is in them, and that a real API server takes them and judges objects as they say."""
+"""Definitions made from Structs: what is in them, and that a real API server takes them and judges
+objects as they say.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import msgspec
 import pytest
 from msgspec import UNSET, Meta, UnsetType
 from preflight_kube.conditions import Conditions
-from preflight_kube.crd import Column, Int32, Rule, condition_column, crd, embedded, list_map, structural
+from preflight_kube.crd import (
+    Column,
+    Int32,
+    Rule,
+    condition_column,
+    crd,
+    embedded,
+    list_map,
+    structural,
+)
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 GROUP = "tests.example.com"
@@ -105,9 +116,19 @@ def made(server: ApiServer, spec: dict[str, Any]) -> Any:
 
 GOOD: list[dict[str, Any]] = [
     {},
-    {"size": "large", "items": [{"name": "a", "many": 9, "weightKg": 0.5}, {"name": "b", "weightKg": None}]},
+    {
+        "size": "large",
+        "items": [{"name": "a", "many": 9, "weightKg": 0.5}, {"name": "b", "weightKg": None}],
+    },
     {"replicas": -(2**31), "volume": 2**62},
-    {"template": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"any": [1, None]}}},
+    {
+        "template": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "a"},
+            "spec": {"any": [1, None]},
+        }
+    },
     {"port": 80},
     {"port": "http"},
     {"tags": ["a", "b"], "anything": {"x": [1]}, "data": "aGk="},
@@ -153,17 +174,28 @@ def test_a_status_is_a_subresource_whose_conditions_are_bounded(server: ApiServe
     body = {"apiVersion": f"{GROUP}/v1", "kind": "Box", "metadata": {"name": "box"}, "spec": {}}
     box = server.call("POST", PATH, {**body, "status": {"conditions": [{"type": "forged"}]}})
     assert "status" not in box
-    condition = {"type": "Full", "status": "True", "reason": "", "message": "", "lastTransitionTime": "yesterday"}
+    condition = {
+        "type": "Full",
+        "status": "True",
+        "reason": "",
+        "message": "",
+        "lastTransitionTime": "yesterday",
+    }
     with pytest.raises(urllib.error.HTTPError) as caught:
         server.call("PUT", f"{PATH}/box/status", {**box, "status": {"conditions": [condition]}})
     with caught.value as error:
         said = error.read().decode()
     assert "status.conditions[0].reason" in said
     assert "lastTransitionTime" in said
-    good = {**condition, "reason": "ItIs", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
-    assert server.call("PUT", f"{PATH}/box/status", {**box, "status": {"conditions": [good]}})["status"] == {
-        "conditions": [good]
+    good = {
+        **condition,
+        "reason": "ItIs",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": 1,
     }
+    assert server.call("PUT", f"{PATH}/box/status", {**box, "status": {"conditions": [good]}})[
+        "status"
+    ] == {"conditions": [good]}
 
 
 def test_names_columns_and_places_are_as_given() -> None:
@@ -173,7 +205,11 @@ def test_names_columns_and_places_are_as_given() -> None:
         "kind": "Box", "listKind": "BoxList", "plural": "boxes", "singular": "box", "shortNames": ["bx"]
     }  # fmt: skip
     columns = found["spec"]["versions"][0]["additionalPrinterColumns"]
-    assert [(one["name"], one.get("priority", 0)) for one in columns] == [("Full", 0), ("Size", 0), ("Volume", 1)]
+    assert [(one["name"], one.get("priority", 0)) for one in columns] == [
+        ("Full", 0),
+        ("Size", 0),
+        ("Volume", 1),
+    ]
     plain = crd(GROUP, "Box", "v1", spec=BoxSpec, defaults=False)
     assert plain["metadata"]["name"] == "boxs.tests.example.com"
     assert "subresources" not in plain["spec"]["versions"][0]
@@ -205,7 +241,9 @@ class Keyed(msgspec.Struct):
         (Keyed, "Keyed.by: keys of a map cannot be bounded"),
     ],
 )
-def test_what_no_structural_schema_can_say_is_refused_with_its_place(struct: type, says: str) -> None:
+def test_what_no_structural_schema_can_say_is_refused_with_its_place(
+    struct: type, says: str
+) -> None:
     with pytest.raises(TypeError) as caught:
         structural(struct)
     assert str(caught.value).startswith(says)

@@ -1,4 +1,6 @@
-"""Objects that cannot be read, in lists and watches: the others are, and it is known which one it was."""
+"""Objects that cannot be read, in lists and watches: the others are, and it is known which one it
+was.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,22 @@ def deep(levels: int) -> str:
 
 def pod(name: str, **more: Any) -> str:
     return json.dumps(
-        {"metadata": {"name": name, "namespace": "n", "uid": f"uid-{name}", "resourceVersion": "7"}, **more}
+        {
+            "metadata": {
+                "name": name,
+                "namespace": "n",
+                "uid": f"uid-{name}",
+                "resourceVersion": "7",
+            },
+            **more,
+        }
     )
 
 
 def nested(name: str, levels: int = 1500, *, last: bool = False) -> str:
-    """``last``: its identity comes behind what is nested, as in custom resources, whose keys are sorted."""
+    """``last``: its identity comes behind what is nested, as in custom resources, whose keys are
+    sorted.
+    """
     fields = f'"managedFields":[{{"fieldsV1":{deep(levels)}}}]'
     identity = f'"name":"{name}","namespace":"n","resourceVersion":"7","uid":"uid-{name}"'
     return '{"metadata":{' + (f"{fields},{identity}" if last else f"{identity},{fields}") + "}}"
@@ -60,7 +72,11 @@ def long(name: str) -> str:
 
 
 def page_of(*items: str) -> str:
-    return '{"kind":"PodList","metadata":{"resourceVersion":"9","continue":"t\\"k"},"items":[' + ",".join(items) + "]}"
+    return (
+        '{"kind":"PodList","metadata":{"resourceVersion":"9","continue":"t\\"k"},"items":['
+        + ",".join(items)
+        + "]}"
+    )
 
 
 async def pieces(text: str, size: int) -> AsyncIterator[bytes]:
@@ -101,7 +117,9 @@ async def test_the_others_of_a_page_are_read_and_it_is_named(evil: str) -> None:
 
 @pytest.mark.parametrize("evil", UNREADABLE.values(), ids=UNREADABLE.keys())
 async def test_the_other_events_of_a_watch_are_read_and_it_is_named(evil: str) -> None:
-    first, middle, last = await seen(event(pod("a")), event(evil, "DELETED"), event(pod("b")), size=1000)
+    first, middle, last = await seen(
+        event(pod("a")), event(evil, "DELETED"), event(pod("b")), size=1000
+    )
     assert first.object is not None
     assert last.object is not None
     assert middle.unreadable is not None
@@ -117,7 +135,9 @@ async def test_a_line_without_end_is_not_kept_but_named() -> None:
     assert last.object is not None
 
 
-async def test_a_page_that_is_too_long_is_asked_for_again_with_fewer_and_the_one_object_is_passed_over() -> None:
+async def test_a_page_that_is_too_long_is_asked_for_again_with_fewer_and_the_one_object_is_passed_over() -> (
+    None
+):
     text = page_of(long("evil"))
     with pytest.raises(TooMuch):
         await read(text)
@@ -136,7 +156,9 @@ def test_pages_shrink_at_once_and_grow_slowly_within_their_aim() -> None:
     assert next_limit(1, large, 500) == 2
 
 
-@pytest.mark.parametrize("text", ["<html>", '{"metadata":{},"items":[{', '{"items":{}}', "", "[" * 5000])
+@pytest.mark.parametrize(
+    "text", ["<html>", '{"metadata":{},"items":[{', '{"items":{}}', "", "[" * 5000]
+)
 async def test_what_is_no_list_is_an_error_of_the_server(text: str) -> None:
     try:
         page = await read(text)
@@ -175,5 +197,8 @@ def test_a_scanner_finds_the_same_whatever_pieces_come(size: int) -> None:
     for at in range(0, len(text), size):
         scanner.feed(text[at : at + size])
     assert [uid for _, uid in found] == ["uid-a", "uid-b", "uid-c\\\\\\\\"]
-    assert b",".join(data for data, _ in found if data is not None) == text[text.index(b'"items":[') + 9 : -2]
+    assert (
+        b",".join(data for data, _ in found if data is not None)
+        == text[text.index(b'"items":[') + 9 : -2]
+    )
     assert scanner.found == {("metadata", "resourceVersion"): "9"}

@@ -11,7 +11,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_kind_is_found_by_group_and_plural_name(client: Client, api: Api) -> None:
-    assert await served(client, "coordination.k8s.io", "leases") == "/apis/coordination.k8s.io/v1/leases"
+    assert (
+        await served(client, "coordination.k8s.io", "leases")
+        == "/apis/coordination.k8s.io/v1/leases"
+    )
 
 
 async def test_what_is_not_served_is_none(client: Client, api: Api) -> None:

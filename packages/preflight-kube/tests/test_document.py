@@ -55,7 +55,10 @@ def test_problems_of_all_documents_are_listed() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("when: 2020-01-01\n", "a value of the kind timestamp is not allowed; write it as a string, in quotes."),
+        (
+            "when: 2020-01-01\n",
+            "a value of the kind timestamp is not allowed; write it as a string, in quotes.",
+        ),
         ("x: !!set {a, b}\n", "a value of the kind set is not allowed"),
         ("x: !!python/object:os.system y\n", "is not allowed"),
         ("1: x\n", "the key is not a string; write it in quotes."),
@@ -89,7 +92,9 @@ def test_what_no_reader_can_mean_is_refused_in_one_sentence(text: str, said: str
 def test_depth_is_counted_in_levels() -> None:
     bounds = Bounds(depth=3)
     assert read("a: [1]", bounds) == {"a": [1]}
-    assert problems("a: [[1]]", bounds) == ["the file: is nested deeper than 3 levels; make it flatter."]
+    assert problems("a: [[1]]", bounds) == [
+        "the file: is nested deeper than 3 levels; make it flatter."
+    ]
 
 
 def test_the_deepest_nesting_is_refused_and_no_fault() -> None:
@@ -105,7 +110,9 @@ def test_a_text_longer_than_its_bound_is_not_read_at_all() -> None:
 def test_aliases_count_for_what_they_stand_for() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert problems("\n".join(lines)) == ["the file: holds more than 20000 values; make it smaller."]
+    assert problems("\n".join(lines)) == [
+        "the file: holds more than 20000 values; make it smaller."
+    ]
 
 
 def test_values_of_several_documents_are_counted_together() -> None:
@@ -135,7 +142,9 @@ json_values = st.recursive(
     | st.text(st.characters(min_codepoint=32, max_codepoint=126)),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(st.characters(min_codepoint=97, max_codepoint=122)), inner, max_size=4)
+        | st.dictionaries(
+            st.text(st.characters(min_codepoint=97, max_codepoint=122)), inner, max_size=4
+        )
     ),
     max_leaves=12,
 )

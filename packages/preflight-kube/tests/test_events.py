@@ -31,7 +31,12 @@ def test_its_name_follows_from_the_object_and_what_it_is_about() -> None:
 def test_an_object_of_the_cluster_has_its_events_in_the_default_namespace() -> None:
     about_node = said(Regarding("v1", "Node", "node-a", "uid-2"))
     assert about_node["metadata"]["namespace"] == "default"
-    assert about_node["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "uid-2"}
+    assert about_node["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "node-a",
+        "uid": "uid-2",
+    }
 
 
 def test_a_message_is_bounded_and_printable() -> None:

@@ -41,8 +41,16 @@ class Times:
 
 
 def busy(code: int = 429, **headers: str) -> Answer:
-    said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "busy", "reason": "TooManyRequests"}
-    return Answer(code, {**said, "code": code}, tuple((k.replace("_", "-"), v) for k, v in headers.items()))
+    said = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": "busy",
+        "reason": "TooManyRequests",
+    }
+    return Answer(
+        code, {**said, "code": code}, tuple((k.replace("_", "-"), v) for k, v in headers.items())
+    )
 
 
 @pytest.fixture
@@ -78,8 +86,12 @@ async def test_a_read_is_not_repeated_for_ever(double: ApiDouble, client: Client
     assert client.requests.count["get"] == READ_ATTEMPTS
 
 
-@pytest.mark.parametrize("answer", [busy(500, Retry_After="0"), busy(503), busy(403)], ids=["500", "no header", "403"])
-async def test_another_refusal_of_a_read_is_final(double: ApiDouble, client: Client, answer: Answer) -> None:
+@pytest.mark.parametrize(
+    "answer", [busy(500, Retry_After="0"), busy(503), busy(403)], ids=["500", "no header", "403"]
+)
+async def test_another_refusal_of_a_read_is_final(
+    double: ApiDouble, client: Client, answer: Answer
+) -> None:
     double.fault = Times(1, "GET", answer)
     with pytest.raises(KubeError, match="busy"):
         await client.get(f"{PATH}/one", Item)
@@ -93,7 +105,9 @@ async def dripping() -> AsyncIterator[Connection]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(OSError, EOFError):
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+            )
             while True:
                 writer.write(b" ")
                 await writer.drain()
@@ -105,11 +119,16 @@ async def dripping() -> AsyncIterator[Connection]:
         yield Connection(f"http://127.0.0.1:{port}", ssl.create_default_context())
 
 
-async def test_an_answer_that_comes_byte_by_byte_is_left(dripping: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_comes_byte_by_byte_is_left(
+    dripping: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("preflight_kube.client.LONGEST", 0.2)
     async with Client(dripping, agent="tests") as client:
         for ask in (client.get(f"{PATH}/one", Item), client.create(PATH, config_map("one"))):
-            with anyio.fail_after(20), pytest.raises(KubeError, match=r"has not ended after 0\.2 s"):
+            with (
+                anyio.fail_after(20),
+                pytest.raises(KubeError, match=r"has not ended after 0\.2 s"),
+            ):
                 await ask
 
 
@@ -125,7 +144,9 @@ async def _watched(client: Client) -> None:
             raise AssertionError("no event was told")
 
 
-async def test_a_write_that_is_turned_away_is_not_repeated(double: ApiDouble, client: Client) -> None:
+async def test_a_write_that_is_turned_away_is_not_repeated(
+    double: ApiDouble, client: Client
+) -> None:
     double.fault = Times(1, "POST", busy(Retry_After="0"))
     with pytest.raises(KubeError) as caught:
         await client.create(PATH, config_map("two"))
@@ -139,7 +160,9 @@ async def test_an_answer_that_is_no_status_is_quoted(double: ApiDouble, client: 
         await client.get(f"{PATH}/one", Item)
 
 
-async def test_an_answer_that_cannot_be_read_is_an_error_that_names_the_path(double: ApiDouble, client: Client) -> None:
+async def test_an_answer_that_cannot_be_read_is_an_error_that_names_the_path(
+    double: ApiDouble, client: Client
+) -> None:
     double.fault = Times(1, "GET", Answer(200, {"metadata": {"name": 5}}))
     with pytest.raises(KubeError, match=f"{PATH}/one: .* cannot be read"):
         await client.get(f"{PATH}/one", Item)
@@ -150,7 +173,9 @@ async def test_what_the_double_does_not_implement_is_named(client: Client) -> No
         await client.get("/api/v1/namespaces/default/pods/p/log", Item)
 
 
-async def test_a_reflector_says_why_it_is_behind_and_recovers(double: ApiDouble, client: Client) -> None:
+async def test_a_reflector_says_why_it_is_behind_and_recovers(
+    double: ApiDouble, client: Client
+) -> None:
     double.fault = Times(2, "GET", busy(403))
     reflector = Reflector(client, PATH, Kept)
     async with anyio.create_task_group() as tasks:
@@ -192,7 +217,10 @@ async def test_a_token_file_is_read_again_when_the_token_is_old(
 
 
 async def test_a_token_that_stays_refused_is_an_error() -> None:
-    async with ApiDouble(token="other") as double, Client(to(double, token="ours"), agent="tests") as client:
+    async with (
+        ApiDouble(token="other") as double,
+        Client(to(double, token="ours"), agent="tests") as client,
+    ):
         with pytest.raises(KubeError) as caught:
             await client.get(f"{PATH}/one", Item)
         assert caught.value.status == 401
@@ -230,9 +258,15 @@ async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run
     ours.cert_chain_pems[0].write_to_path(folder / "client.crt")
     ours.private_key_pem.write_to_path(folder / "client.key")
     (folder / "token").write_text("ours\n")
-    user = {"client-certificate": "pki/client.crt", "client-key": "pki/client.key", "tokenFile": "pki/token"}
+    user = {
+        "client-certificate": "pki/client.crt",
+        "client-key": "pki/client.key",
+        "tokenFile": "pki/token",
+    }
     async with ApiDouble(tls=tls, token="ours") as double:
-        path = write_kubeconfig(tmp_path / "kubeconfig", double.url, ca=Path("pki/ca.crt"), user=user)
+        path = write_kubeconfig(
+            tmp_path / "kubeconfig", double.url, ca=Path("pki/ca.crt"), user=user
+        )
         monkeypatch.chdir(elsewhere)
         found = connection({"KUBECONFIG": str(path)})
         async with Client(found, agent="tests") as client:
@@ -244,8 +278,14 @@ async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run
 async def test_a_pod_reaches_the_server_by_its_service_account(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("ours\n")
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
-    found = connection({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
-    assert (found.server, found.token, found.token_file) == ("https://[fd00::1]:6443", "ours", tmp_path / "token")
+    found = connection(
+        {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path
+    )
+    assert (found.server, found.token, found.token_file) == (
+        "https://[fd00::1]:6443",
+        "ours",
+        tmp_path / "token",
+    )
 
 
 async def test_a_pod_without_a_token_is_told_what_to_do(tmp_path: Path) -> None:
@@ -266,7 +306,9 @@ async def test_neither_pod_nor_kubeconfig_is_told_what_to_do() -> None:
         ({"tokenFile": "/nowhere/token"}, "cannot be used"),
     ],
 )
-async def test_a_user_that_cannot_log_in_is_one_sentence(tmp_path: Path, user: dict[str, Any], said: str) -> None:
+async def test_a_user_that_cannot_log_in_is_one_sentence(
+    tmp_path: Path, user: dict[str, Any], said: str
+) -> None:
     path = write_kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1", user=user)
     with pytest.raises(KubeError, match=said) as caught:
         connection({"KUBECONFIG": str(path)})
@@ -278,7 +320,9 @@ users: [{name: another, user: {token: t}}], current-context: x}"""
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "contexts: []\ncurrent-context: none", NO_USER, None])
-async def test_a_file_that_is_no_kubeconfig_is_one_sentence(tmp_path: Path, text: str | None) -> None:
+async def test_a_file_that_is_no_kubeconfig_is_one_sentence(
+    tmp_path: Path, text: str | None
+) -> None:
     path = tmp_path / "kubeconfig"
     if text is not None:
         path.write_text(text)

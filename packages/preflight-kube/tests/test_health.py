@@ -41,11 +41,15 @@ def test_probes_and_metrics_are_answered(server: HealthServer) -> None:
     assert ask(server, "/healthz", "HEAD") == (200, b"")
 
 
-def test_fifteen_hundred_idle_connections_take_neither_threads_nor_the_probes_answers(server: HealthServer) -> None:
+def test_fifteen_hundred_idle_connections_take_neither_threads_nor_the_probes_answers(
+    server: HealthServer,
+) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(15):
             for _ in range(100):
-                idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+                idle = stack.enter_context(
+                    socket.create_connection(("127.0.0.1", server.port), timeout=5)
+                )
                 idle.send(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
             began = time.monotonic()
             assert ask(server, "/healthz")[0] == 200
@@ -54,7 +58,9 @@ def test_fifteen_hundred_idle_connections_take_neither_threads_nor_the_probes_an
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n"])
-def test_who_does_not_go_on_is_cut_off(sent: bytes, server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_go_on_is_cut_off(
+    sent: bytes, server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "REQUEST_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as line:
         line.send(sent)
@@ -63,7 +69,10 @@ def test_who_does_not_go_on_is_cut_off(sent: bytes, server: HealthServer, monkey
 
 
 def test_a_header_without_end_is_cut_off(server: HealthServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as line, contextlib.suppress(OSError):
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=5) as line,
+        contextlib.suppress(OSError),
+    ):
         line.sendall(b"GET / HTTP/1.1\r\nX: ")
         for _ in range(200):
             line.sendall(b"x" * 65536)

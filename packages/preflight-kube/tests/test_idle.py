@@ -1,4 +1,6 @@
-"""An idle connection is closed when its time is over, counted from its last answer, with one timer at a time."""
+"""An idle connection is closed when its time is over, counted from its last answer, with one timer
+at a time.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ def test_the_time_counts_from_the_last_answer(connection: AtOnce, loop: Loop, wi
     assert wire.closed
 
 
-def test_a_request_that_has_begun_is_not_cut_off_as_idle(connection: AtOnce, loop: Loop, wire: Wire) -> None:
+def test_a_request_that_has_begun_is_not_cut_off_as_idle(
+    connection: AtOnce, loop: Loop, wire: Wire
+) -> None:
     connection.data_received(REQUEST)
     connection.data_received(REQUEST[:20])
     loop.go_to(1020)

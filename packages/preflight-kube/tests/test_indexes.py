@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 from preflight_kube.indexes import Index, namespaced_name, owner_uids
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.none() | st.sets(st.sampled_from("xyz"))), max_size=30))
-def test_an_index_says_what_a_walk_over_all_objects_would(steps: list[tuple[str, set[str] | None]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.none() | st.sets(st.sampled_from("xyz"))), max_size=30
+    )
+)
+def test_an_index_says_what_a_walk_over_all_objects_would(
+    steps: list[tuple[str, set[str] | None]],
+) -> None:
     index: Index[set[str]] = Index(sorted)
     there: dict[str, set[str]] = {}
     for key, item in steps:

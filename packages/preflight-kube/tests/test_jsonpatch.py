@@ -20,25 +20,36 @@ def test_a_pointer_leads_back_to_its_keys(keys: list[str]) -> None:
 
 
 def test_slashes_and_tildes_are_escaped_and_numbers_are_places() -> None:
-    assert jsonpatch.pointer("metadata", "annotations", "a.b/c~d") == "/metadata/annotations/a.b~1c~0d"
+    assert (
+        jsonpatch.pointer("metadata", "annotations", "a.b/c~d") == "/metadata/annotations/a.b~1c~0d"
+    )
     assert jsonpatch.pointer("spec", "containers", 0) == "/spec/containers/0"
     assert jsonpatch.pointer() == ""
 
 
 @pytest.mark.anyio
-async def test_an_annotation_is_set_beside_others_and_on_an_object_that_has_none(client: Client, api: Api) -> None:
+async def test_an_annotation_is_set_beside_others_and_on_an_object_that_has_none(
+    client: Client, api: Api
+) -> None:
     await client.create(api.path("configmaps"), config_map("a"))
     path = api.path("configmaps", "a")
     wanted = {"example.com/x": "1", "plain": "2"}
     await client.json_patch(path, jsonpatch.set_annotations(wanted, annotated=False))
     await client.json_patch(path, [jsonpatch.set_annotation("example.com/other", "3")])
-    assert (await client.get(path, Item)).metadata.annotations == {**wanted, "example.com/other": "3"}
-    with pytest.raises(PreconditionFailed):  # somebody has annotated it meanwhile, and that must not be lost
+    assert (await client.get(path, Item)).metadata.annotations == {
+        **wanted,
+        "example.com/other": "3",
+    }
+    with pytest.raises(
+        PreconditionFailed
+    ):  # somebody has annotated it meanwhile, and that must not be lost
         await client.json_patch(path, jsonpatch.set_annotations({"new": "1"}, annotated=False))
 
 
 @pytest.mark.anyio
-async def test_operations_change_one_place_each_and_none_where_a_test_fails(client: Client, api: Api) -> None:
+async def test_operations_change_one_place_each_and_none_where_a_test_fails(
+    client: Client, api: Api
+) -> None:
     await client.create(api.path("configmaps"), config_map("b", a="1", b="2"))
     path = api.path("configmaps", "b")
     patch: list[dict[str, Any]] = [

@@ -29,19 +29,29 @@ def document(
 
 
 def test_the_first_file_that_names_something_decides_and_files_add_up() -> None:
-    first, second = document("a", user={"token": "first"}), document("a", current="b", user={"token": "second"})
+    first, second = (
+        document("a", user={"token": "first"}),
+        document("a", current="b", user={"token": "second"}),
+    )
     third = document("b", current="a")
     third["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
     found = chosen([(Path("/1/c"), first), (Path("/2/c"), second), (Path("/3/c"), third)])
     assert (found.cluster["server"], found.user["token"]) == ("https://b", "b")
-    assert found.cluster["certificate-authority"] == "/3/ca.crt"  # relative to the file that it stands in
-    again = chosen([(Path("/1/c"), first), (Path("/4/c"), document("a", current="a", user={"token": "late"}))])
+    assert (
+        found.cluster["certificate-authority"] == "/3/ca.crt"
+    )  # relative to the file that it stands in
+    again = chosen(
+        [(Path("/1/c"), first), (Path("/4/c"), document("a", current="a", user={"token": "late"}))]
+    )
     assert again.user["token"] == "first"
 
 
 def test_an_empty_file_and_repeated_names_do_no_harm() -> None:
     assert paths("/a:/b::/a", ":") == (Path("/a"), Path("/b"))
-    assert chosen([(Path("/e"), None), (Path("/c"), document("a", current="a"))]).cluster["server"] == "https://a"
+    assert (
+        chosen([(Path("/e"), None), (Path("/c"), document("a", current="a"))]).cluster["server"]
+        == "https://a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,8 +61,14 @@ def test_an_empty_file_and_repeated_names_do_no_harm() -> None:
         ({}, "no current-context is set"),
         ({"clusters": {}, "contexts": 5}, "contexts must be a list"),
         ({"users": [{"user": {}}]}, "an entry of users is not a name with a user"),
-        (document("a", current="c"), 'current-context names "c", which is not among its contexts (a)'),
-        ({**document("a", current="a"), "clusters": []}, 'context a names "a", which is not among its clusters (none)'),
+        (
+            document("a", current="c"),
+            'current-context names "c", which is not among its contexts (a)',
+        ),
+        (
+            {**document("a", current="a"), "clusters": []},
+            'context a names "a", which is not among its clusters (none)',
+        ),
         (document("a", current="a", server=""), "cluster a has no server"),
     ],
 )
@@ -82,10 +98,14 @@ def answer(version: str = V1, **status: Any) -> str:
 
 
 @pytest.mark.parametrize("version", [V1, V1BETA1])
-def test_a_plug_in_s_token_is_used_until_shortly_before_it_expires(folder: Path, version: str) -> None:
+def test_a_plug_in_s_token_is_used_until_shortly_before_it_expires(
+    folder: Path, version: str
+) -> None:
     end = datetime.now(UTC) + timedelta(hours=1)
     config = plugin(
-        folder, answer(version, token="t", expirationTimestamp=end.strftime("%Y-%m-%dT%H:%M:%SZ")), apiVersion=version
+        folder,
+        answer(version, token="t", expirationTimestamp=end.strftime("%Y-%m-%dT%H:%M:%SZ")),
+        apiVersion=version,
     )
     found = access(config, json.loads, os.environ)
     assert (found.token, found.plugin) == ("t", True)
@@ -101,7 +121,11 @@ assert info["spec"]["cluster"]["server"] == "https://a" and info["spec"]["cluste
 assert sys.argv[1:] == ["get-token"] and os.environ["REGION"] == "north" and sys.stdin.read() == ""
 {answer(token="told")}"""
     config = plugin(
-        folder, body, args=["get-token"], env=[{"name": "REGION", "value": "north"}], provideClusterInfo=True
+        folder,
+        body,
+        args=["get-token"],
+        env=[{"name": "REGION", "value": "north"}],
+        provideClusterInfo=True,
     )
     told = json.loads(Path(config).read_text())
     told["clusters"][0]["cluster"]["extensions"] = [
@@ -111,8 +135,14 @@ assert sys.argv[1:] == ["get-token"] and os.environ["REGION"] == "north" and sys
     assert access(config, json.loads, os.environ).token == "told"
 
 
-def test_what_a_plug_in_says_to_people_reaches_them(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    access(plugin(folder, f"print('open https://login', file=sys.stderr)\n{answer(token='t')}"), json.loads, os.environ)
+def test_what_a_plug_in_says_to_people_reaches_them(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    access(
+        plugin(folder, f"print('open https://login', file=sys.stderr)\n{answer(token='t')}"),
+        json.loads,
+        os.environ,
+    )
     assert capfd.readouterr() == ("", "open https://login\n")
 
 
@@ -120,19 +150,43 @@ def test_what_a_plug_in_says_to_people_reaches_them(folder: Path, capfd: pytest.
     ("body", "more", "says"),
     [
         ("sys.exit(3)", {}, "ended with exit status 3; what it said stands above"),
-        ("print('log in first'); sys.exit(1)", {}, 'ended with exit status 1 and printed "log in first"'),
+        (
+            "print('log in first'); sys.exit(1)",
+            {},
+            'ended with exit status 1 and printed "log in first"',
+        ),
         ("print('hello')", {}, 'printed no ExecCredential as JSON but "hello"'),
         ("print('{}')", {}, "printed no ExecCredential"),
         (answer(V1BETA1, token="t"), {}, f"answered in {V1BETA1}, and the kubeconfig says {V1}"),
         (answer(), {}, "answered with neither a token nor a client certificate"),
         (answer(clientCertificateData="c"), {}, "one of clientCertificateData and clientKeyData"),
-        (answer(token="t", expirationTimestamp="soon"), {}, 'expirationTimestamp "soon", which is no RFC 3339 time'),
-        (answer(token="t", expirationTimestamp="2001-01-01T00:00:00Z"), {}, "expired at 2001-01-01T00:00:00Z"),
-        ("", {"command": "no-such-plugin-anywhere"}, "no-such-plugin-anywhere is not on PATH; install it"),
-        ("", {"command": "no-such-plugin", "installHint": "Get it from us."}, "is not on PATH; Get it from us."),
+        (
+            answer(token="t", expirationTimestamp="soon"),
+            {},
+            'expirationTimestamp "soon", which is no RFC 3339 time',
+        ),
+        (
+            answer(token="t", expirationTimestamp="2001-01-01T00:00:00Z"),
+            {},
+            "expired at 2001-01-01T00:00:00Z",
+        ),
+        (
+            "",
+            {"command": "no-such-plugin-anywhere"},
+            "no-such-plugin-anywhere is not on PATH; install it",
+        ),
+        (
+            "",
+            {"command": "no-such-plugin", "installHint": "Get it from us."},
+            "is not on PATH; Get it from us.",
+        ),
         ("", {"command": "./absent"}, "absent cannot be run (No such file or directory)"),
         ("", {"command": ""}, "exec has no command"),
-        ("", {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, f"known are {V1} and {V1BETA1}"),
+        (
+            "",
+            {"apiVersion": "client.authentication.k8s.io/v1alpha1"},
+            f"known are {V1} and {V1BETA1}",
+        ),
         ("", {"interactiveMode": "Perhaps"}, "known are Never, IfAvailable, Always"),
     ],
 )

@@ -85,7 +85,10 @@ async def test_of_two_candidates_one_leads(client: Client, api: Api) -> None:
 
 
 async def test_a_leader_that_is_cancelled_hands_over_at_once(client: Client, api: Api) -> None:
-    one, two = Candidate(client, api, "one", duration=15), Candidate(client, api, "two", duration=15)
+    one, two = (
+        Candidate(client, api, "one", duration=15),
+        Candidate(client, api, "two", duration=15),
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
         await until(lambda: one.leads, "the first leads")
@@ -162,7 +165,9 @@ async def test_a_leader_returns_with_a_new_epoch(target: Connection, api: Api) -
 
 
 @pytest.mark.parametrize("how", ["taken", "deleted"])
-async def test_a_leader_whose_lease_is_lost_is_cancelled(client: Client, api: Api, how: str) -> None:
+async def test_a_leader_whose_lease_is_lost_is_cancelled(
+    client: Client, api: Api, how: str
+) -> None:
     one = Candidate(client, api, "one", duration=15)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
@@ -198,7 +203,9 @@ async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader
         tasks.cancel_scope.cancel()
 
 
-async def test_a_leader_survives_an_edit_of_its_lease_and_keeps_it(client: Client, api: Api) -> None:
+async def test_a_leader_survives_an_edit_of_its_lease_and_keeps_it(
+    client: Client, api: Api
+) -> None:
     one = Candidate(client, api, "one")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
@@ -217,8 +224,15 @@ async def test_a_leader_survives_an_edit_of_its_lease_and_keeps_it(client: Clien
 async def test_the_clock_of_another_machine_does_not_matter(client: Client, api: Api) -> None:
     """A holder whose clock is years behind looks long expired to whoever compares clocks."""
     old = "2001-01-01T00:00:00.000000Z"
-    spec = {"holderIdentity": "another", "leaseDurationSeconds": 2, "renewTime": old, "acquireTime": old}
-    await client.create(lease_path(api).rpartition("/")[0], {"metadata": {"name": "leader"}, "spec": spec})
+    spec = {
+        "holderIdentity": "another",
+        "leaseDurationSeconds": 2,
+        "renewTime": old,
+        "acquireTime": old,
+    }
+    await client.create(
+        lease_path(api).rpartition("/")[0], {"metadata": {"name": "leader"}, "spec": spec}
+    )
     one = Candidate(client, api, "one")
     async with anyio.create_task_group() as tasks:
         started = time.monotonic()
@@ -228,7 +242,9 @@ async def test_the_clock_of_another_machine_does_not_matter(client: Client, api:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(client: Client, api: Api) -> None:
+async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(
+    client: Client, api: Api
+) -> None:
     async def body(leadership: Leadership) -> None:
         assert leadership.valid()
         time.sleep(DURATION + 0.1)
@@ -239,20 +255,31 @@ async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(client: 
 
     with pytest.raises(LookupError, match="seen"):
         await lead(
-            client, namespace=api.namespace, name="leader", identity="one", duration=DURATION, retry=RETRY, body=body
+            client,
+            namespace=api.namespace,
+            name="leader",
+            identity="one",
+            duration=DURATION,
+            retry=RETRY,
+            body=body,
         )
     with pytest.raises(NotFound):
         await client.get(api.path("configmaps", "late"), dict[str, Any])
 
 
-async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(target: Connection, api: Api) -> None:
+async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(
+    target: Connection, api: Api
+) -> None:
     chance = random.Random(7)
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         candidates: list[tuple[Proxy, Candidate]] = []
         for name in ("one", "two", "three"):
             proxy, through = await stack.enter_async_context(proxied(target))
             candidate = Candidate(
-                await stack.enter_async_context(Client(through, agent="tests")), api, name, duration=0.6
+                await stack.enter_async_context(Client(through, agent="tests")),
+                api,
+                name,
+                duration=0.6,
             )
             candidates.append((proxy, candidate))
             tasks.start_soon(candidate.run)
@@ -278,10 +305,19 @@ async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(ta
 
 
 @asynccontextmanager
-async def process(api: Api, identity: str, duration: float) -> AsyncIterator[tuple[anyio.abc.Process, list[str]]]:
+async def process(
+    api: Api, identity: str, duration: float
+) -> AsyncIterator[tuple[anyio.abc.Process, list[str]]]:
     """A candidate as a process of its own, and what it has said so far, by lines."""
     script = Path(__file__).with_name("candidate.py")
-    command = [sys.executable, str(script), str(api.kubeconfig), api.namespace, identity, str(duration)]
+    command = [
+        sys.executable,
+        str(script),
+        str(api.kubeconfig),
+        api.namespace,
+        identity,
+        str(duration),
+    ]
     said: list[str] = []
 
     async def listen(stream: anyio.abc.ByteReceiveStream) -> None:
@@ -290,7 +326,10 @@ async def process(api: Api, identity: str, duration: float) -> AsyncIterator[tup
             text += part
             said[:] = text.split("\n")
 
-    async with await anyio.open_process(command, stderr=None) as started, anyio.create_task_group() as tasks:
+    async with (
+        await anyio.open_process(command, stderr=None) as started,
+        anyio.create_task_group() as tasks,
+    ):
         assert started.stdout is not None
         tasks.start_soon(listen, started.stdout)
         try:
@@ -302,7 +341,9 @@ async def process(api: Api, identity: str, duration: float) -> AsyncIterator[tup
             tasks.cancel_scope.cancel()
 
 
-async def test_a_leader_that_was_stopped_for_three_durations_writes_nothing(client: Client, api: Api) -> None:
+async def test_a_leader_that_was_stopped_for_three_durations_writes_nothing(
+    client: Client, api: Api
+) -> None:
     marks, duration = api.path("configmaps", "marks"), 2.0
     await client.create(api.path("configmaps"), config_map("marks", epoch="0"))
     async with process(api, "one", duration) as (one, said_one):
@@ -314,7 +355,11 @@ async def test_a_leader_that_was_stopped_for_three_durations_writes_nothing(clie
             version = (await client.get(marks, dict[str, Any]))["metadata"]["resourceVersion"]
             params = {"fieldSelector": "metadata.name=marks"}
             stream = client.watch(
-                api.path("configmaps"), dict[str, Any], resource_version=version, params=params, seconds=3
+                api.path("configmaps"),
+                dict[str, Any],
+                resource_version=version,
+                params=params,
+                seconds=3,
             )
             async with stream as events:
                 one.send_signal(signal.SIGCONT)

@@ -1,4 +1,6 @@
-"""A lock by a Lease: many of them on one client, the same against the double and a real kube-apiserver."""
+"""A lock by a Lease: many of them on one client, the same against the double and a real
+kube-apiserver.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from preflight_testing.proxy import proxied
 pytestmark = pytest.mark.anyio
 
 
-def lock(client: Client, api: Api, identity: str, name: str = "lock", duration: float = 30.0) -> LeaseLock:
+def lock(
+    client: Client, api: Api, identity: str, name: str = "lock", duration: float = 30.0
+) -> LeaseLock:
     return LeaseLock(client, api.namespace, name, identity, duration=duration)
 
 
@@ -44,7 +48,9 @@ async def test_one_holds_it_until_it_is_given_back(client: Client, api: Api) -> 
     assert await one.try_acquire() is None
 
 
-async def test_what_was_given_back_is_neither_renewed_nor_given_back_again(client: Client, api: Api) -> None:
+async def test_what_was_given_back_is_neither_renewed_nor_given_back_again(
+    client: Client, api: Api
+) -> None:
     one = lock(client, api, "one")
     taken = await held(one)
     assert await one.release(taken)
@@ -65,7 +71,9 @@ async def test_many_locks_share_a_client_and_do_not_meet(client: Client, api: Ap
         for one in locks:
             tasks.start_soon(take, one)
     assert len(taken) == len(locks)
-    assert [await lock(client, api, "two", f"gpu-{i}").try_acquire() for i in range(20)] == [None] * 20
+    assert [await lock(client, api, "two", f"gpu-{i}").try_acquire() for i in range(20)] == [
+        None
+    ] * 20
 
 
 async def test_of_many_who_try_at_once_one_gets_it(client: Client, api: Api) -> None:
@@ -80,11 +88,15 @@ async def test_of_many_who_try_at_once_one_gets_it(client: Client, api: Api) -> 
     assert len([one for one in got if one is not None]) == 1
 
 
-async def test_a_silent_holder_loses_it_and_learns_so_when_he_renews(client: Client, api: Api) -> None:
+async def test_a_silent_holder_loses_it_and_learns_so_when_he_renews(
+    client: Client, api: Api
+) -> None:
     one, two = lock(client, api, "one", duration=0.3), lock(client, api, "two")
     first = await held(one)
     second: Leadership | None = None
-    with anyio.fail_after(20):  # until two has seen no sign of life for a whole second, in which a Lease counts
+    with anyio.fail_after(
+        20
+    ):  # until two has seen no sign of life for a whole second, in which a Lease counts
         while (second := await two.try_acquire()) is None:
             await anyio.sleep(0.05)
     assert not first.valid()
@@ -92,7 +104,9 @@ async def test_a_silent_holder_loses_it_and_learns_so_when_he_renews(client: Cli
     assert second is not None
     assert second.epoch > first.epoch
     with pytest.raises(Fenced):
-        await client.fenced(first.valid).create(api.path("configmaps"), {"metadata": {"name": "late"}})
+        await client.fenced(first.valid).create(
+            api.path("configmaps"), {"metadata": {"name": "late"}}
+        )
 
 
 async def test_who_is_robbed_is_told_and_writes_nothing_more(client: Client, api: Api) -> None:

@@ -41,7 +41,9 @@ def written(capfd: pytest.CaptureFixture[str]) -> Iterator[Written]:
 log = get_logger("preflight_kube.tests")
 
 
-def test_a_line_has_time_level_message_component_and_its_fields_in_that_order(written: Written) -> None:
+def test_a_line_has_time_level_message_component_and_its_fields_in_that_order(
+    written: Written,
+) -> None:
     log.info("gang sealed", gang="llm", generation=3)
     line = written.line()
     assert list(line) == ["time", "level", "msg", "component", "gang", "generation"]
@@ -56,7 +58,9 @@ def test_each_level_is_named(written: Written, level: str) -> None:
     assert written.line()["level"] == level
 
 
-def test_what_is_below_the_level_is_not_written_and_its_fields_are_not_looked_at(written: Written) -> None:
+def test_what_is_below_the_level_is_not_written_and_its_fields_are_not_looked_at(
+    written: Written,
+) -> None:
     class Costly:
         def __str__(self) -> str:
             raise AssertionError("nobody asked")
@@ -107,7 +111,12 @@ def test_an_exception_is_one_line_with_its_kind_and_its_innermost_frames(written
 def test_lines_of_libraries_and_extra_fields_go_the_same_way(written: Written) -> None:
     logging.getLogger("some.library").warning("its %s", "words", extra={"about": {"field": 1}})
     line = written.line()
-    assert (line["msg"], line["level"], line["component"], line["field"]) == ("its words", "warning", "tests", 1)
+    assert (line["msg"], line["level"], line["component"], line["field"]) == (
+        "its words",
+        "warning",
+        "tests",
+        1,
+    )
 
 
 def test_a_fault_is_one_critical_line(written: Written) -> None:
@@ -127,7 +136,12 @@ def test_lines_that_may_wait_are_written_together_and_before_the_next_ordinary_o
 
     asyncio.run(many())
     one, two, three = written.lines()
-    assert (one["msg"], one["level"], one["level_"], one["component"]) == ("one", "info", "mine", "tests")
+    assert (one["msg"], one["level"], one["level_"], one["component"]) == (
+        "one",
+        "info",
+        "mine",
+        "tests",
+    )
     assert (two["msg"], three["msg"]) == ("two", "three")
 
 
@@ -146,7 +160,9 @@ def test_a_line_of_a_part_and_its_own_fields_is_as_any_other(written: Written) -
     }
 
 
-def test_lines_that_may_wait_do_not_wait_for_ever_nor_where_there_is_no_event_loop(written: Written) -> None:
+def test_lines_that_may_wait_do_not_wait_for_ever_nor_where_there_is_no_event_loop(
+    written: Written,
+) -> None:
     logs.line("info", "at once", {})
     assert written.line()["msg"] == "at once"
 

@@ -66,7 +66,9 @@ class Managed:
 
 
 @asynccontextmanager
-async def managed(kubeconfig: Path, folder: Path, *arguments: str, name: str = "one") -> AsyncIterator[Managed]:
+async def managed(
+    kubeconfig: Path, folder: Path, *arguments: str, name: str = "one"
+) -> AsyncIterator[Managed]:
     out, err = folder / f"{name}.out", folder / f"{name}.err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
@@ -155,7 +157,9 @@ async def test_a_replica_that_loses_its_lease_stays_and_leads_again(
             assert await one.ends(signal.SIGTERM) == DONE
 
 
-@pytest.mark.parametrize(("name", "why"), [("raise", "LookupError: the test wants it"), ("return", "Ended")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("raise", "LookupError: the test wants it"), ("return", "Ended")]
+)
 async def test_a_part_that_ends_ends_the_process_with_one_line_that_says_why(
     api: Api, client: Client, tmp_path: Path, marked: Callable[[], Any], name: str, why: str
 ) -> None:
@@ -163,7 +167,9 @@ async def test_a_part_that_ends_ends_the_process_with_one_line_that_says_why(
         await one.ready()
         await client.create(api.path("configmaps"), config_map(name))
         assert await one.ends() == FAILED
-        [line] = one.said("ended by a fault of its own; it is started anew, please report this line")
+        [line] = one.said(
+            "ended by a fault of its own; it is started anew, please report this line"
+        )
         assert line["error"].startswith(why)
         assert "at" in line
         assert one.stderr == ""
@@ -207,7 +213,15 @@ async def serving(client: Connection, parts: Callable[[Client], Parts], **more: 
     async def build(client: Client) -> Parts:
         return parts(client)
 
-    await serve(build, client, component="tests", registry=CollectorRegistry(), host="127.0.0.1", port=0, **more)
+    await serve(
+        build,
+        client,
+        component="tests",
+        registry=CollectorRegistry(),
+        host="127.0.0.1",
+        port=0,
+        **more,
+    )
 
 
 async def test_parts_that_ask_the_api_server_are_built_again_until_it_answers(
@@ -248,7 +262,14 @@ async def test_a_taken_port_is_said_in_one_sentence(
         return Parts()
 
     def run(port: int) -> int:
-        return manager.run(build, target, component="tests", registry=CollectorRegistry(), host="127.0.0.1", port=port)
+        return manager.run(
+            build,
+            target,
+            component="tests",
+            registry=CollectorRegistry(),
+            host="127.0.0.1",
+            port=port,
+        )
 
     listener = HealthServer("127.0.0.1", 0, CollectorRegistry(), str, str)
     try:
@@ -261,7 +282,9 @@ async def test_a_taken_port_is_said_in_one_sentence(
                 host="127.0.0.1",
                 port=listener.port,
             )
-        assert await asyncio.get_running_loop().run_in_executor(None, run, listener.port) == BAD_INPUT
+        assert (
+            await asyncio.get_running_loop().run_in_executor(None, run, listener.port) == BAD_INPUT
+        )
         assert capsys.readouterr().err.count("\n") == 1
     finally:
         listener.close()

@@ -1,4 +1,6 @@
-"""Which mirror is behind the cluster, for how long, and what could not be read: for readiness, metrics and the log."""
+"""Which mirror is behind the cluster, for how long, and what could not be read: for readiness,
+metrics and the log.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_a_mirror_is_behind_from_its_first_failure_until_it_follows_again() -> N
     assert mirrors.behind() == {}
 
 
-def test_what_cannot_be_read_is_counted_each_time_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_is_counted_each_time_and_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     mirrors = Mirrors()
     for uid in ("u1", "u1", "u2"):

@@ -27,7 +27,12 @@ ANSWERS: dict[str, tuple[int, bytes, dict[str, str], str]] = {
     "packed": (200, gzip.compress(b"{}"), {"Content-Encoding": "gzip"}, PROXY),
     "too much": (200, b'{"x":"' + b"x" * 5000, {}, "has more than 4096 bytes"),
     "elsewhere": (302, b"", {"Location": "https://elsewhere.example.com/"}, "answered 302"),
-    "elsewhere, by what is no address": (302, b"", {"Location": "mailto:admin@example.com"}, "answered 302"),
+    "elsewhere, by what is no address": (
+        302,
+        b"",
+        {"Location": "mailto:admin@example.com"},
+        "answered 302",
+    ),
     "elsewhere, by what is no name": (302, b"", {"Location": "http://xn--/"}, "answered 302"),
     "a proxy's page of what it has not": (404, PAGE, {}, PROXY),
     "a proxy's object of what it has not": (404, b'{"error":"no route"}', {}, PROXY),
@@ -54,7 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(params=list(ANSWERS.values()), ids=list(ANSWERS))
-def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Connection, str]]:
+def answered(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Connection, str]]:
     """A server that gives one answer, and words of the sentence that a client makes of it."""
     if "4096" in request.param[3]:
         for module in ("answers", "client"):
@@ -63,12 +70,17 @@ def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        yield Connection(f"http://127.0.0.1:{server.server_port}", ssl.create_default_context()), request.param[3]
+        yield (
+            Connection(f"http://127.0.0.1:{server.server_port}", ssl.create_default_context()),
+            request.param[3],
+        )
         server.shutdown()
         thread.join()
 
 
-async def test_an_answer_that_is_no_object_is_one_sentence(answered: tuple[Connection, str]) -> None:
+async def test_an_answer_that_is_no_object_is_one_sentence(
+    answered: tuple[Connection, str],
+) -> None:
     target, said = answered
     async with Client(target, agent="tests", attempts=1) as client:
         with pytest.raises(KubeError, match=said) as caught:

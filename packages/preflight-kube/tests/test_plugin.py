@@ -38,7 +38,11 @@ class LogIn:
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         self.kubeconfig = server.kubeconfig(folder / "kubeconfig")
         told = yaml.safe_load(self.kubeconfig.read_text())
-        exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./log-in", "interactiveMode": "Never"}
+        exec_ = {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "./log-in",
+            "interactiveMode": "Never",
+        }
         told["users"][0]["user"] = {"exec": exec_}
         self.kubeconfig.write_text(yaml.safe_dump(told))
         self.answers(server.token)
@@ -61,7 +65,9 @@ async def reads(client: Client) -> bool:
 
 
 async def test_the_plug_in_s_token_is_believed_and_asked_for_once(log_in: LogIn) -> None:
-    async with Client(connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)}), agent="tests") as client:
+    async with Client(
+        connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)}), agent="tests"
+    ) as client:
         assert await reads(client)
         assert await reads(client)
     assert log_in.asked == 1
@@ -92,12 +98,16 @@ async def test_a_credential_that_has_expired_is_asked_for_before_the_request(
 
 async def test_a_plug_in_that_has_nothing_better_leaves_the_server_s_refusal(log_in: LogIn) -> None:
     log_in.answers("wrong")
-    async with Client(connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)}), agent="tests") as client:
+    async with Client(
+        connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)}), agent="tests"
+    ) as client:
         with pytest.raises(KubeError, match="401"):
             await reads(client)
 
 
-def test_people_s_commands_know_kubectl_s_own_kubeconfig_and_services_do_not(log_in: LogIn, tmp_path: Path) -> None:
+def test_people_s_commands_know_kubectl_s_own_kubeconfig_and_services_do_not(
+    log_in: LogIn, tmp_path: Path
+) -> None:
     environ = {name: value for name, value in os.environ.items() if name == "PATH"}
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").symlink_to(log_in.kubeconfig)
@@ -106,5 +116,7 @@ def test_people_s_commands_know_kubectl_s_own_kubeconfig_and_services_do_not(log
     assert connection(environ, home=tmp_path).plugin
     with pytest.raises(BadAccess, match="KUBECONFIG is not set and this is not a pod"):
         connection(environ)
-    with pytest.raises(BadAccess, match=r"there is no /nowhere/\.kube/config, and this is not a pod"):
+    with pytest.raises(
+        BadAccess, match=r"there is no /nowhere/\.kube/config, and this is not a pod"
+    ):
         connection(environ, home=Path("/nowhere"))

@@ -40,7 +40,14 @@ def test_whole_thousandths_survive_the_way_through_text(millis: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(8, "8"), (Fraction(3, 2), "1500m"), (10**9, "1G"), (2**30, "1073741824"), (0, "0"), (1500, "1500")],
+    [
+        (8, "8"),
+        (Fraction(3, 2), "1500m"),
+        (10**9, "1G"),
+        (2**30, "1073741824"),
+        (0, "0"),
+        (1500, "1500"),
+    ],
 )
 def test_writes_as_the_api_server_does(value: int, text: str) -> None:
     assert quantity_text(int(value * UNIT)) == text
@@ -64,7 +71,9 @@ Object = dict[str, Any]
 
 def container(cpu: object = None, *, limit: object = None, sidecar: bool = False) -> Object:
     requests = {} if cpu is None else {"cpu": cpu}
-    made: Object = {"resources": {"requests": requests, "limits": {} if limit is None else {"cpu": limit}}}
+    made: Object = {
+        "resources": {"requests": requests, "limits": {} if limit is None else {"cpu": limit}}
+    }
     return {**made, "restartPolicy": "Always"} if sidecar else made
 
 
@@ -88,7 +97,10 @@ def cpu(spec: Object) -> Fraction:
 def test_init_containers_and_sidecars_count_as_the_scheduler_counts_them(
     init: list[Object], containers: list[str], expected: Fraction
 ) -> None:
-    assert cpu({"initContainers": init, "containers": [container(one) for one in containers]}) == expected
+    assert (
+        cpu({"initContainers": init, "containers": [container(one) for one in containers]})
+        == expected
+    )
 
 
 def test_a_limit_alone_is_a_request_too() -> None:
@@ -104,7 +116,9 @@ def test_overhead_is_added_at_the_end() -> None:
     assert effective_requests(spec) == {"cpu": 3 * UNIT + UNIT // 4, "memory": 5 * UNIT}
 
 
-def test_what_the_pod_itself_asks_for_counts_instead_of_its_containers_and_overhead_on_top() -> None:
+def test_what_the_pod_itself_asks_for_counts_instead_of_its_containers_and_overhead_on_top() -> (
+    None
+):
     spec = {
         "containers": [{"resources": {"requests": {"cpu": "1", "example.com/gpu": 8}}}],
         "resources": {"requests": {"cpu": "8", "example.com/gpu": 1}},
@@ -130,7 +144,8 @@ def test_limits_are_counted_alike_and_overhead_makes_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [{}, {"containers": None}, {"containers": [None, {}]}, {"containers": [{"resources": 1}]}]
+    "spec",
+    [{}, {"containers": None}, {"containers": [None, {}]}, {"containers": [{"resources": 1}]}],
 )
 def test_a_pod_that_asks_for_nothing_has_no_requests(spec: Object) -> None:
     assert effective_requests(spec) == {}
@@ -147,7 +162,9 @@ steps = st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=5)
 
 
 @given(steps, st.lists(st.integers(0, 9), min_size=1, max_size=4))
-def test_it_is_the_most_that_runs_at_any_moment(init: list[tuple[int, bool]], containers: list[int]) -> None:
+def test_it_is_the_most_that_runs_at_any_moment(
+    init: list[tuple[int, bool]], containers: list[int]
+) -> None:
     moments, sidecars = [], 0
     for amount, sidecar in init:
         moments.append(sidecars + amount)

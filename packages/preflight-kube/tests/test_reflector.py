@@ -23,7 +23,9 @@ OURS = {"labelSelector": "ours=yes"}  # a real server puts objects of its own in
 
 
 class World:
-    """A test's config maps, written without detour, and a Reflector of them behind a proxy that can be cut."""
+    """A test's config maps, written without detour, and a Reflector of them behind a proxy that can
+    be cut.
+    """
 
     def __init__(self, api: Api, direct: Client, mirrored: Client) -> None:
         self.api, self.direct, self.mirrored = api, direct, mirrored
@@ -32,7 +34,9 @@ class World:
         self.reflector = self.reflect()
 
     def reflect(self, **options: Any) -> Reflector[Kept]:
-        return Reflector(self.mirrored, self.path, Kept, params=OURS, on_change=self.changes, **options)
+        return Reflector(
+            self.mirrored, self.path, Kept, params=OURS, on_change=self.changes, **options
+        )
 
     async def put(self, *wanted: str) -> None:
         for name in wanted:
@@ -77,13 +81,20 @@ async def test_each_later_change_is_told_once_and_in_order(world: World) -> None
         await world.set("b", "1")
         await world.remove("a")
         await until(world.holds("b"), "the store follows")
-    assert world.changes.seen == [("added", "a"), ("added", "b"), ("modified", "b"), ("deleted", "a")]
+    assert world.changes.seen == [
+        ("added", "a"),
+        ("added", "b"),
+        ("modified", "b"),
+        ("deleted", "a"),
+    ]
 
 
 async def test_a_change_of_what_is_not_kept_is_not_told(world: World) -> None:
     await world.put("a")
     async with running(world.reflector):
-        await world.direct.merge_patch(f"{world.path}/a", {"metadata": {"annotations": {"beat": "1"}}})
+        await world.direct.merge_patch(
+            f"{world.path}/a", {"metadata": {"annotations": {"beat": "1"}}}
+        )
         await world.put("b")
         await until(world.holds("a", "b"), "the store follows")
     assert world.changes.seen == [("added", "a"), ("added", "b")]
@@ -124,7 +135,9 @@ async def test_watches_that_end_are_taken_up_where_they_ended(world: World) -> N
     assert world.mirrored.requests.count["list"] == 1
 
 
-async def test_a_cut_connection_costs_neither_an_event_nor_a_list(api: Api, client: Client, target: Connection) -> None:
+async def test_a_cut_connection_costs_neither_an_event_nor_a_list(
+    api: Api, client: Client, target: Connection
+) -> None:
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
         world = World(api, client, mirrored)
         await world.put("a", "b")
@@ -141,7 +154,9 @@ async def test_a_cut_connection_costs_neither_an_event_nor_a_list(api: Api, clie
     assert sorted(world.changes.seen[2:]) == [("added", "c"), ("deleted", "a")]
 
 
-async def test_a_version_that_has_grown_too_old_is_listed_again(api: Api, client: Client, target: Connection) -> None:
+async def test_a_version_that_has_grown_too_old_is_listed_again(
+    api: Api, client: Client, target: Connection
+) -> None:
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
         world = World(api, client, mirrored)
         await world.put("a", "b", "c")
@@ -186,7 +201,9 @@ async def test_an_object_that_a_listener_fails_over_is_passed_over_and_the_other
         assert names(reflector.store.values()) == ["a", "c", "d"]
         assert len(reflector.unreadable) == 1
     assert sorted(told) == ["a", "c", "d"]
-    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a fault of this program"}
+    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {
+        "a fault of this program"
+    }
 
 
 async def test_objects_are_found_by_what_an_index_finds_in_them_and_no_longer_when_that_has_changed(
@@ -194,7 +211,9 @@ async def test_objects_are_found_by_what_an_index_finds_in_them_and_no_longer_wh
 ) -> None:
     await world.put("a", "b")
     await world.set("a", "red")
-    reflector = world.reflect(indexes={"color": lambda one: one.data.values(), "name": namespaced_name})
+    reflector = world.reflect(
+        indexes={"color": lambda one: one.data.values(), "name": namespaced_name}
+    )
     world.reflector = reflector
 
     def colored(value: str) -> list[str]:
@@ -246,10 +265,17 @@ async def test_an_object_over_which_an_index_fails_is_passed_over_and_the_others
 
     await world.put("a", "b", "c")
     reflector: Reflector[Kept] = Reflector(
-        world.mirrored, world.path, Kept, params=OURS, indexes={"all": first}, on_change=world.changes
+        world.mirrored,
+        world.path,
+        Kept,
+        params=OURS,
+        indexes={"all": first},
+        on_change=world.changes,
     )
     async with running(reflector):
         assert names(reflector.by_index("all", "all")) == ["a", "c"]
         assert len(reflector.unreadable) == 1
     assert sorted(world.changes.seen)[:2] == [("added", "a"), ("added", "c")]
-    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a fault of this program"}
+    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {
+        "a fault of this program"
+    }

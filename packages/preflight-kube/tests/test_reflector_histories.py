@@ -1,4 +1,6 @@
-"""Whatever happens to the objects and to the connection: the store becomes the cluster, and the changes add up."""
+"""Whatever happens to the objects and to the connection: the store becomes the cluster, and the
+changes add up.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ pytestmark = pytest.mark.anyio
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["put", "hide", "remove"]), st.sampled_from("abc"), st.sampled_from("12")),
+        st.tuples(
+            st.sampled_from(["put", "hide", "remove"]),
+            st.sampled_from("abc"),
+            st.sampled_from("12"),
+        ),
         st.tuples(st.sampled_from(["cut", "forget", "breathe"])),
     ),
     max_size=20,
@@ -37,10 +43,16 @@ class Cluster:
         self.resource = next(r for r in double.api.served if r.plural == "configmaps")
 
     def objects(self) -> dict[str, dict[str, Any]]:
-        return {name: item for (_, name), item in self.double.store.objects.get(self.resource, {}).items()}
+        return {
+            name: item
+            for (_, name), item in self.double.store.objects.get(self.resource, {}).items()
+        }
 
     def put(self, name: str, value: str, labels: dict[str, str]) -> None:
-        body = {"metadata": {"name": name, "namespace": "default", "labels": labels}, "data": {"k": value}}
+        body = {
+            "metadata": {"name": name, "namespace": "default", "labels": labels},
+            "data": {"k": value},
+        }
         if (old := self.objects().get(name)) is None:
             self.double.create("configmaps", body)
         else:
@@ -88,7 +100,13 @@ async def test_the_store_becomes_what_the_cluster_is(steps: list[tuple[str, ...]
             }
             params = {"labelSelector": "ours=yes"}
             reflector = Reflector(
-                client, "/api/v1/configmaps", Kept, params=params, on_change=fold, limit=2, watch_seconds=5
+                client,
+                "/api/v1/configmaps",
+                Kept,
+                params=params,
+                on_change=fold,
+                limit=2,
+                watch_seconds=5,
             )
             tasks.start_soon(reflector.run)
             await reflector.synced.wait()
@@ -96,6 +114,9 @@ async def test_the_store_becomes_what_the_cluster_is(steps: list[tuple[str, ...]
                 act[what](*how)
                 if what == "breathe":
                     await anyio.sleep(0.01)
-            await until(lambda: folded == cluster.selected(), f"the store follows: {folded} {cluster.selected()}")
+            await until(
+                lambda: folded == cluster.selected(),
+                f"the store follows: {folded} {cluster.selected()}",
+            )
             assert {key: item.data["k"] for key, item in reflector.store.items()} == folded
             tasks.cancel_scope.cancel()

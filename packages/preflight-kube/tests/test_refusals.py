@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from preflight_kube.errors import Conflict, Invalid, KubeError, PreconditionFailed
 from preflight_kube.refusals import Obstructed, Refusals
 
-FORBIDDEN = KubeError("create: the API server answered 403 (exceeded quota: none).", 403, "Forbidden")
+FORBIDDEN = KubeError(
+    "create: the API server answered 403 (exceeded quota: none).", 403, "Forbidden"
+)
 INTERNAL = KubeError("patch: the API server answered 500 (failed calling webhook).", 500)
 
 
@@ -24,7 +26,9 @@ def tries(refusals: Refusals[str], error: KubeError, seconds: float) -> list[flo
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
-def test_after_ten_tries_what_is_refused_for_good_is_tried_once_a_minute_at_most(jitter: float) -> None:
+def test_after_ten_tries_what_is_refused_for_good_is_tried_once_a_minute_at_most(
+    jitter: float,
+) -> None:
     at = tries(Refusals(lambda: jitter), FORBIDDEN, 3600)
     assert [at[1] < 2, at[2] < 4]
     assert all(later - sooner >= 60 for sooner, later in pairwise(at[9:]))
@@ -32,12 +36,16 @@ def test_after_ten_tries_what_is_refused_for_good_is_tried_once_a_minute_at_most
 
 
 @pytest.mark.parametrize("error", [KubeError("no answer"), INTERNAL, KubeError("later", 429)])
-def test_a_server_that_is_back_is_found_out_within_twenty_seconds_however_long_it_was_away(error: KubeError) -> None:
+def test_a_server_that_is_back_is_found_out_within_twenty_seconds_however_long_it_was_away(
+    error: KubeError,
+) -> None:
     at = tries(Refusals(lambda: 1.0), error, 3600)
     assert all(later - sooner <= 20 for sooner, later in pairwise(at))
 
 
-@pytest.mark.parametrize("error", [FORBIDDEN, Invalid("not valid", 422), Obstructed("somebody's", 409)])
+@pytest.mark.parametrize(
+    "error", [FORBIDDEN, Invalid("not valid", 422), Obstructed("somebody's", 409)]
+)
 def test_the_cause_of_what_is_refused_for_good_is_known_at_once(error: KubeError) -> None:
     refusals: Refusals[str] = Refusals(lambda: 0.0)
     refusals.refused("one", error, 0.0)
@@ -45,8 +53,12 @@ def test_the_cause_of_what_is_refused_for_good_is_known_at_once(error: KubeError
     assert not refusals.cause("another")
 
 
-@pytest.mark.parametrize("error", [INTERNAL, Conflict("written", 409), PreconditionFailed("told", 422)])
-def test_a_fault_that_may_pass_is_a_cause_when_it_has_not_passed_for_ten_tries(error: KubeError) -> None:
+@pytest.mark.parametrize(
+    "error", [INTERNAL, Conflict("written", 409), PreconditionFailed("told", 422)]
+)
+def test_a_fault_that_may_pass_is_a_cause_when_it_has_not_passed_for_ten_tries(
+    error: KubeError,
+) -> None:
     refusals: Refusals[str] = Refusals(lambda: 0.0)
     for _ in range(9):
         refusals.refused("one", error, 0.0)

@@ -64,8 +64,17 @@ def test_a_request_has_what_the_api_server_says_of_it() -> None:
             options={"kind": "UpdateOptions"},
         )
     )
-    assert (request.uid, request.name, request.namespace, request.operation) == (UID, "a", "ns", "UPDATE")
-    assert (request.kind.group, request.kind.kind, request.resource.resource) == ("apps", "Deployment", "deployments")
+    assert (request.uid, request.name, request.namespace, request.operation) == (
+        UID,
+        "a",
+        "ns",
+        "UPDATE",
+    )
+    assert (request.kind.group, request.kind.kind, request.resource.resource) == (
+        "apps",
+        "Deployment",
+        "deployments",
+    )
     assert (request.sub_resource, request.dry_run) == ("scale", True)
     assert request.request_kind is not None
     assert request.request_kind.version == "v1beta1"
@@ -99,7 +108,8 @@ def test_an_object_that_is_not_there_is_said_by_its_place() -> None:
 def test_an_object_of_another_shape_is_said_with_the_path_in_it() -> None:
     request = decode(body(object={"metadata": {"name": 1}}))
     with pytest.raises(
-        BadReview, match=r"request.object is not a Item \(Expected `str`, got `int` - at `\$.metadata.name`\)"
+        BadReview,
+        match=r"request.object is not a Item \(Expected `str`, got `int` - at `\$.metadata.name`\)",
     ):
         request.new(Item)
 
@@ -116,7 +126,10 @@ def test_an_object_nested_too_deep_is_said_to_be() -> None:
         (b"{}", "the body is not an AdmissionReview"),
         (b"[]", "the body is not an AdmissionReview"),
         (b"\xff", "the body is not an AdmissionReview"),
-        (b'{"kind": "Pod", "apiVersion": "v1"}', "the body is v1 Pod, expected admission.k8s.io/v1 AdmissionReview"),
+        (
+            b'{"kind": "Pod", "apiVersion": "v1"}',
+            "the body is v1 Pod, expected admission.k8s.io/v1 AdmissionReview",
+        ),
         (
             json.dumps({**review(), "apiVersion": "admission.k8s.io/v1beta1"}).encode(),
             "the body is admission.k8s.io/v1beta1 AdmissionReview, expected admission.k8s.io/v1 AdmissionReview",
@@ -151,11 +164,22 @@ def test_a_patch_is_operations_or_text_in_base64() -> None:
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(403, "Forbidden"), (422, "Invalid"), (409, "Conflict"), (451, "Forbidden"), (503, "InternalError")],
+    [
+        (403, "Forbidden"),
+        (422, "Invalid"),
+        (409, "Conflict"),
+        (451, "Forbidden"),
+        (503, "InternalError"),
+    ],
 )
 def test_a_refusal_has_a_status_and_no_patch(code: int, reason: str) -> None:
-    answer = answered(Response(allowed=False, message="because\nof it", code=code, patch=[add("/a", 1)]))
-    assert answer == {"allowed": False, "status": {"code": code, "reason": reason, "message": "because of it"}}
+    answer = answered(
+        Response(allowed=False, message="because\nof it", code=code, patch=[add("/a", 1)])
+    )
+    assert answer == {
+        "allowed": False,
+        "status": {"code": code, "reason": reason, "message": "because of it"},
+    }
     assert answered(Response.denied("no", warnings=["w"]))["warnings"] == ["w"]
 
 
@@ -168,6 +192,11 @@ def test_warnings_and_messages_are_bounded_lines() -> None:
 
 def test_the_uid_of_a_review_is_in_its_beginning_as_an_api_server_writes_it() -> None:
     assert uid_of(body()[:200]) == UID
-    assert uid_of(b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"abc"') == "abc"
+    assert (
+        uid_of(
+            b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"abc"'
+        )
+        == "abc"
+    )
     assert uid_of(b'{"kind":"Pod","apiVersion":"v1","request":{"uid":"abc"') == ""
     assert uid_of(b"") == ""

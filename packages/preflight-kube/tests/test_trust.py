@@ -1,4 +1,6 @@
-"""The cluster's authority is replaced while we run: as a ServiceAccount has it, and by a kubeconfig that names files."""
+"""The cluster's authority is replaced while we run: as a ServiceAccount has it, and by a kubeconfig
+that names files.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def as_service_account(folder: Path, double: ApiDouble) -> Connection:
 def by_kubeconfig(folder: Path, double: ApiDouble) -> Connection:
     config = {
         "clusters": [
-            {"name": "c", "cluster": {"server": double.url, "certificate-authority": str(folder / "ca.crt")}},
+            {
+                "name": "c",
+                "cluster": {"server": double.url, "certificate-authority": str(folder / "ca.crt")},
+            },
         ],
         "users": [{"name": "u", "user": {"token": "t"}}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
@@ -57,17 +62,23 @@ async def test_after_the_authority_was_replaced_reads_and_watches_go_on(
             mirror = Reflector(client, "/api/v1/namespaces", Item, watch_seconds=1)
             async with anyio.create_task_group() as group:
                 group.start_soon(mirror.run)
-                await until(lambda: client.mirrors.behind() == {"/api/v1/namespaces": 0.0}, "it follows")
+                await until(
+                    lambda: client.mirrors.behind() == {"/api/v1/namespaces": 0.0}, "it follows"
+                )
                 double._tls = serving(new)
                 await anyio.to_thread.run_sync(double.restart)
-                await until(lambda: "CERTIFICATE_VERIFY_FAILED" in str(mirror.problem), "it is not trusted")
+                await until(
+                    lambda: "CERTIFICATE_VERIFY_FAILED" in str(mirror.problem), "it is not trusted"
+                )
                 with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED"):
                     await client.get("/api/v1/namespaces/default", Item)
                 (tmp_path / "ca.crt").write_text("half writ")
                 with pytest.raises(KubeError):
                     await client.get("/api/v1/namespaces/default", Item)
                 new.cert_pem.write_to_path(tmp_path / "ca.crt")
-                assert (await client.get("/api/v1/namespaces/default", Item)).metadata.name == "default"
+                assert (
+                    await client.get("/api/v1/namespaces/default", Item)
+                ).metadata.name == "default"
                 double.within(lambda: double.create("namespaces", {"metadata": {"name": "later"}}))
                 await until(lambda: "later" in names(mirror.store.values()), "the mirror goes on")
                 group.cancel_scope.cancel()

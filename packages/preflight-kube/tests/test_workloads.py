@@ -1,4 +1,6 @@
-"""What is known about kinds of workloads: one object gives its pods, with what their controller writes, and says how many start together."""
+"""What is known about kinds of workloads: one object gives its pods, with what their controller
+writes, and says how many start together.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ JOBSET: dict[str, Any] = {
     "spec": {
         "replicatedJobs": [
             {"name": "driver", "replicas": 1, "template": {"spec": {"template": POD}}},
-            {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4, "template": POD}}},
+            {
+                "name": "workers",
+                "replicas": 2,
+                "template": {"spec": {"parallelism": 4, "template": POD}},
+            },
         ]
     },
 }
@@ -31,14 +37,22 @@ def test_every_kind_is_found_by_its_name_and_by_its_objects(title: str) -> None:
     assert kind is named(f"{kind.plural}.{kind.group}" if kind.group else kind.plural)
     version = f"{kind.group}/{kind.versions[0]}" if kind.group else kind.versions[0]
     assert kind_of({"apiVersion": version, "kind": kind.kind}) is kind
-    assert kind_of({"apiVersion": f"elsewhere.example.com/{kind.versions[0]}", "kind": kind.kind}) is None
+    assert (
+        kind_of({"apiVersion": f"elsewhere.example.com/{kind.versions[0]}", "kind": kind.kind})
+        is None
+    )
 
 
 @pytest.mark.parametrize("title", [one for one in KINDS if one != "Pod"])
 def test_an_object_without_a_template_says_where_it_must_be(title: str) -> None:
     kind = named(title)
     assert kind is not None
-    empty = {"apiVersion": f"{kind.group}/{kind.versions[0]}", "kind": kind.kind, "metadata": {"name": "x"}, "spec": {}}
+    empty = {
+        "apiVersion": f"{kind.group}/{kind.versions[0]}",
+        "kind": kind.kind,
+        "metadata": {"name": "x"},
+        "spec": {},
+    }
     with pytest.raises(ValueError, match=r"has no|its pods are made of") as caught:
         list(templates(empty, ()))
     assert not str(caught.value).endswith(".")
@@ -58,17 +72,30 @@ def test_an_appwrapper_has_the_pods_of_its_components_and_passes_over_what_has_n
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     components = [{"template": service}, {"template": JOBSET}]
     wrapper = {"kind": "AppWrapper", "metadata": {"name": "w"}, "spec": {"components": components}}
-    assert [one.suffix for one in templates(wrapper, ())] == [", JobSet train, driver", ", JobSet train, workers"]
+    assert [one.suffix for one in templates(wrapper, ())] == [
+        ", JobSet train, driver",
+        ", JobSet train, workers",
+    ]
     components[1] = {"template": {**JOBSET, "spec": {}}}
     with pytest.raises(ValueError, match="its component JobSet train has no pod template"):
         list(templates(wrapper, ()))
 
 
 def test_a_train_job_is_made_of_the_runtime_beside_it() -> None:
-    job = {"kind": "TrainJob", "metadata": {"name": "t", "namespace": "ml"}, "spec": {"runtimeRef": {"name": "torch"}}}
-    runtime = {"kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"}, "spec": {"template": JOBSET}}
+    job = {
+        "kind": "TrainJob",
+        "metadata": {"name": "t", "namespace": "ml"},
+        "spec": {"runtimeRef": {"name": "torch"}},
+    }
+    runtime = {
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "torch"},
+        "spec": {"template": JOBSET},
+    }
     assert [one.suffix for one in templates(job, [runtime])] == [", driver", ", workers"]
-    with pytest.raises(ValueError, match="its pods are made of the ClusterTrainingRuntime torch, which is not here"):
+    with pytest.raises(
+        ValueError, match="its pods are made of the ClusterTrainingRuntime torch, which is not here"
+    ):
         list(templates(job, ()))
 
 
@@ -76,19 +103,33 @@ def test_a_train_job_is_made_of_the_runtime_beside_it() -> None:
     ("type_", "spec", "size"),
     [
         (jobset.JobSet, JOBSET["spec"], DeclaredSize(count=9)),
-        (leaderworkerset.LeaderWorkerSet, {"leaderWorkerTemplate": {"size": 4}}, DeclaredSize(count=4)),
+        (
+            leaderworkerset.LeaderWorkerSet,
+            {"leaderWorkerTemplate": {"size": 4}},
+            DeclaredSize(count=4),
+        ),
         (kubeflow.TrainJob, {"trainer": {"numNodes": 8}}, DeclaredSize(count=8)),
         (kubeflow.TrainJob, {}, DeclaredSize(unknown="it has no spec.trainer.numNodes")),
-        (grove.PodGang, {"podgroups": [{"minReplicas": 2}, {"minReplicas": 1}]}, DeclaredSize(count=3, least=True)),
+        (
+            grove.PodGang,
+            {"podgroups": [{"minReplicas": 2}, {"minReplicas": 1}]},
+            DeclaredSize(count=3, least=True),
+        ),
     ],
 )
-def test_an_object_says_how_many_of_its_pods_start_together(type_: Any, spec: Any, size: DeclaredSize) -> None:
+def test_an_object_says_how_many_of_its_pods_start_together(
+    type_: Any, spec: Any, size: DeclaredSize
+) -> None:
     item = msgspec.convert({"metadata": {"name": "x"}, "spec": spec}, type_)
     assert item.size("x") == size
 
 
 def test_a_size_that_is_beyond_all_is_not_taken() -> None:
     item = msgspec.convert(
-        {"metadata": {"name": "x"}, "spec": {"trainer": {"numNodes": MAX_SIZE + 1}}}, kubeflow.TrainJob
+        {"metadata": {"name": "x"}, "spec": {"trainer": {"numNodes": MAX_SIZE + 1}}},
+        kubeflow.TrainJob,
     )
-    assert item.size("x").unknown == f"its size {MAX_SIZE + 1} is more than the {MAX_SIZE} that a gang can have"
+    assert (
+        item.size("x").unknown
+        == f"its size {MAX_SIZE + 1} is more than the {MAX_SIZE} that a gang can have"
+    )

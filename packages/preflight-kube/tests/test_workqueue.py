@@ -1,4 +1,6 @@
-"""The queue: each thing once, by one at a time, again when it has changed meanwhile; namespaces in turn, failures ever later."""
+"""The queue: each thing once, by one at a time, again when it has changed meanwhile; namespaces in
+turn, failures ever later.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ async def test_what_changes_while_it_is_looked_at_is_looked_at_again_and_never_b
         group.cancel_scope.cancel()
 
 
-async def test_what_changes_while_it_rests_is_looked_at_after_its_rest_and_nobody_waits_for_it() -> None:
+async def test_what_changes_while_it_rests_is_looked_at_after_its_rest_and_nobody_waits_for_it() -> (
+    None
+):
     seen: list[tuple[str, float]] = []
     queue = Queue("uid", lambda one: 0.2 if one[1] == "resting" else 0.0)
 
@@ -155,7 +159,9 @@ async def test_looks_that_never_end_leave_workers_to_other_namespaces(crowds: in
 
 
 @pytest.mark.parametrize(("workers", "alone"), [(1, 1), (3, 2), (24, 16), (48, 32)])
-async def test_a_namespace_alone_has_all_workers_but_those_kept_for_the_next_one(workers: int, alone: int) -> None:
+async def test_a_namespace_alone_has_all_workers_but_those_kept_for_the_next_one(
+    workers: int, alone: int
+) -> None:
     seen: list[Key] = []
     queue = Queue("gang")
 
@@ -200,7 +206,9 @@ async def test_what_the_cluster_refuses_is_tried_again_unless_the_right_to_write
     assert seen == ["a"] * looks + ["b"]
 
 
-async def test_what_is_refused_for_good_is_looked_at_ten_times_at_most_in_its_first_five_minutes() -> None:
+async def test_what_is_refused_for_good_is_looked_at_ten_times_at_most_in_its_first_five_minutes() -> (
+    None
+):
     now = [0.0]
     looks: list[float] = []
     queue = Queue("uid", clock=Clock(lambda: now[0]))

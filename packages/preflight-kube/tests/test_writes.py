@@ -24,7 +24,9 @@ def applied(name: str, **data: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-async def test_what_is_applied_is_made_and_what_is_left_out_later_goes(client: Client, real: Api) -> None:
+async def test_what_is_applied_is_made_and_what_is_left_out_later_goes(
+    client: Client, real: Api
+) -> None:
     path = real.path("configmaps", "one")
     await client.apply(path, applied("one", a="1", b="2"))
     await client.merge_patch(path, {"data": {"others": "3"}})
@@ -32,7 +34,9 @@ async def test_what_is_applied_is_made_and_what_is_left_out_later_goes(client: C
     assert (await client.get(path, Item)).data == {"a": "9", "others": "3"}
 
 
-async def test_fields_of_others_are_a_conflict_unless_they_are_taken(client: Client, real: Api) -> None:
+async def test_fields_of_others_are_a_conflict_unless_they_are_taken(
+    client: Client, real: Api
+) -> None:
     path = real.path("configmaps", "two")
     await client.apply(path, applied("two", a="1"), manager="first")
     with pytest.raises(Conflict, match="first"):
@@ -54,11 +58,15 @@ async def test_applying_what_is_no_object_is_refused(client: Client, real: Api) 
     with pytest.raises(KubeError):
         await client.apply(real.path("configmaps", "four"), {"metadata": {"name": "four"}})
     with pytest.raises((Invalid, KubeError)):
-        await client.apply(real.path("configmaps", "four"), {**applied("four"), "data": {"not a key": "1"}})
+        await client.apply(
+            real.path("configmaps", "four"), {**applied("four"), "data": {"not a key": "1"}}
+        )
     assert await client.get_or_none(real.path("configmaps", "four"), Item) is None
 
 
-async def test_an_object_that_is_not_there_is_none_and_other_refusals_are_errors(client: Client, api: Api) -> None:
+async def test_an_object_that_is_not_there_is_none_and_other_refusals_are_errors(
+    client: Client, api: Api
+) -> None:
     path = api.path("configmaps", "maybe")
     assert await client.get_or_none(path, Item) is None
     await client.create(api.path("configmaps"), config_map("maybe", a="1"))
@@ -77,7 +85,9 @@ async def test_a_delete_takes_only_the_object_that_was_meant(client: Client, api
     with pytest.raises(Conflict):
         await client.delete(path, uid=before.uid, resource_version=before.resource_version)
     now = (await client.get(path, Item)).metadata
-    await client.delete(path, uid=now.uid, resource_version=now.resource_version, grace=0, propagation="Background")
+    await client.delete(
+        path, uid=now.uid, resource_version=now.resource_version, grace=0, propagation="Background"
+    )
     with pytest.raises(NotFound):
         await client.delete(path)
 

@@ -41,23 +41,45 @@ def support(config: Config) -> Support:
 
 
 def container(name: str = "main", gpus: object = 8, **more: Any) -> Object:
-    return {"name": name, "image": "x", **({"resources": {"limits": {GPU: gpus}}} if gpus is not None else {}), **more}
+    return {
+        "name": name,
+        "image": "x",
+        **({"resources": {"limits": {GPU: gpus}}} if gpus is not None else {}),
+        **more,
+    }
 
 
 def clique(
-    name: str, gpus: object = 8, replicas: int = 2, annotations: dict[str, str] | None = None, **pod: Any
+    name: str,
+    gpus: object = 8,
+    replicas: int = 2,
+    annotations: dict[str, str] | None = None,
+    **pod: Any,
 ) -> Object:
     found: Object = {
         "name": name,
-        "spec": {"roleName": name, "replicas": replicas, "podSpec": {"containers": [container(gpus=gpus)], **pod}},
+        "spec": {
+            "roleName": name,
+            "replicas": replicas,
+            "podSpec": {"containers": [container(gpus=gpus)], **pod},
+        },
     }
     return {**found, "annotations": annotations} if annotations else found
 
 
 def group(
-    name: str, cliques: list[str], annotations: dict[str, str] | None = None, replicas: int = 1, least: int = 1
+    name: str,
+    cliques: list[str],
+    annotations: dict[str, str] | None = None,
+    replicas: int = 1,
+    least: int = 1,
 ) -> Object:
-    found: Object = {"name": name, "cliqueNames": cliques, "replicas": replicas, "minAvailable": least}
+    found: Object = {
+        "name": name,
+        "cliqueNames": cliques,
+        "replicas": replicas,
+        "minAvailable": least,
+    }
     return {**found, "annotations": annotations} if annotations else found
 
 
@@ -107,7 +129,11 @@ def podclique(
     meta: Object = {"name": name, "namespace": "default", "labels": found}
     if annotations is not None:
         meta["annotations"] = annotations
-    spec = {"roleName": "x", "replicas": 2, "podSpec": pod if pod is not None else {"containers": [container()]}}
+    spec = {
+        "roleName": "x",
+        "replicas": 2,
+        "podSpec": pod if pod is not None else {"containers": [container()]},
+    }
     return {"apiVersion": "grove.io/v1alpha1", "kind": "PodClique", "metadata": meta, "spec": spec}
 
 
@@ -115,8 +141,12 @@ def decoded_set(found: Object) -> PodCliqueSet:
     return msgspec.json.decode(json.dumps(found), type=PodCliqueSet)
 
 
-def admit(found: Object, config: Config = DRIVER, set_: Object | None = None, /, **known: Any) -> Answer:
-    """The answer to its creation; the set is known, and so are the claims unless the caller says otherwise."""
+def admit(
+    found: Object, config: Config = DRIVER, set_: Object | None = None, /, **known: Any
+) -> Answer:
+    """The answer to its creation; the set is known, and so are the claims unless the caller says
+    otherwise.
+    """
     known.setdefault("support", support(config))
     known.setdefault("classes", {})
     whole = Known(set_=decoded_set(set_) if set_ else None, has_set=True, **known)
@@ -127,7 +157,9 @@ def on_update(found: Object, old: Object, config: Config = DRIVER) -> Answer:
     """Nothing at all is known of the cluster: an update asks nobody."""
     unknown = judge(Facts(), config)
     answer = decide(
-        Review("UPDATE", "default", json.dumps(found).encode(), json.dumps(old).encode()), config, Known(unknown)
+        Review("UPDATE", "default", json.dumps(found).encode(), json.dumps(old).encode()),
+        config,
+        Known(unknown),
     )
     assert not isinstance(answer.needs, Needs)
     return answer
@@ -142,7 +174,9 @@ def applied(found: Object, patch: list[Object]) -> Object:
     """The object after the JSONPatch (RFC 6902), of which it must be possible."""
     done = copy.deepcopy(found)
     for step in patch:
-        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+        *parents, last = [
+            part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
+        ]
         at: Any = done
         for part in parents:
             at = at[int(part)] if isinstance(at, list) else at[part]

@@ -1,5 +1,6 @@
-"""A Grove of the tests' own on a real API server: it makes PodCliques, PodCliqueScalingGroups and PodGangs of a set, and writes its templates over them
-again at every turn. Beside it NVIDIA's controller, as far as claim templates go. Nothing of what is tested is used.
+"""A Grove of the tests' own on a real API server: it makes PodCliques, PodCliqueScalingGroups and
+PodGangs of a set, and writes its templates over them again at every turn. Beside it NVIDIA's
+controller, as far as claim templates go. Nothing of what is tested is used.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ Json = dict[str, Any]
 
 
 class Grove:
-    """One namespace. ``labels``: Grove's own set, or the requirement's. ``admit``: what stands for the admission of a PodClique where no webhook is registered.
+    """One namespace. ``labels``: Grove's own set, or the requirement's. ``admit``: what stands for
+    the admission of a PodClique where no webhook is registered.
 
-    ``refused``: what the API server said to writes that it refused, which are tried again at the next turn.
+    ``refused``: what the API server said to writes that it refused, which are tried again at the
+    next turn.
     """
 
     def __init__(
@@ -37,11 +40,15 @@ class Grove:
 
     def path(self, plural: str, name: str = "") -> str:
         group = "scheduler.grove.io" if plural == "podgangs" else "grove.io"
-        return f"/apis/{group}/v1alpha1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+        return f"/apis/{group}/v1alpha1/namespaces/{self.namespace}/{plural}" + (
+            f"/{name}" if name else ""
+        )
 
     async def all(self, plural: str) -> dict[str, Json]:
         return {
-            one["metadata"]["name"]: one async for page, _ in self.client.pages(self.path(plural), dict) for one in page
+            one["metadata"]["name"]: one
+            async for page, _ in self.client.pages(self.path(plural), dict)
+            for one in page
         }
 
     async def apply(self, found: Json) -> Json:
@@ -54,10 +61,14 @@ class Grove:
         return await self.client.get(path, dict)
 
     async def scale(self, name: str, replicas: int) -> None:
-        await self.client.merge_patch(self.path("podcliquesets", name), {"spec": {"replicas": replicas}})
+        await self.client.merge_patch(
+            self.path("podcliquesets", name), {"spec": {"replicas": replicas}}
+        )
 
     async def scale_group(self, name: str, replicas: int) -> None:
-        await self.client.merge_patch(self.path("podcliquescalinggroups", name), {"spec": {"replicas": replicas}})
+        await self.client.merge_patch(
+            self.path("podcliquescalinggroups", name), {"spec": {"replicas": replicas}}
+        )
 
     # --- what a set makes
 
@@ -82,7 +93,9 @@ class Grove:
 
     async def groups(self, sets: dict[str, Json]) -> None:
         there = await self.all("podcliquescalinggroups")
-        wanted = {one["metadata"]["name"]: one for set_ in sets.values() for one in scaling_groups(set_)}
+        wanted = {
+            one["metadata"]["name"]: one for set_ in sets.values() for one in scaling_groups(set_)
+        }
         for name in wanted.keys() - there.keys():
             await self.client.create(self.path("podcliquescalinggroups"), wanted[name])
         await self._gone("podcliquescalinggroups", there.keys() - wanted.keys())
@@ -105,7 +118,9 @@ class Grove:
         return changed
 
     async def _put(self, set_: Json, one: Made, old: Json | None) -> bool:
-        """Create it, or write the template over it: spec but for the replicas, labels and annotations."""
+        """Create it, or write the template over it: spec but for the replicas, labels and
+        annotations.
+        """
         body = self.body(set_, one)
         try:
             if old is None:
@@ -146,7 +161,9 @@ class Grove:
 
 
 class Driver:
-    """NVIDIA's controller, as far as it concerns claims: a finalizer, a claim template for each ComputeDomain, and its end."""
+    """NVIDIA's controller, as far as it concerns claims: a finalizer, a claim template for each
+    ComputeDomain, and its end.
+    """
 
     FINALIZER = "resource.nvidia.com/computeDomain"
 
@@ -180,7 +197,13 @@ class Driver:
                 return
             if self.FINALIZER not in meta.get("finalizers", ()):
                 await self.client.merge_patch(
-                    path, {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": [self.FINALIZER]}}
+                    path,
+                    {
+                        "metadata": {
+                            "resourceVersion": meta["resourceVersion"],
+                            "finalizers": [self.FINALIZER],
+                        }
+                    },
                 )
                 await self.client.create(templates, template(name, meta["uid"]))
         except KubeError:
@@ -189,7 +212,10 @@ class Driver:
     async def _end(self, path: str, meta: Json, templates: str, name: str) -> None:
         try:
             there = await self.client.get(f"{templates}/{name}", dict)
-            if there["metadata"].get("labels", {}).get("resource.nvidia.com/computeDomain") == meta["uid"]:
+            if (
+                there["metadata"].get("labels", {}).get("resource.nvidia.com/computeDomain")
+                == meta["uid"]
+            ):
                 await self.client.delete(f"{templates}/{name}")
         except NotFound:
             pass

@@ -1,4 +1,6 @@
-"""A cluster in memory: an API server with admission, Grove, the driver's controller, and the garbage collector, each one step at a time."""
+"""A cluster in memory: an API server with admission, Grove, the driver's controller, and the
+garbage collector, each one step at a time.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Died(Exception):
 class Cluster:
     def __init__(self, config: Config, *, labels: str = "grove") -> None:
         self.config, self.labels = config, labels
-        self.store: dict[str, dict[str, Object]] = {kind: {} for kind in ("pcs", "pclq", "pg", "cd", "claim")}
+        self.store: dict[str, dict[str, Object]] = {
+            kind: {} for kind in ("pcs", "pclq", "pg", "cd", "claim")
+        }
         self.now = NOW
         self.writes: list[str] = []  # the controller's
         self.refused: list[str] = []
@@ -53,7 +57,9 @@ class Cluster:
         for owner in meta.get("ownerReferences", ()):
             assert owner["uid"], "an owner reference without uid is refused"
         stamp = self._stamp()
-        meta.update(uid=f"{kind}-{stamp}", resourceVersion=stamp, creationTimestamp=AT, namespace="default")
+        meta.update(
+            uid=f"{kind}-{stamp}", resourceVersion=stamp, creationTimestamp=AT, namespace="default"
+        )
         if kind == "cd":
             meta["finalizers"] = ["resource.nvidia.com/computeDomain"]
         self.store[kind][meta["name"]] = found
@@ -75,23 +81,35 @@ class Cluster:
             del self.store[kind][name]
 
     def collect(self) -> None:
-        """The garbage collector, until it has nothing to do; and the driver, which ends what is being deleted."""
+        """The garbage collector, until it has nothing to do; and the driver, which ends what is
+        being deleted.
+        """
         while True:
-            living = {one["metadata"]["uid"] for kind in self.store.values() for one in kind.values()}
+            living = {
+                one["metadata"]["uid"] for kind in self.store.values() for one in kind.values()
+            }
             gone = [
                 (kind, name)
                 for kind, found in self.store.items()
                 for name, one in found.items()
-                if (owners := one["metadata"].get("ownerReferences")) and not any(o["uid"] in living for o in owners)
+                if (owners := one["metadata"].get("ownerReferences"))
+                and not any(o["uid"] in living for o in owners)
             ]
             for kind, name in gone:
                 self.delete(kind, name)
-            ended = [name for name, one in self.store["cd"].items() if "deletionTimestamp" in one["metadata"]]
+            ended = [
+                name
+                for name, one in self.store["cd"].items()
+                if "deletionTimestamp" in one["metadata"]
+            ]
             for name in ended:
                 uid = self.store["cd"].pop(name)["metadata"]["uid"]
                 self.lost["default", name] = uid
                 for claim, one in list(self.store["claim"].items()):
-                    if one["metadata"].get("labels", {}).get("resource.nvidia.com/computeDomain") == uid:
+                    if (
+                        one["metadata"].get("labels", {}).get("resource.nvidia.com/computeDomain")
+                        == uid
+                    ):
                         del self.store["claim"][claim]
             if not gone and not ended:
                 return
@@ -100,7 +118,11 @@ class Cluster:
         """NVIDIA's controller: a claim template for each ComputeDomain."""
         for cd in list(self.store["cd"].values()):
             channel = cd["spec"].get("channel")
-            if channel and self.config.mode == "driver" and "deletionTimestamp" not in cd["metadata"]:
+            if (
+                channel
+                and self.config.mode == "driver"
+                and "deletionTimestamp" not in cd["metadata"]
+            ):
                 name = channel["resourceClaimTemplate"]["name"]
                 if name not in self.store["claim"]:
                     labels = {"resource.nvidia.com/computeDomain": cd["metadata"]["uid"]}
@@ -112,14 +134,21 @@ class Cluster:
         name = found["metadata"]["name"]
         old = self.store["pcs"].get(name)
         answer = review(
-            "UPDATE" if old else "CREATE", _json(found), _json(old) if old else None, self.config, support(self.config)
+            "UPDATE" if old else "CREATE",
+            _json(found),
+            _json(old) if old else None,
+            self.config,
+            support(self.config),
         )
         assert answer.allowed, answer.message
         if old is None:
             self.put("pcs", copy.deepcopy(found))
         else:
             wanted = copy.deepcopy(found)
-            wanted["metadata"] = {**old["metadata"], **{k: v for k, v in found["metadata"].items() if k != "uid"}}
+            wanted["metadata"] = {
+                **old["metadata"],
+                **{k: v for k, v in found["metadata"].items() if k != "uid"},
+            }
             self.change("pcs", name, wanted)
 
     def made(self, name: str) -> list[Object]:
@@ -133,7 +162,10 @@ class Cluster:
             labels = {"grove.io/podgang": one.gang}
             pcsg = one.planned.group
             if self.labels == "grove":
-                labels |= {"app.kubernetes.io/managed-by": "grove-operator", "app.kubernetes.io/part-of": name}
+                labels |= {
+                    "app.kubernetes.io/managed-by": "grove-operator",
+                    "app.kubernetes.io/part-of": name,
+                }
                 labels["grove.io/podcliqueset-replica-index"] = str(one.replica)
                 if one.base:
                     labels["grove.io/base-podgang"] = one.base
@@ -141,9 +173,15 @@ class Cluster:
                     labels["grove.io/podcliquescalinggroup"] = f"{name}-{one.replica}-{pcsg.name}"
                     labels["grove.io/podcliquescalinggroup-replica-index"] = str(one.group_index)
             else:
-                labels |= {"grove.io/pcs-name": name, "grove.io/pcs-replica-index": str(one.replica)}
+                labels |= {
+                    "grove.io/pcs-name": name,
+                    "grove.io/pcs-replica-index": str(one.replica),
+                }
                 if pcsg:
-                    labels |= {"grove.io/pcsg-name": pcsg.name, "grove.io/pcsg-replica-index": str(one.group_index)}
+                    labels |= {
+                        "grove.io/pcsg-name": pcsg.name,
+                        "grove.io/pcsg-replica-index": str(one.group_index),
+                    }
             meta: Object = {
                 "name": one.name,
                 "namespace": "default",
@@ -151,7 +189,9 @@ class Cluster:
             }
             if "annotations" in template:
                 meta["annotations"] = dict(template["annotations"])
-            meta["ownerReferences"] = [{"kind": "PodCliqueSet", "name": name, "uid": set_["metadata"]["uid"]}]
+            meta["ownerReferences"] = [
+                {"kind": "PodCliqueSet", "name": name, "uid": set_["metadata"]["uid"]}
+            ]
             built.append(
                 {
                     "apiVersion": "grove.io/v1alpha1",
@@ -165,8 +205,14 @@ class Cluster:
     def cliques(self, name: str) -> int:
         """One reconciliation of the set's PodCliques; how many writes were stored."""
         stored = 0
-        wanted = {one["metadata"]["name"]: one for one in self.made(name)} if name in self.store["pcs"] else {}
-        for existing in [n for n, one in self.store["pclq"].items() if _owner(one) == name and n not in wanted]:
+        wanted = (
+            {one["metadata"]["name"]: one for one in self.made(name)}
+            if name in self.store["pcs"]
+            else {}
+        )
+        for existing in [
+            n for n, one in self.store["pclq"].items() if _owner(one) == name and n not in wanted
+        ]:
             self.delete("pclq", existing)
         for key, one in wanted.items():
             old = self.store["pclq"].get(key)
@@ -189,7 +235,11 @@ class Cluster:
     def _admitted(self, operation: str, found: Object, old: Object | None) -> Object | None:
         set_ = self.store["pcs"].get(_owner(found))
         known = Known(support(self.config), decoded_set(set_) if set_ else None, True, {})
-        answer = decide(Review(operation, "default", _json(found), _json(old) if old else None), self.config, known)
+        answer = decide(
+            Review(operation, "default", _json(found), _json(old) if old else None),
+            self.config,
+            known,
+        )
         if not answer.allowed:
             self.refused.append(answer.message)
             return None
@@ -206,10 +256,16 @@ class Cluster:
             if name in self.store["pcs"]
             else set()
         )
-        for existing in [n for n, one in self.store["pg"].items() if _owner(one) == name and n not in wanted]:
+        for existing in [
+            n for n, one in self.store["pg"].items() if _owner(one) == name and n not in wanted
+        ]:
             self.delete("pg", existing)
         for gang in sorted(wanted - self.store["pg"].keys()):
-            owner = {"kind": "PodCliqueSet", "name": name, "uid": self.store["pcs"][name]["metadata"]["uid"]}
+            owner = {
+                "kind": "PodCliqueSet",
+                "name": name,
+                "uid": self.store["pcs"][name]["metadata"]["uid"],
+            }
             self.put("pg", {"metadata": {"name": gang, "ownerReferences": [owner]}})
 
     # --- the controller ---
@@ -217,7 +273,8 @@ class Cluster:
     def world(self) -> World:
         def all_of(kind: str, type_: Any) -> dict[Key, Any]:
             return {
-                ("default", name): msgspec.json.decode(_json(one), type=type_) for name, one in self.store[kind].items()
+                ("default", name): msgspec.json.decode(_json(one), type=type_)
+                for name, one in self.store[kind].items()
             }
 
         return World(

@@ -1,4 +1,6 @@
-"""A real API server with Grove's and the driver's kinds, and a real garbage collector; and one test's namespace in it."""
+"""A real API server with Grove's and the driver's kinds, and a real garbage collector; and one
+test's namespace in it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ def api_server(
     if folder is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     with ApiServer(
-        home, folder, more=more or [], authorization=authorization, runtime_config=runtime_config or []
+        home,
+        folder,
+        more=more or [],
+        authorization=authorization,
+        runtime_config=runtime_config or [],
     ) as server:
         for crd in kinds if kinds is not None else [*GROVE, compute_domains()]:
             server.define(crd)
@@ -87,13 +93,23 @@ def _manager(server: ApiServer, program: Path) -> Iterator[None]:
 class Space:
     """One namespace, and what is seen of it."""
 
-    def __init__(self, server: ApiServer, client: Client, target: Connection, namespace: str, grove: Grove) -> None:
-        self.server, self.client, self.target, self.namespace, self.grove = server, client, target, namespace, grove
+    def __init__(
+        self, server: ApiServer, client: Client, target: Connection, namespace: str, grove: Grove
+    ) -> None:
+        self.server, self.client, self.target, self.namespace, self.grove = (
+            server,
+            client,
+            target,
+            namespace,
+            grove,
+        )
         self.driver = Driver(client)
         self.version = "v1beta1"
 
     def domain_path(self, name: str = "") -> str:
-        path = f"/apis/resource.nvidia.com/{self.version}/namespaces/{self.namespace}/computedomains"
+        path = (
+            f"/apis/resource.nvidia.com/{self.version}/namespaces/{self.namespace}/computedomains"
+        )
         return f"{path}/{name}" if name else path
 
     def claim_path(self, plural: str = "resourceclaimtemplates", name: str = "") -> str:
@@ -101,13 +117,19 @@ class Space:
         return f"{path}/{name}" if name else path
 
     async def all(self, path: str) -> dict[str, Json]:
-        return {one["metadata"]["name"]: one async for page, _ in self.client.pages(path, dict) for one in page}
+        return {
+            one["metadata"]["name"]: one
+            async for page, _ in self.client.pages(path, dict)
+            for one in page
+        }
 
     async def domains(self) -> dict[str, Json]:
         return await self.all(self.domain_path())
 
     async def owners(self) -> dict[str, list[tuple[str, str]]]:
-        """The owners of each domain: kind and name, and "other uid" for one that does not live under this uid."""
+        """The owners of each domain: kind and name, and "other uid" for one that does not live
+        under this uid.
+        """
         living = {
             one["metadata"]["uid"]
             for kind in ("podgangs", "podcliquesets")
@@ -117,17 +139,24 @@ class Space:
         for name, one in (await self.domains()).items():
             owners = one["metadata"].get("ownerReferences", [])
             found[name] = [
-                (owner["kind"], owner["name"] if owner["uid"] in living else f"{owner['name']} (gone)")
+                (
+                    owner["kind"],
+                    owner["name"] if owner["uid"] in living else f"{owner['name']} (gone)",
+                )
                 for owner in owners
             ]
         return found
 
     async def dry_run(self, plural: str, body: Json) -> Json:
-        """What the API server says to a creation that it is not to store: the object, or the Status that refuses it."""
+        """What the API server says to a creation that it is not to store: the object, or the Status
+        that refuses it.
+        """
 
         def ask() -> Json:
             try:
-                found: Json = self.server.call("POST", f"{self.grove.path(plural)}?dryRun=All", body)
+                found: Json = self.server.call(
+                    "POST", f"{self.grove.path(plural)}?dryRun=All", body
+                )
             except urllib.error.HTTPError as refused:
                 found = json.loads(refused.read())
                 refused.close()
@@ -140,11 +169,16 @@ class Space:
 
         def ask() -> list[str]:
             url = f"{self.server.server}{self.grove.path(plural)}?dryRun=All"
-            headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": "application/json"}
+            headers = {
+                "Authorization": f"Bearer {self.server.token}",
+                "Content-Type": "application/json",
+            }
             request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
             context = ssl.create_default_context(cafile=str(self.server.ca))
             with urllib.request.urlopen(request, context=context) as answer:
-                return [value.replace('\\"', '"') for value in answer.headers.get_all("Warning") or []]
+                return [
+                    value.replace('\\"', '"') for value in answer.headers.get_all("Warning") or []
+                ]
 
         return await anyio.to_thread.run_sync(ask)
 
@@ -156,10 +190,16 @@ class Space:
         """The PodGangs that are told that all their domains are their own."""
         key = "grove.io/mnnvl-resources-adopted"
         gangs = await self.grove.all("podgangs")
-        return {name for name, one in gangs.items() if one["metadata"].get("annotations", {}).get(key) == "true"}
+        return {
+            name
+            for name, one in gangs.items()
+            if one["metadata"].get("annotations", {}).get(key) == "true"
+        }
 
     async def turned(self, podcliques: int) -> None:
-        """Grove's turns until so many PodCliques are stored: what a busy machine could not answer in time is tried again, as there."""
+        """Grove's turns until so many PodCliques are stored: what a busy machine could not answer
+        in time is tried again, as there.
+        """
 
         async def stored() -> bool:
             await self.grove.turn()
@@ -168,7 +208,9 @@ class Space:
         await self.happens(stored, f"{podcliques} PodCliques; refused: {self.grove.refused}", 60)
         assert all("tried again" in said for said in self.grove.refused), self.grove.refused
 
-    async def settled(self, found: Callable[[], Awaitable[object]], wanted: object, seconds: float = 30.0) -> None:
+    async def settled(
+        self, found: Callable[[], Awaitable[object]], wanted: object, seconds: float = 30.0
+    ) -> None:
         """Wait until it is so; what it is instead is said at the end."""
         now: object = None
         with anyio.move_on_after(seconds):
@@ -177,7 +219,9 @@ class Space:
             return
         raise AssertionError(f"never {wanted!r}; it is {now!r}")
 
-    async def happens(self, true: Callable[[], Awaitable[object]], what: str, seconds: float = 30.0) -> None:
+    async def happens(
+        self, true: Callable[[], Awaitable[object]], what: str, seconds: float = 30.0
+    ) -> None:
         with anyio.move_on_after(seconds):
             while not await true():
                 await anyio.sleep(0.05)
@@ -188,11 +232,20 @@ class Space:
 def admitting(config: Config) -> Callable[[str, Json, Json | None, Json], Awaitable[Json]]:
     """The webhook's decision without a webhook."""
     facts = Facts(
-        domains=("v1beta1", "v1alpha1"), claims=("v1",), device_class=True, fabric_nodes=8, channel_required=True
+        domains=("v1beta1", "v1alpha1"),
+        claims=("v1",),
+        device_class=True,
+        fabric_nodes=8,
+        channel_required=True,
     )
 
     async def admit(operation: str, found: Json, old: Json | None, set_: Json) -> Json:
-        review = Review(operation, "default", json.dumps(found).encode(), json.dumps(old).encode() if old else None)
+        review = Review(
+            operation,
+            "default",
+            json.dumps(found).encode(),
+            json.dumps(old).encode() if old else None,
+        )
         answer = decide(review, config, Known(judge(facts, config), decoded_set(set_), True, {}))
         assert answer.allowed, answer.message
         return applied(found, list(answer.patch))
@@ -202,11 +255,20 @@ def admitting(config: Config) -> Callable[[str, Json, Json | None, Json], Awaita
 
 @asynccontextmanager
 async def space_of(
-    server: ApiServer, tmp_path: Path, config: Config, labels: Any = "grove", *, webhook: bool = False
+    server: ApiServer,
+    tmp_path: Path,
+    config: Config,
+    labels: Any = "grove",
+    *,
+    webhook: bool = False,
 ) -> AsyncIterator[Space]:
-    """A namespace of one's own, in which everything is deleted at the end. ``webhook``: one is registered, and nothing stands for it."""
+    """A namespace of one's own, in which everything is deleted at the end. ``webhook``: one is
+    registered, and nothing stands for it.
+    """
     namespace = f"t-{uuid.uuid4().hex[:8]}"
-    target = connection({"KUBECONFIG": str(server.kubeconfig(tmp_path / f"{namespace}.kubeconfig"))})
+    target = connection(
+        {"KUBECONFIG": str(server.kubeconfig(tmp_path / f"{namespace}.kubeconfig"))}
+    )
     async with Client(target, agent="tests") as client:
         await client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
         grove = Grove(client, namespace, labels, None if webhook else admitting(config))
@@ -218,7 +280,9 @@ async def space_of(
                 await client.delete(grove.path(plural))
             try:
                 for name in await space.domains():
-                    await client.merge_patch(space.domain_path(name), {"metadata": {"finalizers": None}})
+                    await client.merge_patch(
+                        space.domain_path(name), {"metadata": {"finalizers": None}}
+                    )
                     await client.delete(space.domain_path(name))
             except NotFound:
                 pass

@@ -26,13 +26,28 @@ __all__ = ["Registered", "registered"]
 
 
 class Registered:
-    """``client``: the webhook's own, which counts what it asks. ``url`` and ``trusted``: where it answers, and how it is believed."""
+    """``client``: the webhook's own, which counts what it asks. ``url`` and ``trusted``: where it
+    answers, and how it is believed.
+    """
 
-    def __init__(self, webhook: Webhook, metrics: Metrics, client: Client, url: str, trusted: ssl.SSLContext) -> None:
-        self.webhook, self.metrics, self.client, self.url, self.trusted = webhook, metrics, client, url, trusted
+    def __init__(
+        self, webhook: Webhook, metrics: Metrics, client: Client, url: str, trusted: ssl.SSLContext
+    ) -> None:
+        self.webhook, self.metrics, self.client, self.url, self.trusted = (
+            webhook,
+            metrics,
+            client,
+            url,
+            trusted,
+        )
 
     def counted(self, kind: str, result: str) -> float:
-        return self.metrics.registry.get_sample_value("mnnvl_admission_total", {"kind": kind, "result": result}) or 0.0
+        return (
+            self.metrics.registry.get_sample_value(
+                "mnnvl_admission_total", {"kind": kind, "result": result}
+            )
+            or 0.0
+        )
 
 
 @asynccontextmanager
@@ -52,8 +67,12 @@ async def registered(
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     async with Client(target or space.target, agent="preflight-mnnvl") as client:
         webhook = Webhook(client, config, metrics)
-        reviews = Reviews({PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=5.0)
-        server = HttpServer("admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0)
+        reviews = Reviews(
+            {PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=5.0
+        )
+        server = HttpServer(
+            "admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(webhook.mirror)
             tasks.start_soon(server.run)
@@ -68,7 +87,9 @@ async def registered(
                 (one,) = body["webhooks"]
                 url = f"https://127.0.0.1:{server.port}"
                 one["clientConfig"] = {"url": url + one.pop("path"), "caBundle": bundle}
-                one["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}}
+                one["namespaceSelector"] = {
+                    "matchLabels": {"kubernetes.io/metadata.name": space.namespace}
+                }
                 body["metadata"] = {"name": f"{body['kind'].lower()}-{space.namespace}"}
                 path = f"/apis/admissionregistration.k8s.io/v1/{body['kind'].lower()}s"
                 await space.client.create(path, body)
@@ -83,7 +104,9 @@ async def registered(
                 tasks.cancel_scope.cancel()
 
 
-def _configuration(kind: str, plural: str, path: str, operations: list[str], config: Config) -> dict[str, Any]:
+def _configuration(
+    kind: str, plural: str, path: str, operations: list[str], config: Config
+) -> dict[str, Any]:
     writes = kind == "Mutating" and config.mode == "literal"
     hook = {
         "name": f"{plural}.mnnvl.nvsentinel.nvidia.com",
@@ -93,12 +116,21 @@ def _configuration(kind: str, plural: str, path: str, operations: list[str], con
         "timeoutSeconds": 10,
         "failurePolicy": "Fail",
         "rules": [
-            {"apiGroups": ["grove.io"], "apiVersions": ["v1alpha1"], "operations": operations, "resources": [plural]}
+            {
+                "apiGroups": ["grove.io"],
+                "apiVersions": ["v1alpha1"],
+                "operations": operations,
+                "resources": [plural],
+            }
         ],
     }
     if kind == "Mutating":
         hook["reinvocationPolicy"] = "IfNeeded"
-    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": f"{kind}WebhookConfiguration", "webhooks": [hook]}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{kind}WebhookConfiguration",
+        "webhooks": [hook],
+    }
 
 
 async def _in_force(space: Space, metrics: Metrics) -> None:
@@ -124,5 +156,8 @@ async def _in_force(space: Space, metrics: Metrics) -> None:
 
 def _counted(metrics: Metrics, kind: str) -> float:
     return sum(
-        one.value for found in metrics.admissions.collect() for one in found.samples if one.labels["kind"] == kind
+        one.value
+        for found in metrics.admissions.collect()
+        for one in found.samples
+        if one.labels["kind"] == kind
     )

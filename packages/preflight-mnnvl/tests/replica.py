@@ -54,13 +54,25 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(kubeconfig: Path, namespace: str, folder: Path, *, mode: str = "driver") -> AsyncIterator[Replica]:
-    """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop cleanly and leave a clean log."""
+async def replica(
+    kubeconfig: Path, namespace: str, folder: Path, *, mode: str = "driver"
+) -> AsyncIterator[Replica]:
+    """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop
+    cleanly and leave a clean log.
+    """
     folder.mkdir()
     instance = "preflight" if mode == "driver" else "preflight-literal"
     text = f"mode: {mode}\nleaseSeconds: {LEASE_SECONDS}\ninstance: {instance}\n"
     (folder / "config.yaml").write_text(text)
-    arguments = ["--config", str(folder / "config.yaml"), "--namespace", namespace, "--host", "127.0.0.1", "--port=0"]
+    arguments = [
+        "--config",
+        str(folder / "config.yaml"),
+        "--namespace",
+        namespace,
+        "--host",
+        "127.0.0.1",
+        "--port=0",
+    ]
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "preflight_mnnvl", "controller", *arguments),

@@ -1,4 +1,6 @@
-"""One PodClique's way: what is read, what is refused, what is added, and that nothing else is touched."""
+"""One PodClique's way: what is read, what is refused, what is added, and that nothing else is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -50,18 +52,28 @@ def enrolled(spec: Object | None = None, **labels: Any) -> Object:
 def test_what_looks_like_a_switch_and_is_none_is_warned_of(value: str) -> None:
     answer = admit(podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": value}))
     assert (answer.result, answer.patch) == ("not-enabled", ())
-    assert answer.warnings == (f'grove.io/mnnvl-enabled is "{value.strip()}"; only "true" switches it on',)
+    assert answer.warnings == (
+        f'grove.io/mnnvl-enabled is "{value.strip()}"; only "true" switches it on',
+    )
 
 
 def test_a_nearer_layer_switches_off_what_a_farther_one_switches_on() -> None:
     set_ = pcs("t", [clique("w")], annotations=ON)
-    answer = admit(podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": "false"}), DRIVER, set_)
+    answer = admit(
+        podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": "false"}), DRIVER, set_
+    )
     assert (answer.result, answer.warnings) == ("not-enabled", ())
 
 
 def test_in_literal_mode_a_scaling_group_comes_before_its_clique_and_the_set_has_no_say() -> None:
     groups = [group("g", ["w"], {"grove.io/mnnvl-scope": "clique"})]
-    found = podclique("t-0-g-0-w", "t", annotations={**ON, "grove.io/mnnvl-scope": "replica"}, group="t-0-g", index="0")
+    found = podclique(
+        "t-0-g-0-w",
+        "t",
+        annotations={**ON, "grove.io/mnnvl-scope": "replica"},
+        group="t-0-g",
+        index="0",
+    )
     set_ = pcs("t", [clique("w")], groups, annotations=ON)
     literal, driver = (admit(found, config, set_).decision for config in (LITERAL, DRIVER))
     assert literal is not None
@@ -88,9 +100,14 @@ def test_what_is_being_deleted_passes_untouched() -> None:
 
 
 def test_the_device_class_has_a_part_in_literal_mode_alone() -> None:
-    found = podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-device-class": "mine.example.com"})
+    found = podclique(
+        "t-0-w", "t", annotations={**ON, "grove.io/mnnvl-device-class": "mine.example.com"}
+    )
     literal, driver = admit(found, LITERAL), admit(found)
-    assert literal.make[1]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "mine.example.com"
+    assert (
+        literal.make[1]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"]
+        == "mine.example.com"
+    )
     assert "has no effect here" in driver.warnings[0]
 
 
@@ -106,12 +123,16 @@ def test_any_amount_but_nothing_counts(amount: object) -> None:
 def test_nothing_in_any_spelling_does_not_count(amount: object) -> None:
     answer = admit(enrolled(pod(container(gpus=amount))))
     assert (answer.result, answer.patch) == ("no-gpu", ())
-    assert answer.warnings == ("no container asks for GPUs (nvidia.com/gpu), so its pods get no claim",)
+    assert answer.warnings == (
+        "no container asks for GPUs (nvidia.com/gpu), so its pods get no claim",
+    )
 
 
 @pytest.mark.parametrize("amount", ["many", "", "8 ", None, True, [8], {"a": 1}, "٣"])
 def test_an_amount_that_is_none_is_refused_by_its_place(amount: object) -> None:
-    answer = admit(enrolled(pod(container("a", None), {"name": "b", "resources": {"requests": {GPU: amount}}})))
+    answer = admit(
+        enrolled(pod(container("a", None), {"name": "b", "resources": {"requests": {GPU: amount}}}))
+    )
     assert answer.message.startswith(
         "PodClique default/t-0-w: spec.podSpec.containers[1].resources.requests[nvidia.com/gpu] is "
     )
@@ -119,7 +140,9 @@ def test_an_amount_that_is_none_is_refused_by_its_place(amount: object) -> None:
 
 
 def test_a_clique_without_gpus_is_not_refused_whatever_its_labels_are() -> None:
-    set_ = pcs("t", [clique("w", gpus=None)], annotations={**ON, "grove.io/mnnvl-scope": "nonsense"})
+    set_ = pcs(
+        "t", [clique("w", gpus=None)], annotations={**ON, "grove.io/mnnvl-scope": "nonsense"}
+    )
     answer = admit(podclique("other", "t", pod=pod(container(gpus=None))), DRIVER, set_)
     assert (answer.result, answer.warnings) == ("no-gpu", ())
 
@@ -136,7 +159,10 @@ def test_gpus_by_claim_count_and_are_remembered_for_updates() -> None:
     answer = admit(enrolled(spec), classes={ref: ["gpu.nvidia.com"]})
     assert answer.result == "injected"
     stored = patched(enrolled(spec), answer)
-    assert stored["spec"]["podSpec"]["containers"][0]["resources"]["claims"] == [{"name": "gpus"}, {"name": "mnnvl"}]
+    assert stored["spec"]["podSpec"]["containers"][0]["resources"]["claims"] == [
+        {"name": "gpus"},
+        {"name": "mnnvl"},
+    ]
     assert patched(enrolled(spec), on_update(enrolled(spec), stored)) == stored
     assert admit(enrolled(spec), classes={ref: ["nic.example.com"]}).result == "no-gpu"
 
@@ -152,7 +178,10 @@ def test_a_claim_that_does_not_exist_is_not_taken_for_one_without_gpus() -> None
         "and may be the one that gives it GPUs; create that first."
     )
     assert (
-        admit(enrolled(pod(container(gpus=None), resourceClaims=spec["resourceClaims"])), classes={}).result == "no-gpu"
+        admit(
+            enrolled(pod(container(gpus=None), resourceClaims=spec["resourceClaims"])), classes={}
+        ).result
+        == "no-gpu"
     )
 
 
@@ -169,7 +198,11 @@ def test_sidecars_and_init_containers_get_the_claim_and_cpu_containers_do_not() 
     spec = pod(
         container("a"),
         container("b", None),
-        initContainers=[container("i", "2"), container("s", 1, restartPolicy="Always"), container("j", None)],
+        initContainers=[
+            container("i", "2"),
+            container("s", 1, restartPolicy="Always"),
+            container("j", None),
+        ],
     )
     found = enrolled(spec)
     done = patched(found, admit(found))["spec"]["podSpec"]
@@ -241,18 +274,24 @@ REFUSED: list[tuple[str, Object, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("found", "why"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(
+    ("found", "why"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
 def test_what_cannot_be_had_is_refused_in_one_sentence(found: Object, why: str) -> None:
     answer = admit(found)
     assert not answer.allowed
     name = found["metadata"].get("name") or found["metadata"].get("generateName")
-    assert answer.message == f"PodClique default/{name if len(name) <= 120 else name[:119] + '…'}: {why}."
+    assert (
+        answer.message
+        == f"PodClique default/{name if len(name) <= 120 else name[:119] + '…'}: {why}."
+    )
 
 
 def test_a_users_claim_for_a_channel_is_refused() -> None:
     spec = pod(resourceClaims=[{"name": "own", "resourceClaimName": "c"}])
     answer = admit(
-        enrolled(spec), classes={ClaimRef("ResourceClaim", "c"): ["compute-domain-default-channel.nvidia.com"]}
+        enrolled(spec),
+        classes={ClaimRef("ResourceClaim", "c"): ["compute-domain-default-channel.nvidia.com"]},
     )
     assert (
         'spec.podSpec.resourceClaims[0] ("own") asks for a device of class "compute-domain-default-channel.nvidia.com"'
@@ -261,15 +300,21 @@ def test_a_users_claim_for_a_channel_is_refused() -> None:
 
 
 def test_in_literal_mode_an_object_of_somebody_else_is_named() -> None:
-    answer = admit(enrolled(), LITERAL, found={"t-0-mnnvl-claim": {"app.kubernetes.io/managed-by": "helm"}})
+    answer = admit(
+        enrolled(), LITERAL, found={"t-0-mnnvl-claim": {"app.kubernetes.io/managed-by": "helm"}}
+    )
     assert (
-        answer.message == "PodClique default/t-0-w: t-0-mnnvl-claim exists and is managed by helm; delete or rename it."
+        answer.message
+        == "PodClique default/t-0-w: t-0-mnnvl-claim exists and is managed by helm; delete or rename it."
     )
 
 
 def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:
     stored = patched(enrolled(), admit(enrolled()))
-    for entry in ({"name": "mnnvl", "resourceClaimName": "mine"}, {"name": "mnnvl-claim", "resourceClaimName": "x"}):
+    for entry in (
+        {"name": "mnnvl", "resourceClaimName": "mine"},
+        {"name": "mnnvl-claim", "resourceClaimName": "x"},
+    ):
         assert not on_update(enrolled(pod(resourceClaims=[entry])), stored).allowed
     both = podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-group": "rack"})
     assert 'grove.io/mnnvl-group is "rack" at the PodClique' in on_update(both, stored).message
@@ -296,14 +341,22 @@ def test_where_it_cannot_be_had_a_podclique_is_refused_or_admitted_without(
     refused = admit(enrolled(), config, support=judge(facts, config))
     assert not refused.allowed
     assert says in refused.message
-    lenient = Config(**{**{key: getattr(config, key) for key in config.__struct_fields__}, "on_unsupported": "ignore"})
+    lenient = Config(
+        **{
+            **{key: getattr(config, key) for key in config.__struct_fields__},
+            "on_unsupported": "ignore",
+        }
+    )
     ignored = admit(enrolled(), lenient, support=judge(facts, lenient))
     assert (ignored.allowed, ignored.result, ignored.patch) == (True, "unsupported", ())
     assert says in ignored.warnings[0]
 
 
 def test_what_hardware_says_is_a_warning() -> None:
-    answer = admit(enrolled(), support=judge(Facts(domains=("v1beta1",), device_class=False, fabric_nodes=0), DRIVER))
+    answer = admit(
+        enrolled(),
+        support=judge(Facts(domains=("v1beta1",), device_class=False, fabric_nodes=0), DRIVER),
+    )
     assert answer.result == "injected"
     assert [said.split(":")[0] for said in answer.warnings] == [
         "there is no DeviceClass compute-domain-default-channel.nvidia.com",
@@ -315,10 +368,15 @@ def test_what_hardware_says_is_a_warning() -> None:
 
 
 def test_a_decision_that_a_template_brought_along_is_nobodys() -> None:
-    forged = {DECISION: '{"v":1,"mode":"driver","scope":"replica","cd":"victim-cd","claim":"victim","gang":"x"}'}
+    forged = {
+        DECISION: '{"v":1,"mode":"driver","scope":"replica","cd":"victim-cd","claim":"victim","gang":"x"}'
+    }
     off = podclique("t-0-w", "t", annotations=dict(forged))
     assert DECISION not in patched(off, admit(off))["metadata"]["annotations"]
-    assert DECISION not in patched(off, on_update(off, podclique("t-0-w", "t")))["metadata"]["annotations"]
+    assert (
+        DECISION
+        not in patched(off, on_update(off, podclique("t-0-w", "t")))["metadata"]["annotations"]
+    )
     on = podclique("t-0-w", "t", annotations={**ON, **forged})
     assert "victim" not in json.dumps(patched(on, admit(on)))
 
@@ -332,7 +390,11 @@ def test_a_decision_of_a_later_version_is_not_guessed_at() -> None:
 
 def test_a_decision_holds_whatever_the_annotations_and_the_mode_become() -> None:
     stored = patched(enrolled(), admit(enrolled()))
-    changed = podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": "false", "grove.io/mnnvl-scope": "clique"})
+    changed = podclique(
+        "t-0-w",
+        "t",
+        annotations={"grove.io/mnnvl-enabled": "false", "grove.io/mnnvl-scope": "clique"},
+    )
     assert patched(changed, on_update(changed, stored, LITERAL)) == stored
 
 
@@ -369,7 +431,9 @@ def test_placement_is_required_beside_what_is_required_and_only_once(
     config = Config(placement="fabric")
     found = enrolled(pod(**({"affinity": affinity} if affinity else {})))
     stored = patched(found, admit(found, config))
-    required = stored["spec"]["podSpec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    required = stored["spec"]["podSpec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
     assert required == {"nodeSelectorTerms": terms}
     assert admit(stored, config).patch == ()
     assert patched(found, on_update(found, stored, DRIVER)) == stored
@@ -396,7 +460,9 @@ def containers(draw: st.DrawFn) -> Object:
             }
         if draw(st.booleans()):
             found["resources"]["claims"] = [
-                {"name": name} for name in draw(st.lists(claim_names, max_size=3, unique=True)) if name != "mnnvl"
+                {"name": name}
+                for name in draw(st.lists(claim_names, max_size=3, unique=True))
+                if name != "mnnvl"
             ]
     return found
 
@@ -413,13 +479,23 @@ def podcliques(draw: st.DrawFn) -> Object:
             for one in draw(st.lists(claim_names, max_size=3, unique=True))
             if one != "mnnvl"
         ]
-    annotations = {"a/b": "c", **draw(st.sampled_from([{}, ON, {**ON, "grove.io/mnnvl-scope": "clique"}]))}
-    return podclique(f"{set_}-0-{name}", set_, annotations=draw(st.sampled_from([annotations, annotations])), pod=spec)
+    annotations = {
+        "a/b": "c",
+        **draw(st.sampled_from([{}, ON, {**ON, "grove.io/mnnvl-scope": "clique"}])),
+    }
+    return podclique(
+        f"{set_}-0-{name}",
+        set_,
+        annotations=draw(st.sampled_from([annotations, annotations])),
+        pod=spec,
+    )
 
 
 @settings(deadline=None)
 @given(podcliques(), st.sampled_from([DRIVER, LITERAL, Config(placement="fabric")]))
-def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(found: Object, config: Config) -> None:
+def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(
+    found: Object, config: Config
+) -> None:
     answer = admit(found, config, classes=OTHERS)
     once = patched(found, answer)
     again = admit(once, config, classes=OTHERS)
@@ -432,13 +508,26 @@ def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(found: Object, c
 @settings(deadline=None)
 @given(podcliques(), st.sampled_from(["before", "after"]))
 def test_another_webhook_before_or_after_leads_to_the_same_pod(found: Object, order: str) -> None:
-    """One that puts an init container with GPUs in front, as Preflight's does for pods, and is called again when somebody else changed something."""
+    """One that puts an init container with GPUs in front, as Preflight's does for pods, and is
+    called again when somebody else changed something.
+    """
 
     def other(one: Object) -> Object:
         done = copy.deepcopy(one)
-        kept = [c for c in done["spec"]["podSpec"].get("initContainers", []) if c["name"] != "preflight-x"]
-        present = [c for c in done["spec"]["podSpec"].get("initContainers", []) if c["name"] == "preflight-x"]
-        done["spec"]["podSpec"]["initContainers"] = [*(present or [container("preflight-x", 1)]), *kept]
+        kept = [
+            c
+            for c in done["spec"]["podSpec"].get("initContainers", [])
+            if c["name"] != "preflight-x"
+        ]
+        present = [
+            c
+            for c in done["spec"]["podSpec"].get("initContainers", [])
+            if c["name"] == "preflight-x"
+        ]
+        done["spec"]["podSpec"]["initContainers"] = [
+            *(present or [container("preflight-x", 1)]),
+            *kept,
+        ]
         return done
 
     def ours(one: Object) -> Object:
@@ -457,7 +546,9 @@ def _without_ours(found: Object) -> Object:
     for one in [*spec["containers"], *spec.get("initContainers", ()), {"resources": spec}]:
         at = one.get("resources", {})
         for key in ("claims", "resourceClaims"):
-            if at.get(key) is not None and not (rest := [c for c in at[key] if c["name"] != "mnnvl"]):
+            if at.get(key) is not None and not (
+                rest := [c for c in at[key] if c["name"] != "mnnvl"]
+            ):
                 del at[key]
             elif key in at:
                 at[key] = rest
@@ -469,7 +560,9 @@ def _without_ours(found: Object) -> Object:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -477,7 +570,18 @@ json_values = st.recursive(
 @settings(deadline=None, max_examples=300)
 @given(
     json_values,
-    st.sampled_from(["metadata", "spec", "labels", "podSpec", "containers", "resourceClaims", "affinity", "whole"]),
+    st.sampled_from(
+        [
+            "metadata",
+            "spec",
+            "labels",
+            "podSpec",
+            "containers",
+            "resourceClaims",
+            "affinity",
+            "whole",
+        ]
+    ),
     st.booleans(),
 )
 def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -> None:
@@ -497,7 +601,9 @@ def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -
     raw = json.dumps(found).encode()
     for review in (
         Review("CREATE", "default", raw),
-        Review("UPDATE", "default", raw, json.dumps(patched(enrolled(), admit(enrolled()))).encode()),
+        Review(
+            "UPDATE", "default", raw, json.dumps(patched(enrolled(), admit(enrolled()))).encode()
+        ),
         Review("UPDATE", "default", json.dumps(enrolled()).encode(), raw),
         Review("CREATE", "default", raw[:-1]),
     ):
@@ -513,7 +619,15 @@ def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"null", b"[" * 100_000, b'{"metadata":' * 50_000, b'{"metadata":{"name":"\xff"}}', b'{"spec":1e999}']
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b'{"metadata":' * 50_000,
+        b'{"metadata":{"name":"\xff"}}',
+        b'{"spec":1e999}',
+    ],
 )
 def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
     for review in (Review("CREATE", "default", raw), Review("UPDATE", "default", raw, raw)):
@@ -533,4 +647,7 @@ def test_a_podclique_of_over_a_megabyte_is_judged_like_a_small_one() -> None:
 
 def test_more_containers_than_any_node_starts_are_refused() -> None:
     answer = admit(enrolled(pod(*[container(f"c{i}") for i in range(513)])))
-    assert answer.message == "PodClique default/t-0-w: podSpec.containers has 513 entries, more than 512."
+    assert (
+        answer.message
+        == "PodClique default/t-0-w: podSpec.containers has 513 entries, more than 512."
+    )

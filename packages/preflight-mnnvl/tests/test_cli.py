@@ -24,12 +24,18 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "preflight_mnnvl", *args], input=stdin, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "preflight_mnnvl", *args],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 def test_explain_tells_domains_members_nodes_and_patches() -> None:
-    done = run("explain", "-f", str(FIXTURES / "e1-distributed-training.yaml"), "--grove-nodes", "8")
+    done = run(
+        "explain", "-f", str(FIXTURES / "e1-distributed-training.yaml"), "--grove-nodes", "8"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     for said in (
         "2 ComputeDomains, 12 nodes needed",
@@ -41,7 +47,10 @@ def test_explain_tells_domains_members_nodes_and_patches() -> None:
         assert said in done.stdout
     assert "\x1b" not in done.stdout
     assert (
-        "\x1b[32m" in run("explain", "-f", str(FIXTURES / "e1-distributed-training.yaml"), "--color", "always").stdout
+        "\x1b[32m"
+        in run(
+            "explain", "-f", str(FIXTURES / "e1-distributed-training.yaml"), "--color", "always"
+        ).stdout
     )
 
 
@@ -57,10 +66,15 @@ def test_explain_in_json_and_yaml_says_the_same() -> None:
 
 
 def test_explain_ends_with_one_where_the_set_would_be_refused() -> None:
-    set_ = yaml.safe_dump(pcs("t", [clique("a")], annotations={**ON, "grove.io/mnnvl-scope": "pod"}))
+    set_ = yaml.safe_dump(
+        pcs("t", [clique("a")], annotations={**ON, "grove.io/mnnvl-scope": "pod"})
+    )
     done = run("explain", "-f", "-", stdin=set_)
     assert done.returncode == 1
-    assert 'refused  metadata.annotations[grove.io/mnnvl-scope]: the scope "pod" is unknown' in done.stdout
+    assert (
+        'refused  metadata.annotations[grove.io/mnnvl-scope]: the scope "pod" is unknown'
+        in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +97,9 @@ def test_bad_input_is_one_sentence_and_ends_with_two(stdin: str, says: str) -> N
 
 def test_every_problem_of_a_configuration_is_said_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("mode: litteral\nfeature: on\ngpuResources: []\nplacment: any\ninstance: '-x'\n")
+    path.write_text(
+        "mode: litteral\nfeature: on\ngpuResources: []\nplacment: any\ninstance: '-x'\n"
+    )
     done = run("validate-config", str(path))
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -135,7 +151,10 @@ def test_help_is_a_manual_of_what_there_is() -> None:
         {},
         {"spec": {"template": {"cliques": [{}]}}},
         {"metadata": {"name": 1}},
-        {"spec": {"template": {"cliques": [{"name": "a", "spec": {"podSpec": 7}}]}}, "metadata": {"annotations": ON}},
+        {
+            "spec": {"template": {"cliques": [{"name": "a", "spec": {"podSpec": 7}}]}},
+            "metadata": {"annotations": ON},
+        },
     ],
 )
 def test_explain_tells_something_of_any_object(found: Object) -> None:
@@ -156,7 +175,10 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
     cluster = Cluster(DRIVER)
     cluster.apply(pcs("t", [clique("w")], [group("g", [], None)], ON))
     cluster.grove("t")
-    cluster.store["cd"]["t-0-cd"]["status"] = {"status": "Ready", "nodes": [{"name": "n1", "status": "Ready"}]}
+    cluster.store["cd"]["t-0-cd"]["status"] = {
+        "status": "Ready",
+        "nodes": [{"name": "n1", "status": "Ready"}],
+    }
     cluster.store["pclq"]["t-0-x"] = {
         "metadata": {
             "name": "t-0-x",
@@ -167,7 +189,11 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
     pods = [
         msgspec.convert(
             {
-                "metadata": {"name": f"t-0-w-{i}", "namespace": "default", "labels": {"grove.io/podclique": "t-0-w"}},
+                "metadata": {
+                    "name": f"t-0-w-{i}",
+                    "namespace": "default",
+                    "labels": {"grove.io/podclique": "t-0-w"},
+                },
                 "spec": spec,
             },
             Pod,

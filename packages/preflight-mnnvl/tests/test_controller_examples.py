@@ -1,4 +1,6 @@
-"""The requirement's examples on a real API server with the real garbage collector: what the controller makes of admitted PodCliques, and whose it becomes."""
+"""The requirement's examples on a real API server with the real garbage collector: what the
+controller makes of admitted PodCliques, and whose it becomes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("labels", ["grove", "requirement"])
 modes = pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
 EXAMPLES = {
-    "e1-distributed-training": {f"distributed-training-{i}-cd": f"distributed-training-{i}" for i in (0, 1)},
+    "e1-distributed-training": {
+        f"distributed-training-{i}-cd": f"distributed-training-{i}" for i in (0, 1)
+    },
     "e2-multi-model-serving": {
         "multi-model-serving-0-llama-70b-cd": "multi-model-serving-0",
         "multi-model-serving-0-mixtral-cd": "multi-model-serving-0",
@@ -46,7 +50,10 @@ async def test_an_examples_domains_are_made_and_belong_to_their_podgangs(
 
             async def claims() -> dict[str, str]:
                 found = await space.all(space.claim_path("resourceclaims"))
-                return {made: one["metadata"]["ownerReferences"][0]["kind"] for made, one in found.items()}
+                return {
+                    made: one["metadata"]["ownerReferences"][0]["kind"]
+                    for made, one in found.items()
+                }
 
             # A claim is handed over by a write of its own, after that of its domain.
             names = {domain.removesuffix("-cd") + "-mnnvl-claim" for domain in wanted}

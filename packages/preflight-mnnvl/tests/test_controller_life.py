@@ -1,5 +1,6 @@
-"""Domains from their beginning to their end on a real API server with the real garbage collector: gangs that come first, last and again, scaling, the set's end,
-what others have put in the way, and a controller that dies at any of its writes."""
+"""Domains from their beginning to their end on a real API server with the real garbage collector:
+gangs that come first, last and again, scaling, the set's end, what others have put in the way, and
+a controller that dies at any of its writes."""
 
 from __future__ import annotations
 
@@ -61,10 +62,16 @@ async def test_a_domain_belongs_to_its_podgang_whichever_comes_first_and_to_the_
         await space.settled(space.announced, {"t-0"})
         (cd,) = (await space.domains()).values()
         (owner,) = cd["metadata"]["ownerReferences"]
-        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (gang["metadata"]["uid"], True, True)
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (
+            gang["metadata"]["uid"],
+            True,
+            True,
+        )
 
 
-async def test_a_set_that_is_scaled_has_exactly_its_domains_and_its_other_domains_are_not_written(space: Space) -> None:
+async def test_a_set_that_is_scaled_has_exactly_its_domains_and_its_other_domains_are_not_written(
+    space: Space,
+) -> None:
     async with leading(space.target, DRIVER), driven(space):
         await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
         for replicas in (1, 4, 2):
@@ -85,9 +92,13 @@ async def _settled(space: Space) -> bool:
 
 
 @pytest.mark.parametrize("least", [1, 2])
-async def test_a_scaling_group_that_is_scaled_has_exactly_its_domains(least: int, space: Space) -> None:
+async def test_a_scaling_group_that_is_scaled_has_exactly_its_domains(
+    least: int, space: Space
+) -> None:
     async with leading(space.target, DRIVER), driven(space):
-        await space.grove.apply(pcs("t", [clique("w")], [group("g", ["w"], BY_GROUP, replicas=3, least=least)]))
+        await space.grove.apply(
+            pcs("t", [clique("w")], [group("g", ["w"], BY_GROUP, replicas=3, least=least)])
+        )
         await space.grove.turn()
         for replicas in (3, 5, 2):
             await space.grove.scale_group("t-0-g", replicas)
@@ -113,7 +124,9 @@ async def test_of_a_set_that_is_deleted_nothing_is_left(space: Space) -> None:
         await space.settled(lambda: space.all(space.claim_path()), {})
 
 
-async def test_a_domain_that_nobody_needs_before_there_was_a_podgang_is_handed_to_the_collector(space: Space) -> None:
+async def test_a_domain_that_nobody_needs_before_there_was_a_podgang_is_handed_to_the_collector(
+    space: Space,
+) -> None:
     async with leading(space.target, DRIVER):
         await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=2))
         await space.grove.turn(gangs="none")
@@ -139,10 +152,14 @@ async def test_reapplied_templates_write_nothing(server: ApiServer, tmp_path: Pa
         writes = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted")
         for _ in range(100):
             assert await space.grove.turn() == 0
-        assert await space.grove.all("podcliques") == before  # version, generation, claims: all of it
+        assert (
+            await space.grove.all("podcliques") == before
+        )  # version, generation, claims: all of it
         assert versions(await space.domains()) == domains
         assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created") == 1
-        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted") == writes <= 1
+        assert (
+            one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted") == writes <= 1
+        )
 
 
 async def _told(space: Space, reason: str, times: int) -> bool:
@@ -168,7 +185,9 @@ async def test_1000_podcliques_of_250_domains_by_32_writers_make_250_and_none_is
         leading(space.target, DRIVER) as one,
         registered(space, DRIVER, tmp_path / "tls") as hook,
     ):
-        await space.grove.apply(pcs("t", [clique(name) for name in "abcd"], annotations=ON, replicas=250))
+        await space.grove.apply(
+            pcs("t", [clique(name) for name in "abcd"], annotations=ON, replicas=250)
+        )
         await space.grove.cliques(await space.grove.all("podcliquesets"), writers=32)
         assert (len(await space.grove.all("podcliques")), space.grove.refused) == (1000, [])
         assert hook.counted("PodClique", "failed") == 0
@@ -215,7 +234,9 @@ async def test_a_domain_of_somebody_else_is_told_on_set_and_clique_and_left_as_i
         await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
 
 
-async def test_a_claim_of_somebody_else_is_told_and_left_as_it_is(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_claim_of_somebody_else_is_told_and_left_as_it_is(
+    server: ApiServer, tmp_path: Path
+) -> None:
     request = {"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     theirs = {
         "apiVersion": "resource.k8s.io/v1",
@@ -259,7 +280,10 @@ async def test_a_domain_that_was_deleted_is_made_again_and_told(space: Space) ->
         await space.happens(lambda: _told(space, "MnnvlDomainRecreated", 2), "it is told")
         (after,) = (await space.domains()).values()
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
-        assert after["metadata"]["annotations"]["mnnvl.nvsentinel.nvidia.com/recreated"] == before["metadata"]["uid"]
+        assert (
+            after["metadata"]["annotations"]["mnnvl.nvsentinel.nvidia.com/recreated"]
+            == before["metadata"]["uid"]
+        )
 
 
 # --- a controller that dies
@@ -270,13 +294,17 @@ class Died(Exception):
 
 
 class Mortal(Client):
-    """Its process ends at one of its writes: before it is sent, or after it has arrived and before the answer is read. Every life counts its own writes."""
+    """Its process ends at one of its writes: before it is sent, or after it has arrived and before
+    the answer is read. Every life counts its own writes.
+    """
 
     def mortal(self, step: int, late: bool) -> None:
         self.lives = {"left": step}
         self.late = late
 
-    async def _write(self, verb: str, method: str, path: str, body: object | None, **more: Any) -> bytes:
+    async def _write(
+        self, verb: str, method: str, path: str, body: object | None, **more: Any
+    ) -> bytes:
         self.lives["left"] -= 1
         if self.lives["left"] >= 0:
             return await super()._write(verb, method, path, body, **more)
@@ -303,14 +331,18 @@ async def test_a_controller_that_dies_at_a_write_is_continued_by_the_next_and_ma
                 tasks.start_soon(controller.mirror)
                 tasks.start_soon(controller.lead, Leadership(1, 1e18))
                 with anyio.move_on_after(20):
-                    await space.settled(space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "ab"})
+                    await space.settled(
+                        space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "ab"}
+                    )
                     await space.grove.turn()
                     await anyio.sleep(20)
                 raise AssertionError("it did not die")
         made = {name: one["metadata"]["uid"] for name, one in (await space.domains()).items()}
         async with leading(space.target, config) as one:
             await space.grove.turn()
-            await space.settled(space.owners, {f"t-0-{name}-cd": [("PodGang", "t-0")] for name in "ab"})
+            await space.settled(
+                space.owners, {f"t-0-{name}-cd": [("PodGang", "t-0")] for name in "ab"}
+            )
             await space.settled(space.announced, {"t-0"})
             created = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created")
             now = {name: one["metadata"]["uid"] for name, one in (await space.domains()).items()}

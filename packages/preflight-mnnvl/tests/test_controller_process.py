@@ -1,5 +1,6 @@
-"""The controller as a process on a real API server: killed, stopped for longer than its lease, its watches ended by 410, the API server started anew, and
-a cluster whose ComputeDomains come, go and come back."""
+"""The controller as a process on a real API server: killed, stopped for longer than its lease, its
+watches ended by 410, the API server started anew, and a cluster whose ComputeDomains come, go and
+come back."""
 
 from __future__ import annotations
 
@@ -64,7 +65,11 @@ async def test_a_leader_that_is_killed_is_replaced_and_one_that_was_stopped_for_
             await adopted(space, 3)
             before = await uids(space)
             one.send(signal.SIGCONT)
-            await until(lambda: one.said("no longer leading") or one.said("not renewed"), "it sees that it is late", 60)
+            await until(
+                lambda: one.said("no longer leading") or one.said("not renewed"),
+                "it sees that it is late",
+                60,
+            )
             await two.kill()
             await until(lambda: one.leads, "it leads again", 60)
             await space.grove.scale("t", 4)
@@ -73,13 +78,17 @@ async def test_a_leader_that_is_killed_is_replaced_and_one_that_was_stopped_for_
             assert {name: after[name] for name in before} == before
 
 
-async def test_compaction_and_an_api_server_that_starts_anew_change_nothing(space: Space, tmp_path: Path) -> None:
+async def test_compaction_and_an_api_server_that_starts_anew_change_nothing(
+    space: Space, tmp_path: Path
+) -> None:
     await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=2))
     async with replica(kubeconfig(space, tmp_path), space.namespace, tmp_path / "one") as one:
         await until(lambda: one.leads, "it leads")
         await adopted(space, 2)
         before = await uids(space)
-        await anyio.to_thread.run_sync(space.server.forget)  # etcd is compacted, and all watches end with 410
+        await anyio.to_thread.run_sync(
+            space.server.forget
+        )  # etcd is compacted, and all watches end with 410
         await space.grove.scale("t", 3)
         await adopted(space, 3)
         after = await uids(space)
@@ -89,7 +98,9 @@ async def test_compaction_and_an_api_server_that_starts_anew_change_nothing(spac
 async def test_a_cluster_that_loses_computedomains_stays_ready_and_gets_them_again(
     space: Space, tmp_path: Path
 ) -> None:
-    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/computedomains.resource.nvidia.com"
+    definition = (
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/computedomains.resource.nvidia.com"
+    )
     await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
     async with replica(kubeconfig(space, tmp_path), space.namespace, tmp_path / "one") as one:
         await until(lambda: one.leads, "it leads")

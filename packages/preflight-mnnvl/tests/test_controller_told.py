@@ -1,4 +1,6 @@
-"""What people are told on a real API server: `show`, an annotation that is refused, and a namespace that is ending."""
+"""What people are told on a real API server: `show`, an annotation that is refused, and a namespace
+that is ending.
+"""
 
 from __future__ import annotations
 
@@ -54,16 +56,27 @@ async def test_where_a_podgang_may_not_be_annotated_adoption_counts_and_one_even
 ) -> None:
     name = f"authorizer-{space.namespace}"
     group = "/apis/admissionregistration.k8s.io/v1"
-    rule = {"apiGroups": ["scheduler.grove.io"], "apiVersions": ["v1alpha1"], "resources": ["podgangs"]}
+    rule = {
+        "apiGroups": ["scheduler.grove.io"],
+        "apiVersions": ["v1alpha1"],
+        "resources": ["podgangs"],
+    }
     refusal = {"expression": "false", "message": "only Grove may", "reason": "Forbidden"}
     policy = {
         "metadata": {"name": name},
-        "spec": {"matchConstraints": {"resourceRules": [{**rule, "operations": ["UPDATE"]}]}, "validations": [refusal]},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{**rule, "operations": ["UPDATE"]}]},
+            "validations": [refusal],
+        },
     }
     selector = {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}}
     binding = {
         "metadata": {"name": name},
-        "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": selector}},
+        "spec": {
+            "policyName": name,
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": selector},
+        },
     }
     await space.client.create(f"{group}/validatingadmissionpolicies", policy)
     await space.client.create(f"{group}/validatingadmissionpolicybindings", binding)
@@ -93,7 +106,9 @@ async def _told(space: Space) -> bool:
     return bool(await space.events("MnnvlAnnouncementRefused"))
 
 
-async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_trouble(space: Space) -> None:
+async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_trouble(
+    space: Space,
+) -> None:
     held = {"metadata": {"name": "holds", "finalizers": ["example.com/hold"]}}
     path = f"/api/v1/namespaces/{space.namespace}"
     await space.client.create(f"{path}/configmaps", held)
@@ -109,20 +124,27 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
     mirror = Mirror(DRIVER, lambda _: None, space.client.clock)
     writer = Writer(space.client, DRIVER, mirror, metrics)
     with pytest.raises(Ending):
-        await writer.act(Action("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"), support(DRIVER))
+        await writer.act(
+            Action("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"),
+            support(DRIVER),
+        )
     await space.client.merge_patch(f"{path}/configmaps/holds", {"metadata": {"finalizers": None}})
 
 
 async def test_explain_live_says_how_the_cluster_differs_from_the_set(space: Space) -> None:
     on_clique = {**ON, "grove.io/mnnvl-scope": "clique"}
-    await space.grove.apply(pcs("t", [clique("w", annotations=on_clique), clique("x", annotations=on_clique)]))
+    await space.grove.apply(
+        pcs("t", [clique("w", annotations=on_clique), clique("x", annotations=on_clique)])
+    )
     told, differs = await found(space)
     assert [one.name for one in told.domains] == ["t-0-w-cd", "t-0-x-cd"]
     assert "ComputeDomain t-0-w-cd is not there" in differs
     assert any(one.startswith("PodClique t-0-x is not there;") for one in differs)
     async with leading(space.target, DRIVER):
         await space.grove.turn(gangs="none")
-        await space.settled(space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "wx"})
+        await space.settled(
+            space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "wx"}
+        )
         _, differs = await found(space)
         assert [one.partition(":")[0] for one in differs] == [
             f"ComputeDomain t-0-{name}-cd is owned-by-set" for name in "wx"

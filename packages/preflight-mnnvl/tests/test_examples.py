@@ -44,13 +44,17 @@ def claims(cluster: Cluster, config: Config) -> dict[str, str]:
 @modes
 def test_e1_all_cliques_of_a_replica_share_its_domain(config: Config, labels: str) -> None:
     cluster, _ = run("e1-distributed-training", config, labels)
-    assert cluster.domains() == {f"distributed-training-{i}-cd": f"PodGang distributed-training-{i}" for i in (0, 1)}
+    assert cluster.domains() == {
+        f"distributed-training-{i}-cd": f"PodGang distributed-training-{i}" for i in (0, 1)
+    }
     assert claims(cluster, config) == {
         f"distributed-training-{i}-{name}": f"distributed-training-{i}-mnnvl-claim"
         for i in (0, 1)
         for name in ("worker", "parameter-server")
     }
-    assert sorted(cluster.store["claim"]) == [f"distributed-training-{i}-mnnvl-claim" for i in (0, 1)]
+    assert sorted(cluster.store["claim"]) == [
+        f"distributed-training-{i}-mnnvl-claim" for i in (0, 1)
+    ]
     cd = cluster.store["cd"]["distributed-training-1-cd"]
     wanted = {
         "grove.io/pcs-name": "distributed-training",
@@ -75,12 +79,19 @@ def test_e1_all_cliques_of_a_replica_share_its_domain(config: Config, labels: st
 
 @both
 @modes
-def test_e2_each_clique_has_its_own_domain_and_the_router_is_as_it_was_sent(config: Config, labels: str) -> None:
+def test_e2_each_clique_has_its_own_domain_and_the_router_is_as_it_was_sent(
+    config: Config, labels: str
+) -> None:
     cluster, _ = run("e2-multi-model-serving", config, labels)
     owner = "PodGang multi-model-serving-0"
-    assert cluster.domains() == {"multi-model-serving-0-llama-70b-cd": owner, "multi-model-serving-0-mixtral-cd": owner}
+    assert cluster.domains() == {
+        "multi-model-serving-0-llama-70b-cd": owner,
+        "multi-model-serving-0-mixtral-cd": owner,
+    }
     assert (
-        cluster.store["cd"]["multi-model-serving-0-llama-70b-cd"]["metadata"]["labels"]["grove.io/clique-name"]
+        cluster.store["cd"]["multi-model-serving-0-llama-70b-cd"]["metadata"]["labels"][
+            "grove.io/clique-name"
+        ]
         == "llama-70b"
     )
     assert claims(cluster, config) == {
@@ -88,7 +99,11 @@ def test_e2_each_clique_has_its_own_domain_and_the_router_is_as_it_was_sent(conf
         for name in ("llama-70b", "mixtral")
     }
     router = cluster.store["pclq"]["multi-model-serving-0-router"]
-    sent = next(one for one in cluster.made("multi-model-serving") if one["metadata"]["name"].endswith("router"))
+    sent = next(
+        one
+        for one in cluster.made("multi-model-serving")
+        if one["metadata"]["name"].endswith("router")
+    )
     assert json.dumps(router["spec"]) == json.dumps(sent["spec"])
     assert "annotations" not in router["metadata"]
 
@@ -98,15 +113,21 @@ def test_e2_each_clique_has_its_own_domain_and_the_router_is_as_it_was_sent(conf
 def test_e3_each_replica_of_a_scaling_group_has_its_own_domain(config: Config, labels: str) -> None:
     cluster, _ = run("e3-scalable-inference", config, labels)
     pool = "scalable-inference-0-inference-pool"
-    # Grove counts PodGangs from the first replica above minAvailable; the first one is of the base gang.
+    # Grove counts PodGangs from the first replica above minAvailable; the first one is of the base
+    # gang.
     assert cluster.domains() == {
         f"{pool}-0-cd": "PodGang scalable-inference-0",
         f"{pool}-1-cd": f"PodGang {pool}-0",
         f"{pool}-2-cd": f"PodGang {pool}-1",
     }
-    assert claims(cluster, config) == {f"{pool}-{i}-gpu-worker": f"{pool}-{i}-mnnvl-claim" for i in (0, 1, 2)}
+    assert claims(cluster, config) == {
+        f"{pool}-{i}-gpu-worker": f"{pool}-{i}-mnnvl-claim" for i in (0, 1, 2)
+    }
     labels_of = cluster.store["cd"][f"{pool}-2-cd"]["metadata"]["labels"]
-    assert (labels_of["grove.io/pcsg-name"], labels_of["grove.io/pcsg-replica-index"]) == ("inference-pool", "2")
+    assert (labels_of["grove.io/pcsg-name"], labels_of["grove.io/pcsg-replica-index"]) == (
+        "inference-pool",
+        "2",
+    )
     assert len(cluster.store["claim"]) == 3
 
 
@@ -114,4 +135,6 @@ def test_a_literal_claim_is_adopted_with_its_domain() -> None:
     cluster, _ = run("e1-distributed-training", LITERAL, "requirement")
     for name in ("distributed-training-0", "distributed-training-1"):
         claim = cluster.store["claim"][f"{name}-mnnvl-claim"]["metadata"]
-        assert [one["uid"] for one in claim["ownerReferences"]] == [cluster.store["pg"][name]["metadata"]["uid"]]
+        assert [one["uid"] for one in claim["ownerReferences"]] == [
+            cluster.store["pg"][name]["metadata"]["uid"]
+        ]

@@ -42,7 +42,9 @@ def versions(cluster: Cluster) -> dict[str, str]:
 
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
-def test_scaling_makes_and_removes_exactly_the_right_domains_and_touches_no_sibling(config: Config, least: int) -> None:
+def test_scaling_makes_and_removes_exactly_the_right_domains_and_touches_no_sibling(
+    config: Config, least: int
+) -> None:
     cluster = Cluster(config)
     seen: dict[str, str] = {}
     for replicas, pool in ((1, 3), (4, 3), (2, 3), (2, 5), (2, 2)):
@@ -50,8 +52,12 @@ def test_scaling_makes_and_removes_exactly_the_right_domains_and_touches_no_sibl
         cluster.grove("t")
         now = versions(cluster)
         assert set(now) == names(replicas, pool)
-        assert set(cluster.store["claim"]) == {name.removesuffix("-cd") + "-mnnvl-claim" for name in now}
-        assert {name: now[name] for name in now if name in seen} == {name: seen[name] for name in now if name in seen}
+        assert set(cluster.store["claim"]) == {
+            name.removesuffix("-cd") + "-mnnvl-claim" for name in now
+        }
+        assert {name: now[name] for name in now if name in seen} == {
+            name: seen[name] for name in now if name in seen
+        }
         seen = now
     assert cluster.refused == []
 
@@ -63,7 +69,9 @@ def test_nothing_is_left_of_a_set_that_is_deleted() -> None:
     cluster.delete("pcs", "t")
     cluster.collect()
     cluster.settle()
-    assert {kind: len(found) for kind, found in cluster.store.items()} == dict.fromkeys(cluster.store, 0)
+    assert {kind: len(found) for kind, found in cluster.store.items()} == dict.fromkeys(
+        cluster.store, 0
+    )
 
 
 def test_nothing_is_left_of_a_replica_that_never_had_a_gang() -> None:
@@ -88,7 +96,9 @@ def test_a_literal_claim_without_its_domain_is_let_go_too() -> None:
     cluster.cliques("t")
     cluster.delete("cd", "t-1-cd")
     cluster.settle()
-    assert set(cluster.store["claim"]) == {name.removesuffix("-cd") + "-mnnvl-claim" for name in names(1, 3)}
+    assert set(cluster.store["claim"]) == {
+        name.removesuffix("-cd") + "-mnnvl-claim" for name in names(1, 3)
+    }
 
 
 def test_what_no_podclique_needs_is_not_let_go_at_once() -> None:
@@ -127,19 +137,26 @@ def test_a_changed_template_is_injected_again_and_keeps_its_claim() -> None:
     cluster.grove("t")
     now = cluster.store["pclq"]["t-0-w"]
     assert now["spec"]["podSpec"]["resourceClaims"] == before["spec"]["podSpec"]["resourceClaims"]
-    assert now["spec"]["podSpec"]["containers"][1]["resources"]["claims"] == [{"name": "own"}, {"name": "mnnvl"}]
+    assert now["spec"]["podSpec"]["containers"][1]["resources"]["claims"] == [
+        {"name": "own"},
+        {"name": "mnnvl"},
+    ]
     assert len(cluster.writes) == writes
 
 
 @pytest.mark.parametrize("gang_first", [False, True])
 @pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
-def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(config: Config, gang_first: bool) -> None:
+def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(
+    config: Config, gang_first: bool
+) -> None:
     def run(dies_before: int | None) -> tuple[Object, list[str], bool]:
         cluster = Cluster(config)
         cluster.apply(a_set(2))
         died = False
         for step in (
-            (cluster.gangs, cluster.cliques, cluster.cliques) if gang_first else (cluster.cliques, cluster.gangs)
+            (cluster.gangs, cluster.cliques, cluster.cliques)
+            if gang_first
+            else (cluster.cliques, cluster.gangs)
         ):
             step("t")
             cluster.dies_before, dies_before = dies_before, None
@@ -166,7 +183,9 @@ def test_a_controller_that_dies_before_any_write_ends_in_the_same_state(config: 
 def _comparable(cluster: Cluster) -> Object:
     """Without uids and versions; owners by name, and all of them living."""
     uids = {
-        one["metadata"]["uid"]: f"{kind} {name}" for kind, found in cluster.store.items() for name, one in found.items()
+        one["metadata"]["uid"]: f"{kind} {name}"
+        for kind, found in cluster.store.items()
+        for name, one in found.items()
     }
     text = json.dumps(cluster.store, sort_keys=True)
     for uid, name in uids.items():

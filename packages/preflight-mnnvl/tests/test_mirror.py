@@ -1,4 +1,6 @@
-"""What the controller sees: which change leads to which domain, and what counts as seen after a write."""
+"""What the controller sees: which change leads to which domain, and what counts as seen after a
+write.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def domain(version: str, uid: str = "d", gang: str = "t-0", **meta: Any) -> Comp
         "app.kubernetes.io/instance": "preflight-mnnvl",
         "grove.io/podgang": gang,
     }
-    found = Metadata(name=CD[1], namespace=CD[0], uid=uid, resource_version=version, labels=labels, **meta)
+    found = Metadata(
+        name=CD[1], namespace=CD[0], uid=uid, resource_version=version, labels=labels, **meta
+    )
     return ComputeDomain(metadata=found)
 
 
@@ -143,7 +147,10 @@ def test_a_podclique_that_asks_and_was_given_nothing_is_counted(
 ) -> None:
     pod: dict[str, Any] = {"containers": [{"name": "a"}]}
     found = podclique(
-        "t-0-w", "t", annotations=annotations, pod={**pod, **({"resourceClaims": claims} if claims else {})}
+        "t-0-w",
+        "t",
+        annotations=annotations,
+        pod={**pod, **({"resourceClaims": claims} if claims else {})},
     )
     assert unclaimed(msgspec.json.decode(json.dumps(found), type=PodClique)) is without
 

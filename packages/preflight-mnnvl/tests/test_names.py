@@ -29,7 +29,9 @@ identities = st.builds(
 
 
 @given(identities, st.sampled_from(SCOPES))
-def test_names_are_such_that_kubernetes_takes_them_or_are_refused(identity: Identity, scope: str) -> None:
+def test_names_are_such_that_kubernetes_takes_them_or_are_refused(
+    identity: Identity, scope: str
+) -> None:
     try:
         domain = domain_of(identity, scope)
     except Refused as error:
@@ -38,7 +40,10 @@ def test_names_are_such_that_kubernetes_takes_them_or_are_refused(identity: Iden
     for name in (domain.name, domain.claim):
         assert len(name) <= 253
         assert DNS.fullmatch(name)
-    assert all(LABEL.fullmatch(value) and len(value) <= 63 for value in labels_of(domain, "gang", "release").values())
+    assert all(
+        LABEL.fullmatch(value) and len(value) <= 63
+        for value in labels_of(domain, "gang", "release").values()
+    )
 
 
 @given(identities)
@@ -50,8 +55,12 @@ def test_the_three_scopes_of_one_podclique_never_share_a_name(identity: Identity
     assert len(names) == 3
 
 
-@given(st.lists(identities, min_size=2, max_size=2), st.sampled_from(SCOPES), st.sampled_from(SCOPES))
-def test_different_domains_are_told_apart_by_their_labels(pair: list[Identity], one: str, other: str) -> None:
+@given(
+    st.lists(identities, min_size=2, max_size=2), st.sampled_from(SCOPES), st.sampled_from(SCOPES)
+)
+def test_different_domains_are_told_apart_by_their_labels(
+    pair: list[Identity], one: str, other: str
+) -> None:
     try:
         first, second = domain_of(pair[0], one), domain_of(pair[1], other)
     except Refused:
@@ -77,7 +86,9 @@ def test_an_object_of_another_release_is_not_ours() -> None:
         other_identity(labels_of(domain, "g", "blue"), domain, "green")
         == 'belongs to the release "blue", not to "green"'
     )
-    assert other_identity(None, domain, "green") == "does not carry the label grove.io/mnnvl-managed"
+    assert (
+        other_identity(None, domain, "green") == "does not carry the label grove.io/mnnvl-managed"
+    )
 
 
 @given(st.text(max_size=200))

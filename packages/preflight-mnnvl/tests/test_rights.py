@@ -1,4 +1,6 @@
-"""What the chart grants, on an API server with RBAC, an audit log and the chart's policies: exactly what is used, and what a stolen token could do."""
+"""What the chart grants, on an API server with RBAC, an audit log and the chart's policies: exactly
+what is used, and what a stolen token could do.
+"""
 
 from __future__ import annotations
 
@@ -82,25 +84,46 @@ async def everything(space: Space, config: Config) -> None:
     devices = {"devices": {"requests": [request]}}
     group = {"apiVersion": "resource.k8s.io/v1"}
     claim = {**group, "kind": "ResourceClaim", "metadata": {"name": "own"}, "spec": devices}
-    template = {**group, "kind": "ResourceClaimTemplate", "metadata": {"name": "own"}, "spec": {"spec": devices}}
+    template = {
+        **group,
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "own"},
+        "spec": {"spec": devices},
+    }
     await space.client.create(space.claim_path("resourceclaims"), claim)
     await space.client.create(space.claim_path(), template)
     uses = container(gpus=1)
     uses["resources"]["claims"] = [{"name": "c"}, {"name": "d"}]
-    entries = [{"name": "c", "resourceClaimName": "own"}, {"name": "d", "resourceClaimTemplateName": "own"}]
-    other = podclique("u-0-w", "u", annotations=ON, pod={"containers": [uses], "resourceClaims": entries})
+    entries = [
+        {"name": "c", "resourceClaimName": "own"},
+        {"name": "d", "resourceClaimTemplateName": "own"},
+    ]
+    other = podclique(
+        "u-0-w", "u", annotations=ON, pod={"containers": [uses], "resourceClaims": entries}
+    )
     other["metadata"]["namespace"] = space.namespace
     await space.client.create(space.grove.path("podcliques"), other)
-    if config.mode == "literal":  # a PodClique that comes once its domain is there is told whose that is
-        await space.grove.apply(pcs("t", [clique("a"), clique("b"), clique("c")], annotations=ON, replicas=2))
+    if (
+        config.mode == "literal"
+    ):  # a PodClique that comes once its domain is there is told whose that is
+        await space.grove.apply(
+            pcs("t", [clique("a"), clique("b"), clique("c")], annotations=ON, replicas=2)
+        )
         await space.grove.turn()
         # Something of the claim's name that no mirror has is found when it is in the way
-        (one,) = [name for name in await space.all(space.claim_path("resourceclaims")) if name == "t-1-mnnvl-claim"]
+        (one,) = [
+            name
+            for name in await space.all(space.claim_path("resourceclaims"))
+            if name == "t-1-mnnvl-claim"
+        ]
         await space.client.merge_patch(
-            space.claim_path("resourceclaims", one), {"metadata": {"labels": {"grove.io/mnnvl-managed": None}}}
+            space.claim_path("resourceclaims", one),
+            {"metadata": {"labels": {"grove.io/mnnvl-managed": None}}},
         )
         await space.happens(lambda: _blocked(space), "it is told that the claim is not ours")
-        await space.client.delete(space.domain_path("t-0-cd"))  # a domain that was lost is the controller's to make
+        await space.client.delete(
+            space.domain_path("t-0-cd")
+        )  # a domain that was lost is the controller's to make
         await space.happens(lambda: _again(space), "it is made again")
 
 
@@ -113,18 +136,26 @@ async def _again(space: Space) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["driver", "literal"])
-async def test_the_chart_grants_exactly_what_is_used(mode: Any, audited: ApiServer, tmp_path: Path) -> None:
+async def test_the_chart_grants_exactly_what_is_used(
+    mode: Any, audited: ApiServer, tmp_path: Path
+) -> None:
     config = Config(mode=mode, instance="preflight" if mode == "driver" else "preflight-literal")
     hook = connection({"KUBECONFIG": str(account(audited, tmp_path, mode, "webhook"))})
     async with (
         space_of(audited, tmp_path, config, webhook=True) as space,
-        replica(account(audited, tmp_path, mode, "controller"), HOMES[mode], tmp_path / "one", mode=mode) as one,
+        replica(
+            account(audited, tmp_path, mode, "controller"), HOMES[mode], tmp_path / "one", mode=mode
+        ) as one,
         registered(space, config, tmp_path / "tls", hook),
     ):
         await until(lambda: one.leads, "it leads")
         await everything(space, config)
         # Who keeps the certificate is tested by itself.
-        allowed = {user: rights for user, rights in granted(chart(mode)).items() if not user.endswith("-certs")}
+        allowed = {
+            user: rights
+            for user, rights in granted(chart(mode)).items()
+            if not user.endswith("-certs")
+        }
 
         def told() -> list[str]:
             with (audited.home / "audit.log").open() as lines:
@@ -136,8 +167,12 @@ async def test_the_chart_grants_exactly_what_is_used(mode: Any, audited: ApiServ
     assert told() == []
 
 
-async def test_who_keeps_the_certificate_may_exactly_what_that_takes(audited: ApiServer, tmp_path: Path) -> None:
-    """A first certificate, and another one when it is lost; the bundles of both configurations follow."""
+async def test_who_keeps_the_certificate_may_exactly_what_that_takes(
+    audited: ApiServer, tmp_path: Path
+) -> None:
+    """A first certificate, and another one when it is lost; the bundles of both configurations
+    follow.
+    """
     home, name = HOMES["driver"], "mnnvl-driver"
     made = chart("driver")
     registrations = "/apis/admissionregistration.k8s.io/v1"
@@ -161,7 +196,9 @@ async def test_who_keeps_the_certificate_may_exactly_what_that_takes(audited: Ap
         )
         assert done.returncode == 0, (done.stdout, done.stderr)
         found = [await anyio.to_thread.run_sync(audited.call, "GET", path) for path in paths]
-        bundles.append({hook["clientConfig"]["caBundle"] for one in found for hook in one["webhooks"]})
+        bundles.append(
+            {hook["clientConfig"]["caBundle"] for one in found for hook in one["webhooks"]}
+        )
         stored = audited.call("GET", secret)
         stored["data"]["tls.crt"] = ""
         audited.call("PUT", secret, stored)
@@ -198,10 +235,14 @@ async def test_with_the_controllers_token_nothing_of_a_podgang_changes_but_one_a
     path = space.grove.path("podgangs", "t-0")
     with pytest.raises(KubeError, match=f"this request changes {what};"):
         await thief.merge_patch(path, patch)
-    await thief.merge_patch(path, {"metadata": {"annotations": {"grove.io/mnnvl-resources-adopted": "true"}}})
+    await thief.merge_patch(
+        path, {"metadata": {"annotations": {"grove.io/mnnvl-resources-adopted": "true"}}}
+    )
 
 
-async def test_with_the_controllers_token_no_domain_without_our_label_changes(stolen: tuple[Space, Client]) -> None:
+async def test_with_the_controllers_token_no_domain_without_our_label_changes(
+    stolen: tuple[Space, Client],
+) -> None:
     space, thief = stolen
     channel = {"resourceClaimTemplate": {"name": "x"}}
     ours, theirs = (
@@ -218,7 +259,11 @@ async def test_with_the_controllers_token_no_domain_without_our_label_changes(st
     with pytest.raises(KubeError, match=refused):
         await thief.create(space.domain_path(), theirs)
     await space.client.create(space.domain_path(), theirs)
-    for name, labels in (("theirs", {"a": "b"}), ("theirs", {"grove.io/mnnvl-managed": "true"}), ("ours", None)):
+    for name, labels in (
+        ("theirs", {"a": "b"}),
+        ("theirs", {"grove.io/mnnvl-managed": "true"}),
+        ("ours", None),
+    ):
         with pytest.raises(KubeError, match=refused):
             await thief.merge_patch(space.domain_path(name), {"metadata": {"labels": labels}})
     with pytest.raises(KubeError, match="forbidden"):
@@ -228,7 +273,9 @@ async def test_with_the_controllers_token_no_domain_without_our_label_changes(st
 async def test_where_owner_references_are_guarded_domains_are_adopted_with_the_rights_of_the_value(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """An API server with the plug-in, and the chart with `rbac.ownerReferencesPermissionEnforcement`."""
+    """An API server with the plug-in, and the chart with
+    `rbac.ownerReferencesPermissionEnforcement`.
+    """
     guard = ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]
     values = {
         "enabled": True,
@@ -245,7 +292,9 @@ async def test_where_owner_references_are_guarded_domains_are_adopted_with_the_r
                 server.call("POST", f"/apis/{KINDS[item['kind']].format(home)}", item)
         async with (
             space_of(server, tmp_path, DRIVER) as space,
-            replica(account(server, tmp_path, "driver", "controller"), home, tmp_path / "one") as one,
+            replica(
+                account(server, tmp_path, "driver", "controller"), home, tmp_path / "one"
+            ) as one,
         ):
             await until(lambda: one.leads, "it leads")
             await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
@@ -254,7 +303,9 @@ async def test_where_owner_references_are_guarded_domains_are_adopted_with_the_r
             await space.grove.turn()
             await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
             await space.settled(space.announced, {"t-0"})
-            target = connection({"KUBECONFIG": str(account(server, tmp_path, "driver", "controller"))})
+            target = connection(
+                {"KUBECONFIG": str(account(server, tmp_path, "driver", "controller"))}
+            )
             async with Client(target, agent="thief") as thief:
                 with pytest.raises(KubeError, match=r"forbidden|denied"):
                     await thief.delete(space.domain_path("t-0-cd"))

@@ -1,4 +1,6 @@
-"""Claims and scheduling with the real kube-scheduler and resource claim controller: nodes and the channels that they offer are objects without kubelets."""
+"""Claims and scheduling with the real kube-scheduler and resource claim controller: nodes and the
+channels that they offer are objects without kubelets.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,32 @@ def scheduled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """Four nodes that offer a channel each."""
     with api_server(tmp_path_factory.mktemp("scheduled")) as server:
         cel = f'device.driver == "{CHANNELS}" && device.attributes["{CHANNELS}"].type == "channel"'
-        made: Json = {"metadata": {"name": CLASS}, "spec": {"selectors": [{"cel": {"expression": cel}}]}}
+        made: Json = {
+            "metadata": {"name": CLASS},
+            "spec": {"selectors": [{"cel": {"expression": cel}}]},
+        }
         server.call("POST", f"{RESOURCE}/deviceclasses", made)
         for name in NODES:
             amounts = {"cpu": "64", "memory": "512Gi", "pods": "200", "nvidia.com/gpu": "8"}
             ready = [{"type": "Ready", "status": "True"}]
             status = {"capacity": amounts, "allocatable": amounts, "conditions": ready}
-            about = {"name": name, "labels": {"kubernetes.io/hostname": name, "nvidia.com/gpu.clique": "rack.0"}}
+            about = {
+                "name": name,
+                "labels": {"kubernetes.io/hostname": name, "nvidia.com/gpu.clique": "rack.0"},
+            }
             found = server.call("POST", "/api/v1/nodes", {"metadata": about, "status": status})
             # A node begins as not ready for the API server, and nobody here takes that taint away.
             found["spec"].pop("taints", None)
             server.call("PUT", f"/api/v1/nodes/{name}", found)
-            channel = {"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}
+            channel = {
+                "name": "channel-0",
+                "attributes": {"type": {"string": "channel"}, "id": {"int": 0}},
+            }
             pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
             spec = {"driver": CHANNELS, "nodeName": name, "pool": pool, "devices": [channel]}
-            server.call("POST", f"{RESOURCE}/resourceslices", {"metadata": {"name": name}, "spec": spec})
+            server.call(
+                "POST", f"{RESOURCE}/resourceslices", {"metadata": {"name": name}, "spec": spec}
+            )
         with scheduler(server):
             yield server
 
@@ -55,7 +68,12 @@ def scheduler(server: ApiServer) -> Iterator[None]:
     folder = assets()
     assert folder is not None
     access = server.kubeconfig(server.home / "scheduler.kubeconfig")
-    command = [str(folder / "kube-scheduler"), f"--kubeconfig={access}", "--leader-elect=false", "--secure-port=0"]
+    command = [
+        str(folder / "kube-scheduler"),
+        f"--kubeconfig={access}",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]
     with (server.home / "scheduler.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -84,7 +102,11 @@ async def test_four_pods_of_a_domain_go_to_four_nodes_and_a_fifth_waits_until_on
             await space.client.create(path, pod)
 
         async def placed() -> list[str]:
-            return sorted(node for one in (await space.all(path)).values() if (node := one["spec"].get("nodeName")))
+            return sorted(
+                node
+                for one in (await space.all(path)).values()
+                if (node := one["spec"].get("nodeName"))
+            )
 
         await space.settled(placed, NODES, 60)
         await space.happens(lambda: _told(space, path), "the scheduler's reason", 60)
@@ -101,7 +123,9 @@ async def test_four_pods_of_a_domain_go_to_four_nodes_and_a_fifth_waits_until_on
             if "opaque" in config
         }
         assert (len(claims), named) == (4, {domain["metadata"]["uid"]})
-        gone = next(name for name, one in (await space.all(path)).items() if "nodeName" in one["spec"])
+        gone = next(
+            name for name, one in (await space.all(path)).items() if "nodeName" in one["spec"]
+        )
         await space.client.delete(f"{path}/{gone}?gracePeriodSeconds=0")
         await space.settled(placed, NODES, 60)
         await space.client.delete(path + "?gracePeriodSeconds=0")
@@ -110,5 +134,9 @@ async def test_four_pods_of_a_domain_go_to_four_nodes_and_a_fifth_waits_until_on
 
 async def _told(space: Space, path: str) -> bool:
     waiting = [one for one in (await space.all(path)).values() if "nodeName" not in one["spec"]]
-    said = [condition.get("message", "") for one in waiting for condition in one["status"].get("conditions", [])]
+    said = [
+        condition.get("message", "")
+        for one in waiting
+        for condition in one["status"].get("conditions", [])
+    ]
     return len(waiting) == 1 and any("cannot allocate all claims" in one for one in said)

@@ -1,4 +1,6 @@
-"""What a cluster serves: no ComputeDomains at all, then those of an older driver beside claims of an older version, on an API server of one's own."""
+"""What a cluster serves: no ComputeDomains at all, then those of an older driver beside claims of
+an older version, on an API server of one's own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 async def test_without_computedomains_who_asks_is_refused_in_a_sentence_and_nobody_else(
     older: ApiServer, tmp_path: Path
 ) -> None:
-    async with space_of(older, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+    async with (
+        space_of(older, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         sentence = "MNNVL cannot be had: this cluster serves no computedomains.resource.nvidia.com"
         with pytest.raises(KubeError, match=sentence):
             await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
@@ -44,7 +49,9 @@ async def test_without_computedomains_who_asks_is_refused_in_a_sentence_and_nobo
         assert set(await space.grove.all("podcliques")) == {"u-0-w"}
 
 
-async def test_where_that_is_ignored_who_asks_is_admitted_as_he_came(older: ApiServer, tmp_path: Path) -> None:
+async def test_where_that_is_ignored_who_asks_is_admitted_as_he_came(
+    older: ApiServer, tmp_path: Path
+) -> None:
     config = Config(on_unsupported="ignore")
     async with (
         space_of(older, tmp_path, config, webhook=True) as space,
@@ -73,7 +80,14 @@ async def test_in_literal_mode_claims_and_domains_have_the_shape_of_the_versions
             assert set(claims) == {f"{name}-mnnvl-claim" for name in names}
             for name in names:
                 (request,) = claims[f"{name}-mnnvl-claim"]["spec"]["devices"]["requests"]
-                assert (request["name"], request["deviceClassName"]) == ("mnnvl", "compute-domain.nvidia.com")
+                assert (request["name"], request["deviceClassName"]) == (
+                    "mnnvl",
+                    "compute-domain.nvidia.com",
+                )
                 assert "exactly" not in request
-                assert f'.name == "{name}-cd"' in json.dumps(request["selectors"]).replace('\\"', '"')
-            assert [one["spec"] for one in (await space.domains()).values()] == [{"numNodes": 0}] * 2
+                assert f'.name == "{name}-cd"' in json.dumps(request["selectors"]).replace(
+                    '\\"', '"'
+                )
+            assert [one["spec"] for one in (await space.domains()).values()] == [
+                {"numNodes": 0}
+            ] * 2

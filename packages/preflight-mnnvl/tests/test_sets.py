@@ -1,4 +1,6 @@
-"""PodCliqueSets: what would fail later is said at once, what was decided stays, and what is older passes."""
+"""PodCliqueSets: what would fail later is said at once, what was decided stays, and what is older
+passes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def create(found: Object, config: Config = DRIVER) -> SetAnswer:
 
 
 def update(new: Object, old: Object, config: Config = DRIVER) -> SetAnswer:
-    return review("UPDATE", json.dumps(new).encode(), json.dumps(old).encode(), config, support(config))
+    return review(
+        "UPDATE", json.dumps(new).encode(), json.dumps(old).encode(), config, support(config)
+    )
 
 
 def test_all_problems_are_said_at_once_with_their_paths() -> None:
@@ -60,7 +64,11 @@ def test_all_problems_are_said_at_once_with_their_paths() -> None:
 
 def test_the_problem_of_an_inherited_annotation_is_said_where_it_stands() -> None:
     answer = create(
-        pcs("t", [clique("a"), clique("b"), clique("cpu", gpus=None)], annotations={**ON, SCOPE: "Replica"})
+        pcs(
+            "t",
+            [clique("a"), clique("b"), clique("cpu", gpus=None)],
+            annotations={**ON, SCOPE: "Replica"},
+        )
     )
     assert answer.problems == (
         'metadata.annotations[grove.io/mnnvl-scope]: the scope "Replica" is unknown; write one of replica, clique, scalingGroupReplica.',
@@ -82,7 +90,10 @@ def test_nothing_is_refused_of_a_clique_that_may_have_no_gpus() -> None:
 
 def test_names_that_would_be_too_long_are_said() -> None:
     answer = create(pcs("t" * 120, [clique("a" * 130, annotations={**ON, SCOPE: "clique"})]))
-    assert "would have 265 characters, more than 253; shorten the names of set and clique." in answer.problems[0]
+    assert (
+        "would have 265 characters, more than 253; shorten the names of set and clique."
+        in answer.problems[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,11 +155,15 @@ def test_the_three_annotations_cannot_be_changed_at_any_layer(layer: str, key: s
             answer = update(with_(after), with_(before))
             assert answer.allowed is (before == after), (before, after)
             if not answer.allowed:
-                assert answer.problems[0].startswith(f"{path}.annotations[{key}]: cannot be changed ")
+                assert answer.problems[0].startswith(
+                    f"{path}.annotations[{key}]: cannot be changed "
+                )
 
 
 def test_cliques_and_groups_are_compared_by_name_and_not_by_place() -> None:
-    old = pcs("t", [clique("a", annotations=ON), clique("b")], [group("g", ["a"], ON), group("h", ["b"])])
+    old = pcs(
+        "t", [clique("a", annotations=ON), clique("b")], [group("g", ["a"], ON), group("h", ["b"])]
+    )
     new = copy.deepcopy(old)
     new["spec"]["template"]["cliques"].reverse()
     new["spec"]["template"]["podCliqueScalingGroups"].reverse()
@@ -191,12 +206,16 @@ def test_warnings_name_what_will_surprise() -> None:
     )
 
 
-@pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"[" * 100_000, b'{"spec":{"template":{"cliques":7}}}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"null", b"[]", b"[" * 100_000, b'{"spec":{"template":{"cliques":7}}}']
+)
 def test_what_is_no_podcliqueset_is_left_to_its_schema(raw: bytes) -> None:
     answer = review("CREATE", raw, None, DRIVER, support(DRIVER))
     assert answer.allowed
     assert answer.warnings
-    assert review("UPDATE", json.dumps(pcs("t", [clique("a")])).encode(), raw, DRIVER, support(DRIVER)).allowed
+    assert review(
+        "UPDATE", json.dumps(pcs("t", [clique("a")])).encode(), raw, DRIVER, support(DRIVER)
+    ).allowed
 
 
 names = st.sampled_from(["a", "b", "p", "p-1", "0", "a-0", "w"])
@@ -220,7 +239,9 @@ def sets(draw: st.DrawFn) -> Object:
         taken = draw(st.lists(st.sampled_from(left), max_size=2, unique=True)) if left else []
         left = [one for one in left if one not in taken]
         groups.append(group(name, taken, wish(), draw(st.integers(1, 3))))
-    return pcs(draw(st.sampled_from(["t", "a-0"])), cliques, groups, wish(), draw(st.integers(1, 2)))
+    return pcs(
+        draw(st.sampled_from(["t", "a-0"])), cliques, groups, wish(), draw(st.integers(1, 2))
+    )
 
 
 @settings(deadline=None, max_examples=300)
@@ -228,7 +249,9 @@ def sets(draw: st.DrawFn) -> Object:
 def test_a_set_is_refused_exactly_where_one_of_its_podcliques_would_be_and_domains_never_share_a_name(
     set_: Object, config: Config
 ) -> None:
-    """Those of PodCliques that Grove could make at all: it refuses a set in which two would have one name."""
+    """Those of PodCliques that Grove could make at all: it refuses a set in which two would have
+    one name.
+    """
     decoded = decoded_set(set_)
     made = list(expand(decoded, plan(decoded, config), 200))
     if len({one.name for one in made}) < len(made):
@@ -262,20 +285,32 @@ def test_a_set_is_refused_exactly_where_one_of_its_podcliques_would_be_and_domai
                 one.planned.group.name if one.planned.group else one.name,
                 one.group_index,
             )
-            key = {"replica": identity[1:2], "clique": (one.name,), "scalingGroupReplica": identity[1:]}[
-                answer.decision.scope
-            ]
+            key = {
+                "replica": identity[1:2],
+                "clique": (one.name,),
+                "scalingGroupReplica": identity[1:],
+            }[answer.decision.scope]
             of.setdefault(answer.decision.cd, set()).add((answer.decision.scope, *key))
     assert all(len(identities) == 1 for identities in of.values())
     said = problems(decoded, config, support(config))
     if refused:
         assert said, refused
     elif said:
-        assert all("would be called like" in one for one in said), said  # at some other scale they would
+        assert all("would be called like" in one for one in said), (
+            said
+        )  # at some other scale they would
 
 
 def test_a_set_of_the_largest_numbers_is_reviewed_without_being_expanded() -> None:
-    answer = create(pcs("t", [clique("a", replicas=2**31 - 1)], [group("g", ["a"], None, 2**31 - 1)], ON, 2**31 - 1))
+    answer = create(
+        pcs(
+            "t",
+            [clique("a", replicas=2**31 - 1)],
+            [group("g", ["a"], None, 2**31 - 1)],
+            ON,
+            2**31 - 1,
+        )
+    )
     assert answer.allowed
     assert f"need {(2**31 - 1) ** 3} nodes" in answer.warnings[0]
     assert SERVED.fabric_nodes == 100
@@ -285,7 +320,10 @@ def test_a_malformed_amount_is_said_by_its_place_in_the_set() -> None:
     answer = create(
         pcs(
             "t",
-            [clique("a", gpus=None), {**clique("b"), "spec": {"podSpec": {"containers": [container(gpus="x")]}}}],
+            [
+                clique("a", gpus=None),
+                {**clique("b"), "spec": {"podSpec": {"containers": [container(gpus="x")]}}},
+            ],
             annotations=ON,
         )
     )

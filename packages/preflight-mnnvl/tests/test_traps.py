@@ -54,7 +54,9 @@ def test_t1_a_domain_is_adopted_only_by_a_gang_that_is_stored_and_has_a_uid() ->
 
 
 def test_t2_a_base_gang_does_not_take_the_domains_of_other_gangs() -> None:
-    cluster = cluster_of(pcs("t", [clique("w")], [group("g", ["w"], on("scalingGroupReplica"), 3, 1)]))
+    cluster = cluster_of(
+        pcs("t", [clique("w")], [group("g", ["w"], on("scalingGroupReplica"), 3, 1)])
+    )
     cluster.grove("t")
     assert cluster.domains() == {
         "t-0-g-0-cd": "PodGang t-0",
@@ -66,7 +68,12 @@ def test_t2_a_base_gang_does_not_take_the_domains_of_other_gangs() -> None:
 
 def test_t3_the_gang_is_that_of_the_label_whatever_the_index_is() -> None:
     found = podclique(
-        "t-0-g-7-w", "t", annotations=on("scalingGroupReplica"), group="t-0-g", index="7", gang="anything"
+        "t-0-g-7-w",
+        "t",
+        annotations=on("scalingGroupReplica"),
+        group="t-0-g",
+        index="7",
+        gang="anything",
     )
     assert (decision := admit(found).decision) is not None
     assert (decision.cd, decision.gang) == ("t-0-g-7-cd", "anything")
@@ -91,14 +98,23 @@ def test_t4_in_driver_mode_each_pod_has_a_claim_of_its_own() -> None:
         ((), LITERAL, ""),
     ],
 )
-def test_t5_the_version_is_one_that_is_served_and_known(served: tuple[str, ...], mode: object, version: str) -> None:
+def test_t5_the_version_is_one_that_is_served_and_known(
+    served: tuple[str, ...], mode: object, version: str
+) -> None:
     assert judge(SERVED._replace(domains=served), mode).domain_version == version  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("served", "exactly"), [("v1", True), ("v1beta2", True), ("v1beta1", False)])
+@pytest.mark.parametrize(
+    ("served", "exactly"), [("v1", True), ("v1beta2", True), ("v1beta1", False)]
+)
 def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: bool) -> None:
     found = podclique("t-0-w", "t", annotations=ON)
-    answer = admit(found, LITERAL, pcs("t", [clique("w")]), support=judge(SERVED._replace(claims=(served,)), LITERAL))
+    answer = admit(
+        found,
+        LITERAL,
+        pcs("t", [clique("w")]),
+        support=judge(SERVED._replace(claims=(served,)), LITERAL),
+    )
     cd, claim = answer.make
     assert claim["apiVersion"] == f"resource.k8s.io/{served}"
     (request,) = claim["spec"]["devices"]["requests"]
@@ -113,7 +129,9 @@ def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: b
 def test_t5_a_literal_domain_has_a_channel_only_where_the_schema_wants_one() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
     for required in (True, False):
-        answer = admit(found, LITERAL, support=judge(SERVED._replace(channel_required=required), LITERAL))
+        answer = admit(
+            found, LITERAL, support=judge(SERVED._replace(channel_required=required), LITERAL)
+        )
         assert ("channel" in answer.make[0]["spec"]) is required
 
 
@@ -129,7 +147,10 @@ def test_t6_a_domain_that_went_with_its_gang_is_made_again_and_told() -> None:
     assert again["uid"] != first
     assert again["ownerReferences"][0]["uid"] == cluster.store["pg"]["t-0"]["metadata"]["uid"]
     assert "MnnvlDomainRecreated" in cluster.told.values()
-    assert any("pods that joined the old domain must be restarted" in message for message in cluster.messages)
+    assert any(
+        "pods that joined the old domain must be restarted" in message
+        for message in cluster.messages
+    )
 
 
 def test_t7_admission_makes_nothing_in_driver_mode_and_nothing_at_all_in_a_dry_run() -> None:
@@ -139,14 +160,20 @@ def test_t7_admission_makes_nothing_in_driver_mode_and_nothing_at_all_in_a_dry_r
 
     for dry in (True, False):
         known = Known(support(LITERAL), None, True, {})
-        answer = decide(Review("CREATE", "default", json.dumps(found).encode(), dry_run=dry), LITERAL, known)
+        answer = decide(
+            Review("CREATE", "default", json.dumps(found).encode(), dry_run=dry), LITERAL, known
+        )
         assert len(answer.make) == (0 if dry else 2)
 
 
 @pytest.mark.parametrize("labels", ["grove", "requirement"])
 def test_t8_groves_reapplications_are_stored_never_and_change_nothing(labels: str) -> None:
     set_ = pcs(
-        "t", [clique("w"), clique("v"), clique("cpu", gpus=None)], [group("g", ["v"], None, 3, 1)], ON, replicas=2
+        "t",
+        [clique("w"), clique("v"), clique("cpu", gpus=None)],
+        [group("g", ["v"], None, 3, 1)],
+        ON,
+        replicas=2,
     )
     cluster = cluster_of(set_, labels=labels)
     cluster.grove("t")
@@ -160,16 +187,22 @@ def test_t8_groves_reapplications_are_stored_never_and_change_nothing(labels: st
 
 
 def test_t9_annotations_of_set_and_group_arrive_though_grove_does_not_copy_them() -> None:
-    set_ = pcs("t", [clique("w"), clique("v")], [group("g", ["v"], {"grove.io/mnnvl-scope": "clique"})], ON)
+    set_ = pcs(
+        "t", [clique("w"), clique("v")], [group("g", ["v"], {"grove.io/mnnvl-scope": "clique"})], ON
+    )
     cluster = cluster_of(set_)
     cluster.cliques("t")
-    w, v = (cluster.store["pclq"][name]["metadata"]["annotations"] for name in ("t-0-w", "t-0-g-0-v"))
+    w, v = (
+        cluster.store["pclq"][name]["metadata"]["annotations"] for name in ("t-0-w", "t-0-g-0-v")
+    )
     assert {k: x for k, x in w.items() if k != DECISION} == ON
     assert {k: x for k, x in v.items() if k != DECISION} == on("clique")
 
 
 def test_t9_a_template_is_found_by_its_whole_name_and_not_by_its_end() -> None:
-    set_ = pcs("t", [clique("worker", annotations=ON), clique("gpu-worker")], [group("g", ["gpu-worker"])])
+    set_ = pcs(
+        "t", [clique("worker", annotations=ON), clique("gpu-worker")], [group("g", ["gpu-worker"])]
+    )
     found = podclique("t-0-g-0-gpu-worker", "t", group="t-0-g", index="0")
     assert admit(found, DRIVER, set_).result == "not-enabled"
 
@@ -177,14 +210,18 @@ def test_t9_a_template_is_found_by_its_whole_name_and_not_by_its_end() -> None:
 def test_t10_adoption_counts_without_the_annotation_on_the_gang() -> None:
     cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
     cluster.grove("t")
-    assert cluster.store["pg"]["t-0"]["metadata"]["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
+    assert cluster.store["pg"]["t-0"]["metadata"]["annotations"] == {
+        "grove.io/mnnvl-resources-adopted": "true"
+    }
     del cluster.store["pg"]["t-0"]["metadata"]["annotations"]
     (turn,) = cluster.turn().values()
     assert (turn.state, turn.actions) == ("adopted", ())
 
 
 def test_t11_adoption_is_a_patch_and_needs_no_right_to_delete() -> None:
-    patch = adoption(Metadata(name="a", uid="u", resource_version="7"), Metadata(name="gang", uid="g"))
+    patch = adoption(
+        Metadata(name="a", uid="u", resource_version="7"), Metadata(name="gang", uid="g")
+    )
     assert [(step["op"], step["path"]) for step in patch[:3]] == [
         ("test", "/metadata/uid"),
         ("test", "/metadata/resourceVersion"),
@@ -194,7 +231,9 @@ def test_t11_adoption_is_a_patch_and_needs_no_right_to_delete() -> None:
 
 def test_t12_a_clique_called_like_a_replica_of_a_group_is_refused_by_name() -> None:
     set_ = pcs(
-        "t", [clique("p-1", annotations=on("clique")), clique("w")], [group("p", ["w"], on("scalingGroupReplica"), 2)]
+        "t",
+        [clique("p-1", annotations=on("clique")), clique("w")],
+        [group("p", ["w"], on("scalingGroupReplica"), 2)],
     )
     from cliques import decoded_set
 
@@ -226,7 +265,10 @@ def test_t13_nothing_of_ours_looks_like_groves_own() -> None:
     cluster.turn()
     meta = cluster.store["cd"]["t-0-cd"]["metadata"]
     assert meta["labels"]["app.kubernetes.io/managed-by"] == "preflight-mnnvl"
-    assert (meta["ownerReferences"][0]["controller"], meta["ownerReferences"][0]["blockOwnerDeletion"]) == (
+    assert (
+        meta["ownerReferences"][0]["controller"],
+        meta["ownerReferences"][0]["blockOwnerDeletion"],
+    ) == (
         False,
         False,
     )
@@ -248,7 +290,12 @@ def test_t14_a_set_that_needs_more_nodes_than_carry_the_label_is_warned_of() -> 
     from cliques import decoded_set
 
     set_ = decoded_set(
-        pcs("t", [clique("w", replicas=4), clique("ps", gpus=2, replicas=2)], annotations=ON, replicas=2)
+        pcs(
+            "t",
+            [clique("w", replicas=4), clique("ps", gpus=2, replicas=2)],
+            annotations=ON,
+            replicas=2,
+        )
     )
     (said,) = warnings(set_, DRIVER, judge(SERVED._replace(fabric_nodes=8), DRIVER))
     assert "need 12 nodes, one each, and 8 carry the label nvidia.com/gpu.clique" in said
@@ -260,7 +307,10 @@ def test_t15_a_second_call_changes_nothing() -> None:
         "t-0-w",
         "t",
         annotations=ON,
-        pod={"containers": [container(), container("side", None)], "initContainers": [container("warm", 1)]},
+        pod={
+            "containers": [container(), container("side", None)],
+            "initContainers": [container("warm", 1)],
+        },
     )
     once = patched(found, admit(found))
     second = admit(once)

@@ -56,7 +56,9 @@ def test_a_claim_template_that_does_not_come_is_told_after_half_a_minute() -> No
         ({"resource.nvidia.com/computeDomain": "older"}, 30, True),
     ],
 )
-def test_a_claim_template_that_is_not_of_this_domain_is_told(labels: dict[str, str], late: int, blocked: bool) -> None:
+def test_a_claim_template_that_is_not_of_this_domain_is_told(
+    labels: dict[str, str], late: int, blocked: bool
+) -> None:
     found = cluster()
     found.turn()
     found.put("claim", {"metadata": {"name": "t-0-mnnvl-claim", "labels": labels}})
@@ -127,7 +129,12 @@ def test_a_gang_is_announced_only_when_all_its_domains_are_its_own() -> None:
     assert list(announcements(found.world())) == [("default", "t-0")]
     found.store["cd"]["t-0-b-cd"]["metadata"]["ownerReferences"][0]["uid"] = "other"
     assert announcements(found.world()) == {}
-    assert announcement(Metadata(name="g", uid="u", annotations={"grove.io/mnnvl-resources-adopted": "true"})) is None
+    assert (
+        announcement(
+            Metadata(name="g", uid="u", annotations={"grove.io/mnnvl-resources-adopted": "true"})
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("change", ["more owners", "other owner", "no controller"])
@@ -152,9 +159,9 @@ def test_any_owner_but_the_one_is_replaced(change: str) -> None:
 def test_a_domain_follows_its_podcliques_to_another_gang_when_the_recorded_one_is_gone() -> None:
     found = cluster()
     found.grove("t")
-    found.store["pclq"]["t-0-w"]["metadata"]["annotations"][DECISION] = found.store["pclq"]["t-0-w"]["metadata"][
-        "annotations"
-    ][DECISION].replace('"gang":"t-0"', '"gang":"t-0-x"')
+    found.store["pclq"]["t-0-w"]["metadata"]["annotations"][DECISION] = found.store["pclq"][
+        "t-0-w"
+    ]["metadata"]["annotations"][DECISION].replace('"gang":"t-0"', '"gang":"t-0-x"')
     found.put("pg", {"metadata": {"name": "t-0-x"}})
     found.turn()
     assert found.domains() == {"t-0-cd": "PodGang t-0-x"}
@@ -192,7 +199,10 @@ def _member(name: str, gang: str, **labels: Any) -> Member:
     found = podclique(
         name,
         "t",
-        annotations={**ON, **({"grove.io/mnnvl-scope": labels.pop("scope")} if "scope" in labels else {})},
+        annotations={
+            **ON,
+            **({"grove.io/mnnvl-scope": labels.pop("scope")} if "scope" in labels else {}),
+        },
         gang=gang,
         **labels,
     )
@@ -203,7 +213,9 @@ def _member(name: str, gang: str, **labels: Any) -> Member:
 
 
 def test_of_several_gangs_the_base_is_taken_and_of_several_domains_of_one_name_one() -> None:
-    (one,) = wanted([_member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1"), _member("t-0-w", "t-0")]).values()
+    (one,) = wanted(
+        [_member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1"), _member("t-0-w", "t-0")]
+    ).values()
     assert (one.gang, len(one.members)) == ("t-0", 2)
     (one,) = wanted(
         [
@@ -215,8 +227,12 @@ def test_of_several_gangs_the_base_is_taken_and_of_several_domains_of_one_name_o
 
 
 def test_the_label_of_a_base_gang_is_taken_for_a_domain_of_the_whole_replica() -> None:
-    assert _member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1", base="t-0").decision.gang == "t-0"
-    scoped = _member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1", base="t-0", scope="scalingGroupReplica")
+    assert (
+        _member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1", base="t-0").decision.gang == "t-0"
+    )
+    scoped = _member(
+        "t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1", base="t-0", scope="scalingGroupReplica"
+    )
     assert scoped.decision.gang == "t-0-g-0"
 
 
@@ -225,9 +241,13 @@ def test_one_fact_has_one_name_and_few_subjects() -> None:
     first = about(subjects, "MnnvlDomainBlocked", "m", "fact")
     assert len(first) == MOST_SUBJECTS + 1
     assert first == about(subjects, "MnnvlDomainBlocked", "m", "fact")
-    assert not {one.name for one in first} & {one.name for one in about(subjects, "MnnvlDomainBlocked", "m", "other")}
+    assert not {one.name for one in first} & {
+        one.name for one in about(subjects, "MnnvlDomainBlocked", "m", "other")
+    }
     assert {one.type for one in first} == {"Warning"}
-    assert "config.authorizer.exemptServiceAccountUserNames" in refused_announcement("t-0", "system:serviceaccount:a:b")
+    assert "config.authorizer.exemptServiceAccountUserNames" in refused_announcement(
+        "t-0", "system:serviceaccount:a:b"
+    )
 
 
 def test_events_are_the_same_at_every_turn() -> None:

@@ -1,4 +1,6 @@
-"""Five thousand reviews that nobody would send, over HTTPS into the real server: each is answered, and none ends in an error that says nothing."""
+"""Five thousand reviews that nobody would send, over HTTPS into the real server: each is answered,
+and none ends in an error that says nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,43 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 WRITERS = 16
 ON = {"grove.io/mnnvl-enabled": "true"}
 ODD: list[Any] = [
-    *(None, True, 0, -1, 1.5, 10**30, "", "true", "Replica", "x" * 5000, "\u0000", "\ud800", "../..", "mnnvl"),
-    *([], {}, [[]], [None], {"": None}, {"name": "mnnvl"}, [{"name": "mnnvl"}], {"nvidia.com/gpu": {"a": []}}),
+    *(
+        None,
+        True,
+        0,
+        -1,
+        1.5,
+        10**30,
+        "",
+        "true",
+        "Replica",
+        "x" * 5000,
+        "\u0000",
+        "\ud800",
+        "../..",
+        "mnnvl",
+    ),
+    *(
+        [],
+        {},
+        [[]],
+        [None],
+        {"": None},
+        {"name": "mnnvl"},
+        [{"name": "mnnvl"}],
+        {"nvidia.com/gpu": {"a": []}},
+    ),
 ]
 
 
 def whole() -> list[dict[str, Any]]:
     """Objects of which a place or two become anything."""
     claim = {"name": "own", "resourceClaimTemplateName": "theirs"}
-    busy = {"containers": [container()], "initContainers": [container("init")], "resourceClaims": [claim]}
+    busy = {
+        "containers": [container()],
+        "initContainers": [container("init")],
+        "resourceClaims": [claim],
+    }
     by_group = podclique(
         "t-0-g-1-w",
         "t",
@@ -41,12 +71,23 @@ def whole() -> list[dict[str, Any]]:
         index="1",
     )
     set_ = pcs("t", [clique("w"), clique("x")], [group("g", ["w"], ON)], annotations=ON)
-    return [podclique("t-0-w", "t", annotations=ON), podclique("t-0-x", "t", annotations=ON, pod=busy), by_group, set_]
+    return [
+        podclique("t-0-w", "t", annotations=ON),
+        podclique("t-0-x", "t", annotations=ON, pod=busy),
+        by_group,
+        set_,
+    ]
 
 
 def places(found: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield at
-    inner = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    inner = (
+        found.items()
+        if isinstance(found, dict)
+        else enumerate(found)
+        if isinstance(found, list)
+        else ()
+    )
     for key, value in inner:
         yield from places(value, (*at, key))
 
@@ -70,7 +111,9 @@ def bent(found: Any, chance: random.Random) -> Any:
 def review(number: int, chance: random.Random, namespace: str) -> tuple[str, bytes]:
     found = chance.choice(whole())
     plural = "podcliquesets" if found["kind"] == "PodCliqueSet" else "podcliques"
-    path = chance.choice([SETS if plural == "podcliquesets" else PODCLIQUES] * 9 + [PODCLIQUES, SETS])
+    path = chance.choice(
+        [SETS if plural == "podcliquesets" else PODCLIQUES] * 9 + [PODCLIQUES, SETS]
+    )
     request: Any = {
         "uid": str(number),
         "kind": {"group": "grove.io", "version": "v1alpha1", "kind": found["kind"]},
@@ -84,13 +127,17 @@ def review(number: int, chance: random.Random, namespace: str) -> tuple[str, byt
     }
     if chance.random() < 0.05:
         request = bent(request, chance)
-    raw = json.dumps({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}).encode()
+    raw = json.dumps(
+        {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    ).encode()
     if chance.random() < 0.03:
         raw = raw[: chance.randrange(len(raw))]
     return path, raw
 
 
-@pytest.mark.parametrize(("config", "number"), [(DRIVER, 5_000), (LITERAL, 500)], ids=["driver", "literal"])
+@pytest.mark.parametrize(
+    ("config", "number"), [(DRIVER, 5_000), (LITERAL, 500)], ids=["driver", "literal"]
+)
 async def test_fuzzed_reviews_are_answered_and_no_error_says_nothing(
     config: Config, number: int, server: ApiServer, tmp_path: Path
 ) -> None:
@@ -102,11 +149,15 @@ async def test_fuzzed_reviews_are_answered_and_no_error_says_nothing(
         space_of(server, tmp_path, config, webhook=True) as space,
         registered(space, config, tmp_path / "tls") as hook,
     ):
-        await space.grove.apply(pcs("t", [clique("w"), clique("x")], [group("g", ["w"], ON)], annotations=ON))
+        await space.grove.apply(
+            pcs("t", [clique("w"), clique("x")], [group("g", ["w"], ON)], annotations=ON)
+        )
         waiting = [review(i, chance, space.namespace) for i in range(number)]
 
         async def send() -> None:
-            async with httpx.AsyncClient(verify=hook.trusted, trust_env=False, timeout=30) as sender:
+            async with httpx.AsyncClient(
+                verify=hook.trusted, trust_env=False, timeout=30
+            ) as sender:
                 while waiting:
                     path, raw = waiting.pop()
                     answer = await sender.post(hook.url + path, content=raw)
@@ -130,5 +181,7 @@ def judge(answer: httpx.Response) -> Iterator[str]:
             yield f"{answer.status_code} {answer.text}"
         return
     said = answer.json()["response"]
-    if not isinstance(said["allowed"], bool) or (not said["allowed"] and len(said["status"]["message"]) < 20):
+    if not isinstance(said["allowed"], bool) or (
+        not said["allowed"] and len(said["status"]["message"]) < 20
+    ):
         yield str(said)

@@ -1,4 +1,6 @@
-"""Both webhooks behind a real API server: what a user's set becomes by Grove's own writes, and what each mistake is answered."""
+"""Both webhooks behind a real API server: what a user's set becomes by Grove's own writes, and what
+each mistake is answered.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,23 @@ EXAMPLES: dict[str, dict[str, tuple[str, list[str]]]] = {
         for i in (0, 1)
     },
     "e2-multi-model-serving": {
-        f"multi-model-serving-0-{name}-cd": ("multi-model-serving-0", [f"multi-model-serving-0-{name}"])
+        f"multi-model-serving-0-{name}-cd": (
+            "multi-model-serving-0",
+            [f"multi-model-serving-0-{name}"],
+        )
         for name in ("llama-70b", "mixtral")
     },
     "e3-scalable-inference": {
-        f"scalable-inference-0-inference-pool-{i}-cd": (gang, [f"scalable-inference-0-inference-pool-{i}-gpu-worker"])
+        f"scalable-inference-0-inference-pool-{i}-cd": (
+            gang,
+            [f"scalable-inference-0-inference-pool-{i}-gpu-worker"],
+        )
         for i, gang in enumerate(
-            ["scalable-inference-0", "scalable-inference-0-inference-pool-0", "scalable-inference-0-inference-pool-1"]
+            [
+                "scalable-inference-0",
+                "scalable-inference-0-inference-pool-0",
+                "scalable-inference-0-inference-pool-1",
+            ]
         )
     },
 }
@@ -59,7 +71,9 @@ async def test_an_example_becomes_what_the_requirement_says(
     ):
         await space.grove.apply(fixture(name))
         await space.turned(PODCLIQUES[name])
-        await space.settled(space.owners, {cd: [("PodGang", gang)] for cd, (gang, _) in wanted.items()})
+        await space.settled(
+            space.owners, {cd: [("PodGang", gang)] for cd, (gang, _) in wanted.items()}
+        )
         await space.settled(space.announced, {gang for gang, _ in wanted.values()})
         claimed: dict[str, list[str]] = {}
         for one in (await space.grove.all("podcliques")).values():
@@ -68,18 +82,27 @@ async def test_an_example_becomes_what_the_requirement_says(
                 assert entry == {"name": "mnnvl", key: entry[key]}
                 (only,) = one["spec"]["podSpec"]["containers"]
                 assert only["resources"]["claims"] == [{"name": "mnnvl"}]
-                claimed.setdefault(entry[key].removesuffix("-mnnvl-claim") + "-cd", []).append(one["metadata"]["name"])
+                claimed.setdefault(entry[key].removesuffix("-mnnvl-claim") + "-cd", []).append(
+                    one["metadata"]["name"]
+                )
             else:
                 assert not any("mnnvl" in key for key in one["metadata"].get("annotations", {}))
-        assert {cd: sorted(names) for cd, names in claimed.items()} == {cd: names for cd, (_, names) in wanted.items()}
+        assert {cd: sorted(names) for cd, names in claimed.items()} == {
+            cd: names for cd, (_, names) in wanted.items()
+        }
         for cd, one in (await space.domains()).items():
             said = one["metadata"]["labels"]
-            assert (said["grove.io/mnnvl-managed"], said["grove.io/podgang"]) == ("true", wanted[cd][0])
+            assert (said["grove.io/mnnvl-managed"], said["grove.io/podgang"]) == (
+                "true",
+                wanted[cd][0],
+            )
             assert one["spec"]["numNodes"] == 0
         assert await space.grove.turn() == 0  # the template again: nothing is stored
 
 
-async def test_a_clique_without_gpus_stays_as_it_was_sent(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_clique_without_gpus_stays_as_it_was_sent(
+    server: ApiServer, tmp_path: Path
+) -> None:
     async with (
         space_of(server, tmp_path, DRIVER, webhook=True) as space,
         registered(space, DRIVER, tmp_path / "tls"),
@@ -136,7 +159,9 @@ async def _names(space: Space) -> list[str]:
     return sorted(await space.domains())
 
 
-async def test_no_request_is_made_where_the_set_is_known_and_none_at_updates(server: ApiServer, tmp_path: Path) -> None:
+async def test_no_request_is_made_where_the_set_is_known_and_none_at_updates(
+    server: ApiServer, tmp_path: Path
+) -> None:
     async with (
         space_of(server, tmp_path, DRIVER, webhook=True) as space,
         registered(space, DRIVER, tmp_path / "tls") as hook,
@@ -173,7 +198,10 @@ def with_labels(name: str, **labels: str | None) -> dict[str, Any]:
 def with_claim(name: str, **entry: str) -> dict[str, Any]:
     use = container(resources={"limits": {"nvidia.com/gpu": 1}, "claims": [{"name": name}]})
     return podclique(
-        "t-0-w", "t", annotations=ON, pod={"containers": [use], "resourceClaims": [{"name": name, **entry}]}
+        "t-0-w",
+        "t",
+        annotations=ON,
+        pod={"containers": [use], "resourceClaims": [{"name": name, **entry}]},
     )
 
 
@@ -186,7 +214,10 @@ CLIQUES: dict[str, tuple[dict[str, Any], str]] = {
         with_labels("t-0-w", index=None),
         "needs the label grove.io/pcs-replica-index or grove.io/podcliqueset-replica-index, and it has neither",
     ),
-    "labels that contradict": (with_labels("t-0-w", pcs="other"), "contradict each other; mend one of them"),
+    "labels that contradict": (
+        with_labels("t-0-w", pcs="other"),
+        "contradict each other; mend one of them",
+    ),
     "a claim called as ours": (with_claim("mnnvl", resourceClaimTemplateName="theirs"), '"mnnvl"'),
     "Grove's own feature": (
         podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-group": "g"}),
@@ -204,12 +235,17 @@ async def test_a_podclique_that_cannot_have_it_is_refused_in_one_sentence(
     mistake: str, server: ApiServer, tmp_path: Path
 ) -> None:
     found, wanted = CLIQUES[mistake]
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         body = copy.deepcopy(found)
         body["metadata"]["namespace"] = space.namespace
         with pytest.raises(KubeError) as refused:
             await space.client.create(space.grove.path("podcliques"), body)
-        assert (refused.value.status, wanted in str(refused.value)) == (403, True), str(refused.value)
+        assert (refused.value.status, wanted in str(refused.value)) == (403, True), str(
+            refused.value
+        )
         assert body["metadata"]["name"][:100] in str(refused.value)
 
 
@@ -225,20 +261,39 @@ async def test_a_clique_called_like_a_replica_of_a_scaling_group_is_refused_by_n
 
 
 async def test_a_generated_name_is_refused(server: ApiServer, tmp_path: Path) -> None:
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         body = podclique("t-0-w", "t", annotations=ON)
-        body["metadata"] = {**body["metadata"], "namespace": space.namespace, "generateName": "t-0-"}
+        body["metadata"] = {
+            **body["metadata"],
+            "namespace": space.namespace,
+            "generateName": "t-0-",
+        }
         del body["metadata"]["name"]
         with pytest.raises(KubeError, match=r"it has no name yet"):
             await space.client.create(space.grove.path("podcliques"), body)
 
 
-async def test_a_users_claim_of_a_compute_domain_class_is_refused(server: ApiServer, tmp_path: Path) -> None:
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
-        request = {"name": "x", "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"}}
-        theirs = {"metadata": {"name": "theirs"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+async def test_a_users_claim_of_a_compute_domain_class_is_refused(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
+        request = {
+            "name": "x",
+            "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"},
+        }
+        theirs = {
+            "metadata": {"name": "theirs"},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        }
         await space.client.create(
-            space.claim_path(), {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", **theirs}
+            space.claim_path(),
+            {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", **theirs},
         )
         body = with_claim("own", resourceClaimTemplateName="theirs")
         body["metadata"]["namespace"] = space.namespace
@@ -250,15 +305,24 @@ async def test_a_users_claim_of_a_compute_domain_class_is_refused(server: ApiSer
 async def test_what_only_looks_enabled_is_not_and_a_warning_says_so(
     value: str, server: ApiServer, tmp_path: Path
 ) -> None:
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         body = podclique("t-0-w", "t", annotations={"grove.io/mnnvl-enabled": value})
         body["metadata"]["namespace"] = space.namespace
         warnings = await space.warnings("podcliques", body)
-        assert [one for one in warnings if f'grove.io/mnnvl-enabled is "{value}"; only "true" switches it on' in one]
+        assert [
+            one
+            for one in warnings
+            if f'grove.io/mnnvl-enabled is "{value}"; only "true" switches it on' in one
+        ]
         assert "resourceClaims" not in (await space.dry_run("podcliques", body))["spec"]["podSpec"]
 
 
-async def test_a_dry_run_of_an_update_changes_and_makes_nothing(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_dry_run_of_an_update_changes_and_makes_nothing(
+    server: ApiServer, tmp_path: Path
+) -> None:
     async with (
         space_of(server, tmp_path, LITERAL, webhook=True) as space,
         registered(space, LITERAL, tmp_path / "tls") as hook,
@@ -267,14 +331,18 @@ async def test_a_dry_run_of_an_update_changes_and_makes_nothing(server: ApiServe
         await space.turned(1)
         before, asked = await space.grove.all("podcliques"), hook.client.requests.count["create"]
         patch = {"spec": {"podSpec": {"containers": [container("other")], "resourceClaims": None}}}
-        said = await space.client.merge_patch(space.grove.path("podcliques", "t-0-w?dryRun=All"), patch)
+        said = await space.client.merge_patch(
+            space.grove.path("podcliques", "t-0-w?dryRun=All"), patch
+        )
         assert json.loads(said)["spec"]["podSpec"]["resourceClaims"][0]["name"] == "mnnvl"
         assert await space.grove.all("podcliques") == before
         assert hook.client.requests.count["create"] == asked
 
 
 @pytest.mark.parametrize("amount", [8, "8", "0", "8Gi", {"x": 1}, -1, None])
-async def test_any_amount_of_gpus_gets_an_answer(amount: object, server: ApiServer, tmp_path: Path) -> None:
+async def test_any_amount_of_gpus_gets_an_answer(
+    amount: object, server: ApiServer, tmp_path: Path
+) -> None:
     async with (
         space_of(server, tmp_path, DRIVER, webhook=True) as space,
         registered(space, DRIVER, tmp_path / "tls") as hook,
@@ -289,7 +357,10 @@ async def test_any_amount_of_gpus_gets_an_answer(amount: object, server: ApiServ
 
 
 async def test_a_podclique_of_1_4_megabytes_is_injected(server: ApiServer, tmp_path: Path) -> None:
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         many = [{"name": f"E{i}", "value": "x" * 1000} for i in range(1350)]
         body = podclique("t-0-w", "t", annotations=ON, pod={"containers": [container(env=many)]})
         body["metadata"]["namespace"] = space.namespace
@@ -299,12 +370,18 @@ async def test_a_podclique_of_1_4_megabytes_is_injected(server: ApiServer, tmp_p
 
 
 SETS: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown scope": (pcs("t", [clique("w")], annotations={**ON, "grove.io/mnnvl-scope": "pod"}), '"pod"'),
+    "an unknown scope": (
+        pcs("t", [clique("w")], annotations={**ON, "grove.io/mnnvl-scope": "pod"}),
+        '"pod"',
+    ),
     "a scope that cannot apply": (
         pcs("t", [clique("w")], annotations={**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}),
         "scalingGroupReplica",
     ),
-    "both features": (pcs("t", [clique("w")], annotations={**ON, "grove.io/mnnvl-group": "g"}), "grove.io/mnnvl-group"),
+    "both features": (
+        pcs("t", [clique("w")], annotations={**ON, "grove.io/mnnvl-group": "g"}),
+        "grove.io/mnnvl-group",
+    ),
     "names that meet": (
         pcs(
             "t",
@@ -317,20 +394,34 @@ SETS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", list(SETS))
-async def test_a_wrong_set_is_refused_when_it_is_applied(mistake: str, server: ApiServer, tmp_path: Path) -> None:
+async def test_a_wrong_set_is_refused_when_it_is_applied(
+    mistake: str, server: ApiServer, tmp_path: Path
+) -> None:
     found, wanted = SETS[mistake]
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         with pytest.raises(KubeError) as refused:
             await space.grove.apply(found)
-        assert (refused.value.status, wanted in str(refused.value)) == (403, True), str(refused.value)
+        assert (refused.value.status, wanted in str(refused.value)) == (403, True), str(
+            refused.value
+        )
 
 
-async def test_the_annotations_of_a_set_cannot_be_changed_and_all_else_can(server: ApiServer, tmp_path: Path) -> None:
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space, registered(space, DRIVER, tmp_path / "tls"):
+async def test_the_annotations_of_a_set_cannot_be_changed_and_all_else_can(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
         path = space.grove.path("podcliquesets", "t")
         await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
         with pytest.raises(KubeError, match=r"grove\.io/mnnvl-enabled"):
-            await space.client.merge_patch(path, {"metadata": {"annotations": {"grove.io/mnnvl-enabled": "false"}}})
+            await space.client.merge_patch(
+                path, {"metadata": {"annotations": {"grove.io/mnnvl-enabled": "false"}}}
+            )
         await space.client.merge_patch(path, {"metadata": {"finalizers": ["grove.io/x"]}})
         await space.client.merge_patch(path, {"spec": {"replicas": 3}})
         await space.client.delete(path)

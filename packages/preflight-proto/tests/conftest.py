@@ -22,7 +22,9 @@ def connector(tmp_path: Path) -> Iterator[FakeConnector]:
 
 @pytest.fixture(scope="session")
 def google(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModuleType, ModuleType]:
-    """(messages, services) made by Google's own compiler from the same .proto: the independent peer."""
+    """(messages, services) made by Google's own compiler from the same .proto: the independent
+    peer.
+    """
     out = tmp_path_factory.mktemp("google")
     includes = [f"-I{PROTO}", f"-I{files('grpc_tools') / '_proto'}"]
     subprocess.run(
@@ -38,4 +40,6 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModuleType, Module
         check=True,
     )
     sys.path.insert(0, str(out))
-    return importlib.import_module("health_event_pb2"), importlib.import_module("health_event_pb2_grpc")
+    return importlib.import_module("health_event_pb2"), importlib.import_module(
+        "health_event_pb2_grpc"
+    )

@@ -1,4 +1,6 @@
-"""The stranger's check as a program that remembers a signal before its imports, as the README shows it."""
+"""The stranger's check as a program that remembers a signal before its imports, as the README shows
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A stranger's gang-wide check: joins its gang, says so, and holds on until the roster changes (``GO=hold``)."""
+"""A stranger's gang-wide check: joins its gang, says so, and holds on until the roster changes
+(``GO=hold``).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ async def probe(run: Run[Settings]) -> Verdict:
 
 
 CHECK = Check(
-    name="my-gang", condition="MyGang", component="Node", settings=Settings, probe=probe, timeout=20, gang=True
+    name="my-gang",
+    condition="MyGang",
+    component="Node",
+    settings=Settings,
+    probe=probe,
+    timeout=20,
+    gang=True,
 )
 
 if __name__ == "__main__":

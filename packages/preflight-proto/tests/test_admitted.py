@@ -24,7 +24,13 @@ def test_it_reads_back_as_it_was_written() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[]", '{"v":2,"claims":{}}', '{"v":1,"claims":{"a":{"kind":"Pod","name":"","uid":"","gpu":true}}}'],
+    [
+        "",
+        "{}",
+        "[]",
+        '{"v":2,"claims":{}}',
+        '{"v":1,"claims":{"a":{"kind":"Pod","name":"","uid":"","gpu":true}}}',
+    ],
 )
 def test_what_cannot_be_read_is_one_sentence(text: str) -> None:
     with pytest.raises(ContractError, match=r"^claims at admission: "):
@@ -41,8 +47,15 @@ def test_what_cannot_be_read_is_one_sentence(text: str) -> None:
         (OTHER, "u2", False, False),
         (None, "u1", True, True),
         (None, "u1", False, False),
-        (SeenClaim(kind="ResourceClaim", name="train", uid="", gpu=True), "u1", True, False),  # not there at admission
+        (
+            SeenClaim(kind="ResourceClaim", name="train", uid="", gpu=True),
+            "u1",
+            True,
+            False,
+        ),  # not there at admission
     ],
 )
-def test_gpus_that_nobody_decided_about_are_told(seen: SeenClaim | None, uid: str, gpu: bool, expected: bool) -> None:
+def test_gpus_that_nobody_decided_about_are_told(
+    seen: SeenClaim | None, uid: str, gpu: bool, expected: bool
+) -> None:
     assert swapped(seen, uid, gpu=gpu) is expected

@@ -1,4 +1,6 @@
-"""Whether the driver answers for each GPU, and which NVLink domain it says they are in; against an NVML of plain functions."""
+"""Whether the driver answers for each GPU, and which NVLink domain it says they are in; against an
+NVML of plain functions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[int, int]], None]]:
-    """Has the GPUs of these numbers answer with these errors; 0: not at all, until the test is over."""
+    """Has the GPUs of these numbers answer with these errors; 0: not at all, until the test is
+    over.
+    """
     over = threading.Event()
 
     def install(bad: dict[int, int]) -> None:
@@ -53,7 +57,13 @@ async def test_a_gpu_for_which_the_driver_never_answers_is_told_and_its_neighbou
 async def test_lost_and_unknown_are_no_answers_and_not_supported_is_one(
     nvml: Callable[[dict[int, int]], None],
 ) -> None:
-    nvml({0: pynvml.NVML_ERROR_GPU_IS_LOST, 1: pynvml.NVML_ERROR_UNKNOWN, 2: pynvml.NVML_ERROR_NOT_SUPPORTED})
+    nvml(
+        {
+            0: pynvml.NVML_ERROR_GPU_IS_LOST,
+            1: pynvml.NVML_ERROR_UNKNOWN,
+            2: pynvml.NVML_ERROR_NOT_SUPPORTED,
+        }
+    )
     assert sorted(await alive.silent(GPUS, 60)) == ["GPU-0", "GPU-1"]
 
 

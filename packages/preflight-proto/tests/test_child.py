@@ -48,9 +48,7 @@ async def test_a_tool_that_sigkill_does_not_end_is_left_behind(
 
 
 async def test_a_tool_that_sigkill_ends_is_not_stuck() -> None:
-    ignore = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(99)"
-    )
+    ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(99)"
     done = await child.run([sys.executable, "-c", ignore], timeout=1, terminate=signal.SIGKILL)
     assert (done.timed_out, done.stuck, done.stdout) == (True, False, "up\n")
 
@@ -62,7 +60,9 @@ def test_this_process_does_not_hang_in_the_kernel() -> None:
     assert not child._uninterruptible(Unkillable.pid)
 
 
-async def test_a_lost_gpu_is_named_and_its_neighbours_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_gpu_is_named_and_its_neighbours_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def temperature(handle: bytes, _: int) -> int:
         if handle == GPUS[1].pci_bus_id.encode():
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)

@@ -12,7 +12,9 @@ from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.testing import FakeConnector, run_check
 
 A, B = "GPU-a", "GPU-b"
-NARROW = Finding("PCIE_WIDTH", "narrow", fatal=True, action=Action.CONTACT_SUPPORT, subject=Subject("Width", B))
+NARROW = Finding(
+    "PCIE_WIDTH", "narrow", fatal=True, action=Action.CONTACT_SUPPORT, subject=Subject("Width", B)
+)
 CHECK = """
 import sys
 from preflight_proto.check import Action, Check, Finding, Outcome, Run, Subject, Verdict, run_main
@@ -32,7 +34,9 @@ run_main(Check(name="pcie-width", condition="Pcie", component="GPU", settings=Ki
 
 def test_a_pass_clears_every_declared_test_on_every_gpu_and_that_they_are_there() -> None:
     found = cleared(Verdict.passed("fine."), ("Width",), (A, B))
-    assert found.clears == {Subject(test, uuid) for test in ("Width", "Presence") for uuid in (A, B)}
+    assert found.clears == {
+        Subject(test, uuid) for test in ("Width", "Presence") for uuid in (A, B)
+    }
 
 
 def test_what_a_failing_run_raised_on_a_gpu_the_next_passing_run_clears(
@@ -40,12 +44,20 @@ def test_what_a_failing_run_raised_on_a_gpu_the_next_passing_run_clears(
 ) -> None:
     for word, code in (("narrow", "NARROW"), ("wide", "OK")):
         smi = tmp_path / "nvidia-smi"
-        smi.write_text(f"#!/bin/sh\necho '0, {A}, wide, 00000000:1B:00.0'\necho '1, {B}, {word}, 00000000:2B:00.0'\n")
+        smi.write_text(
+            f"#!/bin/sh\necho '0, {A}, wide, 00000000:1B:00.0'\necho '1, {B}, {word}, 00000000:2B:00.0'\n"
+        )
         smi.chmod(0o755)
         path = f"{tmp_path}:/usr/bin:/bin"
-        ran = run_check([sys.executable, "-c", CHECK], connector, tmp_path, {"PATH": path}, check="pcie-width")
+        ran = run_check(
+            [sys.executable, "-c", CHECK], connector, tmp_path, {"PATH": path}, check="pcie-width"
+        )
         assert ran.result.code == code, ran.stderr
-    raised = {(e.check_name, e.entities_impacted[0].entity_value) for e in connector.events if not e.is_healthy}
+    raised = {
+        (e.check_name, e.entities_impacted[0].entity_value)
+        for e in connector.events
+        if not e.is_healthy
+    }
     gone = {
         (e.check_name, e.entities_impacted[0].entity_value)
         for e in connector.events
@@ -60,8 +72,14 @@ def test_a_check_that_says_itself_what_it_clears_is_left_alone() -> None:
 
 
 def test_a_finding_that_no_pass_would_clear_is_not_let_out() -> None:
-    found = cleared(Verdict(Outcome.FAILED, "PCIE_WIDTH", "narrow.", (NARROW,)), ("Bandwidth",), (A, B))
-    assert (found.outcome, found.code, found.findings) == (Outcome.INCONCLUSIVE, "INTERNAL_ERROR", ())
+    found = cleared(
+        Verdict(Outcome.FAILED, "PCIE_WIDTH", "narrow.", (NARROW,)), ("Bandwidth",), (A, B)
+    )
+    assert (found.outcome, found.code, found.findings) == (
+        Outcome.INCONCLUSIVE,
+        "INTERNAL_ERROR",
+        (),
+    )
     assert "raised Width about a GPU without naming it in its gpu_tests" in found.reason
 
 
@@ -81,11 +99,19 @@ def test_a_subject_without_its_gpu_is_refused() -> None:
     assert Subject() == NODE
 
 
-@pytest.mark.parametrize("wrong", [{"name": "PCIe width"}, {"condition": "pcie_width"}, {"gpu_tests": ("GPU_UUID",)}])
+@pytest.mark.parametrize(
+    "wrong", [{"name": "PCIe width"}, {"condition": "pcie_width"}, {"gpu_tests": ("GPU_UUID",)}]
+)
 def test_a_checks_own_names_are_looked_at_when_it_is_made(wrong: dict[str, object]) -> None:
     async def probe(run: Run[KitSettings]) -> Verdict:
         raise NotImplementedError
 
-    right = {"name": "pcie-width", "condition": "Pcie", "component": "GPU", "settings": KitSettings, "probe": probe}
+    right = {
+        "name": "pcie-width",
+        "condition": "Pcie",
+        "component": "GPU",
+        "settings": KitSettings,
+        "probe": probe,
+    }
     with pytest.raises(ValueError, match="check's"):
         Check(**{**right, **wrong})  # type: ignore[arg-type]

@@ -11,8 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.gang_source import BUILT_IN
-from preflight_proto.result import MAX_BYTES, MAX_GBPS, MAX_SECONDS, Result, encode_result, from_termination
-from preflight_proto.roster import FILE, ContractError, Roster, decode_roster, encode_roster, read_roster
+from preflight_proto.result import (
+    MAX_BYTES,
+    MAX_GBPS,
+    MAX_SECONDS,
+    Result,
+    encode_result,
+    from_termination,
+)
+from preflight_proto.roster import (
+    FILE,
+    ContractError,
+    Roster,
+    decode_roster,
+    encode_roster,
+    read_roster,
+)
 from preflight_proto.stamp import (
     Stamp,
     configmap_name,
@@ -26,9 +40,16 @@ from preflight_proto.stamp import (
 GOLDEN = Path(__file__).parent / "golden"
 
 STAMP = Stamp(
-    v=2, id="train/a", source="labels", config_map=configmap_name("ml", "train/a", "labels"), takes_part=True, size=4
+    v=2,
+    id="train/a",
+    source="labels",
+    config_map=configmap_name("ml", "train/a", "labels"),
+    takes_part=True,
+    size=4,
 )
-WAIT = Roster(v=1, pod_uid="u-1", generation=3, epoch=7, answer="wait", missing=("pod-2: Unschedulable",))
+WAIT = Roster(
+    v=1, pod_uid="u-1", generation=3, epoch=7, answer="wait", missing=("pod-2: Unschedulable",)
+)
 SEALED = Roster(
     v=1,
     pod_uid="u-1",
@@ -119,12 +140,15 @@ def test_a_sealed_roster_is_complete_or_refused() -> None:
 
 SOURCES = st.sampled_from([*BUILT_IN, "jobSet", "kueueworkload"])
 IDS = st.one_of(
-    st.text(min_size=1, max_size=400), st.sampled_from(["train", "train.labels", "train-labels", "train-job"])
+    st.text(min_size=1, max_size=400),
+    st.sampled_from(["train", "train.labels", "train-labels", "train-job"]),
 )
 
 
 @given(IDS, IDS, SOURCES, SOURCES)
-def test_config_map_names_are_valid_and_tell_gangs_apart(one: str, other: str, by: str, by_other: str) -> None:
+def test_config_map_names_are_valid_and_tell_gangs_apart(
+    one: str, other: str, by: str, by_other: str
+) -> None:
     name = configmap_name("ns", one, by)
     assert len(name) <= 253
     assert re.fullmatch(r"preflight-[a-z0-9-]*[a-z0-9](\.[a-z]([a-z-]*[a-z])?)?", name)
@@ -146,16 +170,23 @@ def test_an_id_cannot_be_written_so_as_to_take_the_hashed_name_of_another() -> N
 
 
 def test_a_plain_id_of_kubernetes_own_gangs_keeps_the_name_of_the_adr() -> None:
-    assert configmap_name("ns", "myworkload-group1", "schedulingGroup") == "preflight-myworkload-group1"
+    assert (
+        configmap_name("ns", "myworkload-group1", "schedulingGroup")
+        == "preflight-myworkload-group1"
+    )
 
 
-@pytest.mark.parametrize(("source", "name"), [("volcano", "volcano"), ("kueueWorkload", "kueue-workload")])
+@pytest.mark.parametrize(
+    ("source", "name"), [("volcano", "volcano"), ("kueueWorkload", "kueue-workload")]
+)
 def test_the_name_of_any_other_gang_says_its_source(source: str, name: str) -> None:
     assert configmap_name("ns", "train", source) == f"preflight-train.{name}"
 
 
 def test_a_stamp_of_version_1_means_the_names_of_its_time() -> None:
-    stamp = decode_stamp(b'{"v":1,"id":"train","source":"labels","config_map":"preflight-train","takes_part":true}')
+    stamp = decode_stamp(
+        b'{"v":1,"id":"train","source":"labels","config_map":"preflight-train","takes_part":true}'
+    )
     assert naming_source(stamp) == ""
     assert configmap_name("ns", "train", "") == "preflight-train"
     assert gang_hash("ns", "train", "") == "30507db764687818"
@@ -175,7 +206,16 @@ def test_gang_labels_differ_between_namespaces() -> None:
 @given(st.text(max_size=3000), st.text(max_size=1000), st.text(max_size=200))
 def test_a_result_always_fits_and_reads_back(reason: str, subject: str, code: str) -> None:
     data = encode_result(
-        Result(v=1, check="c", outcome="failed", code=code, gated=True, duration=1.0, subject=subject, reason=reason)
+        Result(
+            v=1,
+            check="c",
+            outcome="failed",
+            code=code,
+            gated=True,
+            duration=1.0,
+            subject=subject,
+            reason=reason,
+        )
     )
     assert len(data) <= MAX_BYTES
     assert from_termination("c", data.decode(), 1).outcome == "failed"
@@ -199,7 +239,9 @@ def test_without_a_result_the_exit_status_judges(exit_code: int, outcome: str) -
 
 
 def test_a_claim_of_success_beside_a_failing_status_is_not_believed() -> None:
-    claim = encode_result(Result(v=1, check="c", outcome="passed", code="OK", gated=True, duration=1.0)).decode()
+    claim = encode_result(
+        Result(v=1, check="c", outcome="passed", code="OK", gated=True, duration=1.0)
+    ).decode()
     assert from_termination("c", claim, 137).outcome == "inconclusive"
 
 
@@ -215,7 +257,9 @@ def test_no_roster_yet_is_none(tmp_path: Path) -> None:
     assert read_roster(tmp_path, "u-1") is None
 
 
-NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e308, -1e308, 1e400, -1.0])
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
+    [1e308, -1e308, 1e400, -1.0]
+)
 
 
 @given(seconds=NUMBERS, measured=st.none() | NUMBERS, expected=st.none() | NUMBERS)
@@ -223,7 +267,14 @@ def test_numbers_of_a_result_are_finite_and_bounded_when_written_and_when_read(
     seconds: float, measured: float | None, expected: float | None
 ) -> None:
     claimed = Result(
-        v=1, check="c", outcome="failed", code="X", gated=True, duration=seconds, measured=measured, expected=expected
+        v=1,
+        check="c",
+        outcome="failed",
+        code="X",
+        gated=True,
+        duration=seconds,
+        measured=measured,
+        expected=expected,
     )
     written = json.loads(encode_result(claimed))
     foreign = json.dumps(
@@ -241,13 +292,32 @@ def test_numbers_of_a_result_are_finite_and_bounded_when_written_and_when_read(
 
 @given(st.text(st.characters(exclude_categories=())), st.text())
 def test_texts_of_a_result_are_printable_when_written_and_when_read(ours: str, theirs: str) -> None:
-    mine = Result(v=1, check="c", outcome="failed", code=ours, gated=True, duration=1.0, subject=ours, reason=ours)
+    mine = Result(
+        v=1,
+        check="c",
+        outcome="failed",
+        code=ours,
+        gated=True,
+        duration=1.0,
+        subject=ours,
+        reason=ours,
+    )
     mine = msgspec.structs.replace(mine, details={ours: ours})
     written = json.loads(encode_result(mine))
     assert all(written[name].isprintable() for name in ("code", "subject", "reason"))
-    assert all(text.isprintable() for detail in written.get("details", {}).items() for text in detail)
+    assert all(
+        text.isprintable() for detail in written.get("details", {}).items() for text in detail
+    )
     claimed = json.dumps(
-        {"v": 1, "check": "c", "outcome": "failed", "code": theirs, "gated": True, "duration": 1, "reason": theirs}
+        {
+            "v": 1,
+            "check": "c",
+            "outcome": "failed",
+            "code": theirs,
+            "gated": True,
+            "duration": 1,
+            "reason": theirs,
+        }
         | {"details": {f"{theirs}{i}": theirs for i in range(40)}}
     )
     read = from_termination("c", claimed, 1)
@@ -259,10 +329,19 @@ def test_texts_of_a_result_are_printable_when_written_and_when_read(ours: str, t
     assert from_termination("c", theirs, 1).reason.isprintable()
 
 
-@given(st.text(max_size=900), st.dictionaries(st.text(max_size=20), st.text(max_size=60), max_size=8))
+@given(
+    st.text(max_size=900), st.dictionaries(st.text(max_size=20), st.text(max_size=60), max_size=8)
+)
 def test_a_result_with_details_fits_and_reads_back(reason: str, details: dict[str, str]) -> None:
     result = Result(
-        v=1, check="c", outcome="passed", code="OK", gated=True, duration=1.0, reason=reason, details=details
+        v=1,
+        check="c",
+        outcome="passed",
+        code="OK",
+        gated=True,
+        duration=1.0,
+        reason=reason,
+        details=details,
     )
     data = encode_result(result)
     assert len(data) <= MAX_BYTES
@@ -270,15 +349,30 @@ def test_a_result_with_details_fits_and_reads_back(reason: str, details: dict[st
 
 
 def test_details_of_a_usual_pass_are_kept() -> None:
-    details = {"model": "NVIDIA H100 80GB HBM3", "gpus": "8", "links": "nvlink", "size": "1G", "nccl": "2.28.7"}
+    details = {
+        "model": "NVIDIA H100 80GB HBM3",
+        "gpus": "8",
+        "links": "nvlink",
+        "size": "1G",
+        "nccl": "2.28.7",
+    }
     result = Result(
-        v=1, check="c", outcome="passed", code="OK", gated=True, duration=1.0, reason="x" * 700, details=details
+        v=1,
+        check="c",
+        outcome="passed",
+        code="OK",
+        gated=True,
+        duration=1.0,
+        reason="x" * 700,
+        details=details,
     )
     assert from_termination("c", encode_result(result).decode(), 0).details == details
 
 
 def test_a_check_under_another_name_has_not_passed_because_it_only_observes() -> None:
-    foreign = encode_result(msgspec.structs.replace(RESULT, check="dcgm-diag", outcome="failed", gated=False)).decode()
+    foreign = encode_result(
+        msgspec.structs.replace(RESULT, check="dcgm-diag", outcome="failed", gated=False)
+    ).decode()
     read = from_termination("gpu-health", foreign, 0)
     assert (read.check, read.outcome, read.code) == ("gpu-health", "inconclusive", "BAD_RESULT")
     assert "speaks of the check 'dcgm-diag'; give the check this name" in read.reason

@@ -28,7 +28,9 @@ def test_reads_what_go_reads(text: str, seconds: float) -> None:
     assert math.isclose(parse_duration(text), seconds)
 
 
-@pytest.mark.parametrize("text", ["", "-", "5", "5x", "fast", "1h 30m", "s", ".s", "1e3s", "５s", "1.2.3s"])
+@pytest.mark.parametrize(
+    "text", ["", "-", "5", "5x", "fast", "1h 30m", "s", ".s", "1e3s", "５s", "1.2.3s"]
+)
 def test_refuses_in_one_sentence_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match=r"write e\.g\. 300s"):
         parse_duration(text)
@@ -47,6 +49,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert "\n" not in str(error).replace(text, "")
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(90, "1m30s"), (0.5, "500ms"), (0, "0s"), (3600, "1h"), (1.25, "1.25s")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(90, "1m30s"), (0.5, "500ms"), (0, "0s"), (3600, "1h"), (1.25, "1.25s")]
+)
 def test_formats_shortly(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -8,7 +8,10 @@ from preflight_proto.check import NODE, Action, Finding, Outcome, Subject, Verdi
 from preflight_proto.check.events import EventDraft, events
 
 subjects = st.one_of(
-    st.just(NODE), st.builds(Subject, st.sampled_from(["Memory", "Pcie"]), st.sampled_from(["GPU-1", "GPU-2", "GPU-3"]))
+    st.just(NODE),
+    st.builds(
+        Subject, st.sampled_from(["Memory", "Pcie"]), st.sampled_from(["GPU-1", "GPU-2", "GPU-3"])
+    ),
 )
 findings = st.builds(
     Finding,
@@ -21,7 +24,9 @@ findings = st.builds(
 
 
 class Conditions:
-    """The connector's rules: text de-duplicated exactly, split at `;`, cleared by entity, or whole without one."""
+    """The connector's rules: text de-duplicated exactly, split at `;`, cleared by entity, or whole
+    without one.
+    """
 
     def __init__(self) -> None:
         self.by_name: dict[str, str] = {}
@@ -56,7 +61,9 @@ def test_whatever_a_failing_verdict_raises_the_passing_one_clears(found: list[Fi
 
 
 @given(findings, st.frozensets(subjects))
-def test_a_pass_about_other_gpus_leaves_a_gpus_condition_alone(found: Finding, clears: frozenset[Subject]) -> None:
+def test_a_pass_about_other_gpus_leaves_a_gpus_condition_alone(
+    found: Finding, clears: frozenset[Subject]
+) -> None:
     conditions = Conditions()
     conditions.take(events("c", "Cond", "GPU", failed(found)))
     before = conditions.standing
@@ -70,18 +77,30 @@ def test_fifty_failing_restarts_leave_one_message_and_one_pass_clears_it() -> No
     conditions = Conditions()
     for number in range(50):
         found = Finding(
-            "A", "m", fatal=True, action=Action.NONE, subject=Subject("Memory", "GPU-1"), metadata={"bits": str(number)}
+            "A",
+            "m",
+            fatal=True,
+            action=Action.NONE,
+            subject=Subject("Memory", "GPU-1"),
+            metadata={"bits": str(number)},
         )
         conditions.take(events("c", "Cond", "GPU", failed(found)))
     assert conditions.standing == {"CondMemory": "ErrorCode:A GPU_UUID:GPU-1 m"}
     conditions.take(
-        events("c", "Cond", "GPU", Verdict(Outcome.PASSED, "OK", "r", clears=frozenset({Subject("Memory", "GPU-1")})))
+        events(
+            "c",
+            "Cond",
+            "GPU",
+            Verdict(Outcome.PASSED, "OK", "r", clears=frozenset({Subject("Memory", "GPU-1")})),
+        )
     )
     assert not conditions.standing
 
 
 @given(st.lists(findings, max_size=4), st.frozensets(subjects))
-def test_no_subject_is_called_sick_and_healthy_in_one_batch(found: list[Finding], clears: frozenset[Subject]) -> None:
+def test_no_subject_is_called_sick_and_healthy_in_one_batch(
+    found: list[Finding], clears: frozenset[Subject]
+) -> None:
     batch = events("c", "Cond", "GPU", Verdict(Outcome.PASSED, "OK", "r", tuple(found), clears))
     sick = {e.identity for e in batch if not e.healthy}
     assert not sick & {e.identity for e in batch if e.healthy}

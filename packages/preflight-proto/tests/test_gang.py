@@ -89,8 +89,13 @@ def start(connector: FakeConnector, folder: RosterFolder, tmp_path: Path) -> Ite
     processes = []
 
     def go(**variables: str) -> Process:
-        given = {"GANG_CONFIG_DIR": str(folder.path), "PREFLIGHT_STATE_DIR": str(tmp_path / "state")}
-        process = Process(connector, tmp_path, {**given, "POD_IP": "10.0.0.2", "GANG_TIMEOUT": "20s", **variables})
+        given = {
+            "GANG_CONFIG_DIR": str(folder.path),
+            "PREFLIGHT_STATE_DIR": str(tmp_path / "state"),
+        }
+        process = Process(
+            connector, tmp_path, {**given, "POD_IP": "10.0.0.2", "GANG_TIMEOUT": "20s", **variables}
+        )
         processes.append(process.popen)
         return process
 
@@ -102,7 +107,9 @@ def start(connector: FakeConnector, folder: RosterFolder, tmp_path: Path) -> Ite
         popen.stdout.close()
 
 
-def test_a_check_waits_says_who_is_missing_when_that_changes_and_joins(start: Start, folder: RosterFolder) -> None:
+def test_a_check_waits_says_who_is_missing_when_that_changes_and_joins(
+    start: Start, folder: RosterFolder
+) -> None:
     process = start()
     process.line("waiting for the gang: no answer from the gang controller yet")
     folder.answer(wait("pod-b (no IP yet)", "pod-c (not created)"))
@@ -130,7 +137,9 @@ def test_the_joined_generation_is_on_disk_when_the_check_goes_on(
     assert (tmp_path / "state" / "generation").read_text() == "7\n"
 
 
-def test_a_check_restarted_in_place_never_joins_the_old_generation(start: Start, folder: RosterFolder) -> None:
+def test_a_check_restarted_in_place_never_joins_the_old_generation(
+    start: Start, folder: RosterFolder
+) -> None:
     folder.answer(sealed(7))
     first = start(GO="hold")
     first.line("joined 7")
@@ -154,7 +163,9 @@ def test_what_is_said_of_a_generation_joined_before_the_restart_is_said_to_no_on
     assert second.ended().result.reason == "about this run."
 
 
-def test_an_older_generation_is_not_joined_either(start: Start, folder: RosterFolder, tmp_path: Path) -> None:
+def test_an_older_generation_is_not_joined_either(
+    start: Start, folder: RosterFolder, tmp_path: Path
+) -> None:
     (tmp_path / "state" / "generation").write_text("9\n")
     folder.answer(sealed(8))
     assert start(GANG_TIMEOUT="1s").ended().result.code == "GANG_TIMEOUT"
@@ -172,13 +183,19 @@ def test_a_gang_that_does_not_come_is_inconclusive_and_says_who_is_missing_and_w
 ) -> None:
     folder.answer(wait("pod-b (Unschedulable: 0/2 nodes)"))
     ran = start(GANG_TIMEOUT="1s").ended()
-    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (1, "inconclusive", "GANG_TIMEOUT")
+    assert (ran.exit_code, ran.result.outcome, ran.result.code) == (
+        1,
+        "inconclusive",
+        "GANG_TIMEOUT",
+    )
     assert "pod-b (Unschedulable: 0/2 nodes)" in ran.result.reason
     [event] = connector.events
     assert (event.is_fatal, event.is_healthy, event.error_code) == (False, False, ["GANG_TIMEOUT"])
 
 
-def test_skip_lets_the_pod_start_with_the_reason(start: Start, folder: RosterFolder, connector: FakeConnector) -> None:
+def test_skip_lets_the_pod_start_with_the_reason(
+    start: Start, folder: RosterFolder, connector: FakeConnector
+) -> None:
     folder.answer(end("skip", "the gang has fewer than two participants"))
     ran = start().ended()
     assert (ran.exit_code, ran.result.outcome, ran.result.code) == (0, "skipped", "GANG_SKIPPED")
@@ -196,7 +213,8 @@ def test_a_failed_peer_ends_the_wait_with_its_cause(start: Start, folder: Roster
 
 
 @pytest.mark.parametrize(
-    ("text", "what"), [("{", "not readable"), ('{"v":99}', "version 99"), ('{"v":1,"answer":"sealed"}', "missing")]
+    ("text", "what"),
+    [("{", "not readable"), ('{"v":99}', "version 99"), ('{"v":1,"answer":"sealed"}', "missing")],
 )
 def test_an_unreadable_roster_is_inconclusive_and_names_the_file(
     start: Start, folder: RosterFolder, text: str, what: str
@@ -208,8 +226,12 @@ def test_an_unreadable_roster_is_inconclusive_and_names_the_file(
     assert str(folder.path / "roster") in ran.result.reason
 
 
-@pytest.mark.parametrize("change", [wait("pod-b (restarted)", generation=1), sealed(2), end("fail", "pod-b died")])
-def test_a_roster_that_no_longer_holds_is_noticed(start: Start, folder: RosterFolder, change: Roster) -> None:
+@pytest.mark.parametrize(
+    "change", [wait("pod-b (restarted)", generation=1), sealed(2), end("fail", "pod-b died")]
+)
+def test_a_roster_that_no_longer_holds_is_noticed(
+    start: Start, folder: RosterFolder, change: Roster
+) -> None:
     folder.answer(sealed(1))
     process = start(GO="hold")
     process.line("joined 1")
@@ -227,7 +249,9 @@ def test_a_hundred_swaps_are_read_whole(start: Start, folder: RosterFolder) -> N
     assert process.ended().result.reason == "joined generation 2."
 
 
-def test_a_state_folder_that_cannot_be_written_is_inconclusive(start: Start, folder: RosterFolder) -> None:
+def test_a_state_folder_that_cannot_be_written_is_inconclusive(
+    start: Start, folder: RosterFolder
+) -> None:
     folder.answer(sealed(1))
     ran = start(PREFLIGHT_STATE_DIR="/nowhere").ended()
     assert ran.result.code == "STATE_UNUSABLE"
@@ -243,10 +267,15 @@ def test_a_gang_check_needs_the_pods_uid_and_address(start: Start) -> None:
 
 def test_an_address_that_is_none_is_misconfigured(start: Start) -> None:
     ran = start(POD_IP="pod-a.example").ended()
-    assert (ran.exit_code, ran.result.reason.split(";")[0]) == (2, 'POD_IP: "pod-a.example" is not an IP address')
+    assert (ran.exit_code, ran.result.reason.split(";")[0]) == (
+        2,
+        'POD_IP: "pod-a.example" is not an IP address',
+    )
 
 
 def test_the_manual_of_a_gang_check_has_the_gangs_variables() -> None:
     done = subprocess.run([*STRANGER, "--help"], capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name in ("GANG_TIMEOUT", "GANG_CONFIG_DIR", "PREFLIGHT_STATE_DIR"))
+    assert all(
+        name in done.stdout for name in ("GANG_TIMEOUT", "GANG_CONFIG_DIR", "PREFLIGHT_STATE_DIR")
+    )
     assert done.stdout.count("  POD_IP\n") == 1

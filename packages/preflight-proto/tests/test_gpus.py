@@ -1,4 +1,6 @@
-"""Which GPUs are there, and which are missing, shared, lost or cut into slices; against an NVML of plain functions and a real one of C."""
+"""Which GPUs are there, and which are missing, shared, lost or cut into slices; against an NVML of
+plain functions and a real one of C.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def pci(index: int) -> str:
 
 @dataclass
 class Driver:
-    """NVML of ``count`` GPUs; ``bad`` index → NVML's error code; ``mig`` index → UUIDs of its slices."""
+    """NVML of ``count`` GPUs; ``bad`` index → NVML's error code; ``mig`` index → UUIDs of its
+    slices.
+    """
 
     count: int = 8
     bad: dict[int, int] = field(default_factory=dict)
@@ -74,7 +78,9 @@ class Driver:
             "nvmlDeviceGetHandleByIndex": handle,
             "nvmlDeviceGetHandleByPciBusId": by_pci,
             "nvmlDeviceGetTemperature": lambda *_: 40,
-            "nvmlDeviceGetUUID": lambda h: self.mig[h[0]][h[1]] if isinstance(h, tuple) else UUIDS[h],
+            "nvmlDeviceGetUUID": lambda h: (
+                self.mig[h[0]][h[1]] if isinstance(h, tuple) else UUIDS[h]
+            ),
             "nvmlDeviceGetName": lambda _: b"NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetPciInfo": lambda h: type("Pci", (), {"busId": pci(h).encode()}),
             "nvmlDeviceGetSerial": lambda h: f"16{h}",
@@ -115,14 +121,19 @@ def on_the_bus(places: gpus.Places, index: int, first: bytes) -> None:
 
 
 def rows(*indices: int) -> str:
-    return "".join(f"{i}, {UUIDS[i]}, NVIDIA H100 80GB HBM3, {pci(i)}, 16{i}, Disabled\n" for i in indices)
+    return "".join(
+        f"{i}, {UUIDS[i]}, NVIDIA H100 80GB HBM3, {pci(i)}, 16{i}, Disabled\n" for i in indices
+    )
 
 
 ALLOTTED = {"NVIDIA_VISIBLE_DEVICES": ",".join(UUIDS)}
 
 
 async def gone(
-    places: gpus.Places, environ: dict[str, str], command: gpus.Command | None = None, expected: int | None = 8
+    places: gpus.Places,
+    environ: dict[str, str],
+    command: gpus.Command | None = None,
+    expected: int | None = 8,
 ) -> gpus.GpusMissing:
     with pytest.raises(gpus.GpusMissing) as caught:
         await gpus.find(command or smi(), expected, environ, places)
@@ -156,10 +167,17 @@ async def test_an_unknown_error_alone_is_not_fatal_and_with_nvidia_smi_it_is(
     Driver(bad={3: UNKNOWN}).patch(monkeypatch)
     alone = await gone(places, ALLOTTED)
     assert [finding.fatal for finding in alone.verdict.findings] == [False]
-    said = rows(0, 1, 2, 4, 5, 6, 7) + f"Unable to determine the device handle for GPU{pci(3)}: Unknown Error\n"
+    said = (
+        rows(0, 1, 2, 4, 5, 6, 7)
+        + f"Unable to determine the device handle for GPU{pci(3)}: Unknown Error\n"
+    )
     both = await gone(places, ALLOTTED, smi(said, 255))
     [finding] = both.verdict.findings
-    assert (finding.fatal, finding.subject.gpu_uuid, finding.metadata["pci_bus_id"]) == (True, UUIDS[3], "0000:4b:00.0")
+    assert (finding.fatal, finding.subject.gpu_uuid, finding.metadata["pci_bus_id"]) == (
+        True,
+        UUIDS[3],
+        "0000:4b:00.0",
+    )
 
 
 async def test_a_gpu_whose_bus_answers_with_ones_is_lost_by_a_second_source(
@@ -167,18 +185,28 @@ async def test_a_gpu_whose_bus_answers_with_ones_is_lost_by_a_second_source(
 ) -> None:
     Driver(bad={3: UNKNOWN}).patch(monkeypatch)
     for index, uuid in enumerate(UUIDS):
-        information(places, index, "GPU-????????-????-????-????-????????????" if index == 3 else uuid)
+        information(
+            places, index, "GPU-????????-????-????-????-????????????" if index == 3 else uuid
+        )
         on_the_bus(places, index, b"\xff\xff\xff\xff" if index == 3 else b"\xde\x10\x30\x23")
     error = await gone(places, ALLOTTED)
     [one] = error.missing
-    assert (one.uuid, one.pci_bus_id, set(one.lost), one.fatal) == (UUIDS[3], "0000:4b:00.0", {"NVML", "PCI"}, True)
+    assert (one.uuid, one.pci_bus_id, set(one.lost), one.fatal) == (
+        UUIDS[3],
+        "0000:4b:00.0",
+        {"NVML", "PCI"},
+        True,
+    )
 
 
 async def test_rows_of_nvidia_smi_count_though_it_exits_non_zero(
     monkeypatch: pytest.MonkeyPatch, places: gpus.Places
 ) -> None:
     Driver(dead="yes").patch(monkeypatch)
-    said = rows(0, 1, 2, 4, 5, 6, 7) + f"Unable to determine the device handle for GPU3: {pci(3)}: GPU is lost\n"
+    said = (
+        rows(0, 1, 2, 4, 5, 6, 7)
+        + f"Unable to determine the device handle for GPU3: {pci(3)}: GPU is lost\n"
+    )
     error = await gone(places, ALLOTTED, smi(said, 15))
     assert ([one.uuid for one in error.missing], len(error.seen)) == ([UUIDS[3]], 7)
 
@@ -211,13 +239,17 @@ async def test_a_missing_gpu_that_nobody_names_is_the_nodes(
     assert len(error.missing) == 2
 
 
-async def test_a_gpu_of_somebody_else_is_passed_over(monkeypatch: pytest.MonkeyPatch, places: gpus.Places) -> None:
+async def test_a_gpu_of_somebody_else_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
     Driver(bad={6: NO_PERMISSION, 7: LOST}).patch(monkeypatch)
     found, _ = await gpus.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": ",".join(UUIDS[:2])}, places)
     assert [gpu.uuid for gpu in found] == list(UUIDS[:2])
 
 
-@pytest.mark.parametrize("visible", [f"{UUIDS[0]},{UUIDS[0]}", UUIDS[0], f"{UUIDS[0]}::0,{UUIDS[0]}::3"])
+@pytest.mark.parametrize(
+    "visible", [f"{UUIDS[0]},{UUIDS[0]}", UUIDS[0], f"{UUIDS[0]}::0,{UUIDS[0]}::3"]
+)
 async def test_one_gpu_for_a_pod_that_was_given_two_is_shared_and_not_missing(
     monkeypatch: pytest.MonkeyPatch, places: gpus.Places, visible: str
 ) -> None:
@@ -227,14 +259,18 @@ async def test_one_gpu_for_a_pod_that_was_given_two_is_shared_and_not_missing(
     assert caught.value.code == "GPU_SHARED"
 
 
-async def test_more_than_were_given_cannot_be_judged(monkeypatch: pytest.MonkeyPatch, places: gpus.Places) -> None:
+async def test_more_than_were_given_cannot_be_judged(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
     Driver().patch(monkeypatch)
     with pytest.raises(gpus.GpusUnavailable, match="was given 2") as caught:
         await gpus.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": "all"}, places)
     assert caught.value.code == "GPU_COUNT"
 
 
-async def test_without_a_driver_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch, places: gpus.Places) -> None:
+async def test_without_a_driver_there_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
     Driver(dead="yes").patch(monkeypatch)
     for command in (smi(), smi("No devices were found\n", 6)):
         with pytest.raises(gpus.GpusUnavailable) as caught:
@@ -247,19 +283,25 @@ async def test_slices_of_a_gpu_are_seen_as_such(
     monkeypatch: pytest.MonkeyPatch, places: gpus.Places, slices: list[str]
 ) -> None:
     Driver(count=1, mig={0: slices}).patch(monkeypatch)
-    found, _ = await gpus.find(smi(), len(slices) or 1, {"NVIDIA_VISIBLE_DEVICES": ",".join(slices)}, places)
+    found, _ = await gpus.find(
+        smi(), len(slices) or 1, {"NVIDIA_VISIBLE_DEVICES": ",".join(slices)}, places
+    )
     assert [gpu.uuid for gpu in found] == (slices or [UUIDS[0]])
     assert all(gpu.mig for gpu in found)
 
 
-async def test_nvidia_smi_tells_of_slices_too(monkeypatch: pytest.MonkeyPatch, places: gpus.Places) -> None:
+async def test_nvidia_smi_tells_of_slices_too(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
     Driver(dead="yes").patch(monkeypatch)
     row = f"0, {UUIDS[0]}, NVIDIA A100-SXM4-80GB, {pci(0)}, 1320, Enabled\n"
     found, _ = await gpus.find(smi(row), 2, {"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, places)
     assert [gpu.mig for gpu in found] == [True]
 
 
-async def test_an_old_nvidia_smi_is_asked_for_less(monkeypatch: pytest.MonkeyPatch, places: gpus.Places) -> None:
+async def test_an_old_nvidia_smi_is_asked_for_less(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
     Driver(dead="yes").patch(monkeypatch)
 
     async def command(argv: Sequence[str], _: float) -> Completed:
@@ -275,7 +317,9 @@ async def test_an_old_nvidia_smi_is_asked_for_less(monkeypatch: pytest.MonkeyPat
     assert (source, found[0].name, found[0].serial) == ("nvidia-smi", "Tesla V100", "")
 
 
-async def test_unknown_error_means_lost_where_the_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_error_means_lost_where_the_others_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     listed = tuple(gpus.Gpu(i, UUIDS[i], "H100", pci(i).lower()) for i in range(3))
     Driver(count=3, bad={1: UNKNOWN}).patch(monkeypatch)
     assert list(await gpus.lost(listed)) == [UUIDS[1]]
@@ -286,7 +330,9 @@ async def test_unknown_error_means_lost_where_the_others_answer(monkeypatch: pyt
 def test_a_pass_clears_what_a_missing_gpu_raised() -> None:
     one = presence.MissingDevice(UUIDS[2], "0000:3b:00.0", {"NVML": "GPU is lost"}, conclusive=True)
     raised = events("c", "C", "Node", presence.verdict([one], 8, UUIDS[:2]))
-    passed = Verdict(Outcome.PASSED, "OK", "fine.", clears=frozenset({Subject(presence.PRESENCE, UUIDS[2])}))
+    passed = Verdict(
+        Outcome.PASSED, "OK", "fine.", clears=frozenset({Subject(presence.PRESENCE, UUIDS[2])})
+    )
     cleared = {event.identity for event in events("c", "C", "Node", passed) if event.healthy}
     assert {event.identity for event in raised if not event.healthy} <= cleared
 
@@ -324,7 +370,9 @@ def test_what_else_nvidia_smi_says_calls_no_gpu_lost(line: str) -> None:
 
 
 @pytest.mark.parametrize("printed", ["ERR!", "[Unknown Error]", "[N/A]", "N/A", "0", ""])
-def test_what_nvidia_smi_prints_for_a_serial_number_that_it_cannot_read_is_none(printed: str) -> None:
+def test_what_nvidia_smi_prints_for_a_serial_number_that_it_cannot_read_is_none(
+    printed: str,
+) -> None:
     [gpu] = gpus.parse_smi(f"0, {UUIDS[0]}, NVIDIA H100 80GB HBM3, {pci(0)}, {printed}, Disabled\n")
     assert gpu.serial == ""
 
@@ -332,7 +380,10 @@ def test_what_nvidia_smi_prints_for_a_serial_number_that_it_cannot_read_is_none(
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ("Failed to initialize NVML: Driver/library version mismatch\n", "drain the node and restart it"),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch\n",
+            "drain the node and restart it",
+        ),
         (
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed",
             "No NVIDIA driver is loaded on the node",
@@ -383,7 +434,12 @@ def test_whatever_is_said_no_gpu_that_is_there_is_missing(
         assert len({finding.subject for finding in verdict.findings}) == len(verdict.findings)
 
 
-@given(st.text() | st.lists(st.sampled_from(["GPU", "0000:B3:00.0", ":", "lost", "\n", "Unknown Error"])).map(" ".join))
+@given(
+    st.text()
+    | st.lists(st.sampled_from(["GPU", "0000:B3:00.0", ":", "lost", "\n", "Unknown Error"])).map(
+        " ".join
+    )
+)
 def test_no_words_make_the_readers_raise(text: str) -> None:
     presence.parse_unreachable(text)
     presence.parse_information(text)

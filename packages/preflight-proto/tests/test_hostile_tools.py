@@ -38,7 +38,9 @@ def test_a_child_with_a_session_of_its_own_that_keeps_the_pipes_is_not_waited_fo
 
 
 @pytest.mark.parametrize("go", ["daemon", "quiet daemon"])
-def test_nothing_that_a_tool_started_outlives_the_check(connector: FakeConnector, tmp_path: Path, go: str) -> None:
+def test_nothing_that_a_tool_started_outlives_the_check(
+    connector: FakeConnector, tmp_path: Path, go: str
+) -> None:
     run(connector, tmp_path, GO=go, PID_FILE=str(tmp_path / "pid"), CHECK_TIMEOUT="15s")
     pid = int((tmp_path / "pid").read_text())
     lives = alive(pid)
@@ -48,7 +50,9 @@ def test_nothing_that_a_tool_started_outlives_the_check(connector: FakeConnector
 
 
 @pytest.mark.anyio
-async def test_a_tool_that_daemonises_returns_within_the_grace_and_keeps_its_output(tmp_path: Path) -> None:
+async def test_a_tool_that_daemonises_returns_within_the_grace_and_keeps_its_output(
+    tmp_path: Path,
+) -> None:
     # The child leaves the session, and its environment is empty: nothing marks it but the pipes.
     daemon = "echo out; echo err >&2; env -i setsid sleep 60 & wait $!"
     started = time.monotonic()
@@ -59,7 +63,9 @@ async def test_a_tool_that_daemonises_returns_within_the_grace_and_keeps_its_out
 
 @pytest.mark.anyio
 async def test_what_was_written_before_the_end_is_read_whole() -> None:
-    done = await child.run(["sh", "-c", "yes | head -c 300000; setsid sleep 60 & exit 0"], timeout=30)
+    done = await child.run(
+        ["sh", "-c", "yes | head -c 300000; setsid sleep 60 & exit 0"], timeout=30
+    )
     assert (len(done.stdout), done.truncated) == (300000, False)
 
 
@@ -90,7 +96,9 @@ NASTY = st.lists(
 
 
 @given(said=NASTY)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_whatever_a_tool_writes_the_log_is_printable_and_ends_with_one_verdict(
     connector: FakeConnector, tmp_path: Path, said: bytes
 ) -> None:
@@ -98,8 +106,15 @@ def test_whatever_a_tool_writes_the_log_is_printable_and_ends_with_one_verdict(
     (tmp_path / "said").write_bytes(said)
     ran = run(connector, tmp_path, GO="says", SAID=str(tmp_path / "said"))
     assert all(line.isprintable() for line in ran.lines)
-    assert [line for line in ran.lines if line.startswith("tmp-space: failed SAID")] == ran.lines[-1:]
-    assert (ran.exit_code, ran.result.code, ran.result.measured, ran.result.expected) == (1, "SAID", None, None)
+    assert [line for line in ran.lines if line.startswith("tmp-space: failed SAID")] == ran.lines[
+        -1:
+    ]
+    assert (ran.exit_code, ran.result.code, ran.result.measured, ran.result.expected) == (
+        1,
+        "SAID",
+        None,
+        None,
+    )
     assert ran.result.reason.isprintable()
     assert json.loads(ran.termination)["duration"] >= 0
     [event] = connector.events

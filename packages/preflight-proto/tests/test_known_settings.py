@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from preflight_proto.settings import KNOWN, check_of, endpoint_problems, problems, schema, size_bytes
+from preflight_proto.settings import (
+    KNOWN,
+    check_of,
+    endpoint_problems,
+    problems,
+    schema,
+    size_bytes,
+)
 
 IMAGE = "registry.example.com:5000/team/preflight-dcgm-diag:0.1.0@sha256:" + "a" * 64
 
@@ -47,7 +54,9 @@ def test_an_unknown_check_is_nobodys_to_judge() -> None:
     assert problems("registry.example.com/mine:1", {"DCGM_DIAG_LEVL": "x"}) == []
 
 
-@pytest.mark.parametrize("name", ["NCCL_IB_HCA", "NCCL_DEBUG", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "no_proxy"])
+@pytest.mark.parametrize(
+    "name", ["NCCL_IB_HCA", "NCCL_DEBUG", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "no_proxy"]
+)
 def test_what_the_tools_below_a_check_read_is_passed_on(name: str) -> None:
     assert problems("nccl-loopback", {name: "x"}) == []
 
@@ -58,13 +67,20 @@ def test_a_name_of_the_checks_own_family_is_not_taken_for_the_tools() -> None:
     ]
 
 
-def test_a_variable_that_another_value_refers_to_is_not_unknown_and_a_reference_is_not_judged() -> None:
-    assert problems("dcgm-diag", {"WHERE": "10.0.0.1", "DCGM_HOSTENGINE_ADDR": "$(WHERE):5555"}) == []
+def test_a_variable_that_another_value_refers_to_is_not_unknown_and_a_reference_is_not_judged() -> (
+    None
+):
+    assert (
+        problems("dcgm-diag", {"WHERE": "10.0.0.1", "DCGM_HOSTENGINE_ADDR": "$(WHERE):5555"}) == []
+    )
     assert problems("dcgm-diag", {"DCGM_DIAG_LEVEL": "$(LEVEL)"}) == []
 
 
 def test_every_address_of_a_list_is_judged() -> None:
-    said = problems("dcgm-diag", {"DCGM_HOSTENGINE_ADDR": "$(NODE_IP), $(NODE_IP):5555,,dcgm:0,fd00::1:5555,dcgm"})
+    said = problems(
+        "dcgm-diag",
+        {"DCGM_HOSTENGINE_ADDR": "$(NODE_IP), $(NODE_IP):5555,,dcgm:0,fd00::1:5555,dcgm"},
+    )
     assert [one.split(";")[0] for one in said] == [
         'DCGM_HOSTENGINE_ADDR: "$(NODE_IP)" is not host:port',
         "DCGM_HOSTENGINE_ADDR: the list has an empty entry",

@@ -1,4 +1,6 @@
-"""What NCCL's words mean: environment before device, device before class, and which variables bend a measurement."""
+"""What NCCL's words mean: environment before device, device before class, and which variables bend
+a measurement.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,7 @@ from preflight_proto.check.nccl import (
 INTERNAL = "h: Test NCCL failure common.cu:958 'internal error - please report this issue to the NCCL developers / '"
 SYSTEM = "h: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
 ECC = "h:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'"
-REFUSED = (
-    "h:1:2 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.1<4242> failed : Connection refused"
-)
+REFUSED = "h:1:2 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.1<4242> failed : Connection refused"
 NO_FILE = "h:1:2 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /x.xml : No such file or directory"
 
 LINES = [
@@ -51,8 +51,16 @@ LINES = [
         ErrorKind.ENVIRONMENT,
         "init.cc:1141 (initTransportsRank) NCCL WARN Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
     ),
-    ("GPU_COUNT", ErrorKind.ENVIRONMENT, "Invalid number of GPUs: 8 requested but only 4 were found."),
-    ("FABRIC_NOT_READY", ErrorKind.ENVIRONMENT, "nginx: Test CUDA failure common.cu:941 'system not yet initialized'"),
+    (
+        "GPU_COUNT",
+        ErrorKind.ENVIRONMENT,
+        "Invalid number of GPUs: 8 requested but only 4 were found.",
+    ),
+    (
+        "FABRIC_NOT_READY",
+        ErrorKind.ENVIRONMENT,
+        "nginx: Test CUDA failure common.cu:941 'system not yet initialized'",
+    ),
     (
         "DRIVER_MISMATCH",
         ErrorKind.ENVIRONMENT,
@@ -84,8 +92,16 @@ LINES = [
         ErrorKind.DEVICE,
         "h:1:2 [1] enqueue.cc:1 NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'",
     ),
-    ("GPU_LOST", ErrorKind.DEVICE, "Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost."),
-    ("GPU_LOST", ErrorKind.DEVICE, "NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus."),
+    (
+        "GPU_LOST",
+        ErrorKind.DEVICE,
+        "Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost.",
+    ),
+    (
+        "GPU_LOST",
+        ErrorKind.DEVICE,
+        "NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus.",
+    ),
     (
         "NCCL_REMOTE_ERROR",
         ErrorKind.PEER,
@@ -100,7 +116,11 @@ LINES = [
     ("NCCL_SYSTEM_ERROR", ErrorKind.CLASS, SYSTEM),
     ("NCCL_INTERNAL_ERROR", ErrorKind.CLASS, INTERNAL),
     ("NCCL_INTERNAL_ERROR", ErrorKind.CLASS, "ncclInternalError: Internal check failed."),
-    ("NCCL_INVALID_USAGE", ErrorKind.CLASS, "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
+    (
+        "NCCL_INVALID_USAGE",
+        ErrorKind.CLASS,
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    ),
     (
         "NCCL_CUDA_ERROR",
         ErrorKind.CLASS,
@@ -174,7 +194,8 @@ def test_the_device_is_the_number_in_a_warning_s_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    "output", ["", "NCCL version 2.29.3+cuda13.1", "h:1:2 [0] NCCL INFO out of memory is not what happened"]
+    "output",
+    ["", "NCCL version 2.29.3+cuda13.1", "h:1:2 [0] NCCL INFO out of memory is not what happened"],
 )
 def test_what_is_no_error_has_none(output: str) -> None:
     assert classify(output) is None
@@ -203,7 +224,12 @@ def test_what_would_join_or_redirect_is_never_inherited() -> None:
         "x",
     )
     kept = environment({**theirs, "PATH": "/bin", "NCCL_IB_HCA": "mlx5"}, CUDA_VISIBLE_DEVICES="0")
-    ours = {"NCCL_DEBUG": "WARN", "NCCL_CONF_FILE": "/dev/null", "HOME": "/tmp", "CUDA_VISIBLE_DEVICES": "0"}
+    ours = {
+        "NCCL_DEBUG": "WARN",
+        "NCCL_CONF_FILE": "/dev/null",
+        "HOME": "/tmp",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
     ours |= {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"}
     assert kept == {"PATH": "/bin", "NCCL_IB_HCA": "mlx5", **ours}
 
@@ -240,17 +266,28 @@ def test_only_variables_that_can_slow_a_healthy_node_are_unusual() -> None:
         ("tcpxo", "NCCL_NVLS_ENABLE"),
     ],
 )
-def test_what_a_fabrics_vendor_has_everybody_set_is_usual_there_and_nowhere_else(fabric: str, name: str) -> None:
+def test_what_a_fabrics_vendor_has_everybody_set_is_usual_there_and_nowhere_else(
+    fabric: str, name: str
+) -> None:
     assert unusual_variables([name, "NCCL_P2P_DISABLE"], fabric) == ["NCCL_P2P_DISABLE"]
     assert unusual_variables([name]) == [name]
 
 
 def test_torchs_old_names_excuse_nothing() -> None:
-    assert unusual_variables(["NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG"]) == []
+    assert (
+        unusual_variables(["NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG"])
+        == []
+    )
 
 
 def test_the_log_has_what_steers_nccl_between_nodes_on_one_line() -> None:
-    given = {"NCCL_IB_HCA": "mlx5", "FI_PROVIDER": "efa", "TOKEN": "x", "NCCL_DEBUG": "WARN", "NCCL_NET": "a\nb"}
+    given = {
+        "NCCL_IB_HCA": "mlx5",
+        "FI_PROVIDER": "efa",
+        "TOKEN": "x",
+        "NCCL_DEBUG": "WARN",
+        "NCCL_NET": "a\nb",
+    }
     assert transport_variables(given) == ["FI_PROVIDER=efa", "NCCL_IB_HCA=mlx5", "NCCL_NET=a b"]
     assert len(transport_variables({"NCCL_IB_HCA": "x" * 10_000})[0]) < 200
 
@@ -268,7 +305,12 @@ def test_a_clean_environment_holds_nothing_of_the_workload() -> None:
         "FI_PROVIDER",
     )
     clean = clean_environment(given | dict.fromkeys(theirs, "y"), CUDA_VISIBLE_DEVICES="GPU-1")
-    ours = {"NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "GPU-1", "HOME": "/tmp", "NCCL_CONF_FILE": "/dev/null"}
+    ours = {
+        "NCCL_DEBUG": "WARN",
+        "CUDA_VISIBLE_DEVICES": "GPU-1",
+        "HOME": "/tmp",
+        "NCCL_CONF_FILE": "/dev/null",
+    }
     assert clean == given | ours
 
 
@@ -285,7 +327,15 @@ def test_wishes_are_what_nccl_would_heed_and_those_that_bend_a_node_come_first()
 
 
 @pytest.mark.parametrize(
-    "name", ["NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS", "NCCL_TOPO_FILE", "NCCL_FOO", "NCCL_CUMEM_ENABLE"]
+    "name",
+    [
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_TOPO_FILE",
+        "NCCL_FOO",
+        "NCCL_CUMEM_ENABLE",
+    ],
 )
 def test_what_is_not_about_the_network_may_bend_a_node(name: str) -> None:
     assert bends(name)
@@ -313,14 +363,21 @@ def test_a_service_of_the_namespace_is_no_setting_of_nccl() -> None:
                "NCCL_X_PORT_80_TCP_ADDR", "NCCL_X_PORT_53_UDP_PROTO"]  # fmt: skip
     assert unusual_variables(service) == []
     assert not environment(dict.fromkeys(service, "x")).keys() & set(service)
-    assert unusual_variables(["NCCL_IB_RESILIENCY_PORT_FAILOVER"]) == ["NCCL_IB_RESILIENCY_PORT_FAILOVER"]
+    assert unusual_variables(["NCCL_IB_RESILIENCY_PORT_FAILOVER"]) == [
+        "NCCL_IB_RESILIENCY_PORT_FAILOVER"
+    ]
 
 
 def test_a_named_card_that_is_not_there_is_found_among_what_nccl_narrates() -> None:
-    told = ["h:1:2 [0] NCCL INFO NCCL_IB_HCA set to mlx5_9", "h:1:2 [0] NCCL INFO NET/IB : No device found."]
+    told = [
+        "h:1:2 [0] NCCL INFO NCCL_IB_HCA set to mlx5_9",
+        "h:1:2 [0] NCCL INFO NET/IB : No device found.",
+    ]
     failed = "h:1:2 [0] NCCL WARN Error: network IB not found."
     error = classify("\n".join([*told, failed]))
     assert error is not None
     assert error.code == "NO_SUCH_HCA"
     assert classify("\n".join([told[1], failed])) is None  # nobody named one
-    assert classify("\n".join([*told, "h:1:2 [0] NCCL INFO Using network Socket"])) is None  # it went on without
+    assert (
+        classify("\n".join([*told, "h:1:2 [0] NCCL INFO Using network Socket"])) is None
+    )  # it went on without

@@ -1,6 +1,8 @@
-"""What NCCL 2.9 to 2.30, nccl-tests and torch printed on machines of others, and what each of it is.
+"""What NCCL 2.9 to 2.30, nccl-tests and torch printed on machines of others, and what each of it
+is.
 
-Lines of a public report name it; the others are the format strings of NCCL's source at the tag that stands beside them.
+Lines of a public report name it; the others are the format strings of NCCL's source at the tag that
+stands beside them.
 """
 
 from __future__ import annotations
@@ -147,15 +149,21 @@ def test_the_words_of_every_version_are_what_they_mean_whatever_class_it_ends_in
 
 
 @pytest.mark.parametrize("line", [*BOOTSTRAP[:4], SHM[2], TOPOLOGY[0], *FABRIC[:3]])
-def test_what_a_dead_peer_leaves_behind_or_nccl_survives_does_not_hide_a_device_fault(line: str) -> None:
-    error = classify(f"{line}\nh:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'")
+def test_what_a_dead_peer_leaves_behind_or_nccl_survives_does_not_hide_a_device_fault(
+    line: str,
+) -> None:
+    error = classify(
+        f"{line}\nh:1:2 [3] enqueue.cc:1 NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'"
+    )
     assert error is not None
     assert error.code == "GPU_ECC"
 
 
 @pytest.mark.parametrize("closed", [line for line in PEER if "ibv_modify_qp" not in line])
 @pytest.mark.parametrize("beside", [*BOOTSTRAP[:4], FABRIC[0]])
-def test_a_broken_connection_is_the_peers_whatever_stands_beside_it(closed: str, beside: str) -> None:
+def test_a_broken_connection_is_the_peers_whatever_stands_beside_it(
+    closed: str, beside: str
+) -> None:
     error = classify(f"{beside}\n{closed}\n{REMOTE}")
     assert error is not None
     assert error.kind is ErrorKind.PEER

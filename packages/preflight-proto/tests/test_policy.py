@@ -15,7 +15,13 @@ def spec(made: Any) -> Any:
 
 
 def judged(status: str, observed: int, generation: int = 3) -> PreflightConfig:
-    condition = {"type": "Accepted", "status": status, "reason": "Why", "message": "", "observedGeneration": observed}
+    condition = {
+        "type": "Accepted",
+        "status": status,
+        "reason": "Why",
+        "message": "",
+        "observedGeneration": observed,
+    }
     other = {"type": "Other", "status": "True", "observedGeneration": generation}
     status_of_it = {"conditions": [other, condition]}
     made = {"metadata": {"name": "one", "generation": generation}, "status": status_of_it}
@@ -26,7 +32,9 @@ def test_one_is_in_force_that_is_accepted_as_it_is_now() -> None:
     assert refusal(judged("True", 3)) == ""
     assert refusal(judged("False", 3)) == "Why"
     assert "not looked at it yet" in refusal(judged("True", 2))
-    assert "not looked at it yet" in refusal(convert({"metadata": {"name": "new", "generation": 1}}, PreflightConfig))
+    assert "not looked at it yet" in refusal(
+        convert({"metadata": {"name": "new", "generation": 1}}, PreflightConfig)
+    )
 
 
 def test_what_is_not_set_is_told_from_what_is_empty() -> None:
@@ -41,16 +49,24 @@ def test_fields_of_later_versions_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 5, {"enforcement": "maybe"}, {"gangDiscovery": {"labels": {"gangIdLabel": "a b"}}}]
+    "wrong",
+    [None, 5, {"enforcement": "maybe"}, {"gangDiscovery": {"labels": {"gangIdLabel": "a b"}}}],
 )
 def test_what_this_version_does_not_know_is_refused(wrong: Any) -> None:
     with pytest.raises(ContractError, match="spec cannot be read"):
         spec(wrong)
 
 
-@pytest.mark.parametrize("key", ["job", "example.com/job", "a.b-c/D_e.f", "a" * 63, f"{'a' * 253}/{'b' * 63}"])
+@pytest.mark.parametrize(
+    "key", ["job", "example.com/job", "a.b-c/D_e.f", "a" * 63, f"{'a' * 253}/{'b' * 63}"]
+)
 def test_keys_of_labels_are_known(key: str) -> None:
-    assert spec({"gangDiscovery": {"labels": {"gangIdLabel": key}}}).gang_discovery.labels.gang_id_label == key
+    assert (
+        spec(
+            {"gangDiscovery": {"labels": {"gangIdLabel": key}}}
+        ).gang_discovery.labels.gang_id_label
+        == key
+    )
 
 
 def test_paths_are_those_of_the_api() -> None:

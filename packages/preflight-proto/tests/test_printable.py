@@ -36,7 +36,10 @@ def test_each_kind_of_character_has_its_place(text: str, line: str) -> None:
 @given(ANY)
 def test_a_line_changes_no_terminal_and_no_reading_order(text: str) -> None:
     line = printable(text)
-    assert all(unicodedata.category(c)[0] != "C" and unicodedata.category(c) not in {"Zl", "Zp"} for c in line)
+    assert all(
+        unicodedata.category(c)[0] != "C" and unicodedata.category(c) not in {"Zl", "Zp"}
+        for c in line
+    )
     assert len(line.splitlines()) <= 1
     line.encode()
 

@@ -26,14 +26,22 @@ def ended(body: str, stdout: int | None = None) -> subprocess.CompletedProcess[s
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [("return 0", 0), ("return 7", 7), ("sys.exit(2)", 2), ("sys.exit()", 0), ("raise KeyboardInterrupt", 130)],
+    [
+        ("return 0", 0),
+        ("return 7", 7),
+        ("sys.exit(2)", 2),
+        ("sys.exit()", 0),
+        ("raise KeyboardInterrupt", 130),
+    ],
 )
 def test_a_program_ends_with_its_command_s_status(body: str, status: int) -> None:
     done = ended(body)
     assert (done.returncode, done.stderr) == (status, "")
 
 
-@pytest.mark.parametrize("body", ["print('x' * 1000000); return 0", "print('x'); return 0", "print('x'); sys.exit(0)"])
+@pytest.mark.parametrize(
+    "body", ["print('x' * 1000000); return 0", "print('x'); return 0", "print('x'); sys.exit(0)"]
+)
 def test_a_reader_that_went_away_ends_it_without_a_word(body: str) -> None:
     with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
         assert reader.stdin is not None
@@ -59,14 +67,20 @@ def test_a_fault_of_the_command_itself_is_not_hidden() -> None:
 
 def test_versions_are_those_of_installed_packages() -> None:
     assert (
-        version_of("preflight_proto.check.runner") == package_version("preflight-proto") == version("preflight-proto")
+        version_of("preflight_proto.check.runner")
+        == package_version("preflight-proto")
+        == version("preflight-proto")
     )
     assert package_version("no-such-package-anywhere") == "unknown"
 
 
 def test_a_check_says_its_version_without_any_settings() -> None:
     done = subprocess.run(
-        [sys.executable, str(STRANGER), "--version"], capture_output=True, text=True, check=False, env={}
+        [sys.executable, str(STRANGER), "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={},
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("preflight-")

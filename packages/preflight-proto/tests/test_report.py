@@ -15,7 +15,9 @@ from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.report import send
 from preflight_proto.check.testing import FakeConnector, Mode
 
-EVENT = EventDraft("preflight-x", "GPU", "X", fatal=True, healthy=False, message="m", action=Action.NONE)
+EVENT = EventDraft(
+    "preflight-x", "GPU", "X", fatal=True, healthy=False, message="m", action=Action.NONE
+)
 
 
 @pytest.mark.parametrize("mode", ["refuse", "hang"])
@@ -23,25 +25,34 @@ def test_the_budget_holds_for_all_attempts_together(connector: FakeConnector, mo
     connector.mode = mode
     lines: list[str] = []
     started = time.monotonic()
-    trouble = anyio.run(send, [EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append, 1.0)
+    trouble = anyio.run(
+        send, [EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append, 1.0
+    )
     assert time.monotonic() - started < 4
     assert lines == [trouble]
     assert "the verdict stands" in lines[0]
 
 
 def test_an_absent_connector_is_named(tmp_path: Path) -> None:
-    trouble = anyio.run(send, [EVENT], KitSettings(socket=f"unix://{tmp_path}/none.sock", node_name="n"), print)
+    trouble = anyio.run(
+        send, [EVENT], KitSettings(socket=f"unix://{tmp_path}/none.sock", node_name="n"), print
+    )
     assert trouble is not None
     assert f"{tmp_path}/none.sock: there is no such socket" in trouble
     assert "set platformConnector.enabled to false" in trouble
 
 
-def test_an_absent_connector_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_connector_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def waits(seconds: float) -> None:
         raise AssertionError(f"waited {seconds} s")
 
     monkeypatch.setattr("preflight_proto.check.report.anyio.sleep", waits)
-    assert anyio.run(send, [EVENT], KitSettings(socket=f"{tmp_path}/none.sock", node_name="n"), print) is not None
+    assert (
+        anyio.run(send, [EVENT], KitSettings(socket=f"{tmp_path}/none.sock", node_name="n"), print)
+        is not None
+    )
 
 
 def test_a_socket_that_nobody_answers_is_tried_again(tmp_path: Path) -> None:
@@ -51,7 +62,9 @@ def test_a_socket_that_nobody_answers_is_tried_again(tmp_path: Path) -> None:
     assert (final, trouble) == (False, "cannot be reached (Connection refused)")
 
 
-def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(connector: FakeConnector) -> None:
+def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(
+    connector: FakeConnector,
+) -> None:
     connector.mode = "refuse"
 
     async def story() -> tuple[str | None, int]:
@@ -65,7 +78,9 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(connector: F
                 connector.mode = "ok"
 
             group.start_soon(recover)
-            trouble = await send([EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append)
+            trouble = await send(
+                [EVENT], KitSettings(socket=str(connector.path), node_name="n"), lines.append
+            )
         return trouble, len(lines)
 
     assert anyio.run(story) == (None, 0)
@@ -73,7 +88,9 @@ def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(connector: F
 
 
 def test_nothing_is_sent_where_there_is_nothing_to_say(connector: FakeConnector) -> None:
-    assert anyio.run(send, [], KitSettings(socket=str(connector.path), node_name="n"), print) is None
+    assert (
+        anyio.run(send, [], KitSettings(socket=str(connector.path), node_name="n"), print) is None
+    )
     assert connector.attempts == 0
 
 

@@ -27,7 +27,9 @@ def run(connector: FakeConnector, folder: Path, **variables: str) -> CheckRun:
     return ran
 
 
-def test_a_passing_check_exits_0_and_its_last_line_is_the_verdict(connector: FakeConnector, tmp_path: Path) -> None:
+def test_a_passing_check_exits_0_and_its_last_line_is_the_verdict(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     ran = run(connector, tmp_path)
     assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (0, "passed", True)
     assert ran.lines[-1].startswith("tmp-space: passed OK: /tmp has")
@@ -35,15 +37,23 @@ def test_a_passing_check_exits_0_and_its_last_line_is_the_verdict(connector: Fak
     assert (event.is_healthy, event.check_name, event.entities_impacted) == (True, "TmpSpace", [])
 
 
-def test_a_failing_check_exits_1_and_reports_in_one_batch(connector: FakeConnector, tmp_path: Path) -> None:
+def test_a_failing_check_exits_1_and_reports_in_one_batch(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     ran = run(connector, tmp_path, LEAST_GIB="1000000")
     assert (ran.exit_code, ran.result.code) == (1, "TMP_FULL")
     [batch] = connector.batches
     [event] = batch.events
-    assert (event.agent, event.node_name, event.metadata["pod"]) == ("preflight-tmp-space", "node-a", "pod-a")
+    assert (event.agent, event.node_name, event.metadata["pod"]) == (
+        "preflight-tmp-space",
+        "node-a",
+        "pod-a",
+    )
 
 
-def test_observe_measures_reports_store_only_and_lets_the_pod_start(connector: FakeConnector, tmp_path: Path) -> None:
+def test_observe_measures_reports_store_only_and_lets_the_pod_start(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     ran = run(connector, tmp_path, LEAST_GIB="1000000", GATE="observe")
     assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (0, "failed", False)
     assert connector.events[0].processing_strategy.name == "STORE_ONLY"
@@ -82,8 +92,14 @@ def test_a_misspelt_gate_is_a_misconfiguration_that_holds_the_pod_back(
 def test_an_argument_counts_as_a_misconfiguration(
     connector: FakeConnector, tmp_path: Path, gate: str, exit_code: int
 ) -> None:
-    ran = run_check([*STRANGER, "--level=2"], connector, tmp_path, {"GATE": gate}, check="tmp-space")
-    assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (exit_code, "misconfigured", gate == "enforce")
+    ran = run_check(
+        [*STRANGER, "--level=2"], connector, tmp_path, {"GATE": gate}, check="tmp-space"
+    )
+    assert (ran.exit_code, ran.result.outcome, ran.result.gated) == (
+        exit_code,
+        "misconfigured",
+        gate == "enforce",
+    )
     assert "takes no arguments, found '--level=2'" in ran.result.reason
 
 
@@ -98,7 +114,11 @@ def test_a_mistake_of_the_kit_itself_is_inconclusive_and_never_holds_an_observed
     )
     argv = [sys.executable, "-c", broken, STRANGER[1]]
     ran = run_check(argv, connector, tmp_path, {"GATE": gate}, check="tmp-space")
-    assert (ran.exit_code, ran.result.code, ran.result.gated) == (exit_code, "INTERNAL_ERROR", gate == "enforce")
+    assert (ran.exit_code, ran.result.code, ran.result.gated) == (
+        exit_code,
+        "INTERNAL_ERROR",
+        gate == "enforce",
+    )
     assert "Traceback" not in ran.stderr
 
 
@@ -107,7 +127,9 @@ def test_an_observed_check_that_is_told_to_stop_exits_0(
     connector: FakeConnector, tmp_path: Path, gate: str, exit_code: int
 ) -> None:
     pid_file = tmp_path / "pid"
-    given = environment(connector, tmp_path, {"GO": "hang", "PID_FILE": str(pid_file), "GATE": gate})
+    given = environment(
+        connector, tmp_path, {"GO": "hang", "PID_FILE": str(pid_file), "GATE": gate}
+    )
     with subprocess.Popen(STRANGER, env=given, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hanging\n"
@@ -116,7 +138,9 @@ def test_an_observed_check_that_is_told_to_stop_exits_0(
     assert process.returncode == exit_code
 
 
-def test_the_strategy_is_passed_on_and_changes_no_exit_status(connector: FakeConnector, tmp_path: Path) -> None:
+def test_the_strategy_is_passed_on_and_changes_no_exit_status(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     ran = run(connector, tmp_path, LEAST_GIB="1000000", PROCESSING_STRATEGY="STORE_AND_ANALYSE")
     assert ran.exit_code == 1
     assert connector.events[0].processing_strategy.name == "STORE_AND_ANALYSE"
@@ -127,7 +151,11 @@ def test_a_misconfigured_check_exits_2_names_every_variable_and_reports_nothing(
 ) -> None:
     ran = run(connector, tmp_path, LEAST_GIB="many", GATE="maybe", NODE_NAME="")
     assert (ran.exit_code, ran.result.outcome) == (2, "misconfigured")
-    assert [line.split(":")[1].strip() for line in ran.lines[:-1]] == ["LEAST_GIB", "NODE_NAME", "GATE"]
+    assert [line.split(":")[1].strip() for line in ran.lines[:-1]] == [
+        "LEAST_GIB",
+        "NODE_NAME",
+        "GATE",
+    ]
     assert connector.attempts == 0
 
 
@@ -152,7 +180,11 @@ def test_what_goes_wrong_in_a_callback_of_the_event_loop_is_one_line_and_no_trac
 
 
 def test_exit_statuses_can_be_set_apart(connector: FakeConnector, tmp_path: Path) -> None:
-    apart = {"EXIT_CODE_FAILED": "41", "EXIT_CODE_PEER_FAILED": "42", "EXIT_CODE_INCONCLUSIVE": "43"}
+    apart = {
+        "EXIT_CODE_FAILED": "41",
+        "EXIT_CODE_PEER_FAILED": "42",
+        "EXIT_CODE_INCONCLUSIVE": "43",
+    }
     assert run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE="block", **apart).exit_code == 43
     assert run(connector, tmp_path, GO="wrong", ON_INCONCLUSIVE="allow", **apart).exit_code == 0
     assert run(connector, tmp_path, GO="wrong", GATE="observe", **apart).exit_code == 0
@@ -168,7 +200,9 @@ def test_exit_statuses_can_be_set_apart(connector: FakeConnector, tmp_path: Path
         (Outcome.PASSED, "OK", 0),
     ],
 )
-def test_each_kind_of_block_has_its_own_exit_status(outcome: Outcome, code: str, status: int) -> None:
+def test_each_kind_of_block_has_its_own_exit_status(
+    outcome: Outcome, code: str, status: int
+) -> None:
     environ = {
         "NODE_NAME": "node-a",
         "ON_INCONCLUSIVE": "block",
@@ -194,13 +228,17 @@ def test_a_missing_tool_is_misconfigured_and_named_with_its_image(
     assert "no-such-tool is not on PATH in the image preflight-tmp-space" in ran.lines[-1]
 
 
-def test_a_spent_deadline_is_inconclusive_and_leaves_no_process(connector: FakeConnector, tmp_path: Path) -> None:
+def test_a_spent_deadline_is_inconclusive_and_leaves_no_process(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     ran = run(connector, tmp_path, GO="hang", CHECK_TIMEOUT="1s", PID_FILE=str(tmp_path / "pid"))
     assert (ran.exit_code, ran.result.code) == (1, "CHECK_TIMEOUT")
     assert_gone(int((tmp_path / "pid").read_text()))
 
 
-def test_sigterm_is_inconclusive_reported_and_leaves_no_process(connector: FakeConnector, tmp_path: Path) -> None:
+def test_sigterm_is_inconclusive_reported_and_leaves_no_process(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     pid_file = tmp_path / "pid"
     process = subprocess.Popen(
         STRANGER,
@@ -217,7 +255,10 @@ def test_sigterm_is_inconclusive_reported_and_leaves_no_process(connector: FakeC
     process.stdout.close()
     assert process.wait() == 1
     assert "inconclusive TERMINATED" in last
-    assert from_termination("tmp-space", (tmp_path / "termination-log").read_text(), 1).code == "TERMINATED"
+    assert (
+        from_termination("tmp-space", (tmp_path / "termination-log").read_text(), 1).code
+        == "TERMINATED"
+    )
     assert [e.error_code for e in connector.events] == [["TERMINATED"]]
     assert_gone(int(pid_file.read_text()))
 
@@ -233,7 +274,9 @@ def test_without_any_gpu_the_run_is_inconclusive(connector: FakeConnector, tmp_p
     assert ran.lines[-1].endswith("DRA driver. exit 1")
 
 
-@pytest.mark.parametrize(("expected", "code"), [("2", "OK"), ("3", "GPU_MISSING"), ("1", "GPU_COUNT")])
+@pytest.mark.parametrize(
+    ("expected", "code"), [("2", "OK"), ("3", "GPU_MISSING"), ("1", "GPU_COUNT")]
+)
 def test_gpus_are_found_by_nvidia_smi_and_counted(
     connector: FakeConnector, tmp_path: Path, expected: str, code: str
 ) -> None:
@@ -242,7 +285,9 @@ def test_gpus_are_found_by_nvidia_smi_and_counted(
         "#!/bin/sh\necho '0, GPU-a, NVIDIA H100, 00000000:1B:00.0'\necho '1, GPU-b, NVIDIA H100, 00000000:2B:00.0'\n"
     )
     smi.chmod(0o755)
-    ran = run(connector, tmp_path, GO="gpus", PATH=f"{tmp_path}:/usr/bin:/bin", EXPECTED_GPUS=expected)
+    ran = run(
+        connector, tmp_path, GO="gpus", PATH=f"{tmp_path}:/usr/bin:/bin", EXPECTED_GPUS=expected
+    )
     assert ran.result.code == code
 
 
@@ -264,7 +309,9 @@ def test_who_reads_the_result_learns_that_nothing_was_reported_and_why(
     assert run(connector, tmp_path).result.reason.startswith("/tmp has ")
 
 
-def test_the_log_says_how_much_of_the_time_was_its_tools(connector: FakeConnector, tmp_path: Path) -> None:
+def test_the_log_says_how_much_of_the_time_was_its_tools(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     [line] = [line for line in run(connector, tmp_path).lines if line.startswith("took ")]
     whole, runs, tools = (float(word) for word in re.findall(r"\d+(?:\.\d+)?", line))
     assert runs == 1

@@ -1,4 +1,6 @@
-"""What the driver's counters are findings of: siblings as the reference, unknown facts never, deltas around a load."""
+"""What the driver's counters are findings of: siblings as the reference, unknown facts never,
+deltas around a load.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import counters, gpus
 from preflight_proto.check.events import events
-from preflight_proto.check.scan import CounterSample, DeviceFacts, FactSeverity, Sign, findings, load, scan, with_signs
+from preflight_proto.check.scan import (
+    CounterSample,
+    DeviceFacts,
+    FactSeverity,
+    Sign,
+    findings,
+    load,
+    scan,
+    with_signs,
+)
 from preflight_proto.check.verdict import Action, Outcome, Subject, Verdict
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +72,12 @@ def codes(signs: list[Sign]) -> list[tuple[str, str, str]]:
 
 def test_healthy_gpus_have_no_signs() -> None:
     assert scan(node()) == []
-    assert load(node(), node(), [CounterSample(uuid, reasons=0x04, pcie_generation=5) for uuid in UUIDS]) == []
+    assert (
+        load(
+            node(), node(), [CounterSample(uuid, reasons=0x04, pcie_generation=5) for uuid in UUIDS]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,8 +108,13 @@ def test_one_sick_gpu_is_named(sick: dict[str, Any], code: str, severity: str) -
 
 def test_what_is_alike_on_all_is_how_the_machine_was_built() -> None:
     narrow = [replace(one, pcie_width=8) for one in node()]
-    assert {(sign.code, sign.severity) for sign in scan(narrow)} == {("PCIE_WIDTH_LIMITED", FactSeverity.NOTE)}
-    few = [replace(one, links=dict.fromkeys(range(18), False) | dict.fromkeys(range(12), True)) for one in node()]
+    assert {(sign.code, sign.severity) for sign in scan(narrow)} == {
+        ("PCIE_WIDTH_LIMITED", FactSeverity.NOTE)
+    }
+    few = [
+        replace(one, links=dict.fromkeys(range(18), False) | dict.fromkeys(range(12), True))
+        for one in node()
+    ]
     assert scan(few) == []
 
 
@@ -103,7 +124,10 @@ def test_two_gpus_that_differ_accuse_neither() -> None:
 
 
 def test_a_bridged_pair_beside_unbridged_cards_is_no_fault() -> None:
-    cards = [replace(one, links=dict.fromkeys(range(12), index < 2)) for index, one in enumerate(node()[:4])]
+    cards = [
+        replace(one, links=dict.fromkeys(range(12), index < 2))
+        for index, one in enumerate(node()[:4])
+    ]
     assert all(sign.severity <= FactSeverity.EVENT for sign in scan(cards))
 
 
@@ -132,7 +156,8 @@ def test_counters_that_a_reset_has_cleared_are_no_growth() -> None:
 
 def test_throttling_under_load_says_why() -> None:
     samples = [
-        CounterSample(uuid, reasons=0x48 if uuid == "GPU-3" else 0x04, clock=800, temperature=91) for uuid in UUIDS
+        CounterSample(uuid, reasons=0x48 if uuid == "GPU-3" else 0x04, clock=800, temperature=91)
+        for uuid in UUIDS
     ]
     [sign] = load(node(), node(), samples)
     assert (sign.code, sign.uuid, sign.found) == ("HW_THERMAL_SLOWDOWN", "GPU-3", "800 MHz, 91 C")
@@ -143,7 +168,9 @@ def test_a_pcie_link_that_stays_slow_under_load_is_named_by_its_siblings() -> No
     assert codes(load(node(), node(), samples)) == [("PCIE_GENERATION", "FAILS", "GPU-3")]
 
 
-@pytest.mark.parametrize(("severity", "outcome"), [(0, "passed"), (1, "passed"), (2, "failed"), (3, "failed")])
+@pytest.mark.parametrize(
+    ("severity", "outcome"), [(0, "passed"), (1, "passed"), (2, "failed"), (3, "failed")]
+)
 def test_a_sign_that_fails_makes_a_pass_a_failure(severity: int, outcome: str) -> None:
     sign = Sign("X", FactSeverity(severity), "GPU-3", "is odd", "1", "Odd")
     seen = with_signs(PASSED, [sign], UUIDS)
@@ -177,7 +204,8 @@ facts = st.builds(
             st.dictionaries(st.integers(0, 17), st.booleans())
             if field.name == "links"
             else st.dictionaries(
-                st.tuples(st.integers(0, 17), st.sampled_from(["recovery", "CRC flit"])), st.integers(0, 9)
+                st.tuples(st.integers(0, 17), st.sampled_from(["recovery", "CRC flit"])),
+                st.integers(0, 9),
             )
             if field.name == "link_errors"
             else st.integers(0, 1 << 20)
@@ -194,8 +222,12 @@ def test_whatever_the_driver_says_no_look_raises_and_a_pass_clears_it(
 ) -> None:
     signs = scan(before) + load(before, after)
     uuids = [one.uuid for one in before + after]
-    raised = {e.identity for e in events("c", "C", "N", with_signs(PASSED, signs, uuids)) if not e.healthy}
-    cleared = {e.identity for e in events("c", "C", "N", with_signs(PASSED, [], uuids)) if e.healthy}
+    raised = {
+        e.identity for e in events("c", "C", "N", with_signs(PASSED, signs, uuids)) if not e.healthy
+    }
+    cleared = {
+        e.identity for e in events("c", "C", "N", with_signs(PASSED, [], uuids)) if e.healthy
+    }
     assert raised <= cleared
 
 
@@ -208,7 +240,9 @@ async def test_every_call_of_nvml_is_optional(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*_: Any) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
-    for name in [name for name in dir(pynvml) if name.startswith(("nvmlDeviceGet", "nvmlSystemGet"))]:
+    for name in [
+        name for name in dir(pynvml) if name.startswith(("nvmlDeviceGet", "nvmlSystemGet"))
+    ]:
         monkeypatch.setattr(pynvml, name, refuse)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
@@ -234,7 +268,11 @@ async def test_a_gpu_that_an_older_driver_refuses_to_measure_until_it_is_reset_n
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
     [sign] = scan(await counters.look([gpus.Gpu(0, "GPU-0", "H100", "0:0")]))
-    assert (sign.code, sign.severity.name, sign.action) == ("RECOVERY_NEEDED", "FATAL", Action.COMPONENT_RESET)
+    assert (sign.code, sign.severity.name, sign.action) == (
+        "RECOVERY_NEEDED",
+        "FATAL",
+        Action.COMPONENT_RESET,
+    )
 
 
 async def test_without_a_driver_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

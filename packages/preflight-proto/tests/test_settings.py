@@ -30,12 +30,18 @@ class Settings:
     tools: tuple[str, ...] = setting("TOOLS", text_list(), default=("x",))
 
     def problems(self) -> list[str]:
-        return ["LEVEL and MODE: do not go together; change one."] if (self.level, self.mode) == (4, "b") else []
+        return (
+            ["LEVEL and MODE: do not go together; change one."]
+            if (self.level, self.mode) == (4, "b")
+            else []
+        )
 
 
 def test_every_problem_is_told_at_once_with_what_was_found_and_what_to_set() -> None:
     with pytest.raises(SettingsError) as caught:
-        read(Settings, {"LEVEL": "five", "FLOOR": "fast", "WAIT": "10", "MODE": "c", "TOOLS": "a,,b"})
+        read(
+            Settings, {"LEVEL": "five", "FLOOR": "fast", "WAIT": "10", "MODE": "c", "TOOLS": "a,,b"}
+        )
     assert caught.value.problems == [
         'LEVEL: "five" is not a whole number from 1 to 4; set 1, 2, 3 or 4, or remove it to use 1.',
         "ADDRESS: not set; set host:port.",
@@ -61,7 +67,11 @@ def test_a_class_may_refuse_a_combination() -> None:
         read(Settings, {"LEVEL": "4", "MODE": "b", "ADDRESS": "a:1"})
 
 
-@given(st.dictionaries(st.sampled_from(["LEVEL", "ADDRESS", "FLOOR", "WAIT", "MODE", "TOOLS"]), st.text()))
+@given(
+    st.dictionaries(
+        st.sampled_from(["LEVEL", "ADDRESS", "FLOOR", "WAIT", "MODE", "TOOLS"]), st.text()
+    )
+)
 def test_any_environment_is_read_or_refused(environ: dict[str, str]) -> None:
     try:
         assert 1 <= read(Settings, environ).level <= 4
@@ -86,7 +96,9 @@ def test_a_bandwidth_is_a_positive_finite_number(value: str) -> None:
         ("engine", "engine"),
     ],
 )
-def test_an_ipv6_address_gets_the_brackets_that_part_it_from_its_port(raw: str, expected: str) -> None:
+def test_an_ipv6_address_gets_the_brackets_that_part_it_from_its_port(
+    raw: str, expected: str
+) -> None:
     assert endpoints().parse(raw) == (expected,)
 
 
@@ -108,7 +120,9 @@ def test_an_ipv6_address_gets_the_brackets_that_part_it_from_its_port(raw: str, 
         ("TOOLS", "a,b\x00"),
     ],
 )
-def test_what_no_hardware_has_and_no_log_shows_is_refused_with_one_printable_sentence(variable: str, raw: str) -> None:
+def test_what_no_hardware_has_and_no_log_shows_is_refused_with_one_printable_sentence(
+    variable: str, raw: str
+) -> None:
     @dataclass(frozen=True)
     class Counting(Settings):
         count: int | None = setting("COUNT", whole_number(0), default=None)
@@ -121,7 +135,9 @@ def test_what_no_hardware_has_and_no_log_shows_is_refused_with_one_printable_sen
     assert len(problem) < 300
 
 
-def test_a_variable_that_two_groups_of_settings_read_is_told_once_as_by_the_one_that_needs_it() -> None:
+def test_a_variable_that_two_groups_of_settings_read_is_told_once_as_by_the_one_that_needs_it() -> (
+    None
+):
     assert told_once(["A: no; set 1, or remove it.", "B: no; set 2.", "A: no; set 1."]) == [
         "A: no; set 1.",
         "B: no; set 2.",

@@ -45,8 +45,12 @@ def child_of(pid: int) -> int:
         time.sleep(0.0005)
 
 
-@pytest.mark.skipif(not can(*NAMESPACE), reason="a PID namespace cannot be made here (unshare --user --pid)")
-@pytest.mark.skipif(not can(*BLOCKED), reason="env of this machine knows no --block-signal (GNU coreutils 8.31)")
+@pytest.mark.skipif(
+    not can(*NAMESPACE), reason="a PID namespace cannot be made here (unshare --user --pid)"
+)
+@pytest.mark.skipif(
+    not can(*BLOCKED), reason="env of this machine knows no --block-signal (GNU coreutils 8.31)"
+)
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.1, 0.5, 2.0])
 def test_process_1_ends_within_two_seconds_of_sigterm_and_says_terminated(
     connector: FakeConnector, tmp_path: Path, after: float
@@ -58,11 +62,16 @@ def test_process_1_ends_within_two_seconds_of_sigterm_and_says_terminated(
         stdout=subprocess.DEVNULL,
     )
     inside = child_of(process.pid)
-    while not blocks_sigterm(inside) and process.poll() is None:  # `env` has run: about a millisecond
+    while (
+        not blocks_sigterm(inside) and process.poll() is None
+    ):  # `env` has run: about a millisecond
         time.sleep(0.0005)
     time.sleep(after)
     status, seconds = terminate(process, inside)
-    assert from_termination("tmp-space", (tmp_path / "termination-log").read_text(), status).code == "TERMINATED"
+    assert (
+        from_termination("tmp-space", (tmp_path / "termination-log").read_text(), status).code
+        == "TERMINATED"
+    )
     assert status == 1
     assert seconds < 2
 
@@ -78,10 +87,15 @@ def test_a_connector_that_hangs_does_not_hold_back_what_is_told_to_stop(
     time.sleep(after)
     status, seconds = terminate(process, process.pid)
     assert (status, seconds < 2.5) == (1, True)
-    assert from_termination("tmp-space", (tmp_path / "termination-log").read_text(), 1).code == "TERMINATED"
+    assert (
+        from_termination("tmp-space", (tmp_path / "termination-log").read_text(), 1).code
+        == "TERMINATED"
+    )
 
 
-def test_sigterm_during_the_report_hurries_it_and_changes_no_verdict(connector: FakeConnector, tmp_path: Path) -> None:
+def test_sigterm_during_the_report_hurries_it_and_changes_no_verdict(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
     connector.mode = "hang"
     env = environment(connector, tmp_path, {})
     process = subprocess.Popen(PROGRAM, env=env, stdout=subprocess.DEVNULL)
@@ -91,18 +105,27 @@ def test_sigterm_during_the_report_hurries_it_and_changes_no_verdict(connector: 
     status, seconds = terminate(process, process.pid)
     assert status == 0
     assert seconds < 2
-    assert from_termination("tmp-space", (tmp_path / "termination-log").read_text(), 0).outcome == "passed"
+    assert (
+        from_termination("tmp-space", (tmp_path / "termination-log").read_text(), 0).outcome
+        == "passed"
+    )
 
 
 def test_the_first_import_of_a_program_is_small() -> None:
     code = "import sys; before = set(sys.modules); import preflight_proto.sigterm; print(*set(sys.modules) - before)"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
     assert not {"anyio", "asyncio", "msgspec", "preflight_proto.check"} & set(loaded)
 
 
 def blocks_sigterm(pid: int) -> bool:
     try:
-        rows = dict(row.split(":\t", 1) for row in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in row)
+        rows = dict(
+            row.split(":\t", 1)
+            for row in Path(f"/proc/{pid}/status").read_text().splitlines()
+            if ":\t" in row
+        )
     except OSError:
         return False
     taken = int(rows["SigBlk"], 16) | int(rows["SigCgt"], 16)

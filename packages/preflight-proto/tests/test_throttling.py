@@ -24,7 +24,9 @@ def test_a_group_without_the_count_is_passed_over(tmp_path: Path) -> None:
     assert look([tmp_path / "root", tmp_path / "cpu"]) == Periods(200, 50)
 
 
-@pytest.mark.parametrize("text", ["", "nr_periods\n", "nr_periods -1\nnr_throttled x\n", "nr_periods " + "9" * 50])
+@pytest.mark.parametrize(
+    "text", ["", "nr_periods\n", "nr_periods -1\nnr_throttled x\n", "nr_periods " + "9" * 50]
+)
 def test_what_is_no_count_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "cpu.stat").write_text(text)
     assert look([tmp_path]) == Periods()
@@ -39,5 +41,7 @@ def test_what_is_no_count_is_none(tmp_path: Path, text: str) -> None:
         (Periods(0, 0), Periods(10, 12), 1.0),
     ],
 )
-def test_what_counts_is_what_came_between_two_looks(before: Periods, after: Periods, of_the_time: float) -> None:
+def test_what_counts_is_what_came_between_two_looks(
+    before: Periods, after: Periods, of_the_time: float
+) -> None:
     assert part(before, after) == of_the_time

@@ -1,4 +1,6 @@
-"""Which topology file NCCL gets: what the images carry, what is not there and why, and who is asked first."""
+"""Which topology file NCCL gets: what the images carry, what is not there and why, and who is asked
+first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ import pytest
 from preflight_proto import names
 from preflight_proto.check import Inconclusive, SettingsError
 from preflight_proto.check.settings import read
-from preflight_proto.check.topology import TopologyFile, TopologySettings, find_topology, not_built_in
+from preflight_proto.check.topology import (
+    TopologyFile,
+    TopologySettings,
+    find_topology,
+    not_built_in,
+)
 
 PACKAGE = Path(__file__).resolve().parents[1]
 BUILT_IN = PACKAGE / "nccl-topologies"
@@ -48,7 +55,9 @@ def test_each_of_adr_026_s_platforms_is_built_in_or_said_to_be_absent() -> None:
 
 def test_each_platform_says_where_it_is_known_from() -> None:
     assert [
-        name for name, about in FACTS.items() if "/" not in about["source"] and "documentation" not in about["source"]
+        name
+        for name, about in FACTS.items()
+        if "/" not in about["source"] and "documentation" not in about["source"]
     ] == []
 
 
@@ -63,7 +72,8 @@ def test_a_file_is_a_tree_that_nccl_can_read(name: str) -> None:
     assert kinds.count("0x030200") == 8  # GPUs
     assert len([one for one in kinds if one in {"0x020000", "0x020700"}]) == 8  # network cards
     for cpu in system:
-        # What NCCL reads from the node only where a GPU of the pod hangs on this CPU, and fails without.
+        # What NCCL reads from the node only where a GPU of the pod hangs on this CPU, and fails
+        # without.
         assert cpu.attrib.keys() == {"numaid", "arch", "vendor", "familyid", "modelid"}
     assert " />" not in (BUILT_IN / name).read_text()
 
@@ -73,7 +83,9 @@ def test_the_files_are_what_their_generator_makes(tmp_path: Path) -> None:
     (tmp_path / "nccl_topologies.py").write_text(script)
     target = tmp_path / "src" / "preflight_proto" / "check"
     target.mkdir(parents=True)
-    (target / "topologies.toml").write_text((PACKAGE / "src/preflight_proto/check/topologies.toml").read_text())
+    (target / "topologies.toml").write_text(
+        (PACKAGE / "src/preflight_proto/check/topologies.toml").read_text()
+    )
     subprocess.run([sys.executable, "nccl_topologies.py"], cwd=tmp_path, check=True)
     made = {path.name: path.read_text() for path in (tmp_path / "nccl-topologies").glob("*.xml")}
     assert made == {name: (BUILT_IN / name).read_text() for name in FILES}
@@ -98,7 +110,10 @@ def test_the_workload_s_own_file_comes_first() -> None:
     ("variables", "why"),
     [
         ({}, "NCCL's own detection, as no instance type is mapped to a file"),
-        ({"NODE_INSTANCE_TYPE": ""}, "NCCL's own detection, as no instance type is mapped to a file"),
+        (
+            {"NODE_INSTANCE_TYPE": ""},
+            "NCCL's own detection, as no instance type is mapped to a file",
+        ),
         (
             {"PREFLIGHT_TOPOLOGY_MAP": mapped(ADR)},
             "NCCL's own detection, as the node's instance type is not known",
@@ -118,7 +133,9 @@ def test_the_workload_s_own_file_comes_first() -> None:
         ),
     ],
 )
-def test_where_there_is_no_file_nccl_finds_out_and_it_is_said_why(variables: dict[str, str], why: str) -> None:
+def test_where_there_is_no_file_nccl_finds_out_and_it_is_said_why(
+    variables: dict[str, str], why: str
+) -> None:
     assert find({}, **variables) == TopologyFile(None, why)
 
 
@@ -137,7 +154,9 @@ def test_a_file_that_was_moved_goes_by_the_workloads_own_path(volume: Path) -> N
     (volume / "..data/h100.xml").write_text("<system/>")
     (volume / "h100.xml").symlink_to("..data/h100.xml")  # as the kubelet mounts a ConfigMap
     found = find(moved(volume / "h100.xml"))
-    assert found == TopologyFile(str(volume / "h100.xml"), "/etc/nccl/h100.xml, the workload's NCCL_TOPO_FILE")
+    assert found == TopologyFile(
+        str(volume / "h100.xml"), "/etc/nccl/h100.xml, the workload's NCCL_TOPO_FILE"
+    )
 
 
 @pytest.mark.parametrize("kind", ["link", "loop", "pipe", "folder", "nothing"])
@@ -161,7 +180,9 @@ def test_a_file_of_the_workload_is_a_regular_file_of_its_volume(volume: Path, ki
 def test_without_fallback_that_is_no_verdict() -> None:
     with pytest.raises(Inconclusive) as raised:
         find(
-            PREFLIGHT_TOPOLOGY_MAP=mapped(ADR), NODE_INSTANCE_TYPE="a3-megagpu-8g", PREFLIGHT_TOPOLOGY_FALLBACK="false"
+            PREFLIGHT_TOPOLOGY_MAP=mapped(ADR),
+            NODE_INSTANCE_TYPE="a3-megagpu-8g",
+            PREFLIGHT_TOPOLOGY_FALLBACK="false",
         )
     assert raised.value.code == "NO_TOPOLOGY"
     assert "Google publishes none" in raised.value.reason
@@ -219,4 +240,6 @@ def test_a_mapping_that_cannot_be_read_is_one_sentence() -> None:
     with pytest.raises(SettingsError) as raised:
         read(TopologySettings, {"PREFLIGHT_TOPOLOGY_MAP": "p5=/etc/x.xml"})
     [sentence] = raised.value.problems
-    assert sentence.startswith('PREFLIGHT_TOPOLOGY_MAP: "p5=/etc/x.xml" is not a list of instance-type=file; set e.g.')
+    assert sentence.startswith(
+        'PREFLIGHT_TOPOLOGY_MAP: "p5=/etc/x.xml" is not a list of instance-type=file; set e.g.'
+    )

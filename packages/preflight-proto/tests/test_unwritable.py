@@ -25,9 +25,18 @@ class Ended:
 
     def __init__(self, status: int, folder: Path, connector: FakeConnector) -> None:
         self.status = status
-        self.result: Result = from_termination("tmp-space", (folder / "termination-log").read_text(), status)
+        self.result: Result = from_termination(
+            "tmp-space", (folder / "termination-log").read_text(), status
+        )
         self.events = [
-            (e.check_name, e.is_fatal, e.is_healthy, e.message, list(e.error_code), e.processing_strategy.name)
+            (
+                e.check_name,
+                e.is_fatal,
+                e.is_healthy,
+                e.message,
+                list(e.error_code),
+                e.processing_strategy.name,
+            )
             for e in connector.events
         ]
         connector.batches.clear()
@@ -41,13 +50,22 @@ class Ended:
     def _facts(self) -> tuple[Any, ...]:
         # How much room /tmp has changes between two runs.
         reason = re.sub(r"\d+ GiB free", "N GiB free", self.result.reason)
-        return self.status, msgspec.structs.replace(self.result, duration=0.0, reason=reason), self.events
+        return (
+            self.status,
+            msgspec.structs.replace(self.result, duration=0.0, reason=reason),
+            self.events,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def run(
-    connector: FakeConnector, folder: Path, variables: Mapping[str, str], *, stdout: str = "", stderr: str = ""
+    connector: FakeConnector,
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    stdout: str = "",
+    stderr: str = "",
 ) -> Ended:
     """Run the stranger's check with streams that lead to such places."""
     (folder / "termination-log").unlink(missing_ok=True)
@@ -69,7 +87,9 @@ def run(
                 ends.append(reader)
             else:
                 os.close(reader)
-    closing = "".join(f" {number}>&-" for number, place in ((1, stdout), (2, stderr)) if place == "closed")
+    closing = "".join(
+        f" {number}>&-" for number, place in ((1, stdout), (2, stderr)) if place == "closed"
+    )
     process = subprocess.Popen(
         ["sh", "-c", f'exec "$@"{closing}', "sh", *STRANGER],
         env=environment(connector, folder, variables),

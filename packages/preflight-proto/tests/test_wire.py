@@ -51,10 +51,14 @@ def test_every_field_reads_back_in_googles_stack(google: tuple[ModuleType, Modul
     data = bytes(wire.HealthEvents(version=1, events=[our_event()]))
     theirs = google[0].HealthEvents.FromString(data)
     event = theirs.events[0]
-    assert {field.name for field, _ in event.ListFields()} == {field.name for field in event.DESCRIPTOR.fields} - {
-        "isHealthy"
-    }
-    assert (event.checkName, event.recommendedAction, event.processingStrategy) == ("DcgmDiagnosticMemory", 5, 2)
+    assert {field.name for field, _ in event.ListFields()} == {
+        field.name for field in event.DESCRIPTOR.fields
+    } - {"isHealthy"}
+    assert (event.checkName, event.recommendedAction, event.processingStrategy) == (
+        "DcgmDiagnosticMemory",
+        5,
+        2,
+    )
     assert event.generatedTimestamp.ToDatetime(datetime.UTC) == NOW
     assert theirs.SerializeToString(deterministic=True) == data
 
@@ -77,7 +81,13 @@ def test_both_stacks_write_the_same_bytes(
     action: wire.RecommendedAction,
 ) -> None:
     ours = bytes(
-        our_event(message=message, error_code=codes, metadata={key: value}, is_fatal=fatal, recommended_action=action)
+        our_event(
+            message=message,
+            error_code=codes,
+            metadata={key: value},
+            is_fatal=fatal,
+            recommended_action=action,
+        )
     )
     theirs = google[0].HealthEvent.FromString(ours)
     assert theirs.SerializeToString(deterministic=True) == ours
@@ -92,16 +102,18 @@ def test_the_status_messages_are_the_same_too(google: tuple[ModuleType, ModuleTy
         spanIds={"a": "b"},
     )
     theirs.quarantineFinishTimestamp.FromDatetime(NOW)
-    assert bytes(wire.HealthEventStatus().parse(theirs.SerializeToString())) == theirs.SerializeToString(
-        deterministic=True
-    )
+    assert bytes(
+        wire.HealthEventStatus().parse(theirs.SerializeToString())
+    ) == theirs.SerializeToString(deterministic=True)
 
 
 @pytest.fixture
 def server(
     google: tuple[ModuleType, ModuleType], tmp_path: Path
 ) -> Iterator[tuple[Path, list[tuple[bytes, str | None]]]]:
-    """A grpcio server with Google's stubs on a unix socket; what it received, as bytes, with the authorization."""
+    """A grpcio server with Google's stubs on a unix socket; what it received, as bytes, with the
+    authorization.
+    """
     from google.protobuf import empty_pb2
 
     received: list[tuple[bytes, str | None]] = []
@@ -135,10 +147,14 @@ EVENT = EventDraft(
 
 
 def kit(path: Path, token: Path | None = None) -> KitSettings:
-    return KitSettings(socket=f"unix://{path}", node_name="node-a", token_path=str(token) if token else None)
+    return KitSettings(
+        socket=f"unix://{path}", node_name="node-a", token_path=str(token) if token else None
+    )
 
 
-def test_a_batch_arrives_whole_at_googles_server(server: tuple[Path, list[tuple[bytes, str | None]]]) -> None:
+def test_a_batch_arrives_whole_at_googles_server(
+    server: tuple[Path, list[tuple[bytes, str | None]]],
+) -> None:
     path, received = server
     assert anyio.run(send, [EVENT, EVENT], kit(path), print) is None
     [(data, token)] = received
@@ -149,7 +165,9 @@ def test_a_batch_arrives_whole_at_googles_server(server: tuple[Path, list[tuple[
     assert sent == batch([EVENT, EVENT], kit(path), sent.events[0].generated_timestamp or NOW)
 
 
-def test_the_token_is_read_afresh_and_sent(server: tuple[Path, list[tuple[bytes, str | None]]], tmp_path: Path) -> None:
+def test_the_token_is_read_afresh_and_sent(
+    server: tuple[Path, list[tuple[bytes, str | None]]], tmp_path: Path
+) -> None:
     path, received = server
     token = tmp_path / "token"
     for text in ("one", "two\n"):

@@ -27,7 +27,9 @@ def test_under_rbac_an_account_may_do_what_it_was_given_and_no_more(tmp_path: Pa
             "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "default"}],
         }
         server.call("POST", f"{RULES}/rolebindings", binding)
-        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig", server.token_of("default", "reader"))
+        kubeconfig = server.kubeconfig(
+            tmp_path / "kubeconfig", server.token_of("default", "reader")
+        )
         with config.new_client_from_config(str(kubeconfig)) as reader:  # type: ignore[no-untyped-call]
             api: Any = client.CoreV1Api(reader)
             assert api.list_namespaced_pod("default").items == []

@@ -54,7 +54,11 @@ def resources(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             requests[GPU] = count
     name_empty: bool = draw(st.booleans())
-    return {key: value for key, value in (("requests", requests), ("limits", limits)) if value or name_empty}
+    return {
+        key: value
+        for key, value in (("requests", requests), ("limits", limits))
+        if value or name_empty
+    }
 
 
 gangs = st.tuples(
@@ -75,7 +79,10 @@ def join(gang: tuple[str, str], metadata: dict[str, Any], spec: dict[str, Any]) 
             own = {"app.kubernetes.io/gang-id": name, "app.kubernetes.io/gang-size": "2"}
             metadata["labels"] = {**(metadata.get("labels") or {}), **own}
         case "volcano", name:
-            metadata["annotations"] = {**(metadata.get("annotations") or {}), "scheduling.k8s.io/group-name": name}
+            metadata["annotations"] = {
+                **(metadata.get("annotations") or {}),
+                "scheduling.k8s.io/group-name": name,
+            }
         case _:
             spec["schedulingGroup"] = {}
             metadata["labels"] = {**(metadata.get("labels") or {}), "app.kubernetes.io/gang-id": ""}
@@ -100,7 +107,10 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
             made["resources"] = draw(resources())
         if draw(st.integers(0, 3)) == 0:
             made["volumeMounts"] = [
-                {"name": "data", "mountPath": draw(st.sampled_from(["/data", "/tmp", "/var/run/nvsentinel"]))}
+                {
+                    "name": "data",
+                    "mountPath": draw(st.sampled_from(["/data", "/tmp", "/var/run/nvsentinel"])),
+                }
             ]
         return made
 
@@ -111,7 +121,9 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             made["restartPolicy"] = "Always"
         init.append(made)
-    spec: dict[str, Any] = {"containers": [container(f"main-{n}") for n in range(draw(st.integers(1, 3)))]}
+    spec: dict[str, Any] = {
+        "containers": [container(f"main-{n}") for n in range(draw(st.integers(1, 3)))]
+    }
     write_empty: bool = draw(st.booleans())
     if init or write_empty:
         spec["initContainers"] = init
@@ -137,14 +149,19 @@ def of(container: dict[str, Any], kind: str, name: str) -> Fraction:
 
 
 def cost(pod: dict[str, Any], kind: str, name: str) -> Fraction:
-    """What the scheduler (or a quota) counts, told as the documentation of sidecar containers tells it."""
+    """What the scheduler (or a quota) counts, told as the documentation of sidecar containers tells
+    it.
+    """
     own = pod["spec"].get("resources") or {}
     if any(name in (own.get(side) or {}) for side in ("requests", "limits")):
         return of({"resources": own}, kind, name)
     init = pod["spec"].get("initContainers") or []
     peaks = []
     for position, container in enumerate(init):
-        beside = sum((of(c, kind, name) for c in init[:position] if c.get("restartPolicy") == "Always"), Fraction(0))
+        beside = sum(
+            (of(c, kind, name) for c in init[:position] if c.get("restartPolicy") == "Always"),
+            Fraction(0),
+        )
         peaks.append(beside + of(container, kind, name))
     running = [*pod["spec"]["containers"], *(c for c in init if c.get("restartPolicy") == "Always")]
     return max([sum((of(c, kind, name) for c in running), Fraction(0)), *peaks])
@@ -153,12 +170,18 @@ def cost(pod: dict[str, Any], kind: str, name: str) -> Fraction:
 def qos(pod: dict[str, Any]) -> str:
     everyone = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
     named = [
-        (c, kind, n) for c in everyone for kind in ("requests", "limits") for n in ("cpu", "memory") if of(c, kind, n)
+        (c, kind, n)
+        for c in everyone
+        for kind in ("requests", "limits")
+        for n in ("cpu", "memory")
+        if of(c, kind, n)
     ]
     if not named:
         return "BestEffort"
     if all(
-        of(c, "limits", n) and of(c, "limits", n) == of(c, "requests", n) for c in everyone for n in ("cpu", "memory")
+        of(c, "limits", n) and of(c, "limits", n) == of(c, "requests", n)
+        for c in everyone
+        for n in ("cpu", "memory")
     ):
         return "Guaranteed"
     return "Burstable"

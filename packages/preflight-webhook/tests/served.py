@@ -40,7 +40,9 @@ PATIENCE = 40.0
 
 @dataclass(frozen=True)
 class Webhook:
-    """``preflight-webhook serve``. ``bundle``: its authority, as a MutatingWebhookConfiguration holds it."""
+    """``preflight-webhook serve``. ``bundle``: its authority, as a MutatingWebhookConfiguration
+    holds it.
+    """
 
     process: subprocess.Popen[bytes]
     port: int
@@ -67,14 +69,26 @@ def webhook(
     authority: trustme.CA | None = None,
     kubeconfig: Path | None = None,
 ) -> Iterator[Webhook]:
-    """It serves from ``folder``, with a leaf of ``authority``, or with the pair that is there already."""
+    """It serves from ``folder``, with a leaf of ``authority``, or with the pair that is there
+    already.
+    """
     if authority is not None:
         write_certificate(authority, folder)
     file = folder / "config.yaml"
     if not file.exists():  # replicas may share a folder
         file.write_text(config)
     command = [sys.executable, "-m", "preflight_webhook", "serve", "--config", str(file)]
-    command += ["--cert-dir", str(folder), "--host", "127.0.0.1", "--port", "0", "--plain-port", "0", *options]
+    command += [
+        "--cert-dir",
+        str(folder),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--plain-port",
+        "0",
+        *options,
+    ]
     environ = {**os.environ, **({"KUBECONFIG": str(kubeconfig)} if kubeconfig is not None else {})}
     told = folder / f"told-{time.monotonic_ns()}"
     with told.open("wb") as out:  # no pipe: nobody reads it
@@ -82,7 +96,9 @@ def webhook(
     try:
         wait_until(lambda: bool(told.read_text().splitlines()), process)
         port, plain = json.loads(told.read_text().splitlines()[0])["ports"]
-        bundle = base64.b64encode(authority.cert_pem.bytes()).decode() if authority is not None else ""
+        bundle = (
+            base64.b64encode(authority.cert_pem.bytes()).decode() if authority is not None else ""
+        )
         yield Webhook(process, port, f"http://127.0.0.1:{plain}", bundle)
     finally:
         process.kill()
@@ -114,7 +130,9 @@ def kube_apiserver(wanted: str) -> Path:
 
 @contextmanager
 def api_server(home: Path, **how: Any) -> Iterator[ApiServer]:
-    """A real API server; skips the test, visibly, where there are no binaries. ``how``: as :class:`ApiServer` has it."""
+    """A real API server; skips the test, visibly, where there are no binaries. ``how``: as
+    :class:`ApiServer` has it.
+    """
     if (folder := assets()) is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     with ApiServer(home, folder, **how) as server:
@@ -134,11 +152,20 @@ def client_of(server: ApiServer, *, connections: int = 100) -> httpx.Client:
 
 
 def entry(client: dict[str, Any], name: str = "preflight", **more: Any) -> dict[str, Any]:
-    """One webhook of a MutatingWebhookConfiguration, about every new pod. ``client``: its clientConfig."""
+    """One webhook of a MutatingWebhookConfiguration, about every new pod. ``client``: its
+    clientConfig.
+    """
     return {
         "name": f"{name}.nvsentinel.nvidia.com",
         "clientConfig": client,
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "resources": ["pods"],
+                "operations": ["CREATE"],
+            }
+        ],
         "sideEffects": "None",
         "failurePolicy": "Fail",
         "admissionReviewVersions": ["v1"],
@@ -146,7 +173,9 @@ def entry(client: dict[str, Any], name: str = "preflight", **more: Any) -> dict[
     }
 
 
-def asking(api: httpx.Client, entries: Sequence[dict[str, Any]], pod: Callable[[], httpx.Response]) -> None:
+def asking(
+    api: httpx.Client, entries: Sequence[dict[str, Any]], pod: Callable[[], httpx.Response]
+) -> None:
     """From now on the API server asks about pods. ``pod`` makes one that is to get a check."""
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
     body = {**kind, "metadata": {"name": "preflight"}, "webhooks": list(entries)}

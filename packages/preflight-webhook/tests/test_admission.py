@@ -29,12 +29,17 @@ def judged(pod: dict[str, Any], config: Config = CONFIG) -> tuple[Decision, dict
 def gpu_pod(**spec: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": "p"},
-        "spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": {GPU: "2"}}}], **spec},
+        "spec": {
+            "containers": [{"name": "main", "image": "i", "resources": {"limits": {GPU: "2"}}}],
+            **spec,
+        },
     }
 
 
 def checks(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    return [c for c in pod["spec"].get("initContainers") or [] if c["name"].startswith("preflight-")]
+    return [
+        c for c in pod["spec"].get("initContainers") or [] if c["name"].startswith("preflight-")
+    ]
 
 
 @given(pods())
@@ -42,8 +47,13 @@ def test_injection_never_changes_what_a_pod_costs(pod: dict[str, Any]) -> None:
     _, after = judged(pod)
     for name in ("cpu", "memory", GPU):
         assert cost(after, "requests", name) == cost(pod, "requests", name), name
-        if all(of(c, "limits", name) for c in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]):
-            assert cost(after, "limits", name) == cost(pod, "limits", name), name  # what a quota on limits counts
+        if all(
+            of(c, "limits", name)
+            for c in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
+        ):
+            assert cost(after, "limits", name) == cost(pod, "limits", name), (
+                name
+            )  # what a quota on limits counts
     assert qos(after) == qos(pod)
 
 
@@ -52,13 +62,15 @@ def test_the_patch_adds_checks_to_gpu_pods_and_nothing_to_others(pod: dict[str, 
     decision, after = judged(pod)
     needs = cost(pod, "requests", GPU) > 0
     assert decision.result == ("injected" if needs else "stamped" if is_member(pod) else "no-gpu")
-    assert [c["name"] for c in checks(after)] == (["preflight-dcgm-diag", "preflight-mine"] if needs else [])
+    assert [c["name"] for c in checks(after)] == (
+        ["preflight-dcgm-diag", "preflight-mine"] if needs else []
+    )
     if needs:
         assert checks(after)[0]["resources"]["limits"][GPU] == str(cost(pod, "requests", GPU))
         assert after["spec"]["containers"] == pod["spec"]["containers"]
-        assert [c for c in after["spec"]["initContainers"] if c not in checks(after)] == pod["spec"].get(
-            "initContainers", []
-        )
+        assert [c for c in after["spec"]["initContainers"] if c not in checks(after)] == pod[
+            "spec"
+        ].get("initContainers", [])
     else:
         assert after["spec"] == pod["spec"]
         assert is_member(pod) or after == pod
@@ -69,7 +81,9 @@ def test_a_second_pass_on_its_own_output_changes_nothing(pod: dict[str, Any]) ->
     first, after = judged(pod)
     second, again = judged(after)
     assert again == after
-    assert second.result == ("unchanged" if first.result in {"injected", "stamped"} else first.result)
+    assert second.result == (
+        "unchanged" if first.result in {"injected", "stamped"} else first.result
+    )
     assert second.patch == []
 
 
@@ -80,15 +94,21 @@ def test_explain_applies_a_patch_as_the_api_server_does(pod: dict[str, Any]) -> 
 
 
 @given(pods(), st.data())
-def test_whatever_stands_under_reserved_names_is_rebuilt(pod: dict[str, Any], data: st.DataObject) -> None:
+def test_whatever_stands_under_reserved_names_is_rebuilt(
+    pod: dict[str, Any], data: st.DataObject
+) -> None:
     _, honest = judged(pod)
     forged = copy.deepcopy(pod)
     fake = {"name": "preflight-dcgm-diag", "image": "evil", "command": ["true"]}
     init = forged["spec"].setdefault("initContainers", [])
     init.insert(data.draw(st.integers(0, len(init))), fake)
-    forged["spec"].setdefault("volumes", []).append({"name": "preflight-tmp", "hostPath": {"path": "/"}})
+    forged["spec"].setdefault("volumes", []).append(
+        {"name": "preflight-tmp", "hostPath": {"path": "/"}}
+    )
     forged["metadata"].setdefault("labels", {})["preflight.nvsentinel.nvidia.com/checked"] = "false"
-    forged["metadata"].setdefault("annotations", {})["preflight.nvsentinel.nvidia.com/roster"] = "{}"
+    forged["metadata"].setdefault("annotations", {})["preflight.nvsentinel.nvidia.com/roster"] = (
+        "{}"
+    )
     decision, after = judged(forged)
     assert checks(after) == checks(honest)
     assert "evil" not in json.dumps(after)
@@ -98,12 +118,19 @@ def test_whatever_stands_under_reserved_names_is_rebuilt(pod: dict[str, Any], da
 
 @pytest.mark.parametrize("section", ["containers", "initContainers"])
 def test_a_tenants_mount_of_our_volume_is_denied_and_told_why(section: str) -> None:
-    mount = {"name": "spy", "image": "i", "volumeMounts": [{"name": "preflight-connector-socket", "mountPath": "/s"}]}
+    mount = {
+        "name": "spy",
+        "image": "i",
+        "volumeMounts": [{"name": "preflight-connector-socket", "mountPath": "/s"}],
+    }
     pod = gpu_pod()
     pod["spec"].setdefault(section, []).append(mount)
     decision, _ = judged(pod)
     assert decision.denied
-    assert f'spec.{section}: container "spy" mounts the volume "preflight-connector-socket"' in decision.message
+    assert (
+        f'spec.{section}: container "spy" mounts the volume "preflight-connector-socket"'
+        in decision.message
+    )
 
 
 def test_a_tenants_main_container_under_a_reserved_name_is_denied() -> None:
@@ -115,7 +142,11 @@ def test_a_tenants_main_container_under_a_reserved_name_is_denied() -> None:
 def test_the_check_is_restricted_and_sees_no_token() -> None:
     container = checks(judged(gpu_pod())[1])[0]
     security = container["securityContext"]
-    assert (security["runAsNonRoot"], security["allowPrivilegeEscalation"], security["capabilities"]) == (
+    assert (
+        security["runAsNonRoot"],
+        security["allowPrivilegeEscalation"],
+        security["capabilities"],
+    ) == (
         True,
         False,
         {"drop": ["ALL"]},
@@ -155,11 +186,17 @@ def test_the_provider_s_init_containers_stay_first() -> None:
         ]
     )
     _, after = judged(pod, config)
-    assert [c["name"] for c in after["spec"]["initContainers"]] == ["tcpxo-daemon", "preflight-dcgm-diag", "istio-init"]
+    assert [c["name"] for c in after["spec"]["initContainers"]] == [
+        "tcpxo-daemon",
+        "preflight-dcgm-diag",
+        "istio-init",
+    ]
 
 
 def test_the_connector_s_token_is_mounted_where_it_is_wanted() -> None:
-    config = parse("checks: [{name: dcgm-diag, image: d}]\nplatformConnector: {auth: {enabled: true}}")
+    config = parse(
+        "checks: [{name: dcgm-diag, image: d}]\nplatformConnector: {auth: {enabled: true}}"
+    )
     _, after = judged(gpu_pod(), config)
     [container] = checks(after)
     assert {
@@ -216,7 +253,11 @@ def asking(text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [("two,one", ["dcgm-diag", "two", "one"]), ("", ["dcgm-diag"]), ("one, dcgm-diag", ["one", "dcgm-diag"])],
+    [
+        ("two,one", ["dcgm-diag", "two", "one"]),
+        ("", ["dcgm-diag"]),
+        ("one, dcgm-diag", ["one", "dcgm-diag"]),
+    ],
 )
 def test_a_pod_may_choose_but_required_checks_stay(text: str, names: list[str]) -> None:
     assert judged(asking(text), SELECTING)[0].checks == names
@@ -254,7 +295,12 @@ def test_a_guaranteed_pod_of_one_container_gives_its_checks_all_of_its_cores(cpu
 def test_no_more_cores_are_pinned_for_a_check_than_for_any_one_container() -> None:
     pod = gpu_pod()
     pod["spec"]["containers"] = [
-        {"name": name, "image": "i", "resources": {"limits": {GPU: "1", "cpu": "8", "memory": "1Gi"}}} for name in "ab"
+        {
+            "name": name,
+            "image": "i",
+            "resources": {"limits": {GPU: "1", "cpu": "8", "memory": "1Gi"}},
+        }
+        for name in "ab"
     ]
     _, after = judged(pod)
     assert qos(after) == "Guaranteed"
@@ -264,6 +310,7 @@ def test_no_more_cores_are_pinned_for_a_check_than_for_any_one_container() -> No
 def test_the_cores_of_a_burstable_pod_are_never_pinned_so_none_is_held_back() -> None:
     pod = gpu_pod()
     pod["spec"]["containers"] = [
-        {"name": name, "image": "i", "resources": {"requests": {"cpu": "8"}, "limits": {GPU: "1"}}} for name in "ab"
+        {"name": name, "image": "i", "resources": {"requests": {"cpu": "8"}, "limits": {GPU: "1"}}}
+        for name in "ab"
     ]
     assert checks(judged(pod)[1])[0]["resources"]["requests"]["cpu"] == "16"

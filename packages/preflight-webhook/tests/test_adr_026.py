@@ -1,4 +1,6 @@
-"""ADR-026's example values, verbatim: Helm renders them, the webhook loads what Helm rendered, and every one is looked for in what it decides."""
+"""ADR-026's example values, verbatim: Helm renders them, the webhook loads what Helm rendered, and
+every one is looked for in what it decides.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from preflight_webhook.admission.pipeline import decide
 from preflight_webhook.configuration.config import Config, parse
 
 VALUES = yaml.safe_load((UMBRELLA.parents[1] / "e2e/tests/data/adr-026-values.yaml").read_text())
-ALLREDUCE = {"name": "nccl-allreduce", "image": "registry.example/nvsentinel/preflight-nccl-allreduce:v1"}
+ALLREDUCE = {
+    "name": "nccl-allreduce",
+    "image": "registry.example/nvsentinel/preflight-nccl-allreduce:v1",
+}
 """The entry that the ADR shows commented out."""
 GPUS = {"nvidia.com/gpu": "8"}
 NICS = {"nvidia.com/mlnxnics": "4"}
@@ -43,7 +48,12 @@ def admitted(
     config: Config, limits: Mapping[str, str], env: list[dict[str, str]] | None = None, **spec: Any
 ) -> tuple[Decision, dict[str, Any]]:
     """(what is decided about a pod, its init containers by name)."""
-    container = {"name": "train", "image": "train", "env": env or [], "resources": {"limits": dict(limits)}}
+    container = {
+        "name": "train",
+        "image": "train",
+        "env": env or [],
+        "resources": {"limits": dict(limits)},
+    }
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [container], **spec}}
     decision = decide(json.dumps(pod).encode(), "training", config)
     made = jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
@@ -80,7 +90,9 @@ def test_thresholds_and_timeouts_reach_their_checks(with_allreduce: Config) -> N
 
 
 def test_gangs_are_found_by_workload_ref_alone(with_allreduce: Config) -> None:
-    decision, made = admitted(with_allreduce, GPUS | NICS, workloadRef={"name": "llm", "podGroup": "workers"})
+    decision, made = admitted(
+        with_allreduce, GPUS | NICS, workloadRef={"name": "llm", "podGroup": "workers"}
+    )
     assert decision.stamp is not None
     assert (decision.stamp.id, decision.stamp.source) == ("llm/workers", "workloadRef")
     assert "preflight-nccl-allreduce" in made
@@ -95,15 +107,27 @@ def test_only_the_listed_resource_makes_a_gpu_pod(config: Config) -> None:
 
 
 def test_without_network_devices_the_checks_that_need_none_run(config: Config) -> None:
-    """The ADR leaves every NCCL check out. One inside the node needs no network, so it stays (docs/design)."""
+    """The ADR leaves every NCCL check out. One inside the node needs no network, so it stays
+    (docs/design).
+    """
     decision, made = admitted(config, GPUS)
-    assert made.keys() == {"preflight-dcgm-diag", "preflight-nccl-loopback", "preflight-bandwidth-check"}
+    assert made.keys() == {
+        "preflight-dcgm-diag",
+        "preflight-nccl-loopback",
+        "preflight-bandwidth-check",
+    }
     assert decision.skipped == []
 
 
-def test_without_network_devices_the_fabric_between_nodes_is_not_tested(with_allreduce: Config) -> None:
-    decision, _ = admitted(with_allreduce, GPUS, workloadRef={"name": "train", "podGroup": "workers"})
-    assert [(one.check, one.reason) for one in decision.skipped] == [("nccl-allreduce", "no-network")]
+def test_without_network_devices_the_fabric_between_nodes_is_not_tested(
+    with_allreduce: Config,
+) -> None:
+    decision, _ = admitted(
+        with_allreduce, GPUS, workloadRef={"name": "train", "podGroup": "workers"}
+    )
+    assert [(one.check, one.reason) for one in decision.skipped] == [
+        ("nccl-allreduce", "no-network")
+    ]
 
 
 def test_checks_get_all_gpus_and_network_devices_of_the_pod(config: Config) -> None:
@@ -114,7 +138,9 @@ def test_checks_get_all_gpus_and_network_devices_of_the_pod(config: Config) -> N
 def test_variables_by_pattern_reach_the_nccl_checks_alone(config: Config) -> None:
     given = ["NCCL_IB_HCA", "UCX_TLS", "OMPI_MCA_btl", "HOME"]
     made = admitted(config, GPUS | NICS, [{"name": name, "value": "x"} for name in given])[1]
-    assert [name for name in given if name in variables(made["preflight-nccl-loopback"])] == given[:3]
+    assert [name for name in given if name in variables(made["preflight-nccl-loopback"])] == given[
+        :3
+    ]
     for other in ("preflight-dcgm-diag", "preflight-bandwidth-check"):
         assert not {*given} & variables(made[other]).keys()
 
@@ -130,7 +156,9 @@ def test_the_topology_mapping_reaches_the_nccl_check_with_the_instance_type(conf
 def test_the_gang_controller_reads_the_same_label_for_it() -> None:
     checks = [check["name"] for check in VALUES["preflight-injector"]["checks"]]
     made = render(UMBRELLA, {**VALUES, "preflight-gang": {"enabled": True, "checks": checks}})
-    [told] = [o for o in made if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "preflight-gang"]
+    [told] = [
+        o for o in made if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "preflight-gang"
+    ]
     wanted = VALUES["preflight-injector"]["ncclTopology"]["instanceTypeLabel"]
     assert yaml.safe_load(told["data"]["config.yaml"])["instanceTypeLabel"] == wanted
 
@@ -140,7 +168,9 @@ def selected(namespace: str, **labels: str) -> bool:
     has = {"kubernetes.io/metadata.name": namespace, **labels}
     for entry in only(render(UMBRELLA, VALUES), "MutatingWebhookConfiguration")["webhooks"]:
         terms = entry["namespaceSelector"]["matchExpressions"]
-        if all((has.get(term["key"]) in term["values"]) == (term["operator"] == "In") for term in terms):
+        if all(
+            (has.get(term["key"]) in term["values"]) == (term["operator"] == "In") for term in terms
+        ):
             return True
     return False
 
@@ -160,6 +190,22 @@ def test_while_no_replica_answers_no_pod_starts_there() -> None:
 def test_every_value_of_the_adr_is_looked_at_here() -> None:
     """A key that the file gains must gain a test, too."""
     assert {*VALUES["preflight-injector"]} == {
-        *("enabled", "checks", "dcgm", "nccl", "checkTimeout", "gangTimeout", "gangDiscovery", "gpuDetection"),
-        *("networkDetection", "ncclEnvPatterns", "ncclTopology", "namespaces", "excludeNamespaces", "webhook"),
+        *(
+            "enabled",
+            "checks",
+            "dcgm",
+            "nccl",
+            "checkTimeout",
+            "gangTimeout",
+            "gangDiscovery",
+            "gpuDetection",
+        ),
+        *(
+            "networkDetection",
+            "ncclEnvPatterns",
+            "ncclTopology",
+            "namespaces",
+            "excludeNamespaces",
+            "webhook",
+        ),
     }

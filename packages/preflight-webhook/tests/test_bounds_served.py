@@ -1,4 +1,6 @@
-"""The real server over TLS, while somebody does his worst: its memory stays small, and others are admitted at once."""
+"""The real server over TLS, while somebody does his worst: its memory stays small, and others are
+admitted at once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ pytestmark = pytest.mark.timeout(120)
 MOST = 128 << 20
 """Bytes that the server may take at any moment; the chart's limit is twice that."""
 SOON = 1.0
-"""Seconds in which others are answered; on a machine that needs more than a twentieth of them without an attack, twenty times that."""
+"""Seconds in which others are answered; on a machine that needs more than a twentieth of them
+without an attack, twenty times that.
+"""
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]
 skipNcclWithoutNetwork: false
@@ -34,7 +38,9 @@ podSelection: {enabled: true}
 
 
 class Served:
-    """The server, what has to do with its process, and a user who goes on creating pods beside whatever a test does."""
+    """The server, what has to do with its process, and a user who goes on creating pods beside
+    whatever a test does.
+    """
 
     def __init__(self, hook: Webhook, trust: ssl.SSLContext) -> None:
         self.hook, self.trust = hook, trust
@@ -77,11 +83,15 @@ class Served:
 
     def memory(self, what: str = "VmRSS") -> int:
         text = Path(f"/proc/{self.hook.process.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(f"{what}:"))
+        return next(
+            int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(f"{what}:")
+        )
 
     @contextmanager
     def others(self, *, new: bool = False, pod: object = GPU_POD) -> Iterator[list[float]]:
-        """Seconds that a user's pods and the probes of the kubelet take meanwhile. ``new``: each on a new connection."""
+        """Seconds that a user's pods and the probes of the kubelet take meanwhile. ``new``: each on
+        a new connection.
+        """
         took: list[float] = []
         failed: list[str] = []
         over = threading.Event()
@@ -130,11 +140,15 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, config: str = CONFIG, kubeconfig: Path | None = None) -> Iterator[Served]:
+def serving(
+    folder: Path, *options: str, config: str = CONFIG, kubeconfig: Path | None = None
+) -> Iterator[Served]:
     authority = trustme.CA()
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    with webhook(folder, config, "--linger", "0", *options, authority=authority, kubeconfig=kubeconfig) as hook:
+    with webhook(
+        folder, config, "--linger", "0", *options, authority=authority, kubeconfig=kubeconfig
+    ) as hook:
         server = Served(hook, trust)
         server.calibrate()
         yield server
@@ -175,10 +189,14 @@ def huge(number: int) -> dict[str, Any]:
     return pod
 
 
-def test_a_thousand_dry_runs_of_megabytes_leave_memory_small_and_others_served(server: Served) -> None:
+def test_a_thousand_dry_runs_of_megabytes_leave_memory_small_and_others_served(
+    server: Served,
+) -> None:
     with server.others() as took, closing(server.connection()) as attacker:
         for number in range(1_000):
-            status, _ = server.post(json.dumps(review(huge(number), dryRun=True)).encode(), attacker)
+            status, _ = server.post(
+                json.dumps(review(huge(number), dryRun=True)).encode(), attacker
+            )
             assert status == 200
     assert p99(took) < server.soon
     assert server.memory("VmHWM") < MOST
@@ -199,7 +217,9 @@ def test_others_are_admitted_at_once_beside_ten_pods_of_tens_of_thousands_of_ent
                 {"name": f"i{i}", "resources": {"limits": {f"a/{i}": "1"}}} for i in range(40_000)
             ]
         case "references":
-            container["env"] = [{"name": "NCCL_A", "value": "".join(f"$(R{i})" for i in range(250_000))}]
+            container["env"] = [
+                {"name": "NCCL_A", "value": "".join(f"$(R{i})" for i in range(250_000))}
+            ]
         case "tolerations":
             spec["tolerations"] = [{}] * 700_000
     labels = {"preflight.nvsentinel.nvidia.com/checked": "true"} if forged else {}
@@ -217,7 +237,9 @@ def test_others_are_admitted_at_once_beside_ten_pods_of_tens_of_thousands_of_ent
                 attacker.start()
             for attacker in attackers:
                 attacker.join()
-    assert answers == [200] * 30, "denied, not refused: what is refused is admitted under failurePolicy Ignore"
+    assert answers == [200] * 30, (
+        "denied, not refused: what is refused is admitted under failurePolicy Ignore"
+    )
     assert max(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
@@ -235,7 +257,11 @@ class Claims(BaseHTTPRequestHandler):
             made = {"versions": [{"version": "v1"}]}
         elif "resourceclaims" in self.path:
             time.sleep(0.1)
-            made = {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}}
+            made = {
+                "spec": {
+                    "devices": {"requests": [{"exactly": {"deviceClassName": "gpu.nvidia.com"}}]}
+                }
+            }
         body = json.dumps(made).encode()
         self.send_response(404 if "preflightconfigs" in self.path else 200)
         self.send_header("content-length", str(len(body)))
@@ -249,7 +275,9 @@ class Claims(BaseHTTPRequestHandler):
 
 class Api(ThreadingHTTPServer):
     request_queue_size = 128
-    """With the usual 5, a connection among many is only made when its first packet is sent again, a second later."""
+    """With the usual 5, a connection among many is only made when its first packet is sent again, a
+    second later.
+    """
 
 
 @pytest.fixture
@@ -263,7 +291,14 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
         context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
         users = [{"name": "a", "user": {"token": "t"}}]
         file.write_text(
-            yaml.safe_dump({"current-context": "a", "clusters": [cluster], "contexts": [context], "users": users})
+            yaml.safe_dump(
+                {
+                    "current-context": "a",
+                    "clusters": [cluster],
+                    "contexts": [context],
+                    "users": users,
+                }
+            )
         )
         yield file
         api.shutdown()
@@ -274,17 +309,22 @@ def claiming(*names: str) -> dict[str, Any]:
     return {"spec": {"resourceClaims": claims, "containers": [{"name": "c"}]}}
 
 
-def test_a_pod_of_thirty_thousand_claims_asks_for_none_and_others_get_theirs(tmp_path: Path, kubeconfig: Path) -> None:
+def test_a_pod_of_thirty_thousand_claims_asks_for_none_and_others_get_theirs(
+    tmp_path: Path, kubeconfig: Path
+) -> None:
     config = CONFIG + "gpuDetection: {deviceClasses: [gpu.nvidia.com], sharedClaims: inject}"
     with serving(tmp_path, config=config, kubeconfig=kubeconfig) as server:
         many = claiming(*[f"a-{i}" for i in range(30_000)])
         answer = server.answered(many, namespace="greedy")
         assert "30000 claims are more than the 16" in answer["status"]["message"]
         assert not [path for path in Claims.asked if "resourceclaims" in path]
-        # As many as there may be, from many pods at a time: a share of the requests, not all of them.
+        # As many as there may be, from many pods at a time: a share of the requests, not all of
+        # them.
         pods = [claiming(*[f"b-{n}-{i}" for i in range(16)]) for n in range(12)]
         attackers = [
-            threading.Thread(target=server.post, args=(json.dumps(review(pod, namespace="greedy")).encode(),))
+            threading.Thread(
+                target=server.post, args=(json.dumps(review(pod, namespace="greedy")).encode(),)
+            )
             for pod in pods
         ]
         for attacker in attackers:
@@ -317,12 +357,22 @@ def flood(connect: Callable[[], socket.socket], chunk: bytes, size: int) -> byte
 
 @pytest.mark.parametrize("port", ["admission", "plain"])
 @pytest.mark.parametrize(
-    "chunk", [b"x" * 65_536, b"a: b\r\n" * 10_000], ids=["one header of 100 MB", "millions of headers"]
+    "chunk",
+    [b"x" * 65_536, b"a: b\r\n" * 10_000],
+    ids=["one header of 100 MB", "millions of headers"],
 )
-def test_headers_without_end_are_refused_and_cost_no_memory(server: Served, port: str, chunk: bytes) -> None:
+def test_headers_without_end_are_refused_and_cost_no_memory(
+    server: Served, port: str, chunk: bytes
+) -> None:
     def connect() -> socket.socket:
-        plain = socket.create_connection(("127.0.0.1", server.plain_port if port == "plain" else server.hook.port))
-        return plain if port == "plain" else server.trust.wrap_socket(plain, server_hostname="localhost")
+        plain = socket.create_connection(
+            ("127.0.0.1", server.plain_port if port == "plain" else server.hook.port)
+        )
+        return (
+            plain
+            if port == "plain"
+            else server.trust.wrap_socket(plain, server_hostname="localhost")
+        )
 
     with server.others() as took:
         if chunk[0] == b"x"[0]:
@@ -334,14 +384,19 @@ def test_headers_without_end_are_refused_and_cost_no_memory(server: Served, port
 
 
 @pytest.mark.parametrize("kind", ["handshaken", "without a handshake", "plain"])
-def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(server: Served, kind: str) -> None:
-    number = {"handshaken": 1_000, "without a handshake": 5_000, "plain": 5_000}[kind]  # a handshake costs both sides
+def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(
+    server: Served, kind: str
+) -> None:
+    number = {"handshaken": 1_000, "without a handshake": 5_000, "plain": 5_000}[
+        kind
+    ]  # a handshake costs both sides
     assert server.healthy()
     with ExitStack() as stack:
         for i in range(number):
             try:
                 one = socket.create_connection(
-                    ("127.0.0.1", server.plain_port if kind == "plain" else server.hook.port), timeout=20
+                    ("127.0.0.1", server.plain_port if kind == "plain" else server.hook.port),
+                    timeout=20,
                 )
                 stack.callback(one.close)
                 if kind == "handshaken":
@@ -359,13 +414,19 @@ def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(server
     assert descriptors < 700
 
 
-def test_unfinished_bodies_of_megabytes_cost_no_memory_and_stop_no_admission(server: Served) -> None:
+def test_unfinished_bodies_of_megabytes_cost_no_memory_and_stop_no_admission(
+    server: Served,
+) -> None:
     head = HEAD + b"content-type: application/json\r\ncontent-length: 3000000\r\n\r\n"
     with ExitStack() as stack, server.others() as took:
         for _ in range(300):
             with suppress(OSError):
-                plain = stack.enter_context(socket.create_connection(("127.0.0.1", server.hook.port), timeout=20))
-                one = stack.enter_context(server.trust.wrap_socket(plain, server_hostname="localhost"))
+                plain = stack.enter_context(
+                    socket.create_connection(("127.0.0.1", server.hook.port), timeout=20)
+                )
+                one = stack.enter_context(
+                    server.trust.wrap_socket(plain, server_hostname="localhost")
+                )
                 one.sendall(head + b"{" * 2_900_000)
     assert p99(took) < server.soon
     assert server.memory("VmHWM") < MOST
@@ -378,7 +439,9 @@ def test_who_shakes_no_hand_is_cut_off_within_seconds(server: Served) -> None:
     assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n"], ids=["idle", "half a request"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n"], ids=["idle", "half a request"]
+)
 def test_who_does_not_go_on_is_cut_off_at_the_plain_port_too(server: Served, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.plain_port), timeout=20) as one:
         one.sendall(sent)
@@ -388,7 +451,10 @@ def test_who_does_not_go_on_is_cut_off_at_the_plain_port_too(server: Served, sen
 @pytest.mark.parametrize("port", ["admission", "plain"])
 def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(server: Served, port: str) -> None:
     number = server.plain_port if port == "plain" else server.hook.port
-    with socket.create_connection(("127.0.0.1", number)), socket.create_connection(("127.0.0.1", number)) as half:
+    with (
+        socket.create_connection(("127.0.0.1", number)),
+        socket.create_connection(("127.0.0.1", number)) as half,
+    ):
         half.sendall(HEAD[:10])
         assert server.healthy()
         begun = time.monotonic()
@@ -399,9 +465,14 @@ def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(server: Served, port:
 
 @pytest.mark.parametrize("times", [600_000, 1_000_000])
 def test_a_review_too_large_to_read_is_denied_and_not_refused(server: Served, times: int) -> None:
-    # Go writes `<` as six bytes; what is refused would be admitted unchecked under failurePolicy Ignore.
-    pod = json.dumps({**GPU_POD, "metadata": {"annotations": {"a": "?"}}}).replace("?", "\\u003c" * times)
-    whole = json.dumps({k: review()[k] for k in ("kind", "apiVersion", "request")}, separators=(",", ":"))
+    # Go writes `<` as six bytes; what is refused would be admitted unchecked under failurePolicy
+    # Ignore.
+    pod = json.dumps({**GPU_POD, "metadata": {"annotations": {"a": "?"}}}).replace(
+        "?", "\\u003c" * times
+    )
+    whole = json.dumps(
+        {k: review()[k] for k in ("kind", "apiVersion", "request")}, separators=(",", ":")
+    )
     body = whole.replace(json.dumps(GPU_POD, separators=(",", ":")), pod).encode()
     assert len(body) > 3 << 20
     status, answer = server.post(body)
@@ -412,9 +483,13 @@ def test_a_review_too_large_to_read_is_denied_and_not_refused(server: Served, ti
 
 
 def test_a_review_nested_too_deep_is_denied_and_not_refused(server: Served) -> None:
-    whole = json.dumps({k: review()[k] for k in ("kind", "apiVersion", "request")}, separators=(",", ":"))
+    whole = json.dumps(
+        {k: review()[k] for k in ("kind", "apiVersion", "request")}, separators=(",", ":")
+    )
     deep = '{"spec":{"containers":[]},"x":' + "[" * 1_500 + "]" * 1_500 + "}"
-    status, answer = server.post(whole.replace(json.dumps(GPU_POD, separators=(",", ":")), deep).encode())
+    status, answer = server.post(
+        whole.replace(json.dumps(GPU_POD, separators=(",", ":")), deep).encode()
+    )
     response = json.loads(answer)["response"]
     assert (status, response["uid"], response["allowed"]) == (200, "u-1", False)
     assert "nested" in response["status"]["message"]
@@ -436,7 +511,9 @@ WRONG = {
 }
 
 
-def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a_certificate(tmp_path: Path) -> None:
+def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a_certificate(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as server:
         file = tmp_path / "config.yaml"
         refused = 0.0
@@ -444,12 +521,16 @@ def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a
             file.write_text(text)
             refused += 1
             wait_until(
-                lambda wanted=refused: server.metric("preflight_webhook_config_refused_total") == wanted,  # type: ignore[misc]
+                lambda wanted=refused: (
+                    server.metric("preflight_webhook_config_refused_total") == wanted
+                ),  # type: ignore[misc]
                 server.hook.process,
             )
         assert server.metric("preflight_webhook_config_valid") == 0
         file.write_text("checks: [{name: mine, image: m}]")
-        wait_until(lambda: server.metric("preflight_webhook_config_generation") == 2, server.hook.process)
+        wait_until(
+            lambda: server.metric("preflight_webhook_config_generation") == 2, server.hook.process
+        )
         patch = json.loads(base64.b64decode(server.answered(GPU_POD)["patch"]))
         assert patch[0]["value"][0]["name"] == "preflight-mine"
         new = trustme.CA()
@@ -457,7 +538,12 @@ def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a
         leaf.private_key_pem.write_to_path(tmp_path / "tls.key")
         leaf.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
         wanted = leaf.cert_chain_pems[0].bytes().strip()
-        wait_until(lambda: ssl.get_server_certificate(("127.0.0.1", server.hook.port)).encode().strip() == wanted)
+        wait_until(
+            lambda: (
+                ssl.get_server_certificate(("127.0.0.1", server.hook.port)).encode().strip()
+                == wanted
+            )
+        )
         assert server.readyz()[0] == 200
 
 
@@ -470,13 +556,17 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def dated(folder: Path, begins: int, ends: int) -> trustme.CA:
-    """A pair valid for days from now. trustme's own begin in 2000 and end in 2038 if not told otherwise."""
+    """A pair valid for days from now. trustme's own begin in 2000 and end in 2038 if not told
+    otherwise.
+    """
     import datetime as dt
 
     authority = trustme.CA()
     now = dt.datetime.now(dt.UTC)
     leaf = authority.issue_cert(
-        "localhost", not_before=now + dt.timedelta(days=begins), not_after=now + dt.timedelta(days=ends)
+        "localhost",
+        not_before=now + dt.timedelta(days=begins),
+        not_after=now + dt.timedelta(days=ends),
     )
     leaf.private_key_pem.write_to_path(folder / "tls.key")
     leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
@@ -484,7 +574,9 @@ def dated(folder: Path, begins: int, ends: int) -> trustme.CA:
 
 
 @pytest.mark.parametrize(
-    ("begins", "ends", "says"), [(-2, -1, "has expired at"), (1, 2, "is not valid before")], ids=["expired", "early"]
+    ("begins", "ends", "says"),
+    [(-2, -1, "has expired at"), (1, 2, "is not valid before")],
+    ids=["expired", "early"],
 )
 def test_a_certificate_out_of_its_time_is_said_once_and_no_replica_with_it_is_ready(
     tmp_path: Path, begins: int, ends: int, says: str
@@ -496,7 +588,9 @@ def test_a_certificate_out_of_its_time_is_said_once_and_no_replica_with_it_is_re
         status, why = server.readyz()
         assert (status, says in why) == (503, True)
         assert server.metric("preflight_webhook_certificate_valid") == 0
-        assert [line["level"] for line in lines(tmp_path) if says in line.get("why", "")] == ["error"]
+        assert [line["level"] for line in lines(tmp_path) if says in line.get("why", "")] == [
+            "error"
+        ]
         dated(tmp_path, -1, 1)
         wait_until(lambda: server.readyz()[0] == 200, hook.process)
         assert server.metric("preflight_webhook_certificate_valid") == 1
@@ -514,11 +608,22 @@ def test_a_certificate_that_clients_refuse_is_counted_and_said_once(tmp_path: Pa
                 foreign.wrap_socket(plain, server_hostname="localhost")
         name = 'preflight_webhook_handshakes_failed_total{reason="certificate-refused"}'
         wait_until(lambda: server.metric(name) == 3, server.hook.process)
-        assert len([line for line in lines(tmp_path) if "clients refuse the serving certificate" in line["msg"]]) == 1
+        assert (
+            len(
+                [
+                    line
+                    for line in lines(tmp_path)
+                    if "clients refuse the serving certificate" in line["msg"]
+                ]
+            )
+            == 1
+        )
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_no_session_of_a_client_outlives_its_authority(tmp_path: Path, version: ssl.TLSVersion) -> None:
+def test_no_session_of_a_client_outlives_its_authority(
+    tmp_path: Path, version: ssl.TLSVersion
+) -> None:
     old, new, file = trustme.CA(), trustme.CA(), tmp_path / "client-ca.pem"
     old.cert_pem.write_to_path(file)
     with serving(tmp_path, "--client-ca", str(file)) as server:
@@ -529,10 +634,14 @@ def test_no_session_of_a_client_outlives_its_authority(tmp_path: Path, version: 
             context.maximum_version = version
             authority.issue_cert("api@server").configure_cert(context)
 
-        def asked(authority: trustme.CA, session: ssl.SSLSession | None = None) -> ssl.SSLSession | None:
+        def asked(
+            authority: trustme.CA, session: ssl.SSLSession | None = None
+        ) -> ssl.SSLSession | None:
             with (
                 socket.create_connection(("127.0.0.1", server.hook.port), timeout=20) as plain,
-                contexts[authority].wrap_socket(plain, server_hostname="localhost", session=session) as connection,
+                contexts[authority].wrap_socket(
+                    plain, server_hostname="localhost", session=session
+                ) as connection,
             ):
                 return ask(connection)
 
@@ -550,7 +659,9 @@ def test_no_session_of_a_client_outlives_its_authority(tmp_path: Path, version: 
             return True
 
         if version is ssl.TLSVersion.TLSv1_2:
-            assert not works(old), "older versions take up sessions from a cache that cannot be switched off"
+            assert not works(old), (
+                "older versions take up sessions from a cache that cannot be switched off"
+            )
             return
         session = asked(old)
         with (

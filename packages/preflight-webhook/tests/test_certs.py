@@ -19,7 +19,10 @@ HOOKS = Resource(
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
-ENTRY = {"name": "one.example.com", "clientConfig": {"service": {"name": "preflight-injector", "namespace": "default"}}}
+ENTRY = {
+    "name": "one.example.com",
+    "clientConfig": {"service": {"name": "preflight-injector", "namespace": "default"}},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +51,9 @@ def test_without_names_they_are_those_of_the_chart(double: ApiDouble, more: list
     assert said("certs", "--namespace", "default", *more) == (0, "", "")
     secret = of(double, "secrets", "default", "preflight-injector-tls")
     hook = of(double, "mutatingwebhookconfigurations", "", "preflight-injector")
-    assert secret["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "preflight-webhook-certs"}
+    assert secret["metadata"]["labels"] == {
+        "app.kubernetes.io/managed-by": "preflight-webhook-certs"
+    }
     assert hook["webhooks"][0]["clientConfig"]["caBundle"] == secret["data"]["ca.crt"]
     assert base64.b64decode(secret["data"]["tls.crt"]).startswith(b"-----BEGIN CERTIFICATE-----")
 
@@ -63,7 +68,9 @@ def test_a_configuration_that_is_missing_is_one_sentence() -> None:
     )
 
 
-def test_a_cluster_that_does_not_answer_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", server)))
     done = said("certs", "--namespace", "default")

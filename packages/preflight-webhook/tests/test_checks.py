@@ -1,4 +1,6 @@
-"""What an operator sets for one check: where it stands, what it runs on, and what its container holds."""
+"""What an operator sets for one check: where it stands, what it runs on, and what its container
+holds.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def judged(pod: dict[str, Any], config: Config) -> tuple[Decision, dict[str, Any
 def pod_with(limits: dict[str, str], **spec: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": "p"},
-        "spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": limits}}], **spec},
+        "spec": {
+            "containers": [{"name": "main", "image": "i", "resources": {"limits": limits}}],
+            **spec,
+        },
     }
 
 
@@ -40,8 +45,13 @@ def test_a_check_that_is_not_enabled_is_not_there() -> None:
 
 
 def test_checks_may_stand_behind_the_workloads_own_init_containers() -> None:
-    made = parse("checks: [{name: late, image: m, placement: last}, {name: early, image: m}]\nproviderInit: [driver]")
-    own = [{"name": "driver", "image": "i"}, {"name": "mesh", "image": "i", "restartPolicy": "Always"}]
+    made = parse(
+        "checks: [{name: late, image: m, placement: last}, {name: early, image: m}]\nproviderInit: [driver]"
+    )
+    own = [
+        {"name": "driver", "image": "i"},
+        {"name": "mesh", "image": "i", "restartPolicy": "Always"},
+    ]
     _, after = judged(pod_with({GPU: "1"}, initContainers=own), made)
     order = [c["name"] for c in after["spec"]["initContainers"]]
     assert order == ["driver", "preflight-early", "mesh", "preflight-late"]
@@ -56,7 +66,10 @@ def test_a_check_behind_the_others_changes_no_cost_either(pod: dict[str, Any]) -
     decision, after = judged(pod, made)
     for name in ("cpu", "memory", GPU):
         assert cost(after, "requests", name) == cost(pod, "requests", name), name
-        if all(of(c, "limits", name) for c in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]):
+        if all(
+            of(c, "limits", name)
+            for c in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
+        ):
             assert cost(after, "limits", name) == cost(pod, "limits", name), name
     assert qos(after) == qos(pod)
     if "late" in decision.checks:
@@ -67,11 +80,16 @@ def test_a_check_takes_no_more_than_it_is_given() -> None:
     pod = pod_with({GPU: "1", "cpu": "8", "memory": "64Gi"})
     made = config("resources: {requests: {cpu: 500m}, limits: {cpu: 2, memory: 4Gi}}")
     limits = judged(pod, made)[1]["spec"]["initContainers"][0]["resources"]["limits"]
-    assert (limits["cpu"], limits["memory"]) == ("500m", "4294967296")  # Guaranteed: the smaller of both
+    assert (limits["cpu"], limits["memory"]) == (
+        "500m",
+        "4294967296",
+    )  # Guaranteed: the smaller of both
 
 
 def test_a_security_context_is_merged_over_ours() -> None:
-    made = config("securityContext: {runAsUser: 0, runAsNonRoot: false, capabilities: {add: [SYS_NICE]}}")
+    made = config(
+        "securityContext: {runAsUser: 0, runAsNonRoot: false, capabilities: {add: [SYS_NICE]}}"
+    )
     security = judged(pod_with({GPU: "1"}), made)[1]["spec"]["initContainers"][0]["securityContext"]
     assert (security["runAsUser"], security["allowPrivilegeEscalation"]) == (0, False)
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_NICE"]}
@@ -92,7 +110,12 @@ def test_any_field_of_a_container_is_merged_by_its_keys() -> None:
     )
     one = judged(pod_with({GPU: "1"}), made)[1]["spec"]["initContainers"][0]
     env = {e["name"]: e.get("value") for e in one["env"]}
-    assert (one["command"], one["workingDir"], env["GATE"], env["X"]) == (["run"], "/w", "observe", "y")
+    assert (one["command"], one["workingDir"], env["GATE"], env["X"]) == (
+        ["run"],
+        "/w",
+        "observe",
+        "y",
+    )
     assert "imagePullPolicy" not in one
     assert {"/tmp", "/w"} <= {m["mountPath"] for m in one["volumeMounts"]}
 
@@ -129,13 +152,22 @@ def test_pull_secrets_are_added_once(own: list[dict[str, str]] | None) -> None:
 @pytest.mark.parametrize(
     ("resource", "reason"), [("nvidia.com/mig-1g.10gb", "mig"), ("nvidia.com/gpu.shared", "shared")]
 )
-def test_checks_run_on_slices_and_shared_gpus_only_where_they_can(resource: str, reason: str) -> None:
-    made = parse(f"checks: [{{name: dcgm-diag, image: d}}, {{name: mine, image: m, supports: [{reason}]}}]")
+def test_checks_run_on_slices_and_shared_gpus_only_where_they_can(
+    resource: str, reason: str
+) -> None:
+    made = parse(
+        f"checks: [{{name: dcgm-diag, image: d}}, {{name: mine, image: m, supports: [{reason}]}}]"
+    )
     decision, after = judged(pod_with({resource: "2"}), made)
-    assert (decision.checks, [(s.check, s.reason) for s in decision.skipped]) == (["mine"], [("dcgm-diag", reason)])
+    assert (decision.checks, [(s.check, s.reason) for s in decision.skipped]) == (
+        ["mine"],
+        [("dcgm-diag", reason)],
+    )
     [one] = after["spec"]["initContainers"]
     assert one["resources"]["limits"][resource] == "2"
-    assert "EXPECTED_GPUS" not in {e["name"] for e in one["env"]}  # how many devices that makes, nobody knows here
+    assert "EXPECTED_GPUS" not in {
+        e["name"] for e in one["env"]
+    }  # how many devices that makes, nobody knows here
     alone = judged(pod_with({resource: "2"}), parse("checks: [{name: dcgm-diag, image: d}]"))[0]
     assert (alone.result, alone.label) == ("no-checks", f"no-checks-{reason}")
 
@@ -150,30 +182,56 @@ def test_where_hostpath_volumes_are_forbidden_the_pod_is_denied_and_told_what_to
     decision = decide(pod, "ml", config("required: true"), confined=True)
     assert decision.denied
     assert "pod-security.kubernetes.io/enforce" in decision.message
-    assert decide(json.dumps(pod_with({})).encode(), "ml", config("required: true"), confined=True).result == "no-gpu"
+    assert (
+        decide(
+            json.dumps(pod_with({})).encode(), "ml", config("required: true"), confined=True
+        ).result
+        == "no-gpu"
+    )
 
 
 def test_or_it_is_checked_without_reports() -> None:
-    made = config("required: true", "onPodSecurityConflict: report-off\nplatformConnector: {auth: {enabled: true}}")
+    made = config(
+        "required: true",
+        "onPodSecurityConflict: report-off\nplatformConnector: {auth: {enabled: true}}",
+    )
     pod = pod_with({GPU: "1"})
     decision = decide(json.dumps(pod).encode(), "ml", made, confined=True)
     after = jsonpatch.apply_patch(pod, decision.patch)
     assert {next(iter(set(v) - {"name"})) for v in after["spec"]["volumes"]} == {"emptyDir"}
-    assert {"name": "PLATFORM_CONNECTOR_SOCKET", "value": "off"} in after["spec"]["initContainers"][0]["env"]
+    assert {"name": "PLATFORM_CONNECTOR_SOCKET", "value": "off"} in after["spec"]["initContainers"][
+        0
+    ]["env"]
     assert "report nothing" in decision.warnings[0]
 
 
 def test_where_sidecars_hold_all_gpus_there_is_nothing_to_test() -> None:
     made = parse("checks: [{name: early, image: m}, {name: late, image: m, placement: last}]")
-    side = {"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"limits": {GPU: "2"}}}
-    pod = {"metadata": {}, "spec": {"containers": [{"name": "main", "image": "i"}], "initContainers": [side]}}
+    side = {
+        "name": "s",
+        "image": "i",
+        "restartPolicy": "Always",
+        "resources": {"limits": {GPU: "2"}},
+    }
+    pod = {
+        "metadata": {},
+        "spec": {"containers": [{"name": "main", "image": "i"}], "initContainers": [side]},
+    }
     decision, _ = judged(pod, made)
-    assert (decision.checks, [(s.check, s.reason) for s in decision.skipped]) == (["early"], [("late", "no-room")])
+    assert (decision.checks, [(s.check, s.reason) for s in decision.skipped]) == (
+        ["early"],
+        [("late", "no-room")],
+    )
 
 
 def test_what_a_check_expects_is_what_it_is_given() -> None:
     made = parse("checks: [{name: early, image: m}, {name: late, image: m, placement: last}]")
-    side = {"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"limits": {GPU: "2"}}}
+    side = {
+        "name": "s",
+        "image": "i",
+        "restartPolicy": "Always",
+        "resources": {"limits": {GPU: "2"}},
+    }
     _, after = judged(pod_with({GPU: "3"}, initContainers=[side]), made)
     early, _, late = after["spec"]["initContainers"]
     for one, count in ((early, "5"), (late, "3")):
@@ -184,7 +242,9 @@ def test_what_a_check_expects_is_what_it_is_given() -> None:
 def test_nor_more_than_the_largest_container_where_that_is_configured() -> None:
     made = config("required: true", "gpuCount: max")
     pod = pod_with({GPU: "3"})
-    pod["spec"]["containers"].append({"name": "two", "image": "i", "resources": {"limits": {GPU: "2"}}})
+    pod["spec"]["containers"].append(
+        {"name": "two", "image": "i", "resources": {"limits": {GPU: "2"}}}
+    )
     [one] = judged(pod, made)[1]["spec"]["initContainers"]
     assert one["resources"]["limits"][GPU] == "3"
     assert {"name": "EXPECTED_GPUS", "value": "3"} in one["env"]
@@ -194,7 +254,21 @@ SIZES = st.integers(20, 42).flatmap(lambda bits: st.integers(2**bits, 2 ** (bits
 """Bytes, from 1 Mi to 8 Ti, each order of magnitude as likely."""
 WRITTEN = st.one_of(
     SIZES.map(str),
-    st.sampled_from(["1Mi", "8Gi", "8589934592", "9Gi", "64Gi", "800Gi", "1Ti", "2Ti", "4Ti", "9223372036", "1T"]),
+    st.sampled_from(
+        [
+            "1Mi",
+            "8Gi",
+            "8589934592",
+            "9Gi",
+            "64Gi",
+            "800Gi",
+            "1Ti",
+            "2Ti",
+            "4Ti",
+            "9223372036",
+            "1T",
+        ]
+    ),
 )
 QOS: dict[str, Callable[[str], dict[str, Any]]] = {
     "Guaranteed": lambda memory: {"limits": {"cpu": "96", "memory": memory}},
@@ -205,7 +279,9 @@ QOS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 @given(st.lists(st.tuples(st.sampled_from([*QOS]), WRITTEN), min_size=1, max_size=3))
-def test_a_check_gets_whole_bytes_whole_millicores_and_all_that_the_pod_has(made: list[tuple[str, str]]) -> None:
+def test_a_check_gets_whole_bytes_whole_millicores_and_all_that_the_pod_has(
+    made: list[tuple[str, str]],
+) -> None:
     amounts = [QOS[kind](memory) for kind, memory in made]
     main = [{"name": f"c{i}", "image": "i", "resources": one} for i, one in enumerate(amounts)]
     main[0]["resources"] = {**amounts[0], "limits": {**amounts[0].get("limits", {}), GPU: "8"}}
@@ -216,7 +292,9 @@ def test_a_check_gets_whole_bytes_whole_millicores_and_all_that_the_pod_has(made
         given_ = one["resources"].get(side, {})
         assert amount(given_.get("memory", "0")).denominator == 1
         assert (amount(given_.get("cpu", "0")) * 1000).denominator == 1
-    assert of(one, "requests", "memory") == cost(pod, "requests", "memory")  # whole bytes, so nothing of it is lost
+    assert of(one, "requests", "memory") == cost(
+        pod, "requests", "memory"
+    )  # whole bytes, so nothing of it is lost
     if all(of(c, "limits", "memory") for c in main):
         assert of(one, "limits", "memory") == cost(pod, "limits", "memory")
     assert qos(after) == qos(pod)
@@ -235,8 +313,10 @@ def test_a_check_in_a_large_pod_has_the_pods_memory(memory: str) -> None:
 def as_int64(text: str) -> int | None:
     """A quantity as the kubelet's static memory manager reads it, None where it refuses the pod.
 
-    `getContainerRequestedResources` (Kubernetes 1.36, pkg/kubelet/cm/memorymanager/policy_static.go) takes each container's request of memory,
-    of init containers too, by apimachinery's `Quantity.AsInt64`, which knows no fractions and nothing past 64 bits.
+    `getContainerRequestedResources` (Kubernetes 1.36,
+    pkg/kubelet/cm/memorymanager/policy_static.go) takes each container's request of memory, of init
+    containers too, by apimachinery's `Quantity.AsInt64`, which knows no fractions and nothing past
+    64 bits.
     """
     written = re.fullmatch(r"(\d+)(k|M|G|T|P|E|[KMGTPE]i|)", text)
     if written is None:
@@ -247,7 +327,9 @@ def as_int64(text: str) -> int | None:
     return value if value < 2**63 else None
 
 
-@pytest.mark.parametrize("memory", ["64Gi", "100G", "9223372037", "1Ti", "68719476736000m", "1.5Gi", "9223372036854m"])
+@pytest.mark.parametrize(
+    "memory", ["64Gi", "100G", "9223372037", "1Ti", "68719476736000m", "1.5Gi", "9223372036854m"]
+)
 def test_the_static_memory_manager_of_a_kubelet_can_read_what_a_check_asks_for(memory: str) -> None:
     pod = pod_with({GPU: "8", "cpu": "96", "memory": memory})
     [one] = judged(pod, config("required: true"))[1]["spec"]["initContainers"]
@@ -261,14 +343,14 @@ def test_what_the_static_memory_manager_refuses_is_known_to_this_test() -> None:
 
 
 def test_of_a_fraction_of_a_byte_the_whole_bytes_are_taken() -> None:
-    limits = judged(pod_with({GPU: "1", "cpu": "1", "memory": "9223372036854m"}), config("required: true"))[1]["spec"][
-        "initContainers"
-    ][0]["resources"]["limits"]
+    limits = judged(
+        pod_with({GPU: "1", "cpu": "1", "memory": "9223372036854m"}), config("required: true")
+    )[1]["spec"]["initContainers"][0]["resources"]["limits"]
     assert limits["memory"] == "9223372036"
     assert (
-        judged(pod_with({GPU: "1", "cpu": "1", "memory": "500m"}), config("required: true"))[1]["spec"][
-            "initContainers"
-        ][0]["resources"]["limits"]["memory"]
+        judged(pod_with({GPU: "1", "cpu": "1", "memory": "500m"}), config("required: true"))[1][
+            "spec"
+        ]["initContainers"][0]["resources"]["limits"]["memory"]
         == "1"
     )  # as Kubernetes counts it
 

@@ -30,17 +30,28 @@ CONFIG = parse("checks: [{name: dcgm-diag, image: d}]" + CLASSES)
 def exactly(device_class: str, **fields: Any) -> dict[str, Any]:
     return {
         "name": "r",
-        "exactly": {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": 1, **fields},
+        "exactly": {
+            "deviceClassName": device_class,
+            "allocationMode": "ExactCount",
+            "count": 1,
+            **fields,
+        },
     }
 
 
 def first_available(*alternatives: tuple[str, int]) -> dict[str, Any]:
-    made = [{"name": f"a{i}", "deviceClassName": name, "count": n} for i, (name, n) in enumerate(alternatives)]
+    made = [
+        {"name": f"a{i}", "deviceClassName": name, "count": n}
+        for i, (name, n) in enumerate(alternatives)
+    ]
     return {"name": "r", "firstAvailable": made}
 
 
 def template(*requests: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "ResourceClaimTemplate", "spec": {"spec": {"devices": {"requests": list(requests)}}}}
+    return {
+        "kind": "ResourceClaimTemplate",
+        "spec": {"spec": {"devices": {"requests": list(requests)}}},
+    }
 
 
 def claim(*requests: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +91,10 @@ anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["spec", "devices", "requests", "exactly", "firstAvailable", "count"]), inner)
+        | st.dictionaries(
+            st.sampled_from(["spec", "devices", "requests", "exactly", "firstAvailable", "count"]),
+            inner,
+        )
     ),
     max_leaves=8,
 )
@@ -111,7 +125,10 @@ def pod_with(*names: str, limits: dict[str, str] | None = None) -> dict[str, Any
     used = [{"name": name} for name in names]
     resources = {"claims": used, **({"limits": limits} if limits else {})}
     main = {"name": "main", "image": "i", "resources": resources}
-    return {"metadata": {"name": "p"}, "spec": {"resourceClaims": [ENTRIES[n] for n in names], "containers": [main]}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"resourceClaims": [ENTRIES[n] for n in names], "containers": [main]},
+    }
 
 
 def judged(
@@ -138,10 +155,14 @@ def test_claims_and_extended_resources_add_up() -> None:
 
 
 def test_without_a_network_claim_the_fabric_is_not_tested() -> None:
-    config = parse("checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: a}]" + CLASSES)
+    config = parse(
+        "checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: a}]" + CLASSES
+    )
     pod = pod_with("own")
     pod["spec"]["schedulingGroup"] = {"podGroupName": "train"}
-    assert [(s.check, s.reason) for s in judged(pod, config)[0].skipped] == [("nccl-allreduce", "no-network")]
+    assert [(s.check, s.reason) for s in judged(pod, config)[0].skipped] == [
+        ("nccl-allreduce", "no-network")
+    ]
 
 
 def test_a_pod_whose_claims_are_for_something_else_is_left_alone() -> None:
@@ -151,11 +172,16 @@ def test_a_pod_whose_claims_are_for_something_else_is_left_alone() -> None:
 
 
 def shared_claims(how: str, checks: str = "{name: dcgm-diag, image: d}") -> Config:
-    return parse(f"checks: [{checks}]" + CLASSES.replace("{deviceC", f"{{sharedClaims: {how}, deviceC", 1))
+    return parse(
+        f"checks: [{checks}]" + CLASSES.replace("{deviceC", f"{{sharedClaims: {how}, deviceC", 1)
+    )
 
 
 def in_use(pod: str) -> dict[Ref, Claim | None]:
-    made = {**claim(GPU), "status": {"reservedFor": [{"resource": "pods", "name": pod, "uid": "u"}]}}
+    made = {
+        **claim(GPU),
+        "status": {"reservedFor": [{"resource": "pods", "name": pod, "uid": "u"}]},
+    }
     return {**KNOWN, Ref("resourceclaims", "shared"): read(made)}
 
 
@@ -176,16 +202,25 @@ def test_gpus_of_its_own_beside_a_claim_in_use_do_not_hide_it() -> None:
     assert judged(pod_with("own", "shared"), known=in_use("trainer-0"))[0].denied
 
 
-@pytest.mark.parametrize("check", ["{name: mine, image: m}", "{name: dcgm-diag, image: d, enforcement: observe}"])
+@pytest.mark.parametrize(
+    "check", ["{name: mine, image: m}", "{name: dcgm-diag, image: d, enforcement: observe}"]
+)
 def test_a_check_that_holds_nobody_back_is_left_out_instead(check: str) -> None:
-    assert judged(pod_with("shared"), shared_claims("auto", check), in_use("t"))[0].label == "no-checks-shared"
+    assert (
+        judged(pod_with("shared"), shared_claims("auto", check), in_use("t"))[0].label
+        == "no-checks-shared"
+    )
 
 
 def test_the_operator_may_leave_claims_by_name_out_or_test_them_always() -> None:
     skipping = shared_claims("skip")
     assert judged(pod_with("shared"), skipping)[0].label == "no-checks-shared"
-    assert judged(pod_with("shared"), shared_claims("inject"), in_use("t"))[0].checks == ["dcgm-diag"]
-    able = shared_claims("skip", "{name: dcgm-diag, image: d}, {name: mine, image: m, supports: [shared]}")
+    assert judged(pod_with("shared"), shared_claims("inject"), in_use("t"))[0].checks == [
+        "dcgm-diag"
+    ]
+    able = shared_claims(
+        "skip", "{name: dcgm-diag, image: d}, {name: mine, image: m, supports: [shared]}"
+    )
     assert judged(pod_with("shared"), able)[0].checks == ["mine"]
     decision, after = judged(pod_with("own", "shared"), skipping)
     assert "claim shared cannot be tested" in decision.message
@@ -197,7 +232,9 @@ def test_the_operator_may_leave_claims_by_name_out_or_test_them_always() -> None
 def test_alternatives_of_which_one_is_a_gpu_are_tested() -> None:
     known = {
         **KNOWN,
-        Ref(TEMPLATES, "own"): read(template(first_available(("gpu.nvidia.com", 1), ("fpga.example.com", 1)))),
+        Ref(TEMPLATES, "own"): read(
+            template(first_available(("gpu.nvidia.com", 1), ("fpga.example.com", 1)))
+        ),
     }
     decision, after = judged(pod_with("own"), known=known)
     assert decision.checks == ["dcgm-diag"]
@@ -235,7 +272,9 @@ def test_what_was_known_of_claims_is_written_down_whether_the_pod_is_checked_or_
     }
     decision, after = judged(pod_with("shared"), known=known)
     assert decision.result == "no-gpu"
-    assert seen(after) == {"shared": SeenClaim(kind="ResourceClaim", name="shared", uid="u1", gpu=False)}
+    assert seen(after) == {
+        "shared": SeenClaim(kind="ResourceClaim", name="shared", uid="u1", gpu=False)
+    }
     assert judged(after, known=known)[0].result == "unchanged"
     known = {Ref(TEMPLATES, "own"): with_uid(template(GPU), "u2")}
     assert seen(judged(pod_with("own"), known=known)[1]) == {
@@ -277,7 +316,10 @@ def test_where_no_class_matters_claims_do_not() -> None:
 
 
 CHANNEL = "compute-domain-default-channel.nvidia.com"
-WITH_CHANNEL: dict[Ref, Claim | None] = {**KNOWN, Ref(TEMPLATES, "net"): read(template(exactly(CHANNEL)))}
+WITH_CHANNEL: dict[Ref, Claim | None] = {
+    **KNOWN,
+    Ref(TEMPLATES, "net"): read(template(exactly(CHANNEL))),
+}
 
 
 def test_a_channel_to_other_nodes_gpus_is_mirrored_with_nothing_configured() -> None:
@@ -294,18 +336,27 @@ def test_claims_of_any_class_can_be_mirrored_and_no_other_is() -> None:
     both = pod_with("own", "fpga", "net")
     [one] = judged(both, CONFIG, WITH_CHANNEL)[1]["spec"]["initContainers"]
     assert one["resources"]["claims"] == [{"name": "own"}, {"name": "net"}]
-    every = parse("checks: [{name: dcgm-diag, image: d}]\nmirrorClaims: ['*.example.com']" + CLASSES)
+    every = parse(
+        "checks: [{name: dcgm-diag, image: d}]\nmirrorClaims: ['*.example.com']" + CLASSES
+    )
     [one] = judged(both, every, WITH_CHANNEL)[1]["spec"]["initContainers"]
     assert one["resources"]["claims"] == [{"name": "own"}, {"name": "fpga"}]
 
 
 def test_a_request_that_may_be_met_by_another_class_is_not_mirrored() -> None:
-    known = {**KNOWN, Ref(TEMPLATES, "net"): read(template(first_available((CHANNEL, 1), ("fpga.example.com", 1))))}
+    known = {
+        **KNOWN,
+        Ref(TEMPLATES, "net"): read(
+            template(first_available((CHANNEL, 1), ("fpga.example.com", 1)))
+        ),
+    }
     [one] = judged(pod_with("own", "net"), CONFIG, known)[1]["spec"]["initContainers"]
     assert one["resources"]["claims"] == [{"name": "own"}]
 
 
-def test_a_claim_that_does_not_exist_keeps_no_pod_without_gpus_where_no_claim_can_give_one() -> None:
+def test_a_claim_that_does_not_exist_keeps_no_pod_without_gpus_where_no_claim_can_give_one() -> (
+    None
+):
     config = parse("checks: [{name: dcgm-diag, image: d}]")
     unknown: dict[Ref, Claim | None] = {Ref(TEMPLATES, "net"): None}
     assert judged(pod_with("net"), config, unknown)[0].result == "no-gpu"
@@ -317,7 +368,9 @@ def test_a_claim_that_does_not_exist_keeps_no_pod_without_gpus_where_no_claim_ca
 NOTHING: dict[Ref, Claim | None] = {Ref(TEMPLATES, "own"): None}
 
 
-@pytest.mark.parametrize(("policy", "result"), [("deny", "denied"), ("allow", "no-gpu"), ("inject", "injected")])
+@pytest.mark.parametrize(
+    ("policy", "result"), [("deny", "denied"), ("allow", "no-gpu"), ("inject", "injected")]
+)
 def test_a_claim_that_does_not_exist_is_treated_as_configured(policy: str, result: str) -> None:
     config = parse(f"checks: [{{name: dcgm-diag, image: d}}]\nunresolvedClaims: {policy}" + CLASSES)
     decision, after = judged(pod_with("own"), config, NOTHING)
@@ -338,10 +391,14 @@ def test_an_entry_of_a_kind_that_is_not_known_is_unresolved() -> None:
 
 
 def test_a_container_with_a_gpu_claim_decides_about_the_environment() -> None:
-    config = parse("checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false" + CLASSES)
+    config = parse(
+        "checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false" + CLASSES
+    )
     pod = pod_with("own")
     pod["spec"]["containers"][0]["env"] = [{"name": "NCCL_ALGO", "value": "gpu"}]
-    pod["spec"]["containers"].insert(0, {"name": "side", "image": "i", "env": [{"name": "NCCL_ALGO", "value": "side"}]})
+    pod["spec"]["containers"].insert(
+        0, {"name": "side", "image": "i", "env": [{"name": "NCCL_ALGO", "value": "side"}]}
+    )
     [one] = judged(pod, config)[1]["spec"]["initContainers"]
     assert {"name": "NCCL_ALGO", "value": "gpu"} in one["env"]
 

@@ -1,4 +1,6 @@
-"""The real webhook behind a real API server that it asks about claims, and namespaces of every Pod Security level."""
+"""The real webhook behind a real API server that it asks about claims, and namespaces of every Pod
+Security level.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +52,28 @@ class Cluster:
     audit: Path
 
     def asked(self) -> list[str]:
-        """What the webhook has asked the API server for so far, as the API server's own audit log has it."""
+        """What the webhook has asked the API server for so far, as the API server's own audit log
+        has it.
+        """
         requests = [json.loads(line) for line in self.audit.read_text().splitlines()]
-        return [one["requestURI"] for one in requests if one.get("userAgent") == "preflight-webhook"]
+        return [
+            one["requestURI"] for one in requests if one.get("userAgent") == "preflight-webhook"
+        ]
 
     def at_once(self, bodies: list[dict[str, Any]]) -> list[httpx.Response]:
         with ThreadPoolExecutor(len(bodies)) as users:
             return list(users.map(lambda body: self.create("open", "pods", body), bodies))
 
-    def create(self, namespace: str, plural: str, body: dict[str, Any], group: str = "/api/v1") -> httpx.Response:
+    def create(
+        self, namespace: str, plural: str, body: dict[str, Any], group: str = "/api/v1"
+    ) -> httpx.Response:
         return self.api.post(f"{group}/namespaces/{namespace}/{plural}", json=body)
 
     def template(self, namespace: str, name: str, *requests: dict[str, Any]) -> None:
-        body = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": list(requests)}}}}
+        body = {
+            "metadata": {"name": name},
+            "spec": {"spec": {"devices": {"requests": list(requests)}}},
+        }
         answer = self.create(namespace, "resourceclaimtemplates", body, "/apis/resource.k8s.io/v1")
         assert answer.status_code == 201, answer.text
 
@@ -72,12 +83,19 @@ class Cluster:
 
 def claiming(template: str, **metadata: Any) -> dict[str, Any]:
     main = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}
-    spec = {"containers": [main], "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}]}
+    spec = {
+        "containers": [main],
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
+    }
     return {"metadata": {"generateName": "p-", **metadata}, "spec": spec}
 
 
 def for_pods(name: str, webhook: Webhook, path: str, *, confined: bool, of: str) -> dict[str, Any]:
-    level = {"key": LEVEL, "operator": "In" if confined else "NotIn", "values": ["baseline", "restricted"]}
+    level = {
+        "key": LEVEL,
+        "operator": "In" if confined else "NotIn",
+        "values": ["baseline", "restricted"],
+    }
     mine = {"key": "webhook", "operator": "In", "values": [of]}
     client = {"url": webhook.url + path, "caBundle": webhook.bundle}
     return entry(client, name, namespaceSelector={"matchExpressions": [level, mine]})
@@ -87,7 +105,12 @@ def for_pods(name: str, webhook: Webhook, path: str, *, confined: bool, of: str)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home, authority = tmp_path_factory.mktemp("apiserver"), trustme.CA()
     rules = [{"level": "Metadata", "userGroups": ["system:masters"]}]
-    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": rules,
+    }
     (home / "audit.yaml").write_text(json.dumps(policy))
     more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
     older = [f"resource.k8s.io/{version}=true" for version in ("v1beta1", "v1beta2")]
@@ -113,14 +136,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 ("restricted", "known", "restricted"),
                 ("refused", "refused", "privileged"),
             ):
-                labels = {"webhook": of, LEVEL: level, "resource.kubernetes.io/admin-access": "true"}
-                assert api.post("/api/v1/namespaces", json={"metadata": {"name": name, "labels": labels}}).is_success
+                labels = {
+                    "webhook": of,
+                    LEVEL: level,
+                    "resource.kubernetes.io/admin-access": "true",
+                }
+                assert api.post(
+                    "/api/v1/namespaces", json={"metadata": {"name": name, "labels": labels}}
+                ).is_success
             made.template("open", "gpus", GPUS)
             asking(api, entries, lambda: made.pod("open", "gpus"))
             yield made
 
 
-GPUS = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 2}}
+GPUS = {
+    "name": "gpu",
+    "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 2},
+}
 ALTERNATIVES = {
     "name": "gpu",
     "firstAvailable": [
@@ -128,7 +160,10 @@ ALTERNATIVES = {
         {"name": "small", "deviceClassName": "gpu.nvidia.com", "count": 2},
     ],
 }
-OTHER = {"name": "gpu", "firstAvailable": [*ALTERNATIVES["firstAvailable"], {"name": "f", "deviceClassName": "fpga"}]}
+OTHER = {
+    "name": "gpu",
+    "firstAvailable": [*ALTERNATIVES["firstAvailable"], {"name": "f", "deviceClassName": "fpga"}],
+}
 
 
 def check(answer: httpx.Response) -> dict[str, Any]:
@@ -162,7 +197,10 @@ def test_forty_pods_of_one_template_take_one_request(cluster: Cluster) -> None:
     assert lookups(cluster.webhook, "found") == before + 1
 
 
-ADMIN = {"name": "look", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True, "allocationMode": "All"}}
+ADMIN = {
+    "name": "look",
+    "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True, "allocationMode": "All"},
+}
 
 
 def test_a_pod_that_only_looks_at_gpus_is_left_alone(cluster: Cluster) -> None:
@@ -173,8 +211,13 @@ def test_a_pod_that_only_looks_at_gpus_is_left_alone(cluster: Cluster) -> None:
 def test_a_claim_reads_alike_in_every_version_that_the_api_server_has(cluster: Cluster) -> None:
     cluster.template("open", "versions", GPUS, {**ALTERNATIVES, "name": "any"}, ADMIN)
     path = "namespaces/open/resourceclaimtemplates/versions"
-    found = {version: cluster.api.get(f"/apis/resource.k8s.io/{version}/{path}").json() for version in VERSIONS}
-    assert {one["apiVersion"] for one in found.values()} == {f"resource.k8s.io/{version}" for version in VERSIONS}
+    found = {
+        version: cluster.api.get(f"/apis/resource.k8s.io/{version}/{path}").json()
+        for version in VERSIONS
+    }
+    assert {one["apiVersion"] for one in found.values()} == {
+        f"resource.k8s.io/{version}" for version in VERSIONS
+    }
     newest, *others = [read(one) for one in found.values()]
     assert newest.uid
     assert [(one.classes, one.amount, one.admin) for one in newest.requests] == [
@@ -185,9 +228,13 @@ def test_a_claim_reads_alike_in_every_version_that_the_api_server_has(cluster: C
     assert others == [newest, newest]
 
 
-def test_a_pods_account_of_its_claims_has_the_uid_that_the_api_server_gave(cluster: Cluster) -> None:
+def test_a_pods_account_of_its_claims_has_the_uid_that_the_api_server_gave(
+    cluster: Cluster,
+) -> None:
     cluster.template("open", "accounted", GPUS)
-    found = cluster.api.get("/apis/resource.k8s.io/v1/namespaces/open/resourceclaimtemplates/accounted").json()
+    found = cluster.api.get(
+        "/apis/resource.k8s.io/v1/namespaces/open/resourceclaimtemplates/accounted"
+    ).json()
     annotations = cluster.pod("open", "accounted").json()["metadata"]["annotations"]
     [account] = json.loads(annotations["preflight.nvsentinel.nvidia.com/claims"])["claims"].values()
     assert (account["uid"], account["gpu"]) == (found["metadata"]["uid"], True)
@@ -223,7 +270,9 @@ def test_a_pod_that_comes_before_its_template_is_told_to_create_it_first(cluster
     assert (answer.status_code, "create the claim first" in answer.text) == (403, True)
     cluster.template("open", "late", GPUS)
     end = time.monotonic() + 20
-    while cluster.pod("open", "late").status_code != 201:  # that it is absent is remembered for a second
+    while (
+        cluster.pod("open", "late").status_code != 201
+    ):  # that it is absent is remembered for a second
         assert time.monotonic() < end
         time.sleep(0.1)
 
@@ -236,15 +285,23 @@ def test_without_the_right_to_read_claims_the_failure_policy_decides(cluster: Cl
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
-def test_without_reports_a_checked_pod_passes_the_pod_security_level(cluster: Cluster, level: str) -> None:
-    security = {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}}
+def test_without_reports_a_checked_pod_passes_the_pod_security_level(
+    cluster: Cluster, level: str
+) -> None:
+    security = {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     main = {
         "name": "main",
         "image": "i",
         "resources": {"limits": {"nvidia.com/gpu": "1"}},
         "securityContext": {**security, "seccompProfile": {"type": "RuntimeDefault"}},
     }
-    answer = cluster.create(level, "pods", {"metadata": {"name": "gpu"}, "spec": {"containers": [main]}})
+    answer = cluster.create(
+        level, "pods", {"metadata": {"name": "gpu"}, "spec": {"containers": [main]}}
+    )
     assert {"name": "PLATFORM_CONNECTOR_SOCKET", "value": "off"} in check(answer)["env"]
     assert "report nothing" in answer.headers["warning"]
 
@@ -252,10 +309,22 @@ def test_without_reports_a_checked_pod_passes_the_pod_security_level(cluster: Cl
 def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_path: Path) -> None:
     pod = cluster.pod("open", "gpus").json()
     spec = {key: pod["spec"][key] for key in ("containers", "resourceClaims")}
-    job = {"metadata": {"name": "train"}, "spec": {"template": {"spec": {"restartPolicy": "Never", **spec}}}}
+    job = {
+        "metadata": {"name": "train"},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", **spec}}},
+    }
     assert cluster.create("open", "jobs", job, "/apis/batch/v1").status_code == 201
     (tmp_path / "config.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "preflight_webhook", "explain", "--live", "job/train", "-n", "open"]
+    command = [
+        sys.executable,
+        "-m",
+        "preflight_webhook",
+        "explain",
+        "--live",
+        "job/train",
+        "-n",
+        "open",
+    ]
     done = subprocess.run(
         [*command, "--config", str(tmp_path / "config.yaml")],
         env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
@@ -268,9 +337,13 @@ def test_a_live_pod_template_is_explained_with_its_claims(cluster: Cluster, tmp_
     assert "reserves: 1 claim gpus" in done.stdout
 
 
-def test_a_live_object_is_explained_with_its_namespaces_preflight_config(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_live_object_is_explained_with_its_namespaces_preflight_config(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Here nobody accepts it, as there is no gang controller."""
-    cluster.server.define(yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text()))
+    cluster.server.define(
+        yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text())
+    )
     version = f"{policy.GROUP}/{policy.VERSION}"
     mine = {
         "apiVersion": version,
@@ -294,4 +367,7 @@ def test_a_live_object_is_explained_with_its_namespaces_preflight_config(cluster
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "no PreflightConfig is in force: mine (the gang controller has not looked at it yet)" in done.stdout
+    assert (
+        "no PreflightConfig is in force: mine (the gang controller has not looked at it yet)"
+        in done.stdout
+    )

@@ -60,7 +60,9 @@ def test_every_problem_is_listed_with_its_path() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: b: c", "\t", "checks: [1]", "checks: {}", "dcgm: 5", "'"])
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", "a: b: c", "\t", "checks: [1]", "checks: {}", "dcgm: 5", "'"]
+)
 def test_what_is_no_configuration_is_refused_in_sentences(text: str) -> None:
     assert all(problem.count("\n") == 0 and problem.endswith(".") for problem in problems(text))
 

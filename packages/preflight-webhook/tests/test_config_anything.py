@@ -1,4 +1,6 @@
-"""Whatever a file holds, it is a configuration or refused in sentences, and what is taken makes pods that the API server takes."""
+"""Whatever a file holds, it is a configuration or refused in sentences, and what is taken makes
+pods that the API server takes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
 )
 REFUSED = {
     "keys of two kinds": ("{1: a, foo: b}", "line 1, column 2: the key is not a string"),
-    "a number as a key": ("ncclTopology: {instanceTypeMapping: {1: a.xml}}", "the key is not a string"),
+    "a number as a key": (
+        "ncclTopology: {instanceTypeMapping: {1: a.xml}}",
+        "the key is not a string",
+    ),
     "a container with a number": (ONE % "container: {1: 2}", "the key is not a string"),
     "a fraction": ("dcgm: {diagLevel: 1.0}", "dcgm.diagLevel: "),
     "no number": ("nccl: {loopbackThresholdGBps: .nan}", "not a finite number"),
@@ -32,7 +37,10 @@ REFUSED = {
     "itself": ("a: &a [*a]", "contains itself"),
     "a billion": (LAUGHS, "values"),
     "a billion by merging": ("a: {<<: {b: c}}", "not merged"),
-    "twice": ("checks: []\ngangTimeout: 1s\nchecks: []", "line 3, column 1: the key checks is in line 1 already"),
+    "twice": (
+        "checks: []\ngangTimeout: 1s\nchecks: []",
+        "line 3, column 1: the key checks is in line 1 already",
+    ),
     "NUL": ('checkTimeout: "\\0"', "U+0000"),
     "half a pair": ('checkTimeout: "\\ud800"', "U+D800"),
     "a control character": ("\x01", "U+0001"),
@@ -46,14 +54,21 @@ REFUSED = {
     "a list of tables": (ONE % "container: {env: {A: b}}", "checks[0].container.env"),
     "a number as a variable": (ONE % "container: {env: [{name: A, value: 1}]}", "env[0].value"),
     "two sources": (
-        ONE % "container: {env: [{name: A, value: b, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}",
+        ONE
+        % "container: {env: [{name: A, value: b, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}",
         "keep one",
     ),
     "a probe": (ONE % "container: {livenessProbe: {}}", "livenessProbe"),
     "a user": (ONE % "securityContext: {runAsUser: root}", "securityContext.runAsUser"),
     "a variable's name": (ONE % 'env: [{name: "a\u00e4"}]', "env[0].name"),
-    "a path outside": (ONE % "container: {volumeMounts: [{name: a, mountPath: /a, subPath: ../b}]}", "subPath"),
-    "a token for ever": ("platformConnector: {auth: {expirationSeconds: 99999999999}}", "more than 4294967296"),
+    "a path outside": (
+        ONE % "container: {volumeMounts: [{name: a, mountPath: /a, subPath: ../b}]}",
+        "subPath",
+    ),
+    "a token for ever": (
+        "platformConnector: {auth: {expirationSeconds: 99999999999}}",
+        "more than 4294967296",
+    ),
     "a folder above": ("platformConnector: {socketDir: /a/../b}", '".."'),
     "a list as a name": ("checks: [{name: [1], image: {a: b}}]", "checks[0].name"),
     "a null as amounts": (ONE % "resources: {limits: {cpu: -1}}", "is nothing"),
@@ -72,10 +87,18 @@ def test_what_is_wrong_is_refused_in_sentences_with_its_place(text: str, says: s
         assert problem.isprintable()
 
 
-@pytest.mark.parametrize("text", [REFUSED["keys of two kinds"][0], REFUSED["a long time"][0], REFUSED["depth"][0]])
+@pytest.mark.parametrize(
+    "text", [REFUSED["keys of two kinds"][0], REFUSED["a long time"][0], REFUSED["depth"][0]]
+)
 def test_validate_config_answers_2_and_never_a_traceback(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    command = [sys.executable, "-m", "preflight_webhook", "validate-config", str(tmp_path / "c.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        "preflight_webhook",
+        "validate-config",
+        str(tmp_path / "c.yaml"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -97,7 +120,15 @@ def test_what_kubernetes_takes_is_taken(more: str) -> None:
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts | st.dates() | st.binary(max_size=4)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | texts
+    | st.dates()
+    | st.binary(max_size=4)
+)
 values = st.recursive(
     scalars,
     lambda inner: (
@@ -122,7 +153,9 @@ def sections(schema: dict[str, Any], every: dict[str, Any]) -> st.SearchStrategy
         case "array" if isinstance(schema.get("items"), dict):
             return st.lists(sections(schema["items"], every), max_size=2)
         case "string":
-            return st.sampled_from(["", "a", "1s", "9" * 400 + "h", "/a", "a\n", "\x00", "\ud800", "nccl-loopback"])
+            return st.sampled_from(
+                ["", "a", "1s", "9" * 400 + "h", "/a", "a\n", "\x00", "\ud800", "nccl-loopback"]
+            )
         case "integer" | "number":
             return st.integers() | st.floats()
         case "boolean":

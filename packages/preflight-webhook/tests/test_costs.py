@@ -1,4 +1,6 @@
-"""What a check may use: all that the pod has reserved up to `checks[].resources`, and never more than the pod costs anyway."""
+"""What a check may use: all that the pod has reserved up to `checks[].resources`, and never more
+than the pod costs anyway.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def judged(pod: dict[str, Any], with_config: Config) -> tuple[dict[str, Any], di
 
 
 def pod_of(*resources: dict[str, Any], own: dict[str, Any] | None = None) -> dict[str, Any]:
-    containers = [{"name": f"c{i}", "image": "i", "resources": one} for i, one in enumerate(resources)]
+    containers = [
+        {"name": f"c{i}", "image": "i", "resources": one} for i, one in enumerate(resources)
+    ]
     spec: dict[str, Any] = {"containers": containers}
     if own is not None:
         spec["resources"] = own
@@ -57,14 +61,17 @@ def sized(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 def is_whole(container: dict[str, Any]) -> bool:
     return all(
-        amount(side.get("memory", "0")).denominator == 1 and (amount(side.get("cpu", "0")) * 1000).denominator == 1
+        amount(side.get("memory", "0")).denominator == 1
+        and (amount(side.get("cpu", "0")) * 1000).denominator == 1
         for side in container["resources"].values()
         if isinstance(side, dict)
     )
 
 
 @given(sized())
-def test_a_check_gets_what_its_pod_has_reserved_in_whole_bytes_and_millicores(case: tuple[str, dict[str, Any]]) -> None:
+def test_a_check_gets_what_its_pod_has_reserved_in_whole_bytes_and_millicores(
+    case: tuple[str, dict[str, Any]],
+) -> None:
     quality, pod = case
     after, check = judged(pod, config())
     assert (qos(after), qos(pod)) == (quality, quality)
@@ -83,7 +90,9 @@ def test_a_check_stays_below_what_the_operator_gives_it(
     given_ = f"{{requests: {{cpu: '{cpu}', memory: {memory}}}, limits: {{cpu: '{cpu}', memory: {memory}}}}}"
     after, check = judged(case[1], config(given_))
     assert of(check, "requests", "cpu") <= amount(cpu)
-    assert of(check, "requests", "memory") == min(amount(memory), cost(case[1], "requests", "memory"))
+    assert of(check, "requests", "memory") == min(
+        amount(memory), cost(case[1], "requests", "memory")
+    )
     assert qos(after) == case[0]
 
 
@@ -96,34 +105,48 @@ def test_in_a_pod_with_resources_of_its_own_a_check_may_use_them_all() -> None:
 
 
 def test_there_too_the_operator_may_hold_it_to_less() -> None:
-    _, check = judged(pod_of({"limits": {GPU: "8"}}, own=OWN), config("{limits: {cpu: 16, memory: 100Gi}}"))
+    _, check = judged(
+        pod_of({"limits": {GPU: "8"}}, own=OWN), config("{limits: {cpu: 16, memory: 100Gi}}")
+    )
     assert check["resources"]["limits"] == {GPU: "8", "cpu": "16", "memory": "107374182400"}
     assert check["resources"]["requests"] == {GPU: "8", "cpu": "8", "memory": "107374182400"}
 
 
 def test_it_is_never_limited_to_more_than_the_pod_is() -> None:
-    _, check = judged(pod_of({"limits": {GPU: "8"}}, own=OWN), config("{limits: {cpu: 200, memory: 4Ti}}"))
+    _, check = judged(
+        pod_of({"limits": {GPU: "8"}}, own=OWN), config("{limits: {cpu: 200, memory: 4Ti}}")
+    )
     assert amount(check["resources"]["limits"]["cpu"]) == 96
     assert amount(check["resources"]["limits"]["memory"]) == amount("2Ti")
     assert amount(check["resources"]["requests"]["memory"]) == amount("1Ti")
 
 
 def test_what_the_pods_own_resources_leave_open_comes_from_its_containers() -> None:
-    pod = pod_of({"requests": {"memory": "64Gi"}, "limits": {GPU: "8"}}, own={"limits": {"cpu": "32"}})
+    pod = pod_of(
+        {"requests": {"memory": "64Gi"}, "limits": {GPU: "8"}}, own={"limits": {"cpu": "32"}}
+    )
     _, check = judged(pod, config())
     assert check["resources"]["requests"] == {GPU: "8", "memory": "68719476736"}
 
 
 def test_beside_a_sidecar_a_check_requests_only_the_rest_of_the_pods_own() -> None:
     pod = pod_of({"limits": {GPU: "8"}}, own=OWN)
-    sidecar = {"name": "s", "image": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "6"}}}
+    sidecar = {
+        "name": "s",
+        "image": "i",
+        "restartPolicy": "Always",
+        "resources": {"requests": {"cpu": "6"}},
+    }
     pod["spec"]["initContainers"] = [sidecar]
     with_config = parse(
         "checks: [{name: mine, image: m, placement: last, resources: {limits: {cpu: 16}}}]",
     )
     patch = decide(json.dumps(pod).encode(), "ml", with_config).patch
     check = jsonpatch.apply_patch(copy.deepcopy(pod), patch)["spec"]["initContainers"][1]
-    assert (check["resources"]["requests"]["cpu"], check["resources"]["limits"]["cpu"]) == ("2", "16")
+    assert (check["resources"]["requests"]["cpu"], check["resources"]["limits"]["cpu"]) == (
+        "2",
+        "16",
+    )
 
 
 def test_a_limit_without_a_request_is_never_left_to_become_one() -> None:

@@ -1,4 +1,6 @@
-"""Variables that say which GPUs a container sees, where a scheduler chooses them: checks have the workload's."""
+"""Variables that say which GPUs a container sees, where a scheduler chooses them: checks have the
+workload's.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,17 @@ WANTED = [
 
 
 def pod(
-    limits: dict[str, str] | None = None, *, claim: str = "two", env: list[dict[str, Any]] | None = None
+    limits: dict[str, str] | None = None,
+    *,
+    claim: str = "two",
+    env: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    main = {"name": "main", "image": "i", "resources": {"limits": limits or {COUNTED: "2"}}, "env": env or []}
+    main = {
+        "name": "main",
+        "image": "i",
+        "resources": {"limits": limits or {COUNTED: "2"}},
+        "env": env or [],
+    }
     annotations = {"gpu.scheduling/claim": claim} if claim else {}
     return {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [main]}}
 
@@ -54,7 +64,11 @@ def devices(container: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def checks(made: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in made["spec"].get("initContainers", ()) if one["name"].startswith("preflight-")]
+    return [
+        one
+        for one in made["spec"].get("initContainers", ())
+        if one["name"].startswith("preflight-")
+    ]
 
 
 def test_every_check_of_a_pod_with_a_claim_refers_to_the_gpus_that_its_binding_will_name() -> None:
@@ -112,23 +126,33 @@ REFUSED = {
         "checks[0].env[0].name: CUDA_VISIBLE_DEVICES is one of deviceVariables",
     ),
     "laid over": (
-        CONFIG.replace("image: d", "image: d, container: {env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}"),
+        CONFIG.replace(
+            "image: d", "image: d, container: {env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}"
+        ),
         "checks[0].container.env[0].name: NVIDIA_VISIBLE_DEVICES is one of deviceVariables",
     ),
     "twice": (
-        CONFIG.replace("enabled: true", "enabled: true, variables: [{name: A, value: x}, {name: A, value: y}]"),
+        CONFIG.replace(
+            "enabled: true", "enabled: true, variables: [{name: A, value: x}, {name: A, value: y}]"
+        ),
         'deviceVariables.variables[1].name: "A" stands there twice',
     ),
     "both": (
-        CONFIG.replace("enabled: true", "enabled: true, variables: [{name: A, value: x, annotation: a/b}]"),
+        CONFIG.replace(
+            "enabled: true", "enabled: true, variables: [{name: A, value: x, annotation: a/b}]"
+        ),
         "deviceVariables.variables[0]: it has an annotation and a value",
     ),
     "ours": (
-        CONFIG.replace("enabled: true", "enabled: true, variables: [{name: EXPECTED_GPUS, value: '1'}]"),
+        CONFIG.replace(
+            "enabled: true", "enabled: true, variables: [{name: EXPECTED_GPUS, value: '1'}]"
+        ),
         'deviceVariables.variables[0].name: "EXPECTED_GPUS" is a setting of the checks',
     ),
     "no key": (
-        CONFIG.replace("enabled: true", 'enabled: true, variables: [{name: A, annotation: "x\']"}]'),
+        CONFIG.replace(
+            "enabled: true", 'enabled: true, variables: [{name: A, annotation: "x\']"}]'
+        ),
         "deviceVariables.variables[0].annotation",
     ),
 }

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from preflight_webhook.admission.encoded import Built, encode_patch, text_of
 
 TEXT = st.text(max_size=8)
-FIELDS = st.dictionaries(st.text(min_size=1, max_size=8), TEXT | st.integers() | st.lists(TEXT), min_size=1).filter(
-    lambda fields: "resources" not in fields
-)
+FIELDS = st.dictionaries(
+    st.text(min_size=1, max_size=8), TEXT | st.integers() | st.lists(TEXT), min_size=1
+).filter(lambda fields: "resources" not in fields)
 
 
 @st.composite
@@ -22,7 +22,9 @@ def built(draw: st.DrawFn) -> Built:
     return Built(fields, text_of(fields), draw(st.dictionaries(TEXT, TEXT)))
 
 
-VALUES = TEXT | st.dictionaries(TEXT, TEXT) | built() | st.lists(built(), min_size=1) | st.lists(TEXT)
+VALUES = (
+    TEXT | st.dictionaries(TEXT, TEXT) | built() | st.lists(built(), min_size=1) | st.lists(TEXT)
+)
 
 
 def plain(value: Any) -> Any:

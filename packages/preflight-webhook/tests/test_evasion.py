@@ -1,4 +1,6 @@
-"""Ways round a required check: each is checked, or denied with a reason, and never silently let pass."""
+"""Ways round a required check: each is checked, or denied with a reason, and never silently let
+pass.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from preflight_webhook.admission.decision import Decision
 from preflight_webhook.admission.pipeline import decide
 from preflight_webhook.configuration.config import Config, parse
 
-CONFIG = parse("checks: [{name: dcgm-diag, image: d}, {name: mine, image: m}]\nproviderInit: [driver*]")
+CONFIG = parse(
+    "checks: [{name: dcgm-diag, image: d}, {name: mine, image: m}]\nproviderInit: [driver*]"
+)
 
 
 def judged(pod: dict[str, Any], config: Config = CONFIG) -> tuple[Decision, dict[str, Any]]:
@@ -56,13 +60,18 @@ def test_a_check_that_can_test_slices_gets_them_too() -> None:
 
 def test_slices_alone_are_left_out_and_it_is_said() -> None:
     decision, _ = judged(pod(container("main", SLICES)))
-    assert {(s.check, s.reason) for s in decision.skipped} == {("dcgm-diag", "mig"), ("mine", "mig")}
+    assert {(s.check, s.reason) for s in decision.skipped} == {
+        ("dcgm-diag", "mig"),
+        ("mine", "mig"),
+    }
 
 
 @pytest.mark.parametrize("policy", [None, "Always"])
 @pytest.mark.parametrize("held", ["8", "7", "1"])
 def test_no_container_gets_gpus_before_a_required_check(policy: str | None, held: str) -> None:
-    first = container("driver-of-mine", {GPU: held}, **({"restartPolicy": policy} if policy else {}))
+    first = container(
+        "driver-of-mine", {GPU: held}, **({"restartPolicy": policy} if policy else {})
+    )
     decision, _ = judged(pod(container("main", {GPU: "1"}), initContainers=[first]))
     assert decision.denied
     assert '"driver-of-mine" gets GPUs and starts before preflight-dcgm-diag' in decision.message
@@ -70,20 +79,34 @@ def test_no_container_gets_gpus_before_a_required_check(policy: str | None, held
 
 
 def test_the_providers_own_container_without_gpus_stays_first() -> None:
-    _, after = judged(pod(container("main", {GPU: "1"}), initContainers=[container("driver-daemon")]))
+    _, after = judged(
+        pod(container("main", {GPU: "1"}), initContainers=[container("driver-daemon")])
+    )
     assert after["spec"]["initContainers"][0]["name"] == "driver-daemon"
 
 
-def test_a_required_check_behind_a_sidecar_that_holds_gpus_is_refused_and_an_optional_one_left_out() -> None:
+def test_a_required_check_behind_a_sidecar_that_holds_gpus_is_refused_and_an_optional_one_left_out() -> (
+    None
+):
     side = container("side", {GPU: "2"}, restartPolicy="Always")
     late = parse("checks: [{name: mine, image: m, placement: last, required: true}]")
     assert judged(pod(container("main"), initContainers=[side]), late)[0].denied
     optional = parse("checks: [{name: mine, image: m, placement: last}]")
-    assert judged(pod(container("main"), initContainers=[side]), optional)[0].label == "no-checks-no-room"
-    watching = parse("checks: [{name: mine, image: m, placement: last, required: true, enforcement: observe}]")
-    assert judged(pod(container("main"), initContainers=[side]), watching)[0].label == "no-checks-no-room"
+    assert (
+        judged(pod(container("main"), initContainers=[side]), optional)[0].label
+        == "no-checks-no-room"
+    )
+    watching = parse(
+        "checks: [{name: mine, image: m, placement: last, required: true, enforcement: observe}]"
+    )
+    assert (
+        judged(pod(container("main"), initContainers=[side]), watching)[0].label
+        == "no-checks-no-room"
+    )
     done = container("prepare", {GPU: "2"})
-    assert judged(pod(container("main", {GPU: "2"}), initContainers=[done]), late)[0].checks == ["mine"]
+    assert judged(pod(container("main", {GPU: "2"}), initContainers=[done]), late)[0].checks == [
+        "mine"
+    ]
 
 
 @pytest.mark.parametrize("limits", [{}, {GPU: "1"}])
@@ -107,8 +130,13 @@ def test_our_own_output_passes_again_and_with_a_check_that_is_no_more_it_is_deni
 
 
 @pytest.mark.parametrize("limits", [{}, {GPU: "1"}])
-def test_a_forgery_under_a_configured_checks_name_is_replaced_or_taken_out(limits: dict[str, str]) -> None:
-    forged = pod(container("main", limits), initContainers=[container("preflight-dcgm-diag", command=["true"])])
+def test_a_forgery_under_a_configured_checks_name_is_replaced_or_taken_out(
+    limits: dict[str, str],
+) -> None:
+    forged = pod(
+        container("main", limits),
+        initContainers=[container("preflight-dcgm-diag", command=["true"])],
+    )
     forged["metadata"]["labels"] = {CHECKED_LABEL: "true"}
     decision, after = judged(forged)
     assert not decision.denied
@@ -117,8 +145,13 @@ def test_a_forgery_under_a_configured_checks_name_is_replaced_or_taken_out(limit
 
 
 @pytest.mark.parametrize("limits", [{}, {GPU: "1"}])
-def test_an_init_container_that_a_user_calls_like_a_check_is_denied_and_never_dropped(limits: dict[str, str]) -> None:
-    named = pod(container("main", limits), initContainers=[container("preflight-dcgm-diag", command=["fetch"])])
+def test_an_init_container_that_a_user_calls_like_a_check_is_denied_and_never_dropped(
+    limits: dict[str, str],
+) -> None:
+    named = pod(
+        container("main", limits),
+        initContainers=[container("preflight-dcgm-diag", command=["fetch"])],
+    )
     decision, _ = judged(named)
     assert decision.denied
     assert decision.message == (

@@ -112,13 +112,17 @@ def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
         told = json.loads(explain("-f", "-", "-o", "json", stdin=text).stdout)
         assert told["gang"]["id"] == "llm"
         [operation] = [
-            o for o in told["patch"] if o["path"] == "/metadata/labels/preflight.nvsentinel.nvidia.com~1gang"
+            o
+            for o in told["patch"]
+            if o["path"] == "/metadata/labels/preflight.nvsentinel.nvidia.com~1gang"
         ]
         return str(operation["value"])
 
     job = MEMBERS.split("---", maxsplit=1)[0]
     assert label(job) == gang_hash("hpc", "llm", "schedulingGroup")
-    assert label(job.replace(", namespace: hpc", "")) == gang_hash("default", "llm", "schedulingGroup")
+    assert label(job.replace(", namespace: hpc", "")) == gang_hash(
+        "default", "llm", "schedulingGroup"
+    )
 
 
 CLAIMS = """
@@ -159,11 +163,15 @@ def test_claim_templates_in_the_file_are_taken_into_account(dra: str) -> None:
     assert "reserves: 1 claim mine" in done.stdout
 
 
-def test_they_may_stand_in_another_file_and_without_them_it_is_said_so(dra: str, tmp_path: Path) -> None:
+def test_they_may_stand_in_another_file_and_without_them_it_is_said_so(
+    dra: str, tmp_path: Path
+) -> None:
     template, _, workload = CLAIMS.partition("---")
     (tmp_path / "claims.yaml").write_text(template)
     (tmp_path / "job.yaml").write_text(workload)
-    both = explain("-f", str(tmp_path / "job.yaml"), "-f", str(tmp_path / "claims.yaml"), "--config", dra)
+    both = explain(
+        "-f", str(tmp_path / "job.yaml"), "-f", str(tmp_path / "claims.yaml"), "--config", dra
+    )
     assert "workers: injected" in both.stdout
     alone = explain("-f", str(tmp_path / "job.yaml"), "--config", dra)
     assert "workers: denied" in alone.stdout
@@ -188,7 +196,10 @@ def test_the_patch_is_shown_as_a_diff_in_colours_where_wanted() -> None:
     plain = explain("-f", "-", stdin=JOB).stdout
     assert "    +  - name: preflight-dcgm-diag" in plain
     assert "\33[" not in plain
-    assert "\33[32m+  - name: preflight-dcgm-diag\33[0m" in explain("-f", "-", "--color", "always", stdin=JOB).stdout
+    assert (
+        "\33[32m+  - name: preflight-dcgm-diag\33[0m"
+        in explain("-f", "-", "--color", "always", stdin=JOB).stdout
+    )
 
 
 def test_yaml_says_what_json_says() -> None:
@@ -212,14 +223,19 @@ def test_names_that_load_code_are_warned_of(tmp_path: Path) -> None:
     env = "env: [{name: NCCL_NET_PLUGIN, value: x}, {name: NCCL_TUNER_PLUGIN, value: x}], resources"
     done = explain("-f", "-", "--config", str(config), stdin=JOB.replace("resources", env, 1))
     assert "warning: NCCL_NET_PLUGIN may make preflight-nccl-loopback load code" in done.stdout
-    assert "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it may load code" in done.stdout
+    assert (
+        "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it may load code"
+        in done.stdout
+    )
 
 
 def test_of_what_the_configuration_sets_nobody_is_warned(tmp_path: Path) -> None:
     """Of GANG_CONFIG_DIR and PREFLIGHT_STATE_DIR neither, which every gang-wide check gets."""
     config = tmp_path / "config.yaml"
     own = "env: [{name: NCCL_NET_PLUGIN, value: ours}]"
-    config.write_text(f"checks: [{{name: nccl-allreduce, image: a, {own}}}]\nskipNcclWithoutNetwork: false")
+    config.write_text(
+        f"checks: [{{name: nccl-allreduce, image: a, {own}}}]\nskipNcclWithoutNetwork: false"
+    )
     said = explain("-f", "-", "--config", str(config), stdin=MEMBERS).stdout
     assert "name: GANG_CONFIG_DIR" in said
     assert "may make" not in said
@@ -238,7 +254,10 @@ def test_variables_that_only_the_cluster_knows_are_warned_of(tmp_path: Path) -> 
 
 MADE_BY = {
     "Job": ("spec: {completionMode: Indexed, template: TEMPLATE}", "train (by job, "),
-    "CronJob": ("spec: {jobTemplate: {spec: {completionMode: Indexed, template: TEMPLATE}}}", "train-1 (by job, "),
+    "CronJob": (
+        "spec: {jobTemplate: {spec: {completionMode: Indexed, template: TEMPLATE}}}",
+        "train-1 (by job, ",
+    ),
     "JobSet": (
         "spec: {replicatedJobs: [{name: w, groupName: g, template: {spec: {template: TEMPLATE}}}]}",
         "train/g (by jobset, ",
@@ -256,17 +275,25 @@ def test_what_controllers_write_to_their_pods_names_the_gang(
 ) -> None:
     kind = request.node.callspec.id
     config = tmp_path / "config.yaml"
-    config.write_text("checks: [{name: dcgm-diag, image: d}]\ngangDiscovery: {optIn: [lws, jobset, job]}")
-    template = "{spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    config.write_text(
+        "checks: [{name: dcgm-diag, image: d}]\ngangDiscovery: {optIn: [lws, jobset, job]}"
+    )
+    template = (
+        "{spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    )
     text = f"kind: {kind}\nmetadata: {{name: train}}\n{spec.replace('TEMPLATE', template)}"
     assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).stdout
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
-def test_what_has_the_label_of_a_queue_is_told_as_kueue_admits_it(kind: str, tmp_path: Path) -> None:
+def test_what_has_the_label_of_a_queue_is_told_as_kueue_admits_it(
+    kind: str, tmp_path: Path
+) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("checks: [{name: dcgm-diag, image: d}]")
-    template = "{spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    template = (
+        "{spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
+    )
     spec, gang = MADE_BY[kind]
     queued = "{name: train, labels: {kueue.x-k8s.io/queue-name: research}}"
     text = f"kind: {kind}\nmetadata: {queued}\n{spec.replace('TEMPLATE', template)}"
@@ -280,7 +307,10 @@ def test_a_stateful_set_s_pods_start_in_order(tmp_path: Path) -> None:
     config.write_text("checks: [{name: nccl-allreduce, image: a}]\nskipNcclWithoutNetwork: false")
     template = "{metadata: {labels: {app.kubernetes.io/gang-id: g}}, spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
     text = f"kind: StatefulSet\nmetadata: {{name: train}}\nspec: {{template: {template}}}"
-    assert "nccl-allreduce (start-order)" in explain("-f", "-", "--config", str(config), stdin=text).stdout
+    assert (
+        "nccl-allreduce (start-order)"
+        in explain("-f", "-", "--config", str(config), stdin=text).stdout
+    )
 
 
 def test_the_patch_is_left_out_where_wanted() -> None:
@@ -296,7 +326,10 @@ def test_the_patch_is_left_out_where_wanted() -> None:
     [
         ("{name: dcgm-diag, image: d}", 1810.0),
         ("{name: dcgm-diag, image: d, timeout: 60s}", 130.0),
-        ("{name: dcgm-diag, image: d, timeout: 60s, env: [{name: DCGM_QUEUE_TIMEOUT, value: 5s}]}", 75.0),
+        (
+            "{name: dcgm-diag, image: d, timeout: 60s, env: [{name: DCGM_QUEUE_TIMEOUT, value: 5s}]}",
+            75.0,
+        ),
         ("{name: nccl-loopback, image: l}", 610.0),
         ("{name: mine, image: m}", 310.0),
         ("{name: mine, image: m, env: [{name: CHECK_TIMEOUT, value: 30s}]}", 40.0),
@@ -344,7 +377,11 @@ def test_a_preflight_config_among_the_documents_is_taken_as_if_it_were_accepted(
 
 
 def test_one_of_another_namespace_does_not_count() -> None:
-    done = explain("-f", "-", stdin=GANG_JOB + (BY_LABEL % "elsewhere").replace("namespace: ml", "namespace: web"))
+    done = explain(
+        "-f",
+        "-",
+        stdin=GANG_JOB + (BY_LABEL % "elsewhere").replace("namespace: ml", "namespace: web"),
+    )
     assert "gang:" not in done.stdout
     assert "by: " not in done.stdout
 
@@ -380,7 +417,8 @@ def test_a_configuration_that_does_not_look_for_them_says_so(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "wrong", [BY_LABEL.replace("observe", "perhaps"), BY_LABEL.replace("generation: 2", "generation: two")]
+    "wrong",
+    [BY_LABEL.replace("observe", "perhaps"), BY_LABEL.replace("generation: 2", "generation: two")],
 )
 def test_one_that_cannot_be_read_is_one_sentence_and_exit_2(wrong: str) -> None:
     done = explain("-f", "-", stdin=GANG_JOB + wrong % "odd")
@@ -408,13 +446,23 @@ IN_USE = "status: {reservedFor: [{resource: pods, name: other, uid: x}]}\n"
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ("", ["Pod train: injected", "claim gpus: ResourceClaim training-gpus, taken to be for GPUs; counted where"]),
+        (
+            "",
+            [
+                "Pod train: injected",
+                "claim gpus: ResourceClaim training-gpus, taken to be for GPUs; counted where",
+            ],
+        ),
         (IN_USE, ["Pod train: denied", 'claim "gpus" is in use by pod other']),
     ],
 )
-def test_it_says_what_becomes_of_a_claim_by_name(tmp_path: Path, more: str, expected: list[str]) -> None:
+def test_it_says_what_becomes_of_a_claim_by_name(
+    tmp_path: Path, more: str, expected: list[str]
+) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("checks: [{name: dcgm-diag, image: d}]\ngpuDetection: {deviceClasses: [gpu.nvidia.com]}")
+    config.write_text(
+        "checks: [{name: dcgm-diag, image: d}]\ngpuDetection: {deviceClasses: [gpu.nvidia.com]}"
+    )
     done = explain("-f", "-", "--config", str(config), stdin=CLAIM + more + CLAIMING)
     assert [text for text in expected if text not in done.stdout] == []
 
@@ -433,7 +481,9 @@ def test_it_says_what_becomes_of_a_claim_by_name(tmp_path: Path, more: str, expe
         ),
     ],
 )
-def test_it_says_why_a_pod_that_would_go_round_a_check_is_denied(tmp_path: Path, change: str, expected: str) -> None:
+def test_it_says_why_a_pod_that_would_go_round_a_check_is_denied(
+    tmp_path: Path, change: str, expected: str
+) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(
         "checks: [{name: dcgm-diag, image: d}]\ndcgm: {hostengineAddr: 'e.nvsentinel.svc:5555'}\nproviderInit: [driver*]"

@@ -1,4 +1,6 @@
-"""Every kind of object that makes GPU pods is explained, by kind and API group, with its gang; what cannot be read stops nothing else."""
+"""Every kind of object that makes GPU pods is explained, by kind and API group, with its gang; what
+cannot be read stops nothing else.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def training(specs: str) -> str:
 
 RAY = f"headGroupSpec: {{template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}, workerGroupSpecs: [{{groupName: gpus, replicas: 2, template: {TEMPLATE}}}]"
 
-# apiVersion, kind, what stands below, {the pod's name in words: (result, start of its gang, or nothing)}
+# apiVersion, kind, what stands below, {the pod's name in words: (result, start of its gang, or
+# nothing)}
 OBJECTS = {
     "kubeflow.org/v1 PyTorchJob": (
         training("pytorchReplicaSpecs"),
@@ -87,11 +90,17 @@ def test_each_template_s_pod_is_explained_with_its_gang(of: str, config: str) ->
     done = said("explain", "--brief", "--config", config, "-f", "-", stdin=RUNTIME + text)
     assert (done.status, done.err) == (0, "")
     title = f"Job.{version.partition('/')[0]}" if version.startswith("batch.volcano") else kind
-    told = {one.partition(":")[0].removeprefix(f"{title} train"): one for one in paragraphs(done.out)}
+    told = {
+        one.partition(":")[0].removeprefix(f"{title} train"): one for one in paragraphs(done.out)
+    }
     for suffix, (result, gang) in expected.items():
-        assert told[suffix].splitlines()[0].endswith(f": {result}, if its namespace is opted in"), told
+        assert told[suffix].splitlines()[0].endswith(f": {result}, if its namespace is opted in"), (
+            told
+        )
         gangs = [line for line in told[suffix].splitlines() if line.startswith("  gang: ")]
-        assert [line.startswith(f"  gang: {gang}") for line in gangs] == ([True] if gang else []), gangs
+        assert [line.startswith(f"  gang: {gang}") for line in gangs] == ([True] if gang else []), (
+            gangs
+        )
 
 
 def test_the_words_that_people_use_name_a_kind() -> None:
@@ -109,8 +118,16 @@ def test_the_words_that_people_use_name_a_kind() -> None:
 
 
 def test_a_kind_of_another_group_is_not_taken_for_ours() -> None:
-    done = said("explain", "-f", "-", stdin="apiVersion: example.com/v1\nkind: Job\nmetadata: {name: x}\nspec: {}")
-    assert (done.status, done.err.startswith("standard input: no pod in it (found Job); give one of Pod, ")) == (
+    done = said(
+        "explain",
+        "-f",
+        "-",
+        stdin="apiVersion: example.com/v1\nkind: Job\nmetadata: {name: x}\nspec: {}",
+    )
+    assert (
+        done.status,
+        done.err.startswith("standard input: no pod in it (found Job); give one of Pod, "),
+    ) == (
         2,
         True,
     )
@@ -141,7 +158,9 @@ def test_a_train_job_s_own_resources_and_nodes_win_over_its_runtime_s() -> None:
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
     assert {"name": "PET_NNODES", "value": "4"} in container["env"]
     [_, trainer] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    assert "resources" not in trainer["template"]["spec"]["template"]["spec"]["containers"][0]  # its own stays as it is
+    assert (
+        "resources" not in trainer["template"]["spec"]["template"]["spec"]["containers"][0]
+    )  # its own stays as it is
 
 
 GOOD = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: good}}\nspec: {SPEC}\n"
@@ -174,9 +193,17 @@ def test_problems_are_told_by_their_lines() -> None:
 def test_a_preflight_config_that_cannot_be_read_counts_in_its_own_namespace_alone() -> None:
     config = "kind: PreflightConfig\nmetadata: {name: p, namespace: other}\nspec: {enforcement: perhaps}\n---\n"
     done = said(
-        "explain", "--brief", "-f", "-", stdin=config + GOOD + "---\n" + GOOD.replace("good", "its, namespace: other")
+        "explain",
+        "--brief",
+        "-f",
+        "-",
+        stdin=config + GOOD + "---\n" + GOOD.replace("good", "its, namespace: other"),
     )
-    assert (done.status, "Pod good: injected" in done.out, "Pod its" in done.out) == (2, True, False)
+    assert (done.status, "Pod good: injected" in done.out, "Pod its" in done.out) == (
+        2,
+        True,
+        False,
+    )
     assert done.err.startswith("PreflightConfig p: ")
 
 
@@ -185,9 +212,18 @@ def test_all_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [\n---\n- b\n")
     files = [str(tmp_path / name) for name in ("bad.yaml", "absent.yaml", "good.yaml")]
     done = said("explain", "--brief", *(word for file in files for word in ("-f", file)))
-    assert (done.status, len(done.err.splitlines()), "Pod good: injected" in done.out) == (2, 3, True)
+    assert (done.status, len(done.err.splitlines()), "Pod good: injected" in done.out) == (
+        2,
+        3,
+        True,
+    )
 
 
 def test_what_looks_like_a_date_is_a_string_as_for_kubernetes() -> None:
-    done = said("explain", "-f", "-", stdin=GOOD.replace("name: good", "name: good, annotations: {since: 2024-01-01}"))
+    done = said(
+        "explain",
+        "-f",
+        "-",
+        stdin=GOOD.replace("name: good", "name: good, annotations: {since: 2024-01-01}"),
+    )
     assert (done.status, done.err) == (0, "")

@@ -1,4 +1,6 @@
-"""`explain --live` against a real API server, logged in by a plug-in: the release's own configuration is read, and said to be."""
+"""`explain --live` against a real API server, logged in by a plug-in: the release's own
+configuration is read, and said to be.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ JOB = {
         "template": {
             "spec": {
                 "restartPolicy": "Never",
-                "containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+                "containers": [
+                    {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+                ],
             }
         }
     },
@@ -39,10 +43,21 @@ HOOK = {
             "namespaceSelector": {
                 "matchExpressions": [
                     {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["ml"]},
-                    {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["home", "kube-system"]},
+                    {
+                        "key": "kubernetes.io/metadata.name",
+                        "operator": "NotIn",
+                        "values": ["home", "kube-system"],
+                    },
                 ]
             },
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+            "rules": [
+                {
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "resources": ["pods"],
+                    "operations": ["CREATE"],
+                }
+            ],
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
         }
@@ -69,14 +84,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def log_in(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The kubeconfig, whose user a script logs in; in the list of KUBECONFIG behind one that is not there."""
+    """The kubeconfig, whose user a script logs in; in the list of KUBECONFIG behind one that is not
+    there.
+    """
     answer = {"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential"}
     script = tmp_path / "log-in"
-    script.write_text(f"#!{sys.executable}\nprint({json.dumps({**answer, 'status': {'token': server.token}})!r})\n")
+    script.write_text(
+        f"#!{sys.executable}\nprint({json.dumps({**answer, 'status': {'token': server.token}})!r})\n"
+    )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     kubeconfig = server.kubeconfig(tmp_path / "config")
     told: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
-    told["users"][0]["user"] = {"exec": {"apiVersion": answer["apiVersion"], "command": str(script)}}
+    told["users"][0]["user"] = {
+        "exec": {"apiVersion": answer["apiVersion"], "command": str(script)}
+    }
     kubeconfig.write_text(yaml.safe_dump(told))
     monkeypatch.setenv("KUBECONFIG", f"/nowhere/config:{kubeconfig}")
     return kubeconfig
@@ -97,7 +118,9 @@ def live(*arguments: str) -> Said:
 def test_the_release_s_own_configuration_and_namespaces_are_explained_with() -> None:
     done = live("job/train", "-n", "ml")
     assert (done.status, done.err) == (0, "")
-    assert done.out.startswith("Job train: injected\n  opt-in: namespace ml is in `namespaces` of the chart\n")
+    assert done.out.startswith(
+        "Job train: injected\n  opt-in: namespace ml is in `namespaces` of the chart\n"
+    )
     assert "why: dcgm-diag, mine will test 8 nvidia.com/gpu" in done.out
     assert "configuration: ConfigMap injector in namespace home" in done.out
     assert live("Job/train", "-n", "web").out.startswith("Job train: not checked\n")
@@ -109,7 +132,10 @@ def test_without_a_release_it_says_so_instead_of_guessing(tmp_path: Path) -> Non
     assert (done.status, done.out) == (1, "")
     assert done.err.startswith("the cluster has no MutatingWebhookConfiguration of preflight; ")
     (tmp_path / "config.yaml").write_text(CONFIG)
-    assert "configuration: " in live("job/train", "-n", "ml", "--config", str(tmp_path / "config.yaml")).out
+    assert (
+        "configuration: "
+        in live("job/train", "-n", "ml", "--config", str(tmp_path / "config.yaml")).out
+    )
 
 
 @pytest.mark.usefixtures("log_in", "release")

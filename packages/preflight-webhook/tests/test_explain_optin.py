@@ -1,4 +1,6 @@
-"""The first question: is a pod of this namespace asked about at all, and by what; then where the configuration is from and what stays behind."""
+"""The first question: is a pod of this namespace asked about at all, and by what; then where the
+configuration is from and what stays behind.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,18 @@ def test_a_webhook_configuration_says_its_lists() -> None:
         "namespaceSelector": {
             "matchExpressions": [
                 {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]},
-                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["c", "kube-system"]},
+                {
+                    "key": "kubernetes.io/metadata.name",
+                    "operator": "NotIn",
+                    "values": ["c", "kube-system"],
+                },
                 {"key": LABEL, "operator": "NotIn", "values": ["disabled", "enabled"]},
             ]
         },
     }
-    assert lists_of({"webhooks": [entry, entry]}) == Lists(("a", "b"), ("c", "kube-system"), "nvsentinel")
+    assert lists_of({"webhooks": [entry, entry]}) == Lists(
+        ("a", "b"), ("c", "kube-system"), "nvsentinel"
+    )
     assert lists_of({}) == Lists((), (), "")
 
 
@@ -75,20 +83,36 @@ def test_a_pod_that_nobody_asks_about_is_not_said_to_be_injected() -> None:
     assert f"opt-in: namespace ml has the label {LABEL}=disabled" in done.out
     assert "if it were asked about: injected: " in done.out
     assert "+" not in done.out  # no patch of what nobody patches
-    told = json.loads(said("explain", "-o", "json", "-f", "-", stdin=POD + namespace(label="disabled")).out)
-    assert (told["result"], told["patch"], told["otherwise"]["result"]) == ("not-opted-in", [], "injected")
+    told = json.loads(
+        said("explain", "-o", "json", "-f", "-", stdin=POD + namespace(label="disabled")).out
+    )
+    assert (told["result"], told["patch"], told["otherwise"]["result"]) == (
+        "not-opted-in",
+        [],
+        "injected",
+    )
 
 
 def test_without_its_namespace_it_says_on_what_it_depends_and_with_it_by_what() -> None:
-    assert "Pod train: injected, if its namespace is opted in\n" in said("explain", "-f", "-", stdin=POD).out
+    assert (
+        "Pod train: injected, if its namespace is opted in\n"
+        in said("explain", "-f", "-", stdin=POD).out
+    )
     with_it = said("explain", "-f", "-", stdin=POD + namespace(label="enabled")).out
-    assert with_it.startswith(f"Pod train: injected\n  opt-in: namespace ml has the label {LABEL}=enabled\n")
-    assert json.loads(said("explain", "-o", "json", "-f", "-", stdin=POD).out)["opt_in"]["asked"] == "unknown"
+    assert with_it.startswith(
+        f"Pod train: injected\n  opt-in: namespace ml has the label {LABEL}=enabled\n"
+    )
+    assert (
+        json.loads(said("explain", "-o", "json", "-f", "-", stdin=POD).out)["opt_in"]["asked"]
+        == "unknown"
+    )
 
 
 def test_the_values_of_the_release_say_which_namespaces_are_listed(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
-    values.write_text("preflight-injector: {enabled: true, namespaces: [ml], excludeNamespaces: [web]}\n")
+    values.write_text(
+        "preflight-injector: {enabled: true, namespaces: [ml], excludeNamespaces: [web]}\n"
+    )
     config = ["explain", "--brief", "--config", str(values), "-f", "-"]
     assert said(*config, stdin=POD + namespace()).out.startswith(
         "Pod train: injected\n  opt-in: namespace ml is in `namespaces`"
@@ -111,20 +135,28 @@ def test_the_excluded_namespaces_are_the_chart_s_own() -> None:
     import yaml
 
     [values] = {
-        path.resolve() for path in (Path(__file__).parents[3] / "charts").glob("**/preflight-injector/values.yaml")
+        path.resolve()
+        for path in (Path(__file__).parents[3] / "charts").glob("**/preflight-injector/values.yaml")
     }
     assert tuple(yaml.safe_load(values.read_text())["excludeNamespaces"]) == EXCLUDED
 
 
-CLAIMING = POD.replace("{containers:", "{resourceClaims: [{name: g, resourceClaimTemplateName: gpus}], containers:")
+CLAIMING = POD.replace(
+    "{containers:", "{resourceClaims: [{name: g, resourceClaimTemplateName: gpus}], containers:"
+)
 
 
 def test_a_claim_template_that_is_in_no_file_is_asked_for_with_f(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         "checks: [{name: dcgm-diag, image: d}]\ngpuDetection: {deviceClasses: [gpu.nvidia.com]}"
     )
-    done = said("explain", "--brief", "--config", str(tmp_path / "c.yaml"), "-f", "-", stdin=CLAIMING)
-    assert "give it with another -f (ResourceClaimTemplate gpus), and create it before the pod." in done.out
+    done = said(
+        "explain", "--brief", "--config", str(tmp_path / "c.yaml"), "-f", "-", stdin=CLAIMING
+    )
+    assert (
+        "give it with another -f (ResourceClaimTemplate gpus), and create it before the pod."
+        in done.out
+    )
 
 
 ENV = POD.replace(
@@ -153,7 +185,11 @@ def test_what_of_the_environment_stays_behind_is_told_with_the_value_that_brings
     (tmp_path / "c.yaml").write_text(
         f"checks: [{{name: nccl-loopback, image: l}}]\nskipNcclWithoutNetwork: false\n{more}"
     )
-    told = json.loads(said("explain", "-o", "json", "--config", str(tmp_path / "c.yaml"), "-f", "-", stdin=ENV).out)
+    told = json.loads(
+        said(
+            "explain", "-o", "json", "--config", str(tmp_path / "c.yaml"), "-f", "-", stdin=ENV
+        ).out
+    )
     left = {one.split()[0]: one for one in told["warnings"] if "is not passed on" in one}
     assert left.keys() == expected.keys()
     assert [name for name, why in expected.items() if why not in left[name]] == []

@@ -1,4 +1,6 @@
-"""Fabrics and nodes of many kinds: network devices, folders of the node, engines, connectors; and pods that no check applies to."""
+"""Fabrics and nodes of many kinds: network devices, folders of the node, engines, connectors; and
+pods that no check applies to.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def pod(limits: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": "p"}, "spec": {"containers": [main], **spec}}
 
 
-def judged(made: dict[str, Any], config: Config, *, confined: bool = False) -> tuple[Decision, dict[str, Any]]:
+def judged(
+    made: dict[str, Any], config: Config, *, confined: bool = False
+) -> tuple[Decision, dict[str, Any]]:
     decision = decide(json.dumps(made).encode(), "ml", config, confined=confined)
     return decision, jsonpatch.apply_patch(copy.deepcopy(made), decision.patch)
 
@@ -64,15 +68,24 @@ def test_the_network_devices_of_every_cloud_are_known_and_given_to_the_checks(na
 
 
 def test_network_devices_may_be_named_by_globs() -> None:
-    config = parse("checks: [{name: mine, image: m}]\nnetworkDetection: {resourceNames: ['example.com/nic-*']}")
+    config = parse(
+        "checks: [{name: mine, image: m}]\nnetworkDetection: {resourceNames: ['example.com/nic-*']}"
+    )
     _, after = judged(pod({"example.com/nic-7": "1", "rdma/ib": "1"}), config)
-    assert after["spec"]["initContainers"][0]["resources"]["limits"] == {GPU: "8", "example.com/nic-7": "1"}
+    assert after["spec"]["initContainers"][0]["resources"]["limits"] == {
+        GPU: "8",
+        "example.com/nic-7": "1",
+    }
 
 
 def test_folders_of_the_node_reach_the_checks_that_the_operator_gives_them() -> None:
     _, after = judged(pod(volumes=[{"name": "efa", "emptyDir": {}}]), parse(EFA))
     loopback, mine = after["spec"]["initContainers"]
-    assert {"name": "preflight-extra-efa", "mountPath": "/opt/amazon", "readOnly": True} in loopback["volumeMounts"]
+    assert {
+        "name": "preflight-extra-efa",
+        "mountPath": "/opt/amazon",
+        "readOnly": True,
+    } in loopback["volumeMounts"]
     assert {
         "name": "preflight-extra-efa",
         "mountPath": "/usr/local/nvidia",
@@ -81,7 +94,12 @@ def test_folders_of_the_node_reach_the_checks_that_the_operator_gives_them() -> 
     } in mine["volumeMounts"]
     assert {"name": "preflight-extra-work", "mountPath": "/w"} in mine["volumeMounts"]
     volumes = after["spec"]["volumes"]
-    assert volumes.count({"name": "preflight-extra-efa", "hostPath": {"path": "/opt/amazon", "type": ""}}) == 1
+    assert (
+        volumes.count(
+            {"name": "preflight-extra-efa", "hostPath": {"path": "/opt/amazon", "type": ""}}
+        )
+        == 1
+    )
     assert {"name": "preflight-extra-work", "emptyDir": {"medium": "Memory"}} in volumes
     assert {"name": "efa", "emptyDir": {}} in volumes, "the workload's own keeps its name"
     assert judged(after, parse(EFA))[0].result == "unchanged"
@@ -89,13 +107,17 @@ def test_folders_of_the_node_reach_the_checks_that_the_operator_gives_them() -> 
 
 def test_a_workload_may_not_mount_what_was_added_for_a_check() -> None:
     made = pod()
-    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "preflight-extra-efa", "mountPath": "/x"}]
+    made["spec"]["containers"][0]["volumeMounts"] = [
+        {"name": "preflight-extra-efa", "mountPath": "/x"}
+    ]
     decision, _ = judged(made, parse(EFA))
     assert decision.denied
     assert "preflight-extra-efa" in decision.message
 
 
-def test_where_a_namespace_forbids_folders_of_the_node_the_pod_is_denied_with_the_check_that_wants_one() -> None:
+def test_where_a_namespace_forbids_folders_of_the_node_the_pod_is_denied_with_the_check_that_wants_one() -> (
+    None
+):
     for setting in ("deny", "report-off"):
         decision, _ = judged(pod(), parse(EFA + f"onPodSecurityConflict: {setting}"), confined=True)
         assert decision.denied
@@ -116,8 +138,12 @@ def test_a_mount_of_the_operators_goes_before_one_that_the_workload_has_there() 
 
 def test_what_a_tenant_mounts_where_programs_are_stays_behind_though_a_pattern_names_it() -> None:
     made = pod(volumes=[{"name": "lib", "hostPath": {"path": "/home/kubernetes/bin/nvidia"}}])
-    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "lib", "mountPath": "/usr/local/nvidia"}]
-    config = parse("checks: [{name: nccl-loopback, image: l}]\nncclMountPatterns: [/usr/local/nvidia]")
+    made["spec"]["containers"][0]["volumeMounts"] = [
+        {"name": "lib", "mountPath": "/usr/local/nvidia"}
+    ]
+    config = parse(
+        "checks: [{name: nccl-loopback, image: l}]\nncclMountPatterns: [/usr/local/nvidia]"
+    )
     decision, after = judged(made, config)
     assert "/usr/local/nvidia" not in json.dumps(after["spec"]["initContainers"])
     assert any("extraVolumeMounts" in warning for warning in decision.warnings)
@@ -126,13 +152,25 @@ def test_what_a_tenant_mounts_where_programs_are_stays_behind_though_a_pattern_n
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ("extraVolumeMounts: [{name: efa, mountPath: /e}]", "is none of the check's extraVolumes (none)"),
-        ("container: {volumeMounts: [{name: efa, mountPath: /e}]}", "goes into extraVolumes and extraVolumeMounts"),
+        (
+            "extraVolumeMounts: [{name: efa, mountPath: /e}]",
+            "is none of the check's extraVolumes (none)",
+        ),
+        (
+            "container: {volumeMounts: [{name: efa, mountPath: /e}]}",
+            "goes into extraVolumes and extraVolumeMounts",
+        ),
         ("extraVolumes: [{name: v}]", "has not one of hostPath and emptyDir"),
-        ("extraVolumes: [{name: v, hostPath: {path: /a}, emptyDir: {}}]", "has not one of hostPath and emptyDir"),
+        (
+            "extraVolumes: [{name: v, hostPath: {path: /a}, emptyDir: {}}]",
+            "has not one of hostPath and emptyDir",
+        ),
         ("extraVolumes: [{name: v, hostPath: {path: /a/../b}}]", '".." in it'),
         *(
-            (f"extraVolumes: [{{name: v, hostPath: {{path: {path}}}}}]", "leads to /var/run/nvsentinel")
+            (
+                f"extraVolumes: [{{name: v, hostPath: {{path: {path}}}}}]",
+                "leads to /var/run/nvsentinel",
+            )
             for path in ("/", "/var", "/var/run", "/run/", "/run/nvsentinel/x")
         ),
         ("extraVolumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]", "is also the name at"),
@@ -141,7 +179,17 @@ def test_what_a_tenant_mounts_where_programs_are_stays_behind_though_a_pattern_n
                 f"extraVolumes: [{{name: v, emptyDir: {{}}}}], extraVolumeMounts: [{{name: v, mountPath: {path}}}]",
                 "would cover",
             )
-            for path in ("/", "/usr", "/usr/local", "/opt/venv", "/opt", "/tmp/", "/var/run/nvsentinel", "/etc", "/dev")
+            for path in (
+                "/",
+                "/usr",
+                "/usr/local",
+                "/opt/venv",
+                "/opt",
+                "/tmp/",
+                "/var/run/nvsentinel",
+                "/etc",
+                "/dev",
+            )
         ),
     ],
 )
@@ -153,18 +201,27 @@ def test_a_volume_or_mount_that_cannot_be_is_refused_before_any_pod(fields: str,
 
 
 def test_what_a_tenant_of_the_namespace_writes_is_no_volume_of_a_check() -> None:
-    for source in ("configMap: {name: x}", "secret: {secretName: x}", "persistentVolumeClaim: {claimName: x}"):
+    for source in (
+        "configMap: {name: x}",
+        "secret: {secretName: x}",
+        "persistentVolumeClaim: {claimName: x}",
+    ):
         kind = source.split(":", 1)[0]
         assert any(
             f"{kind}: unknown key" in one
-            for one in problems(f"checks: [{{name: mine, image: m, extraVolumes: [{{name: v, {source}}}]}}]")
+            for one in problems(
+                f"checks: [{{name: mine, image: m, extraVolumes: [{{name: v, {source}}}]}}]"
+            )
         )
 
 
 def test_two_checks_may_share_a_volume_and_not_its_name() -> None:
     other = EFA.replace("/opt/amazon}}, {name: work", "/opt/other}}, {name: work")
     [found] = problems(other)
-    assert 'checks[1].extraVolumes[0].name: "efa" is another volume than at checks[0].extraVolumes[0]' in found
+    assert (
+        'checks[1].extraVolumes[0].name: "efa" is another volume than at checks[0].extraVolumes[0]'
+        in found
+    )
 
 
 def test_a_volume_of_ours_that_the_pod_does_not_get_is_not_mounted() -> None:
@@ -188,8 +245,13 @@ def test_the_nodes_own_engine_is_asked_first_and_then_the_gpu_operators() -> Non
 
 
 def test_one_address_or_a_list_of_them_is_taken() -> None:
-    for given, expected in (("a.b.svc:1", "a.b.svc:1"), ("['10.0.0.1:1', 'a.b.svc:2']", "10.0.0.1:1,a.b.svc:2")):
-        config = parse(f"checks: [{{name: dcgm-diag, image: d}}]\ndcgm: {{hostengineAddr: {given}}}")
+    for given, expected in (
+        ("a.b.svc:1", "a.b.svc:1"),
+        ("['10.0.0.1:1', 'a.b.svc:2']", "10.0.0.1:1,a.b.svc:2"),
+    ):
+        config = parse(
+            f"checks: [{{name: dcgm-diag, image: d}}]\ndcgm: {{hostengineAddr: {given}}}"
+        )
         assert engine(judged(pod(), config)[1]) == expected
 
 
@@ -201,7 +263,9 @@ def test_one_address_or_a_list_of_them_is_taken() -> None:
         {"hostNetwork": True},
     ],
 )
-def test_a_name_that_the_pod_could_lead_elsewhere_is_left_out_while_an_address_is_left(spec: dict[str, Any]) -> None:
+def test_a_name_that_the_pod_could_lead_elsewhere_is_left_out_while_an_address_is_left(
+    spec: dict[str, Any],
+) -> None:
     decision, after = judged(pod(**spec), DCGM)
     assert decision.checks == ["dcgm-diag"]
     assert engine(after) == "$(NODE_IP):5555"
@@ -209,12 +273,16 @@ def test_a_name_that_the_pod_could_lead_elsewhere_is_left_out_while_an_address_i
 
 
 @pytest.mark.parametrize(
-    "address", ["dcgm", "a.b.svc", "a.b.svc:0", "a.b.svc:99999", "a.b.svc:port", "tcp://a.b.svc:5555"]
+    "address",
+    ["dcgm", "a.b.svc", "a.b.svc:0", "a.b.svc:99999", "a.b.svc:port", "tcp://a.b.svc:5555"],
 )
 def test_what_is_no_host_and_port_is_refused_with_its_place(address: str) -> None:
     for given, at in ((f"'{address}'", ""), (f"['$(NODE_IP):5555', '{address}']", "[1]")):
         [found] = problems(f"dcgm: {{hostengineAddr: {given}}}")
-        assert found == f'dcgm.hostengineAddr{at}: "{address}" is not host:port; set e.g. $(NODE_IP):5555.'
+        assert (
+            found
+            == f'dcgm.hostengineAddr{at}: "{address}" is not host:port; set e.g. $(NODE_IP):5555.'
+        )
 
 
 def test_by_default_dcgm_tests_hardware() -> None:
@@ -223,7 +291,9 @@ def test_by_default_dcgm_tests_hardware() -> None:
 
 
 def test_without_a_connector_nothing_of_it_is_mounted_and_the_checks_are_told() -> None:
-    config = parse("checks: [{name: dcgm-diag, image: d}]\nplatformConnector: {enabled: false, auth: {enabled: true}}")
+    config = parse(
+        "checks: [{name: dcgm-diag, image: d}]\nplatformConnector: {enabled: false, auth: {enabled: true}}"
+    )
     for confined in (False, True):
         decision, after = judged(pod(), config, confined=confined)
         assert (decision.result, decision.warnings) == ("injected", [])

@@ -1,4 +1,6 @@
-"""Ten thousand reviews that nobody meant to send: each gets an answer or a clear refusal, and the server goes on."""
+"""Ten thousand reviews that nobody meant to send: each gets an answer or a clear refusal, and the
+server goes on.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ REVIEW: dict[str, Any] = {
         "object": {
             "metadata": {
                 "name": "p",
-                "labels": {"app.kubernetes.io/gang-id": "g", "app.kubernetes.io/gang-size": "2", "a/b": "c"},
+                "labels": {
+                    "app.kubernetes.io/gang-id": "g",
+                    "app.kubernetes.io/gang-size": "2",
+                    "a/b": "c",
+                },
                 "annotations": {"nvsentinel.nvidia.com/preflight-checks": "nccl-loopback"},
                 "ownerReferences": [{"kind": "Job", "uid": "1", "controller": True}],
             },
@@ -45,7 +51,11 @@ REVIEW: dict[str, Any] = {
                 "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}],
                 "imagePullSecrets": [{"name": "s"}],
                 "initContainers": [
-                    {"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
+                    {
+                        "name": "i",
+                        "restartPolicy": "Always",
+                        "resources": {"requests": {"cpu": "1"}},
+                    },
                     {"name": "preflight-dcgm-diag", "image": "x"},
                 ],
                 "containers": [
@@ -55,13 +65,21 @@ REVIEW: dict[str, Any] = {
                             {"name": "NCCL_TOPO_FILE", "value": "/t/x.xml"},
                             {"name": "NCCL_ALGO", "value": "$(B)"},
                         ],
-                        "volumeMounts": [{"name": "t", "mountPath": "/t"}, {"name": "shm", "mountPath": "/dev/shm"}],
-                        "resources": {"limits": {"nvidia.com/gpu": "8", "cpu": "1", "memory": "1Gi"}},
+                        "volumeMounts": [
+                            {"name": "t", "mountPath": "/t"},
+                            {"name": "shm", "mountPath": "/dev/shm"},
+                        ],
+                        "resources": {
+                            "limits": {"nvidia.com/gpu": "8", "cpu": "1", "memory": "1Gi"}
+                        },
                         "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
                     },
                     {"name": "side", "resources": {"claims": [{"name": "c"}]}},
                 ],
-                "volumes": [{"name": "t", "emptyDir": {}}, {"name": "preflight-tmp", "emptyDir": {}}],
+                "volumes": [
+                    {"name": "t", "emptyDir": {}},
+                    {"name": "preflight-tmp", "emptyDir": {}},
+                ],
             },
         },
     },
@@ -83,7 +101,13 @@ class NoApiServer:
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a JSON value."""
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, child in children:
         yield (*path, key)
         yield from places(child, (*path, key))
@@ -105,7 +129,9 @@ def mutated(chance: random.Random) -> bytes:
                 case 1 if isinstance(there, list):
                     there.append(there[last])
                 case 2 if isinstance(there, dict):
-                    there[chance.choice(["name", "preflight.nvsentinel.nvidia.com/x", "value"])] = there[last]
+                    there[chance.choice(["name", "preflight.nvsentinel.nvidia.com/x", "value"])] = (
+                        there[last]
+                    )
                 case _:
                     there[last] = copy.deepcopy(chance.choice(ODD))
         except (KeyError, IndexError, TypeError):

@@ -1,4 +1,6 @@
-"""The same strange reviews sent to the real server over TLS: it answers all of them, at once, and grows by none."""
+"""The same strange reviews sent to the real server over TLS: it answers all of them, at once, and
+grows by none.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from test_serve import Server, start
 
 COUNT = 10_000
 KEPT = 1_500
-"""Pods unlike each other after which everything that is kept is kept: the caches of decisions and containers hold 1,024."""
+"""Pods unlike each other after which everything that is kept is kept: the caches of decisions and
+containers hold 1,024.
+"""
 MOST_GROWTH = 3 << 20
 """Bytes: 300 a review, a tenth of what one of them has."""
 PATIENCE = 20.0
@@ -44,7 +48,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
     process = start(tmp_path, "--port", "0", "--plain-port", "0", config=CONFIG)
     assert process.stdout is not None
     port, plain_port = json.loads(process.stdout.readline())["ports"]
-    reader = threading.Thread(target=deque, args=(process.stdout, 0), daemon=True)  # a full pipe would stop the server
+    reader = threading.Thread(
+        target=deque, args=(process.stdout, 0), daemon=True
+    )  # a full pipe would stop the server
     reader.start()
     yield Server(process, port, plain_port, authority, tmp_path)
     process.kill()
@@ -61,7 +67,9 @@ def stack() -> Iterator[ExitStack]:
 def resident(server: Server) -> int:
     """Bytes of the server's memory."""
     text = Path(f"/proc/{server.process.pid}/status").read_text()
-    return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmRSS:"))
+    return next(
+        int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmRSS:")
+    )
 
 
 def unlike(number: int) -> bytes:
@@ -69,12 +77,16 @@ def unlike(number: int) -> bytes:
     review = copy.deepcopy(REVIEW)
     review["request"]["object"]["metadata"]["labels"]["app.kubernetes.io/gang-id"] = f"g-{number}"
     review["request"]["object"]["spec"].pop("schedulingGroup")
-    review["request"]["object"]["spec"]["containers"][0]["env"] = [{"name": "NCCL_ALGO", "value": str(number)}]
+    review["request"]["object"]["spec"]["containers"][0]["env"] = [
+        {"name": "NCCL_ALGO", "value": str(number)}
+    ]
     return json.dumps(review).encode()
 
 
 @pytest.mark.timeout(300)
-def test_ten_thousand_strange_reviews_are_answered_at_once_and_keep_no_memory(server: Server, stack: ExitStack) -> None:
+def test_ten_thousand_strange_reviews_are_answered_at_once_and_keep_no_memory(
+    server: Server, stack: ExitStack
+) -> None:
     connection = stack.enter_context(
         closing(HTTPSConnection("localhost", server.port, context=server.trust, timeout=PATIENCE))
     )

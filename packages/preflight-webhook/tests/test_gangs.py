@@ -22,12 +22,16 @@ CONFIG = parse(
 )
 
 
-def judged(pod: dict[str, Any], config: Config = CONFIG, namespace: str = "ml") -> tuple[Decision, dict[str, Any]]:
+def judged(
+    pod: dict[str, Any], config: Config = CONFIG, namespace: str = "ml"
+) -> tuple[Decision, dict[str, Any]]:
     decision = decide(json.dumps(pod).encode(), namespace, config)
     return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
 
 
-def member(gang: tuple[str, str] = ("schedulingGroup", "train"), *, gpus: int = 8) -> dict[str, Any]:
+def member(
+    gang: tuple[str, str] = ("schedulingGroup", "train"), *, gpus: int = 8
+) -> dict[str, Any]:
     resources = {"limits": {GPU: str(gpus)}} if gpus else {}
     pod: dict[str, Any] = {
         "metadata": {"name": "p"},
@@ -43,7 +47,10 @@ def stamp_of(pod: dict[str, Any]) -> Stamp:
 
 def ours(pod: dict[str, Any]) -> dict[str, str]:
     metadata = pod["metadata"]
-    both = {**(metadata.get("labels") or {}), **{f"@{k}": v for k, v in (metadata.get("annotations") or {}).items()}}
+    both = {
+        **(metadata.get("labels") or {}),
+        **{f"@{k}": v for k, v in (metadata.get("annotations") or {}).items()},
+    }
     return {key: value for key, value in both.items() if key.removeprefix("@").startswith(PREFIX)}
 
 
@@ -79,7 +86,9 @@ def test_a_member_carries_its_gangs_stamp(
 
 def test_a_gang_wide_check_sees_its_roster_and_keeps_its_generation() -> None:
     _, after = judged(member())
-    plain, *gang_wide = [c for c in after["spec"]["initContainers"] if c["name"].startswith("preflight-")]
+    plain, *gang_wide = [
+        c for c in after["spec"]["initContainers"] if c["name"].startswith("preflight-")
+    ]
     assert [c["name"] for c in gang_wide] == ["preflight-nccl-allreduce", "preflight-ring"]
     for container in gang_wide:
         mounts = {m["name"]: m for m in container["volumeMounts"]}
@@ -88,7 +97,10 @@ def test_a_gang_wide_check_sees_its_roster_and_keeps_its_generation() -> None:
             "mountPath": "/etc/preflight",
             "readOnly": True,
         }
-        assert mounts["preflight-state"] == {"name": "preflight-state", "mountPath": "/var/lib/preflight"}
+        assert mounts["preflight-state"] == {
+            "name": "preflight-state",
+            "mountPath": "/var/lib/preflight",
+        }
         assert env_of(container).items() >= {
             ("GANG_TIMEOUT", "600s"),
             ("GANG_CONFIG_DIR", "/etc/preflight"),
@@ -103,7 +115,9 @@ def test_the_roster_annotation_wins_over_a_key_of_that_name_in_the_config_map() 
     volumes = {v["name"]: v for v in judged(member())[1]["spec"]["volumes"]}
     config_map, annotation = volumes["preflight-gang-config"]["projected"]["sources"]
     assert config_map == {"configMap": {"name": "preflight-train", "optional": True}}
-    shown = {item["path"]: item["fieldRef"]["fieldPath"] for item in annotation["downwardAPI"]["items"]}
+    shown = {
+        item["path"]: item["fieldRef"]["fieldPath"] for item in annotation["downwardAPI"]["items"]
+    }
     assert shown["roster"] == f"metadata.annotations['{PREFIX}roster']"
     assert volumes["preflight-state"] == {"name": "preflight-state", "emptyDir": {}}
 
@@ -111,7 +125,9 @@ def test_the_roster_annotation_wins_over_a_key_of_that_name_in_the_config_map() 
 def test_the_topology_of_a_members_node_comes_in_the_volume_of_its_roster() -> None:
     volumes = {v["name"]: v for v in judged(member())[1]["spec"]["volumes"]}
     _, annotations = volumes["preflight-gang-config"]["projected"]["sources"]
-    shown = {item["path"]: item["fieldRef"]["fieldPath"] for item in annotations["downwardAPI"]["items"]}
+    shown = {
+        item["path"]: item["fieldRef"]["fieldPath"] for item in annotations["downwardAPI"]["items"]
+    }
     assert shown["node-topology"] == f"metadata.annotations['{PREFIX}node-topology']"
 
 
@@ -147,7 +163,9 @@ def test_windows_members_are_stamped_and_left_alone() -> None:
     assert (decision.result, after["spec"]) == ("stamped", pod["spec"])
 
 
-@pytest.mark.parametrize("size", ["two", "0", "-1", "2.0", "1e3", "", " 2", "99999999999999999999", "²"])
+@pytest.mark.parametrize(
+    "size", ["two", "0", "-1", "2.0", "1e3", "", " 2", "99999999999999999999", "²"]
+)
 def test_an_unreadable_size_is_unknown_and_told_to_the_user(size: str) -> None:
     pod = member(("labels", "train"))
     pod["metadata"]["labels"]["app.kubernetes.io/gang-size"] = size
@@ -164,7 +182,10 @@ def test_an_unreadable_size_is_unknown_and_told_to_the_user(size: str) -> None:
 def test_an_empty_or_invalid_id_is_no_gang(source: str, name: str) -> None:
     decision, after = judged(member((source, name)))
     assert (decision.result, set(ours(after))) == ("injected", {PREFIX + "checked"})
-    assert [(s.check, s.reason) for s in decision.skipped] == [("nccl-allreduce", "no-gang"), ("ring", "no-gang")]
+    assert [(s.check, s.reason) for s in decision.skipped] == [
+        ("nccl-allreduce", "no-gang"),
+        ("ring", "no-gang"),
+    ]
 
 
 def test_a_warning_comes_with_the_patch_of_a_rebuilt_pod() -> None:
@@ -210,10 +231,14 @@ def test_stamping_is_idempotent_and_changes_no_cost(pod: dict[str, Any]) -> None
 def test_no_forged_stamp_label_or_roster_survives(pod: dict[str, Any]) -> None:
     honest = ours(judged(pod)[1])
     forged = copy.deepcopy(pod)
-    forged["metadata"]["labels"] = {**(pod["metadata"].get("labels") or {}), PREFIX + "gang": "ffffffffffffffff"}
+    forged["metadata"]["labels"] = {
+        **(pod["metadata"].get("labels") or {}),
+        PREFIX + "gang": "ffffffffffffffff",
+    }
     forged["metadata"]["annotations"] = {
         **(pod["metadata"].get("annotations") or {}),
-        PREFIX + "gang": '{"v":1,"id":"theirs","source":"labels","config_map":"preflight-theirs","takes_part":true}',
+        PREFIX
+        + "gang": '{"v":1,"id":"theirs","source":"labels","config_map":"preflight-theirs","takes_part":true}',
         PREFIX + "roster": '{"v":1,"answer":"skip"}',
         PREFIX + "other": "x",
     }
@@ -221,7 +246,10 @@ def test_no_forged_stamp_label_or_roster_survives(pod: dict[str, Any]) -> None:
 
 
 def test_the_same_id_in_two_namespaces_is_two_gangs() -> None:
-    labels = {judged(member(), namespace=name)[1]["metadata"]["labels"][PREFIX + "gang"] for name in ("ml", "hpc")}
+    labels = {
+        judged(member(), namespace=name)[1]["metadata"]["labels"][PREFIX + "gang"]
+        for name in ("ml", "hpc")
+    }
     assert len(labels) == 2
 
 
@@ -235,7 +263,9 @@ def test_a_gang_that_another_webhook_names_between_two_calls_is_found_on_the_sec
             **pod,
             "metadata": {
                 **after["metadata"],
-                "labels": {k: v for k, v in after["metadata"]["labels"].items() if not k.startswith(PREFIX)},
+                "labels": {
+                    k: v for k, v in after["metadata"]["labels"].items() if not k.startswith(PREFIX)
+                },
             },
         }
     )[1]

@@ -27,14 +27,18 @@ def container(name: str = "main", *, gpus: bool = True, **fields: Any) -> dict[s
     return {"name": name, "image": "i", **(GPUS if gpus else {}), **fields}
 
 
-def judged(*containers: dict[str, Any], config: Config = CONFIG, **spec: Any) -> tuple[Decision, dict[str, Any]]:
+def judged(
+    *containers: dict[str, Any], config: Config = CONFIG, **spec: Any
+) -> tuple[Decision, dict[str, Any]]:
     pod = {"metadata": {"name": "p"}, "spec": {"containers": list(containers), **spec}}
     decision = decide(json.dumps(pod).encode(), "ml", config)
     return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
 
 
 def check(pod: dict[str, Any], name: str = "nccl-loopback") -> dict[str, Any]:
-    made: dict[str, Any] = next(c for c in pod["spec"]["initContainers"] if c["name"] == f"preflight-{name}")
+    made: dict[str, Any] = next(
+        c for c in pod["spec"]["initContainers"] if c["name"] == f"preflight-{name}"
+    )
     return made
 
 
@@ -44,11 +48,15 @@ def variables(*names: str) -> list[dict[str, Any]]:
 
 def inherited(pod: dict[str, Any], name: str = "nccl-loopback") -> dict[str, Any]:
     own = {"of ", "valueFrom"}
-    return {e["name"]: e for e in check(pod, name)["env"] if any(mark in json.dumps(e) for mark in own)}
+    return {
+        e["name"]: e for e in check(pod, name)["env"] if any(mark in json.dumps(e) for mark in own)
+    }
 
 
 def test_variables_that_match_a_pattern_reach_the_nccl_check_and_no_others() -> None:
-    _, pod = judged(container(env=variables("NCCL_IB_HCA", "UCX_TLS", "OMPI_MCA_pml", "HOME", "SECRET")))
+    _, pod = judged(
+        container(env=variables("NCCL_IB_HCA", "UCX_TLS", "OMPI_MCA_pml", "HOME", "SECRET"))
+    )
     assert {"NCCL_IB_HCA", "UCX_TLS", "OMPI_MCA_pml"} <= inherited(pod).keys()
     assert not {"HOME", "SECRET"} & {e["name"] for e in check(pod)["env"]}
     assert not {"NCCL_IB_HCA", "UCX_TLS"} & {e["name"] for e in check(pod, "dcgm-diag")["env"]}
@@ -78,16 +86,23 @@ def test_what_would_bend_the_check_is_never_inherited_even_if_listed(name: str) 
     assert f"of {name}" not in json.dumps(check(pod))
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "PATH"])
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "PATH"]
+)
 @pytest.mark.parametrize("listed", [True, False])
-def test_names_that_load_code_are_inherited_only_when_listed_literally(name: str, listed: bool) -> None:
+def test_names_that_load_code_are_inherited_only_when_listed_literally(
+    name: str, listed: bool
+) -> None:
     config = parse(CHECKS + f"ncclEnvPatterns: ['*'{', ' + name if listed else ''}]")
     _, pod = judged(container(env=variables(name)), config=config)
     assert (name in inherited(pod)) is listed
 
 
 def test_variables_from_elsewhere_come_as_they_are() -> None:
-    entry = {"name": "NCCL_SOCKET_IFNAME", "valueFrom": {"configMapKeyRef": {"name": "net", "key": "if"}}}
+    entry = {
+        "name": "NCCL_SOCKET_IFNAME",
+        "valueFrom": {"configMapKeyRef": {"name": "net", "key": "if"}},
+    }
     _, pod = judged(container(env=[entry]))
     assert entry in check(pod)["env"]
 
@@ -97,7 +112,9 @@ def test_of_two_containers_the_first_with_gpus_decides_and_the_user_is_told() ->
         return {"env": [{"name": "NCCL_IB_HCA", "value": value}]}
 
     decision, pod = judged(container("side", gpus=False, **setting("a")), container(**setting("b")))
-    assert [e for e in check(pod)["env"] if e["name"] == "NCCL_IB_HCA"] == [{"name": "NCCL_IB_HCA", "value": "b"}]
+    assert [e for e in check(pod)["env"] if e["name"] == "NCCL_IB_HCA"] == [
+        {"name": "NCCL_IB_HCA", "value": "b"}
+    ]
     assert decision.warnings == [
         "NCCL_IB_HCA differs between spec.containers[1] and spec.containers[0]; nccl-loopback runs with that of spec.containers[1]"
     ]
@@ -147,7 +164,9 @@ def test_the_users_topology_file_comes_with_the_mount_that_holds_it() -> None:
         {"name": "topo", "mountPath": "/etc/nccl-conf/topo"},
     ]
     env = [{"name": "NCCL_TOPO_FILE", "value": "/etc/nccl-conf/topo/h100.xml"}]
-    _, pod = judged(container(env=env, volumeMounts=mounts), volumes=[TOPO, {"name": "data", "emptyDir": {}}])
+    _, pod = judged(
+        container(env=env, volumeMounts=mounts), volumes=[TOPO, {"name": "data", "emptyDir": {}}]
+    )
     made = {e["name"]: e.get("value") for e in check(pod)["env"]}
     assert made["NCCL_TOPO_FILE"] == "/etc/preflight-topology/h100.xml"
     assert made["PREFLIGHT_USER_TOPOLOGY"] == "/etc/nccl-conf/topo/h100.xml"
@@ -179,16 +198,25 @@ def test_a_topology_file_comes_to_a_path_of_ours(
     ]
 
 
-@pytest.mark.parametrize("value", ["/t/$(NCCL_ALGO)", "/t/../x.xml", "/t/$(X)/a", "relative.xml", ""])
+@pytest.mark.parametrize(
+    "value", ["/t/$(NCCL_ALGO)", "/t/../x.xml", "/t/$(X)/a", "relative.xml", ""]
+)
 def test_a_topology_file_that_cannot_be_placed_stays_behind(value: str) -> None:
-    env = [{"name": "NCCL_ALGO", "value": "../../proc/1/environ"}, {"name": "NCCL_TOPO_FILE", "value": value}]
-    decision, pod = judged(container(env=env, volumeMounts=[{"name": "topo", "mountPath": "/t"}]), volumes=[TOPO])
+    env = [
+        {"name": "NCCL_ALGO", "value": "../../proc/1/environ"},
+        {"name": "NCCL_TOPO_FILE", "value": value},
+    ]
+    decision, pod = judged(
+        container(env=env, volumeMounts=[{"name": "topo", "mountPath": "/t"}]), volumes=[TOPO]
+    )
     assert "NCCL_TOPO_FILE" not in json.dumps(check(pod))
     assert "NCCL_TOPO_FILE" in decision.warnings[0]
 
 
 def test_a_topology_file_of_the_workloads_image_stays_behind() -> None:
-    decision, pod = judged(container(env=[{"name": "NCCL_TOPO_FILE", "value": "/opt/image/topo.xml"}]))
+    decision, pod = judged(
+        container(env=[{"name": "NCCL_TOPO_FILE", "value": "/opt/image/topo.xml"}])
+    )
     assert "NCCL_TOPO_FILE" not in json.dumps(check(pod))
     assert "lies in no volume" in decision.warnings[0]
 
@@ -210,9 +238,13 @@ IMAGE = [
 @pytest.mark.parametrize("path", IMAGE)
 def test_no_mount_comes_where_an_image_has_anything(path: str) -> None:
     config = parse(
-        CHECKS + "ncclMountPatterns: ['*', '/*/*', '/etc/*', '/usr*', '/opt/*', '/home', '/app', '/workspace']"
+        CHECKS
+        + "ncclMountPatterns: ['*', '/*/*', '/etc/*', '/usr*', '/opt/*', '/home', '/app', '/workspace']"
     )
-    mounts = [{"name": "topo", "mountPath": path}, {"name": "topo", "mountPath": path + "/x", "subPath": "y"}]
+    mounts = [
+        {"name": "topo", "mountPath": path},
+        {"name": "topo", "mountPath": path + "/x", "subPath": "y"},
+    ]
     decision, pod = judged(container(volumeMounts=mounts), volumes=[TOPO], config=config)
     assert "topo" not in json.dumps(check(pod))
     assert any("not passed on" in warning for warning in decision.warnings)
@@ -222,16 +254,25 @@ def test_no_mount_comes_where_an_image_has_anything(path: str) -> None:
 def test_a_topology_file_anywhere_in_an_image_appears_under_our_path_alone(path: str) -> None:
     env = [{"name": "NCCL_TOPO_FILE", "value": f"{path}"}]
     for mount in (path, posixpath.dirname(path) or "/"):
-        _, pod = judged(container(env=env, volumeMounts=[{"name": "topo", "mountPath": mount}]), volumes=[TOPO])
+        _, pod = judged(
+            container(env=env, volumeMounts=[{"name": "topo", "mountPath": mount}]), volumes=[TOPO]
+        )
         theirs = [m for m in check(pod)["volumeMounts"] if m["name"] == "topo"]
-        assert all(m["mountPath"].split("/")[:3] == ["", "etc", "preflight-topology"] for m in theirs)
+        assert all(
+            m["mountPath"].split("/")[:3] == ["", "etc", "preflight-topology"] for m in theirs
+        )
         assert all(m["readOnly"] is True for m in theirs)
 
 
 def test_no_mount_covers_any_file_of_the_file_system_that_runs_this() -> None:
     config = parse(CHECKS + "ncclMountPatterns: ['*', '/*', '/*/*']")
     tops = [entry.path for entry in os.scandir("/") if entry.name not in {"work", "data", "mnt"}]
-    deeper = [*sys.path, sys.executable, sys.prefix, *(os.path.realpath(one) for one in (sys.executable, sys.prefix))]
+    deeper = [
+        *sys.path,
+        sys.executable,
+        sys.prefix,
+        *(os.path.realpath(one) for one in (sys.executable, sys.prefix)),
+    ]
     mounts = [{"name": "topo", "mountPath": path} for path in {*tops, *filter(None, deeper)}]
     _, pod = judged(container(volumeMounts=mounts), volumes=[TOPO], config=config)
     assert "topo" not in json.dumps(check(pod))
@@ -252,7 +293,9 @@ def test_no_mount_covers_any_file_of_the_file_system_that_runs_this() -> None:
 def test_dev_shm_comes_from_memory_alone(source: dict[str, Any]) -> None:
     mounts = [{"name": "dev-shm", "mountPath": "/dev/shm"}]
     decision, pod = judged(container(volumeMounts=mounts), volumes=[{"name": "dev-shm", **source}])
-    assert [m["name"] for m in check(pod)["volumeMounts"] if m["mountPath"] == "/dev/shm"] == ["preflight-shm"]
+    assert [m["name"] for m in check(pod)["volumeMounts"] if m["mountPath"] == "/dev/shm"] == [
+        "preflight-shm"
+    ]
     assert "no emptyDir of medium Memory" in decision.warnings[0]
 
 
@@ -260,7 +303,11 @@ def test_a_place_that_no_image_has_may_be_named_by_the_operator() -> None:
     config = parse(CHECKS + "ncclMountPatterns: [/data*, '/mnt/*']")
     mounts = [{"name": "topo", "mountPath": path} for path in ("/data", "/data2", "/mnt/x", "/srv")]
     _, pod = judged(container(volumeMounts=mounts), volumes=[TOPO], config=config)
-    assert [m["mountPath"] for m in check(pod)["volumeMounts"] if m["name"] == "topo"] == ["/data", "/data2", "/mnt/x"]
+    assert [m["mountPath"] for m in check(pod)["volumeMounts"] if m["name"] == "topo"] == [
+        "/data",
+        "/data2",
+        "/mnt/x",
+    ]
 
 
 DANGEROUS = [
@@ -303,21 +350,36 @@ def test_two_mounts_at_one_path_become_one() -> None:
     first = container("a", volumeMounts=[{"name": "dev-shm", "mountPath": "/dev/shm"}])
     second = container("b", volumeMounts=[{"name": "other", "mountPath": "/dev/shm"}])
     decision, pod = judged(first, second, volumes=volumes)
-    assert [m["name"] for m in check(pod)["volumeMounts"] if m["mountPath"] == "/dev/shm"] == ["dev-shm"]
+    assert [m["name"] for m in check(pod)["volumeMounts"] if m["mountPath"] == "/dev/shm"] == [
+        "dev-shm"
+    ]
     assert "another one is at that path" in decision.warnings[0]
 
 
 names = st.sampled_from(
-    ["NCCL_ALGO", "NCCL_PROTO", "UCX_TLS", "NCCL_COMM_ID", "LD_PRELOAD", "PATH", "GATE", "NCCL_TOPO_FILE"]
+    [
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "UCX_TLS",
+        "NCCL_COMM_ID",
+        "LD_PRELOAD",
+        "PATH",
+        "GATE",
+        "NCCL_TOPO_FILE",
+    ]
 )
-paths = st.sampled_from(["/dev/shm", "/dev/shm/", "//dev/shm", "/tmp", "/data", "/var/run/nvsentinel", "/data/topo"])
+paths = st.sampled_from(
+    ["/dev/shm", "/dev/shm/", "//dev/shm", "/tmp", "/data", "/var/run/nvsentinel", "/data/topo"]
+)
 containers = st.builds(
     lambda env, mounts, gpus: {
         "env": [{"name": n, "value": v} for n, v in env],
         "volumeMounts": [{"name": v, "mountPath": p} for p, v in mounts.items()],
         "gpus": gpus,
     },
-    st.lists(st.tuples(names, st.sampled_from(["x", "$(NCCL_ALGO)", "/data/topo.xml"])), max_size=5),
+    st.lists(
+        st.tuples(names, st.sampled_from(["x", "$(NCCL_ALGO)", "/data/topo.xml"])), max_size=5
+    ),
     st.dictionaries(paths, st.sampled_from(["one", "two"]), max_size=4),
     st.booleans(),
 )
@@ -334,7 +396,9 @@ def test_no_name_and_no_path_stands_twice_in_a_check(made: list[dict[str, Any]])
         mounts = ["/" + m["mountPath"].strip("/") for m in one["volumeMounts"]]
         assert len(variables) == len({*variables})
         assert len(mounts) == len({*mounts})
-        assert {m["name"] for m in one["volumeMounts"]} <= {v["name"] for v in pod["spec"]["volumes"]}
+        assert {m["name"] for m in one["volumeMounts"]} <= {
+            v["name"] for v in pod["spec"]["volumes"]
+        }
 
 
 @pytest.mark.parametrize(
@@ -347,7 +411,9 @@ def test_no_name_and_no_path_stands_twice_in_a_check(made: list[dict[str, Any]])
         ({}, False),
     ],
 )
-def test_memory_is_locked_only_where_the_workload_may(security: dict[str, Any], expected: bool) -> None:
+def test_memory_is_locked_only_where_the_workload_may(
+    security: dict[str, Any], expected: bool
+) -> None:
     _, pod = judged(container(securityContext=security))
     wanted = {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if expected else {})}
     assert check(pod)["securityContext"]["capabilities"] == wanted
@@ -370,9 +436,11 @@ def test_topology_files_by_instance_type_reach_the_check() -> None:
         "instance-type": f"metadata.annotations['{INSTANCE_TYPE_ANNOTATION}']",
         "node-topology": f"metadata.annotations['{TOPOLOGY_ANNOTATION}']",
     }
-    assert {"name": "preflight-node", "mountPath": "/etc/preflight-node", "readOnly": True} in check(pod)[
-        "volumeMounts"
-    ]
+    assert {
+        "name": "preflight-node",
+        "mountPath": "/etc/preflight-node",
+        "readOnly": True,
+    } in check(pod)["volumeMounts"]
 
 
 def test_without_a_fallback_the_check_is_told() -> None:
@@ -381,9 +449,13 @@ def test_without_a_fallback_the_check_is_told() -> None:
 
 
 def test_a_required_check_inherits_nothing() -> None:
-    config = parse("checks: [{name: nccl-loopback, image: l, required: true}]\nskipNcclWithoutNetwork: false")
+    config = parse(
+        "checks: [{name: nccl-loopback, image: l, required: true}]\nskipNcclWithoutNetwork: false"
+    )
     mounts = [{"name": "dev-shm", "mountPath": "/dev/shm"}]
-    _, pod = judged(container(env=variables("NCCL_ALGO"), volumeMounts=mounts), volumes=[SHM], config=config)
+    _, pod = judged(
+        container(env=variables("NCCL_ALGO"), volumeMounts=mounts), volumes=[SHM], config=config
+    )
     assert "NCCL_ALGO" not in json.dumps(check(pod))
     assert "dev-shm" not in json.dumps(check(pod))
 
@@ -392,7 +464,11 @@ def test_any_check_may_have_patterns_of_its_own() -> None:
     config = parse("checks: [{name: mine, image: m, envPatterns: [MY_X], mountPatterns: [/data]}]")
     mounts = [{"name": "data", "mountPath": "/data"}]
     volumes = [{"name": "data", "emptyDir": {}}]
-    _, pod = judged(container(env=variables("MY_X", "NCCL_ALGO"), volumeMounts=mounts), volumes=volumes, config=config)
+    _, pod = judged(
+        container(env=variables("MY_X", "NCCL_ALGO"), volumeMounts=mounts),
+        volumes=volumes,
+        config=config,
+    )
     assert {n for n in inherited(pod, "mine") if n.endswith("_X")} == {"MY_X"}
     assert mounts[0] in check(pod, "mine")["volumeMounts"]
 
@@ -410,7 +486,9 @@ OF_CONFIG_MAP = {"configMapRef": {"name": "tuning"}}
         ({"prefix": "NCCL_IB_", **OF_CONFIG_MAP}, "ConfigMap"),
     ],
 )
-def test_what_may_stand_in_env_from_is_neither_read_nor_passed_on_but_told(entry: dict[str, Any], kind: str) -> None:
+def test_what_may_stand_in_env_from_is_neither_read_nor_passed_on_but_told(
+    entry: dict[str, Any], kind: str
+) -> None:
     decision, pod = judged(container(envFrom=[entry]))
     [unseen] = decision.unseen
     assert (unseen.where, unseen.kind, unseen.name, unseen.check) == (
@@ -423,7 +501,9 @@ def test_what_may_stand_in_env_from_is_neither_read_nor_passed_on_but_told(entry
     assert decision.warnings == []  # most of it has nothing to do with NCCL
 
 
-@pytest.mark.parametrize("entry", [{"prefix": "DB_", **OF_CONFIG_MAP}, {"prefix": "X"}, {}, {"configMapRef": "tuning"}])
+@pytest.mark.parametrize(
+    "entry", [{"prefix": "DB_", **OF_CONFIG_MAP}, {"prefix": "X"}, {}, {"configMapRef": "tuning"}]
+)
 def test_env_from_that_can_hold_no_such_variable_is_not_told(entry: dict[str, Any]) -> None:
     assert judged(container(envFrom=[entry]))[0].unseen == []
 
@@ -434,7 +514,10 @@ def test_env_from_matters_only_where_a_check_inherits() -> None:
 
 
 def test_a_variable_of_a_config_map_is_passed_on_by_reference() -> None:
-    entry = {"name": "NCCL_IB_HCA", "valueFrom": {"configMapKeyRef": {"name": "tuning", "key": "hca"}}}
+    entry = {
+        "name": "NCCL_IB_HCA",
+        "valueFrom": {"configMapKeyRef": {"name": "tuning", "key": "hca"}},
+    }
     decision, pod = judged(container(env=[entry]))
     assert entry in check(pod)["env"]
     assert decision.unseen == []

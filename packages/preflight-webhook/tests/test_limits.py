@@ -1,4 +1,6 @@
-"""What a pod may have before admission looks at it in earnest, and what an answer says of a tenant's text."""
+"""What a pod may have before admission looks at it in earnest, and what an answer says of a
+tenant's text.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ GPU = {"limits": {"nvidia.com/gpu": "8"}}
 
 def pod(gpu: bool = True, **main: Any) -> dict[str, Any]:
     resources = GPU if gpu else {"limits": {"cpu": "1"}}
-    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main", "resources": resources, **main}]}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "main", "resources": resources, **main}]},
+    }
 
 
 def decided(made: dict[str, Any]) -> Decision:
@@ -45,9 +50,21 @@ MANY = limits.ENTRIES + 1
 TOO_MUCH = {
     "env": (pod(env=[{"name": f"A{i}"} for i in range(MANY)]), "variables", limits.ENTRIES),
     "envFrom": (pod(envFrom=[{"prefix": f"A{i}"} for i in range(MANY)]), "envFrom", limits.ENTRIES),
-    "mounts": (pod(volumeMounts=[{"name": f"a{i}"} for i in range(MANY)]), "mounts", limits.ENTRIES),
-    "volumes": (with_spec(volumes=[{"name": f"a{i}"} for i in range(MANY)]), "volumes", limits.ENTRIES),
-    "environment": (pod(env=[{"name": "A", "value": "x" * limits.SETTINGS_BYTES}]), "bytes", limits.SETTINGS_BYTES),
+    "mounts": (
+        pod(volumeMounts=[{"name": f"a{i}"} for i in range(MANY)]),
+        "mounts",
+        limits.ENTRIES,
+    ),
+    "volumes": (
+        with_spec(volumes=[{"name": f"a{i}"} for i in range(MANY)]),
+        "volumes",
+        limits.ENTRIES,
+    ),
+    "environment": (
+        pod(env=[{"name": "A", "value": "x" * limits.SETTINGS_BYTES}]),
+        "bytes",
+        limits.SETTINGS_BYTES,
+    ),
     "security": (
         pod(securityContext={"capabilities": {"add": ["A" * 30] * 20_000}}),
         "bytes",
@@ -58,9 +75,15 @@ TOO_MUCH = {
         "containers",
         limits.CONTAINERS,
     ),
-    "resources": (pod(resources={"limits": {f"a/{i}": "1" for i in range(300)}}), "resources", limits.RESOURCES),
+    "resources": (
+        pod(resources={"limits": {f"a/{i}": "1" for i in range(300)}}),
+        "resources",
+        limits.RESOURCES,
+    ),
     "claims": (
-        with_spec(resourceClaims=[{"name": f"a{i}", "resourceClaimName": f"a{i}"} for i in range(17)]),
+        with_spec(
+            resourceClaims=[{"name": f"a{i}", "resourceClaimName": f"a{i}"} for i in range(17)]
+        ),
         "claims",
         limits.CLAIMS,
     ),
@@ -69,9 +92,21 @@ TOO_MUCH = {
         "entries",
         limits.OURS,
     ),
-    "container name": (with_spec(initContainers=[{"name": "a" * 1_000}]), "characters", limits.NAME),
-    "resource name": (pod(resources={"limits": {"a" * 1_000: "1"}}), "characters", limits.RESOURCE_NAME),
-    "claim name": (with_spec(resourceClaims=[{"name": "a", "resourceClaimName": "a" * 1000}]), "characters", 253),
+    "container name": (
+        with_spec(initContainers=[{"name": "a" * 1_000}]),
+        "characters",
+        limits.NAME,
+    ),
+    "resource name": (
+        pod(resources={"limits": {"a" * 1_000: "1"}}),
+        "characters",
+        limits.RESOURCE_NAME,
+    ),
+    "claim name": (
+        with_spec(resourceClaims=[{"name": "a", "resourceClaimName": "a" * 1000}]),
+        "characters",
+        253,
+    ),
     "pull secret": (with_spec(imagePullSecrets=[{"name": "a" * 1_000}]), "characters", 253),
     "asked": (
         with_metadata(annotations={"nvsentinel.nvidia.com/preflight-checks": "a," * 3_000}),
@@ -79,7 +114,10 @@ TOO_MUCH = {
         limits.ASKED,
     ),
     "whole": (
-        {**with_metadata(labels={"preflight.nvsentinel.nvidia.com/checked": "x"}), "x": [{}] * (limits.VALUES + 1)},
+        {
+            **with_metadata(labels={"preflight.nvsentinel.nvidia.com/checked": "x"}),
+            "x": [{}] * (limits.VALUES + 1),
+        },
         "objects",
         limits.VALUES,
     ),
@@ -100,10 +138,16 @@ def test_a_pod_beyond_a_limit_is_denied_in_one_sentence_with_what_was_found_and_
 
 AT_THE_LIMIT = {
     "env": pod(env=[{"name": f"A{i}", "value": "{{{"} for i in range(limits.ENTRIES)]),
-    "mounts": pod(volumeMounts=[{"name": f"a{i}", "mountPath": f"/a{i}"} for i in range(limits.ENTRIES)]),
+    "mounts": pod(
+        volumeMounts=[{"name": f"a{i}", "mountPath": f"/a{i}"} for i in range(limits.ENTRIES)]
+    ),
     "volumes": with_spec(volumes=[{"name": f"a{i}"} for i in range(limits.ENTRIES)]),
-    "init containers": with_spec(initContainers=[{"name": f"a{i}"} for i in range(limits.CONTAINERS - 1)]),
-    "resources": pod(resources={"limits": {"nvidia.com/gpu": "8", **{f"a/{i}": "1" for i in range(255)}}}),
+    "init containers": with_spec(
+        initContainers=[{"name": f"a{i}"} for i in range(limits.CONTAINERS - 1)]
+    ),
+    "resources": pod(
+        resources={"limits": {"nvidia.com/gpu": "8", **{f"a/{i}": "1" for i in range(255)}}}
+    ),
     "container name": with_spec(initContainers=[{"name": "a" * limits.NAME}]),
     "braces in a text": pod(env=[{"name": "A", "value": "{" * 50_000}]),
 }
@@ -116,7 +160,10 @@ def test_a_pod_at_a_limit_is_checked(made: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["env", "envFrom", "volumeMounts"])
 def test_a_pod_without_gpus_is_admitted_however_much_it_has(kind: str) -> None:
-    assert decided(pod(gpu=False, **{kind: [{"name": f"a{i}"} for i in range(10_000)]})).result == "no-gpu"
+    assert (
+        decided(pod(gpu=False, **{kind: [{"name": f"a{i}"} for i in range(10_000)]})).result
+        == "no-gpu"
+    )
 
 
 def test_nothing_is_counted_of_what_no_check_inherits() -> None:
@@ -132,7 +179,9 @@ def test_a_mirror_pod_is_left_as_it_is() -> None:
 
 LONG = "x" * 300_000
 TEXTS = {
-    "annotation": with_metadata(annotations={"nvsentinel.nvidia.com/preflight-checks": "x" * 4_000}),
+    "annotation": with_metadata(
+        annotations={"nvsentinel.nvidia.com/preflight-checks": "x" * 4_000}
+    ),
     "quantity": pod(resources={"limits": {"nvidia.com/gpu": LONG}}),
     "container": pod(name=LONG),
     "ours": pod(name="preflight-" + LONG),
@@ -194,5 +243,7 @@ def test_no_text_of_a_pod_changes_a_terminal_or_the_order_of_reading(made: dict[
 
 
 def test_a_warning_is_printable_too() -> None:
-    answer = json.loads(review.encode_answer("u", Decision("injected", "x", warnings=[f"{HOSTILE} differs"])))
+    answer = json.loads(
+        review.encode_answer("u", Decision("injected", "x", warnings=[f"{HOSTILE} differs"]))
+    )
     assert answer["response"]["warnings"] == ["a\\u202eb\\u200bcd e\\x00f\\u2066 differs"]

@@ -19,14 +19,30 @@ from preflight_webhook.metrics import Metrics
 
 T = TypeVar("T")
 OWN = Ref("resourceclaimtemplates", "own")
-MADE = {"spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}}}
-ABSENT = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+MADE = {
+    "spec": {
+        "spec": {
+            "devices": {
+                "requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+            }
+        }
+    }
+}
+ABSENT = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "status": "Failure",
+    "reason": "NotFound",
+    "code": 404,
+}
 V1 = {"versions": [{"version": "v1beta1"}, {"version": "v1"}]}
 
 
 def sent(answer: httpx.Response) -> httpx.Response:
     """As it comes over a wire: not yet read."""
-    return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
+    return httpx.Response(
+        answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content)
+    )
 
 
 class Api:
@@ -35,8 +51,8 @@ class Api:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.group: dict[str, Any] | None = V1
-        self.answer: Callable[[httpx.Request], Awaitable[httpx.Response] | httpx.Response] = lambda _: httpx.Response(
-            200, json=MADE
+        self.answer: Callable[[httpx.Request], Awaitable[httpx.Response] | httpx.Response] = (
+            lambda _: httpx.Response(200, json=MADE)
         )
         self.now, self.metrics = 100.0, Metrics()
 
@@ -58,13 +74,20 @@ class Api:
         return sent(answer if isinstance(answer, httpx.Response) else await answer)
 
     def counted(self, result: str) -> float:
-        return self.metrics.registry.get_sample_value("preflight_webhook_lookups_total", {"result": result}) or 0.0
+        return (
+            self.metrics.registry.get_sample_value(
+                "preflight_webhook_lookups_total", {"result": result}
+            )
+            or 0.0
+        )
 
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made = Api()
-    monkeypatch.setattr("preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(made.handle))
+    monkeypatch.setattr(
+        "preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(made.handle)
+    )
     return made
 
 
@@ -138,7 +161,9 @@ def test_one_that_gives_up_does_not_take_the_answer_from_the_others(api: Api) ->
     assert run(story())
 
 
-def test_a_claim_is_asked_for_again_after_five_seconds_and_an_absent_one_after_a_second(api: Api) -> None:
+def test_a_claim_is_asked_for_again_after_five_seconds_and_an_absent_one_after_a_second(
+    api: Api,
+) -> None:
     async def story() -> None:
         lookups = api.lookups()
         await lookups.claims("ml", [OWN])
@@ -158,7 +183,9 @@ def test_a_claim_is_asked_for_again_after_five_seconds_and_an_absent_one_after_a
     run(story())
 
 
-def test_no_more_claims_are_kept_than_there_is_room_for(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_claims_are_kept_than_there_is_room_for(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("preflight_webhook.cluster.lookups.MOST", 10)
 
     async def story() -> None:
@@ -186,7 +213,9 @@ def test_an_absent_group_is_an_empty_one_and_looked_for_again_after_a_minute(api
     run(story())
 
 
-@pytest.mark.parametrize(("served", "asked"), [(["v1beta1", "v1beta2"], "v1beta2"), (["v1beta1"], "v1beta1")])
+@pytest.mark.parametrize(
+    ("served", "asked"), [(["v1beta1", "v1beta2"], "v1beta2"), (["v1beta1"], "v1beta1")]
+)
 def test_the_newest_known_version_is_asked(api: Api, served: list[str], asked: str) -> None:
     api.group = {"versions": [{"version": one} for one in served]}
     run(api.lookups().claims("ml", [OWN]))
@@ -204,11 +233,20 @@ def refuse(_: httpx.Request) -> httpx.Response:
         (lambda _: httpx.Response(500), "answered 500"),
         (lambda _: httpx.Response(200, text="no json"), "cannot be read"),
         (refuse, "(ConnectError refused)"),
-        (lambda _: httpx.Response(302, headers={"Location": "https://elsewhere.example.com/"}), "answered 302"),
-        (lambda _: httpx.Response(404, text="<html>no such page</html>"), "not in an API server's words"),
+        (
+            lambda _: httpx.Response(302, headers={"Location": "https://elsewhere.example.com/"}),
+            "answered 302",
+        ),
+        (
+            lambda _: httpx.Response(404, text="<html>no such page</html>"),
+            "not in an API server's words",
+        ),
         (lambda _: httpx.Response(404, json={"error": "no route"}), "not in an API server's words"),
         (lambda _: httpx.Response(404, text="[" * 100_000), "not in an API server's words"),
-        (lambda _: httpx.Response(200, content=b" " * 5 * 1024 * 1024), "has more than 4194304 bytes"),
+        (
+            lambda _: httpx.Response(200, content=b" " * 5 * 1024 * 1024),
+            "has more than 4194304 bytes",
+        ),
         (
             lambda _: httpx.Response(200, content=gzip.compress(b'{"spec":{}}')),
             "cannot be read",
@@ -273,7 +311,9 @@ def test_an_api_server_that_has_just_restarted_is_asked_once_more(api: Api) -> N
 
 def test_outside_of_a_cluster_it_is_said_how_to_get_in() -> None:
     def nowhere() -> Connection:
-        raise KubeError("KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file.")
+        raise KubeError(
+            "KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file."
+        )
 
     with pytest.raises(Unavailable, match="KUBECONFIG is not set"):
         run(Lookups(Access(nowhere), Metrics()).claims("ml", [OWN]))
@@ -281,7 +321,10 @@ def test_outside_of_a_cluster_it_is_said_how_to_get_in() -> None:
 
 def test_whose_a_claim_is_and_which_comes_with_the_api_servers_answer(api: Api) -> None:
     claim = {
-        **{"metadata": {"name": "train", "uid": "8f0c", "annotations": {"a": "b"}}, "spec": MADE["spec"]["spec"]},
+        **{
+            "metadata": {"name": "train", "uid": "8f0c", "annotations": {"a": "b"}},
+            "spec": MADE["spec"]["spec"],
+        },
         "status": {"reservedFor": [{"resource": "pods", "name": "other", "uid": "1"}]},
     }
     api.answer = lambda _: httpx.Response(200, json=claim)

@@ -1,4 +1,6 @@
-"""An operator's mistakes are named before any pod exists, by the file's validation and at start alike."""
+"""An operator's mistakes are named before any pod exists, by the file's validation and at start
+alike.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ REFUSED = [row for row in ROWS if row.refused]
 def configured(row: Mistake, **more: Any) -> str:
     """The row's check as an operator would roll it out; JSON is YAML."""
     image = f"registry.example.com/preflight-{row.check}:0.1.0"
-    return json.dumps({"checks": [{"name": row.check, "image": image, "enforcement": "observe", **row.config, **more}]})
+    return json.dumps(
+        {
+            "checks": [
+                {"name": row.check, "image": image, "enforcement": "observe", **row.config, **more}
+            ]
+        }
+    )
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.id)
@@ -38,7 +46,9 @@ def test_what_only_the_check_can_know_is_left_to_it(row: Mistake) -> None:
     assert parse(configured(row)).checks
 
 
-def test_values_by_reference_are_left_to_the_check_and_written_out_they_are_refused_together() -> None:
+def test_values_by_reference_are_left_to_the_check_and_written_out_they_are_refused_together() -> (
+    None
+):
     assert len(parse(json.dumps({"checks": observing.CHECKS})).checks) == len(observing.CHECKS)
     with pytest.raises(ConfigError) as error:
         parse(json.dumps({"checks": [observing.written_out(row) for row in REFUSED]}))
@@ -54,9 +64,14 @@ def test_of_an_image_that_is_not_known_nothing_is_said(row: Mistake) -> None:
 
 def test_a_variable_in_the_containers_overrides_is_looked_at_too() -> None:
     row = next(row for row in REFUSED if row.id == "observe-unknown-variable")
-    over = {"env": [{"name": "DCGM_DIAG_LEVL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}
+    over = {
+        "env": [
+            {"name": "DCGM_DIAG_LEVL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+        ]
+    }
     with pytest.raises(
-        ConfigError, match=r"checks\[0\]\.container\.env: DCGM_DIAG_LEVL: .* did you mean DCGM_DIAG_LEVEL\?"
+        ConfigError,
+        match=r"checks\[0\]\.container\.env: DCGM_DIAG_LEVL: .* did you mean DCGM_DIAG_LEVEL\?",
     ):
         parse(configured(row, env=[], container=over))
 
@@ -64,13 +79,20 @@ def test_a_variable_in_the_containers_overrides_is_looked_at_too() -> None:
 @pytest.mark.parametrize("command", ["validate-config", "serve"])
 def test_the_program_says_so_in_one_sentence_and_exits_2(command: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text(configured(next(row for row in REFUSED if row.id == "observe-unknown-variable")))
-    argv = [str(file)] if command == "validate-config" else ["--config", str(file), "--cert-dir", str(tmp_path)]
+    file.write_text(
+        configured(next(row for row in REFUSED if row.id == "observe-unknown-variable"))
+    )
+    argv = (
+        [str(file)]
+        if command == "validate-config"
+        else ["--config", str(file), "--cert-dir", str(tmp_path)]
+    )
     program = [sys.executable, "-m", "preflight_webhook", command, *argv]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=50)
     assert done.returncode == 2
     assert (
-        "DCGM_DIAG_LEVL: dcgm-diag reads no such variable; did you mean DCGM_DIAG_LEVEL?" in done.stdout + done.stderr
+        "DCGM_DIAG_LEVL: dcgm-diag reads no such variable; did you mean DCGM_DIAG_LEVEL?"
+        in done.stdout + done.stderr
     )
     assert "Traceback" not in done.stderr
 
@@ -82,7 +104,10 @@ def test_the_program_says_so_in_one_sentence_and_exits_2(command: str, tmp_path:
             {"dcgm": {"hostengineAddr": "dcgm"}},
             'dcgm.hostengineAddr: "dcgm" is not host:port; set e.g. $(NODE_IP):5555',
         ),
-        ({"dcgm": {"hostengineAddr": "10.0.0.1:0"}}, 'dcgm.hostengineAddr: "10.0.0.1:0" is not host:port'),
+        (
+            {"dcgm": {"hostengineAddr": "10.0.0.1:0"}},
+            'dcgm.hostengineAddr: "10.0.0.1:0" is not host:port',
+        ),
         (
             {"checkTimeout": "500ms"},
             'checkTimeout: "500ms" is not a duration of at least 1s; set e.g. 300s, 10m or 1h30m.',
@@ -102,7 +127,8 @@ def test_a_value_that_a_known_check_would_refuse_in_every_pod_is_refused_by_its_
     config: dict[str, Any], problem: str
 ) -> None:
     checks = [
-        {"name": one, "image": f"preflight-{one}:0.1.0"} for one in ("dcgm-diag", "nccl-loopback", "nccl-allreduce")
+        {"name": one, "image": f"preflight-{one}:0.1.0"}
+        for one in ("dcgm-diag", "nccl-loopback", "nccl-allreduce")
     ]
     with pytest.raises(ConfigError) as error:
         parse(json.dumps({"checks": checks, **config}))
@@ -113,10 +139,21 @@ def test_a_value_that_a_known_check_would_refuse_in_every_pod_is_refused_by_its_
 def test_a_checks_own_timeout_is_judged_too_and_only_of_checks_that_are_known_and_on() -> None:
     def checks(**more: Any) -> str:
         return json.dumps(
-            {"checks": [{"name": "dcgm-diag", "image": "preflight-dcgm-diag:1", "timeout": "1ms", **more}]}
+            {
+                "checks": [
+                    {
+                        "name": "dcgm-diag",
+                        "image": "preflight-dcgm-diag:1",
+                        "timeout": "1ms",
+                        **more,
+                    }
+                ]
+            }
         )
 
-    with pytest.raises(ConfigError, match=r'checks\[0\]\.timeout: "1ms" is not a duration of at least 1s'):
+    with pytest.raises(
+        ConfigError, match=r'checks\[0\]\.timeout: "1ms" is not a duration of at least 1s'
+    ):
         parse(checks())
     assert parse(checks(image="registry.example.com/mine:1")).checks
     assert parse(checks(enabled=False)).checks == ()

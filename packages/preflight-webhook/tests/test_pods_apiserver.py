@@ -1,4 +1,6 @@
-"""Whatever pod a real API server takes, it takes with our checks in it too, at the same cost and with nothing left to patch."""
+"""Whatever pod a real API server takes, it takes with our checks in it too, at the same cost and
+with nothing left to patch.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ HARD = {"requests.cpu": "1k", "requests.memory": "1Ti", GPU: "1k", "pods": "1k"}
 class Cluster:
     api: httpx.Client
 
-    def create(self, namespace: str, pod: dict[str, Any], *, dry_run: bool = True) -> httpx.Response:
+    def create(
+        self, namespace: str, pod: dict[str, Any], *, dry_run: bool = True
+    ) -> httpx.Response:
         query = {"dryRun": "All"} if dry_run else {}
         return self.api.post(f"/api/v1/namespaces/{namespace}/pods", json=pod, params=query)
 
@@ -64,15 +68,24 @@ class Cluster:
         for kind in KINDS:
             for checked in (True, False):
                 name = f"{kind}-{'checked' if checked else 'plain'}"
-                labels = {"preflight": str(checked).lower(), LEVEL: kind if kind in KINDS[3:] else "privileged"}
+                labels = {
+                    "preflight": str(checked).lower(),
+                    LEVEL: kind if kind in KINDS[3:] else "privileged",
+                }
                 body = {"metadata": {"name": name, "labels": labels}}
                 assert self.api.post("/api/v1/namespaces", json=body).is_success
                 if kind == "limits":
                     limit = {"type": "Container", "default": {"cpu": "2", "memory": "1Gi"}}
                     limit |= {"defaultRequest": {"cpu": "100m", "memory": "64Mi"}}
-                    self.make(name, "limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [limit]}})
+                    self.make(
+                        name,
+                        "limitranges",
+                        {"metadata": {"name": "l"}, "spec": {"limits": [limit]}},
+                    )
                 if kind == "quota":
-                    quota = self.make(name, "resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": HARD}})
+                    quota = self.make(
+                        name, "resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": HARD}}
+                    )
                     # What the quota controller would do, which does not run here.
                     quota["status"] = {"hard": HARD, "used": dict.fromkeys(HARD, "0")}
                     path = f"/api/v1/namespaces/{name}/resourcequotas/q/status"
@@ -80,7 +93,11 @@ class Cluster:
 
 
 def for_pods(webhook: Webhook, *, confined: bool) -> dict[str, Any]:
-    level = {"key": LEVEL, "operator": "In" if confined else "NotIn", "values": ["baseline", "restricted"]}
+    level = {
+        "key": LEVEL,
+        "operator": "In" if confined else "NotIn",
+        "values": ["baseline", "restricted"],
+    }
     mine = {"key": "preflight", "operator": "In", "values": ["true"]}
     client = {"url": webhook.url + ("/confined" if confined else ""), "caBundle": webhook.bundle}
     selector = {"matchExpressions": [level, mine]}
@@ -89,7 +106,9 @@ def for_pods(webhook: Webhook, *, confined: bool) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=["1.36", "1.35"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     homes = [tmp_path_factory.mktemp(name) for name in ("webhook", "apiserver")]
     with (
         api_server(homes[1], kube_apiserver=kube_apiserver(request.param)) as server,
@@ -111,30 +130,47 @@ def gpu_pod(**metadata: Any) -> dict[str, Any]:
 
 @st.composite
 def crowded(draw: st.DrawFn) -> dict[str, Any]:
-    """A pod as in the other tests, with variables and mounts that are likely to collide with ours, and restricted."""
+    """A pod as in the other tests, with variables and mounts that are likely to collide with ours,
+    and restricted.
+    """
     pod = copy.deepcopy(draw(pods()))
     pod["metadata"] = {"name": "p", **({"labels": {"a/b": "c"}} if draw(st.booleans()) else {})}
     complete = draw(st.booleans())  # as a quota wants it
-    names = st.sampled_from(["NCCL_ALGO", "NCCL_TOPO_FILE", "UCX_TLS", "GATE", "NODE_IP", "PATH", "NCCL_COMM_ID"])
+    names = st.sampled_from(
+        ["NCCL_ALGO", "NCCL_TOPO_FILE", "UCX_TLS", "GATE", "NODE_IP", "PATH", "NCCL_COMM_ID"]
+    )
     values = st.sampled_from(["x", "/data/topo.xml", "$(NCCL_ALGO)"])
     shm, pull = draw(st.booleans()), draw(st.sampled_from([None, "ours", "theirs"]))
     for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]:
-        container["env"] = [{"name": n, "value": v} for n, v in draw(st.lists(st.tuples(names, values), max_size=4))]
-        container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container["env"] = [
+            {"name": n, "value": v} for n, v in draw(st.lists(st.tuples(names, values), max_size=4))
+        ]
+        container["securityContext"] = {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
         if complete:
             amounts = container.setdefault("resources", {})
             for name, value in (("cpu", "100m"), ("memory", "32Mi")):
-                if name not in amounts.get("requests", {}) and name not in amounts.get("limits", {}):
+                if name not in amounts.get("requests", {}) and name not in amounts.get(
+                    "limits", {}
+                ):
                     amounts.setdefault("requests", {})[name] = value
         if shm:
-            mount = {"name": "dev-shm", "mountPath": draw(st.sampled_from(["/dev/shm", "/dev/shm/"]))}
+            mount = {
+                "name": "dev-shm",
+                "mountPath": draw(st.sampled_from(["/dev/shm", "/dev/shm/"])),
+            }
             container["volumeMounts"] = [*container.get("volumeMounts", []), mount]
     if shm:
         volume = {"name": "dev-shm", "emptyDir": {"medium": "Memory"}}
         pod["spec"]["volumes"] = [*pod["spec"].get("volumes", []), volume]
     if pull:
         pod["spec"]["imagePullSecrets"] = [{"name": pull}]
-    pod["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    pod["spec"]["securityContext"] = {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     pod["spec"].pop("schedulingGroup", None)  # alpha: the server under test drops them
     pod["spec"].pop("workloadRef", None)
     return pod
@@ -143,7 +179,9 @@ def crowded(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(pod=crowded())
-def test_what_is_taken_without_us_is_taken_with_us(cluster: Cluster, kind: str, pod: dict[str, Any]) -> None:
+def test_what_is_taken_without_us_is_taken_with_us(
+    cluster: Cluster, kind: str, pod: dict[str, Any]
+) -> None:
     plain = cluster.create(f"{kind}-plain", pod)
     checked = cluster.create(f"{kind}-checked", pod)
     if plain.status_code != 201:
@@ -154,7 +192,9 @@ def test_what_is_taken_without_us_is_taken_with_us(cluster: Cluster, kind: str, 
     assert after["status"]["qosClass"] == before["status"]["qosClass"]
     for name in ("cpu", "memory", "nvidia.com/gpu"):
         assert cost(after, "requests", name) == cost(before, "requests", name), name
-    again = decide(json.dumps(after).encode(), f"{kind}-checked", parse(CONFIG), confined=kind in KINDS[3:])
+    again = decide(
+        json.dumps(after).encode(), f"{kind}-checked", parse(CONFIG), confined=kind in KINDS[3:]
+    )
     assert again.patch == []
 
 
@@ -168,9 +208,23 @@ def test_a_thousand_pods_of_sixty_four_writers_are_all_checked(cluster: Cluster)
 
 
 def realistic(chance: random.Random) -> dict[str, Any]:
-    """A GPU pod as training jobs write it: up to 4 Ti, any QoS class, sidecars, resources of its own, NCCL's variables, shared memory."""
+    """A GPU pod as training jobs write it: up to 4 Ti, any QoS class, sidecars, resources of its
+    own, NCCL's variables, shared memory.
+    """
     memory = chance.choice(
-        ["1Mi", "512Mi", "8Gi", "9Gi", "64Gi", "100G", "800Gi", "1Ti", "2000Gi", "4Ti", "1099511627776"]
+        [
+            "1Mi",
+            "512Mi",
+            "8Gi",
+            "9Gi",
+            "64Gi",
+            "100G",
+            "800Gi",
+            "1Ti",
+            "2000Gi",
+            "4Ti",
+            "1099511627776",
+        ]
     )
     cpu = chance.choice(["1", "500m", "7500m", "32", "96", "191"])
     gpus = {"nvidia.com/gpu": str(chance.choice([1, 2, 4, 8]))}
@@ -183,21 +237,38 @@ def realistic(chance: random.Random) -> dict[str, Any]:
             {"limits": gpus},
         ]
     )
-    env = [{"name": "NCCL_IB_HCA", "value": "mlx5"}, {"name": "NCCL_TOPO_FILE", "value": "/etc/topo/t.xml"}]
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "topo", "mountPath": "/etc/topo", "readOnly": True}]
+    env = [
+        {"name": "NCCL_IB_HCA", "value": "mlx5"},
+        {"name": "NCCL_TOPO_FILE", "value": "/etc/topo/t.xml"},
+    ]
+    mounts = [
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "topo", "mountPath": "/etc/topo", "readOnly": True},
+    ]
     main = {"name": "main", "image": "i", "resources": made, "env": env, "volumeMounts": mounts}
     containers = [main]
     if chance.random() < 0.3:
-        containers.append({"name": "side", "image": "i", "resources": {"limits": {"cpu": "250m", "memory": "333Mi"}}})
+        containers.append(
+            {
+                "name": "side",
+                "image": "i",
+                "resources": {"limits": {"cpu": "250m", "memory": "333Mi"}},
+            }
+        )
     spec: dict[str, Any] = {
         "containers": containers,
         "volumes": [
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": chance.choice(["64Gi", "1Ti"])}},
+            {
+                "name": "shm",
+                "emptyDir": {"medium": "Memory", "sizeLimit": chance.choice(["64Gi", "1Ti"])},
+            },
             {"name": "topo", "configMap": {"name": "topo", "optional": True}},
         ],
     }
     if chance.random() < 0.3:
-        spec["initContainers"] = [{"name": "fetch", "image": "i", "resources": {"limits": {"memory": "1536Mi"}}}]
+        spec["initContainers"] = [
+            {"name": "fetch", "image": "i", "resources": {"limits": {"memory": "1536Mi"}}}
+        ]
     if made.keys() == {"limits"} and made["limits"].keys() == gpus.keys() and chance.random() < 0.5:
         own = {"limits": {"cpu": "96", "memory": chance.choice(["9Gi", "1Ti", "4Ti"])}}
         spec["resources"] = chance.choice([own, {**own, "requests": {"cpu": "3", "memory": "8Gi"}}])
@@ -216,7 +287,9 @@ def test_a_folder_of_the_node_comes_back_as_it_was_injected(cluster: Cluster) ->
     assert decide(answer.content, "bare-plain", config).result == "unchanged"
 
 
-def test_the_api_server_warns_of_nothing_that_we_inject_in_five_hundred_real_pods(cluster: Cluster) -> None:
+def test_the_api_server_warns_of_nothing_that_we_inject_in_five_hundred_real_pods(
+    cluster: Cluster,
+) -> None:
     chance, warned, seen = random.Random(11), set(), set()
     for number in range(500):
         pod = realistic(chance)

@@ -1,4 +1,6 @@
-"""What namespaces set for themselves: what of it counts, and that no admission asks for it. Against the API double and a real API server."""
+"""What namespaces set for themselves: what of it counts, and that no admission asks for it. Against
+the API double and a real API server.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from preflight_webhook.serving.app import Admission, State
 
 __all__ = ["api", "real_api_server"]
 
-CONFIG = parse("checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: n}]\nskipNcclWithoutNetwork: false")
+CONFIG = parse(
+    "checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: n}]\nskipNcclWithoutNetwork: false"
+)
 OBSERVE = {"enforcement": "observe"}
 BY_LABEL = {"gangDiscovery": {"method": "labels", "labels": {"gangIdLabel": "example.com/job"}}}
 
@@ -55,12 +59,19 @@ def test_what_is_set_replaces_what_the_cluster_says_and_nothing_else() -> None:
 
 
 def test_an_empty_list_replaces_too() -> None:
-    assert effective(CONFIG, spec({"gangDiscovery": {"ownerSchedulers": []}})).gang_discovery.owner_schedulers == ()
+    assert (
+        effective(
+            CONFIG, spec({"gangDiscovery": {"ownerSchedulers": []}})
+        ).gang_discovery.owner_schedulers
+        == ()
+    )
 
 
 @pytest.mark.parametrize("word", ["observe", "enforce"])
 def test_enforcement_is_that_of_all_checks(word: str) -> None:
-    assert {check.enforcement for check in effective(CONFIG, spec({"enforcement": word})).checks} == {word}
+    assert {
+        check.enforcement for check in effective(CONFIG, spec({"enforcement": word})).checks
+    } == {word}
 
 
 def test_the_same_two_make_the_same_configuration() -> None:
@@ -87,7 +98,12 @@ class Cluster:
         return made
 
     def create(self, name: str, wanted: dict[str, Any]) -> None:
-        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": {"name": name}, "spec": wanted}
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "metadata": {"name": name},
+            "spec": wanted,
+        }
         self.call("POST", path(self.namespace), body)
 
     def judge(self, name: str, status: str = "True") -> None:
@@ -101,7 +117,11 @@ class Cluster:
         }
         item = self.call("GET", path(self.namespace, name))
         condition["observedGeneration"] = item["metadata"]["generation"]
-        self.call("PUT", path(self.namespace, name) + "/status", {**item, "status": {"conditions": [condition]}})
+        self.call(
+            "PUT",
+            path(self.namespace, name) + "/status",
+            {**item, "status": {"conditions": [condition]}},
+        )
 
     def change(self, name: str, wanted: dict[str, Any]) -> None:
         item = self.call("GET", path(self.namespace, name))
@@ -119,13 +139,17 @@ class Cluster:
 def cluster(api: Api, request: pytest.FixtureRequest) -> Cluster:
     if api.kind == "real":
         server: ApiServer = request.getfixturevalue("real_api_server")
-        server.define(yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text()))
+        server.define(
+            yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text())
+        )
     return Cluster(api.kubeconfig, api.namespace)
 
 
 @asynccontextmanager
 async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[NamespaceOverrides]:
-    async with followed_by(lambda: connection({"KUBECONFIG": str(kubeconfig)}), **options) as policies:
+    async with followed_by(
+        lambda: connection({"KUBECONFIG": str(kubeconfig)}), **options
+    ) as policies:
         yield policies
 
 
@@ -161,7 +185,9 @@ def followed(api: Api, story: Callable[[NamespaceOverrides], Any]) -> None:
     asyncio.run(run())
 
 
-def test_what_is_accepted_before_and_after_the_start_is_in_force(api: Api, cluster: Cluster) -> None:
+def test_what_is_accepted_before_and_after_the_start_is_in_force(
+    api: Api, cluster: Cluster
+) -> None:
     cluster.accepted("one", OBSERVE)
 
     async def story(policies: NamespaceOverrides) -> None:
@@ -170,12 +196,17 @@ def test_what_is_accepted_before_and_after_the_start_is_in_force(api: Api, clust
         await asyncio.to_thread(cluster.delete, "one")
         await until(lambda: policies.of(cluster.namespace) is None, "it is gone")
         await asyncio.to_thread(cluster.accepted, "two", BY_LABEL)
-        await until(lambda: policies.of(cluster.namespace) == NamespaceOverride("two", spec(BY_LABEL)), "the other one")
+        await until(
+            lambda: policies.of(cluster.namespace) == NamespaceOverride("two", spec(BY_LABEL)),
+            "the other one",
+        )
 
     followed(api, story)
 
 
-def test_what_is_not_accepted_or_not_as_it_is_now_does_not_count(api: Api, cluster: Cluster) -> None:
+def test_what_is_not_accepted_or_not_as_it_is_now_does_not_count(
+    api: Api, cluster: Cluster
+) -> None:
     cluster.create("new", OBSERVE)
     cluster.create("refused", OBSERVE)
     cluster.judge("refused", "False")
@@ -188,7 +219,8 @@ def test_what_is_not_accepted_or_not_as_it_is_now_does_not_count(api: Api, clust
         await until(lambda: not policies.of(cluster.namespace), "not as it is now")
         await asyncio.to_thread(cluster.judge, "new")
         await until(
-            lambda: policies.of(cluster.namespace) == NamespaceOverride("new", spec(BY_LABEL)), "accepted again"
+            lambda: policies.of(cluster.namespace) == NamespaceOverride("new", spec(BY_LABEL)),
+            "accepted again",
         )
 
     followed(api, story)
@@ -201,7 +233,10 @@ def test_where_two_say_that_they_are_in_force_none_is(api: Api, cluster: Cluster
     async def story(policies: NamespaceOverrides) -> None:
         assert policies.of(cluster.namespace) is None
         await asyncio.to_thread(cluster.judge, "one", "False")
-        await until(lambda: policies.of(cluster.namespace) == NamespaceOverride("two", spec(BY_LABEL)), "one is left")
+        await until(
+            lambda: policies.of(cluster.namespace) == NamespaceOverride("two", spec(BY_LABEL)),
+            "one is left",
+        )
 
     followed(api, story)
 
@@ -225,7 +260,9 @@ def double(tmp_path: Path) -> Iterator[ApiDouble]:
         yield made
 
 
-def test_a_cluster_without_the_kind_has_none_and_is_asked_again(double: ApiDouble, tmp_path: Path) -> None:
+def test_a_cluster_without_the_kind_has_none_and_is_asked_again(
+    double: ApiDouble, tmp_path: Path
+) -> None:
     double.within(lambda: double.api.absent.add(f"{GROUP}/{VERSION}"))
 
     async def story() -> None:
@@ -241,7 +278,9 @@ def test_a_cluster_without_the_kind_has_none_and_is_asked_again(double: ApiDoubl
     asyncio.run(story())
 
 
-def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(double: ApiDouble, tmp_path: Path) -> None:
+def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(
+    double: ApiDouble, tmp_path: Path
+) -> None:
     Cluster(tmp_path / "kubeconfig", "default").accepted("one", OBSERVE)
     sad = {"kind": "Status", "message": "no", "code": 500}
 
@@ -272,7 +311,11 @@ def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_
             await until(lambda: "403" in policies.problem, "refused")
             state = State(CONFIG, policies=policies, started=True)
             assert "list and watch" in state.unready()
-            off = State(parse("checks: []\npreflightConfigs: {enabled: false}"), policies=policies, started=True)
+            off = State(
+                parse("checks: []\npreflightConfigs: {enabled: false}"),
+                policies=policies,
+                started=True,
+            )
             assert off.unready() == ""
             off.config = CONFIG
             assert off.unready() == "", "who was ready stays so"
@@ -289,20 +332,36 @@ def sent(status: int, made: dict[str, Any] | bytes) -> httpx.Response:
 API = Connection("http://api", ssl.create_default_context())
 
 
-def mocked(monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]) -> None:
+def mocked(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]
+) -> None:
     """Every request is answered so."""
-    monkeypatch.setattr("preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(answer))
+    monkeypatch.setattr(
+        "preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(answer)
+    )
 
 
 EVERY = "\u0085 \u2028 \u2029 \x0b \x0c \x1c \x1e ü 😀"
 """What ends a line for Python, and none of it for JSON. Go writes some of it as it is."""
 
 
-def test_any_character_may_stand_in_one_and_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_character_may_stand_in_one_and_the_watch_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     odd = {
-        "metadata": {"name": "odd", "namespace": "ml", "uid": "1", "generation": 1, "annotations": {"a": EVERY}},
+        "metadata": {
+            "name": "odd",
+            "namespace": "ml",
+            "uid": "1",
+            "generation": 1,
+            "annotations": {"a": EVERY},
+        },
         "spec": OBSERVE,
-        "status": {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 1, "message": EVERY}]},
+        "status": {
+            "conditions": [
+                {"type": "Accepted", "status": "True", "observedGeneration": 1, "message": EVERY}
+            ]
+        },
     }
     broken = {"metadata": {"name": 5}}
     later = {**odd, "metadata": {**odd["metadata"], "namespace": "other", "uid": "2"}}  # type: ignore[dict-item]
@@ -310,7 +369,9 @@ def test_any_character_may_stand_in_one_and_the_watch_goes_on(monkeypatch: pytes
 
     async def stream() -> AsyncIterator[bytes]:
         for made in (broken, later):
-            line = json.dumps({"type": "ADDED", "object": made}, ensure_ascii=False).encode() + b"\n"
+            line = (
+                json.dumps({"type": "ADDED", "object": made}, ensure_ascii=False).encode() + b"\n"
+            )
             yield line[:100]  # as it comes: lines are not chunks
             yield line[100:]
         await asyncio.sleep(60)
@@ -321,7 +382,9 @@ def test_any_character_may_stand_in_one_and_the_watch_goes_on(monkeypatch: pytes
             return httpx.Response(200, content=stream())
         lists += 1
         if "continue" not in request.url.params:  # a page that is not the last
-            return sent(200, {"items": [broken], "metadata": {"continue": "more", "resourceVersion": "7"}})
+            return sent(
+                200, {"items": [broken], "metadata": {"continue": "more", "resourceVersion": "7"}}
+            )
         return sent(200, {"items": [odd], "metadata": {"resourceVersion": "7"}})
 
     mocked(monkeypatch, answer)
@@ -332,7 +395,9 @@ def test_any_character_may_stand_in_one_and_the_watch_goes_on(monkeypatch: pytes
             await until(lambda: policies.of("other"), "the watch brings the later one")
             assert policies.of("ml") is not None
             assert (policies.problem, policies.behind_for(), lists) == ("", 0.0, 2)
-            assert b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 2.0' in metrics.text()
+            assert (
+                b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 2.0' in metrics.text()
+            )
 
     asyncio.run(story())
 
@@ -353,7 +418,9 @@ def test_what_no_api_server_says_takes_no_policy_away(
         "spec": OBSERVE,
         "status": {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 1}]},
     }
-    answers = iter([sent(200, {"items": [accepted], "metadata": {"resourceVersion": "7"}}), sent(200, b"")])
+    answers = iter(
+        [sent(200, {"items": [accepted], "metadata": {"resourceVersion": "7"}}), sent(200, b"")]
+    )
 
     def handle(request: httpx.Request) -> httpx.Response:
         assert request.headers["accept-encoding"] == "identity"
@@ -382,7 +449,9 @@ def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyP
             assert state.unready() == "", "those seen last hold"
             assert b"preflight_webhook_preflight_configs_behind 1.0" in metrics.text()
             now = time.monotonic()
-            monkeypatch.setattr("preflight_webhook.cluster.namespaces.time.monotonic", lambda: now + 301)
+            monkeypatch.setattr(
+                "preflight_webhook.cluster.namespaces.time.monotonic", lambda: now + 301
+            )
             assert "have not been read for 300 s: no answer" in state.unready()
 
     asyncio.run(story())
@@ -431,9 +500,14 @@ def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
         await until(lambda: looked > 3, "it is looked at")
         assert double.requests == []
         wanted = True
-        await until(lambda: any("watch" in request.params for request in double.requests), "they are followed")
+        await until(
+            lambda: any("watch" in request.params for request in double.requests),
+            "they are followed",
+        )
         wanted = False
-        await until(lambda: policies._mirrors and not policies._mirrors.behind(), "the watch is left")
+        await until(
+            lambda: policies._mirrors and not policies._mirrors.behind(), "the watch is left"
+        )
         task.cancel()
         await access.close()
 
@@ -443,7 +517,9 @@ def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
 def test_one_that_is_not_understood_is_told_and_does_not_hide_the_others(
     double: ApiDouble, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Cluster(tmp_path / "kubeconfig", "default").accepted("later", {"gangDiscovery": {"method": "quantum"}})
+    Cluster(tmp_path / "kubeconfig", "default").accepted(
+        "later", {"gangDiscovery": {"method": "quantum"}}
+    )
     Cluster(tmp_path / "kubeconfig", "kube-system").accepted("one", OBSERVE)
 
     async def story() -> None:
@@ -452,7 +528,10 @@ def test_one_that_is_not_understood_is_told_and_does_not_hide_the_others(
             assert policies.of("default") is None
 
     asyncio.run(story())
-    assert any(record.message == "PreflightConfig is accepted but not understood" for record in caplog.records)
+    assert any(
+        record.message == "PreflightConfig is accepted but not understood"
+        for record in caplog.records
+    )
 
 
 def test_where_there_is_no_cluster_there_are_none() -> None:
@@ -470,11 +549,23 @@ def test_where_there_is_no_cluster_there_are_none() -> None:
 def review(namespace: str, number: int) -> bytes:
     pod = {
         "metadata": {"name": f"p-{number}", "labels": {"example.com/job": "train"}},
-        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+        "spec": {
+            "containers": [
+                {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+            ]
+        },
     }
     kind = {"group": "", "version": "v1", "kind": "Pod"}
-    request = {"uid": f"u-{number}", "kind": kind, "operation": "CREATE", "namespace": namespace, "object": pod}
-    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+    request = {
+        "uid": f"u-{number}",
+        "kind": kind,
+        "operation": "CREATE",
+        "namespace": namespace,
+        "object": pod,
+    }
+    return json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    ).encode()
 
 
 async def admitted(state: State, namespace: str, number: int = 0) -> str:
@@ -482,22 +573,31 @@ async def admitted(state: State, namespace: str, number: int = 0) -> str:
     transport = httpx.ASGITransport(app=Admission(state))
     async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as http:
         answer = await http.post(
-            "/mutate-pod", content=review(namespace, number), headers={"content-type": "application/json"}
+            "/mutate-pod",
+            content=review(namespace, number),
+            headers={"content-type": "application/json"},
         )
     patch = answer.json()["response"]["patch"]
     return base64.b64decode(patch).decode()
 
 
-def test_a_gang_of_128_that_only_its_namespace_knows_takes_no_request(double: ApiDouble, tmp_path: Path) -> None:
+def test_a_gang_of_128_that_only_its_namespace_knows_takes_no_request(
+    double: ApiDouble, tmp_path: Path
+) -> None:
     Cluster(tmp_path / "kubeconfig", "default").accepted("by-label", BY_LABEL | OBSERVE)
 
     async def story() -> None:
         async with following(tmp_path / "kubeconfig") as policies:
             await until(lambda: policies.of("default"), "it is seen")
-            await until(lambda: any("watch" in request.params for request in double.requests), "it is watched")
+            await until(
+                lambda: any("watch" in request.params for request in double.requests),
+                "it is watched",
+            )
             state = State(CONFIG, policies=policies, started=True)
             asked = len(double.requests)
-            patches = await asyncio.gather(*(admitted(state, "default", number) for number in range(128)))
+            patches = await asyncio.gather(
+                *(admitted(state, "default", number) for number in range(128))
+            )
             assert all('\\"id\\":\\"train\\"' in patch for patch in patches)
             assert all('"observe"' in patch for patch in patches)
             assert len(double.requests) == asked
@@ -505,7 +605,8 @@ def test_a_gang_of_128_that_only_its_namespace_knows_takes_no_request(double: Ap
             assert "train" not in elsewhere
             assert '"observe"' not in elsewhere
             off = State(
-                parse("checks: [{name: dcgm-diag, image: d}]\npreflightConfigs: {enabled: false}"), policies=policies
+                parse("checks: [{name: dcgm-diag, image: d}]\npreflightConfigs: {enabled: false}"),
+                policies=policies,
             )
             assert '"observe"' not in await admitted(off, "default")
 

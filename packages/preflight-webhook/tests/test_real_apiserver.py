@@ -1,4 +1,6 @@
-"""The real webhook behind real API servers: what they send for the native gang API, and what they make of our answer."""
+"""The real webhook behind real API servers: what they send for the native gang API, and what they
+make of our answer.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ networkDetection: {resourceNames: [example.com/nic]}
 """
 NAMESPACE = "default"
 BY_VERSION: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
-    "1.36": ({"schedulingGroup": {"podGroupName": "llm-workers"}}, ("llm-workers", "schedulingGroup", "llm-workers")),
+    "1.36": (
+        {"schedulingGroup": {"podGroupName": "llm-workers"}},
+        ("llm-workers", "schedulingGroup", "llm-workers"),
+    ),
     "1.35": (
         {"workloadRef": {"name": "llm", "podGroup": "workers", "podGroupReplicaKey": "0"}},
         ("llm/workers/0", "workloadRef", "llm"),
@@ -40,8 +45,14 @@ class Cluster:
     api: httpx.Client
     version: str
 
-    def create(self, spec: dict[str, Any], *, gpus: int = 8, dry_run: bool = False, **metadata: Any) -> httpx.Response:
-        amounts = {"nvidia.com/gpu": str(gpus), "example.com/nic": "2", "cpu": "8", "memory": "64Gi"} if gpus else {}
+    def create(
+        self, spec: dict[str, Any], *, gpus: int = 8, dry_run: bool = False, **metadata: Any
+    ) -> httpx.Response:
+        amounts = (
+            {"nvidia.com/gpu": str(gpus), "example.com/nic": "2", "cpu": "8", "memory": "64Gi"}
+            if gpus
+            else {}
+        )
         container = {"name": "main", "image": "train", "resources": {"limits": amounts}}
         pod = {
             "apiVersion": "v1",
@@ -68,9 +79,14 @@ def cluster(
         tmp_path_factory.mktemp(f"apiserver-{request.param}"),
         {"feature_gates": gates, "runtime_config": groups},
     )
-    with api_server(home, kube_apiserver=kube_apiserver(request.param), **how) as server, client_of(server) as api:
+    with (
+        api_server(home, kube_apiserver=kube_apiserver(request.param), **how) as server,
+        client_of(server) as api,
+    ):
         made = Cluster(api, request.param)
-        mine = entry({"url": webhook.url, "caBundle": webhook.bundle}, reinvocationPolicy="IfNeeded")
+        mine = entry(
+            {"url": webhook.url, "caBundle": webhook.bundle}, reinvocationPolicy="IfNeeded"
+        )
         asking(api, [mine], lambda: made.create({}, dry_run=True))
         yield made
 
@@ -89,13 +105,21 @@ def test_a_native_gangs_member_comes_back_stamped_and_equipped(cluster: Cluster)
     field, (raw_id, source, name) = BY_VERSION[cluster.version]
     pod = created(cluster.create(field))
     config_map = configmap_name(NAMESPACE, raw_id, source)
-    assert stamp_of(pod) == Stamp(v=2, id=raw_id, source=source, config_map=config_map, takes_part=True, object=name)
+    assert stamp_of(pod) == Stamp(
+        v=2, id=raw_id, source=source, config_map=config_map, takes_part=True, object=name
+    )
     assert pod["metadata"]["labels"][PREFIX + "gang"] == gang_hash(NAMESPACE, raw_id, source)
     assert pod["metadata"]["annotations"][PREFIX + "roster"] == ""
     assert {key: pod["spec"].get(key) for key in field} == field
     volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
     items = [
-        {"path": file, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{PREFIX}{file}']"}}
+        {
+            "path": file,
+            "fieldRef": {
+                "apiVersion": "v1",
+                "fieldPath": f"metadata.annotations['{PREFIX}{file}']",
+            },
+        }
         for file in ("roster", "node-topology")
     ]
     assert volumes["preflight-gang-config"]["projected"]["sources"] == [
@@ -106,14 +130,19 @@ def test_a_native_gangs_member_comes_back_stamped_and_equipped(cluster: Cluster)
     dcgm, allreduce = pod["spec"]["initContainers"]
     assert (dcgm["name"], allreduce["name"]) == ("preflight-dcgm-diag", "preflight-nccl-allreduce")
     env = {e["name"]: e.get("value") for e in allreduce["env"]}
-    assert {key: env[key] for key in ("GANG_TIMEOUT", "GANG_CONFIG_DIR", "PREFLIGHT_STATE_DIR")} == {
+    assert {
+        key: env[key] for key in ("GANG_TIMEOUT", "GANG_CONFIG_DIR", "PREFLIGHT_STATE_DIR")
+    } == {
         "GANG_TIMEOUT": "600s",
         "GANG_CONFIG_DIR": "/etc/preflight",
         "PREFLIGHT_STATE_DIR": "/var/lib/preflight",
     }
     assert env["NCCL_ALLREDUCE_THRESHOLD_GBPS"] == "5"
     mounts = {m["name"]: m["mountPath"] for m in allreduce["volumeMounts"]}
-    assert (mounts["preflight-gang-config"], mounts["preflight-state"]) == ("/etc/preflight", "/var/lib/preflight")
+    assert (mounts["preflight-gang-config"], mounts["preflight-state"]) == (
+        "/etc/preflight",
+        "/var/lib/preflight",
+    )
 
 
 def test_a_member_without_gpus_comes_back_stamped_alone(cluster: Cluster) -> None:
@@ -134,7 +163,10 @@ def test_what_the_server_has_defaulted_needs_no_second_patch(cluster: Cluster) -
 
 def test_a_forged_roster_is_wiped(cluster: Cluster) -> None:
     field, (raw_id, _, _) = BY_VERSION[cluster.version]
-    forged = {PREFIX + "roster": '{"v":1,"answer":"skip"}', PREFIX + "gang": '{"v":1,"id":"theirs"}'}
+    forged = {
+        PREFIX + "roster": '{"v":1,"answer":"skip"}',
+        PREFIX + "gang": '{"v":1,"id":"theirs"}',
+    }
     pod = created(cluster.create(field, annotations=forged))
     assert (stamp_of(pod).id, pod["metadata"]["annotations"][PREFIX + "roster"]) == (raw_id, "")
 
@@ -143,4 +175,6 @@ def test_an_unreadable_size_reaches_the_user_as_a_warning(cluster: Cluster) -> N
     labels = {"app.kubernetes.io/gang-id": "llm", "app.kubernetes.io/gang-size": "two"}
     answer = cluster.create({}, labels=labels)
     assert stamp_of(created(answer)).size is None
-    assert 'label app.kubernetes.io/gang-size: \\"two\\" is no gang size' in answer.headers["warning"]
+    assert (
+        'label app.kubernetes.io/gang-size: \\"two\\" is no gang size' in answer.headers["warning"]
+    )

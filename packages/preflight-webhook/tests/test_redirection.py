@@ -15,13 +15,23 @@ from preflight_webhook.configuration.config import Config, ConfigError, parse
 
 NAME = "dcgm-hostengine.nvsentinel.svc"
 NAMED = parse(f"checks: [{{name: dcgm-diag, image: d}}]\ndcgm: {{hostengineAddr: '{NAME}:5555'}}")
-FINAL = parse(f"checks: [{{name: dcgm-diag, image: d}}]\ndcgm: {{hostengineAddr: '{NAME}.cluster.local.:5555'}}")
-OUTSIDE = parse("checks: [{name: dcgm-diag, image: d}]\ndcgm: {hostengineAddr: 'engine.gpu.example.com:5555'}")
+FINAL = parse(
+    f"checks: [{{name: dcgm-diag, image: d}}]\ndcgm: {{hostengineAddr: '{NAME}.cluster.local.:5555'}}"
+)
+OUTSIDE = parse(
+    "checks: [{name: dcgm-diag, image: d}]\ndcgm: {hostengineAddr: 'engine.gpu.example.com:5555'}"
+)
 BY_ADDRESS = parse("checks: [{name: dcgm-diag, image: d}]")
 
 
-def judged(config: Config, gpus: str = "8", metadata: dict[str, Any] | None = None, **spec: Any) -> Decision:
-    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": gpus} if gpus else {}}}
+def judged(
+    config: Config, gpus: str = "8", metadata: dict[str, Any] | None = None, **spec: Any
+) -> Decision:
+    main = {
+        "name": "main",
+        "image": "i",
+        "resources": {"limits": {"nvidia.com/gpu": gpus} if gpus else {}},
+    }
     pod = {"metadata": {"name": "p", **(metadata or {})}, "spec": {"containers": [main], **spec}}
     return decide(json.dumps(pod).encode(), "ml", config)
 
@@ -78,7 +88,11 @@ def test_pods_without_gpus_may_do_as_they_like(spec: dict[str, Any], what: str) 
         aliases("db.example.com", "dcgm", "dcgm-hostengine2", "x" + NAME),
         {"dnsPolicy": "ClusterFirst"},
         {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"},
-        {"dnsConfig": {"options": [{"name": "ndots", "value": "5"}, {"name": "single-request-reopen"}]}},
+        {
+            "dnsConfig": {
+                "options": [{"name": "ndots", "value": "5"}, {"name": "single-request-reopen"}]
+            }
+        },
         {"hostname": "dcgm-hostengine", "subdomain": "nvsentinel"},
         {"metadata": {"name": "dcgm-hostengine"}},
     ],
@@ -88,7 +102,9 @@ def test_what_leads_nothing_elsewhere_is_let_pass(spec: dict[str, Any]) -> None:
 
 
 def test_a_name_with_its_final_dot_is_looked_for_nowhere_else() -> None:
-    assert judged(FINAL, dnsConfig={"searches": ["x.example"], "options": [{"name": "ndots", "value": "1"}]}).checks
+    assert judged(
+        FINAL, dnsConfig={"searches": ["x.example"], "options": [{"name": "ndots", "value": "1"}]}
+    ).checks
     assert judged(FINAL, dnsConfig={"nameservers": ["10.1.1.1"]}).denied
     assert judged(FINAL, **aliases(NAME + ".cluster.local")).denied
 
@@ -125,7 +141,9 @@ def test_the_names_in_any_checks_variables_count(env: str) -> None:
 
 
 def test_a_name_that_is_known_in_the_container_alone_may_be_any() -> None:
-    config = parse("checks: [{name: mine, image: m, env: [{name: SERVER, value: '$(NODE_NAME):80'}]}]")
+    config = parse(
+        "checks: [{name: mine, image: m, env: [{name: SERVER, value: '$(NODE_NAME):80'}]}]"
+    )
     assert judged(config, **aliases("node-1")).denied
     assert judged(config, dnsPolicy="None").denied
     assert judged(config).checks == ["mine"]
@@ -161,7 +179,9 @@ def test_reading_a_value_never_raises(value: str) -> None:
 
 @pytest.mark.parametrize("address", ["engine:5555", "dcgm-hostengine.nvsentinel:5555"])
 def test_a_name_that_the_pods_own_namespace_can_answer_to_is_no_configuration(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"dcgm\.hostengineAddr: a Service in the pod's own namespace"):
+    with pytest.raises(
+        ConfigError, match=r"dcgm\.hostengineAddr: a Service in the pod's own namespace"
+    ):
         parse(f"dcgm: {{hostengineAddr: '{address}'}}")
 
 
@@ -170,7 +190,9 @@ def test_a_name_that_the_pods_own_namespace_can_answer_to_is_no_configuration(ad
         {},
         optional={
             "hostAliases": st.just(aliases("x.example")["hostAliases"]),
-            "dnsPolicy": st.sampled_from(["None", "Default", "ClusterFirst", "ClusterFirstWithHostNet"]),
+            "dnsPolicy": st.sampled_from(
+                ["None", "Default", "ClusterFirst", "ClusterFirstWithHostNet"]
+            ),
             "hostNetwork": st.booleans(),
             "dnsConfig": st.fixed_dictionaries(
                 {},

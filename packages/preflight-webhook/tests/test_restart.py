@@ -21,7 +21,11 @@ from served import Webhook, wait_until, webhook
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p"},
-    "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    "spec": {
+        "containers": [
+            {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        ]
+    },
 }
 KIND = {"group": "", "version": "v1", "kind": "Pod"}
 REVIEW = {
@@ -52,7 +56,9 @@ class Service:
 
 @dataclass
 class Client:
-    """An API server: stays with a replica while that keeps the connection open, ready or not, and sends no request twice."""
+    """An API server: stays with a replica while that keeps the connection open, ready or not, and
+    sends no request twice.
+    """
 
     service: Service
     trust: ssl.SSLContext
@@ -69,7 +75,9 @@ class Client:
                     return
                 target = target or self.service.replicas[number % len(self.service.replicas)]
                 try:
-                    answer = http.post(target.url, content=body, headers={"content-type": "application/json"})
+                    answer = http.post(
+                        target.url, content=body, headers={"content-type": "application/json"}
+                    )
                     patch = base64.b64decode(answer.json()["response"]["patch"])
                     assert b"preflight-dcgm-diag" in patch
                     if answer.headers.get("connection") == "close":
@@ -101,7 +109,9 @@ def test_a_rolling_restart_under_load_loses_no_admission(tmp_path: Path) -> None
                 service.drop_when_unready(leaving)
                 assert leaving.process.wait(timeout=30) == 0
             before = [client.answered for client in clients]
-            wait_until(lambda: all(c.answered > b + 10 for c, b in zip(clients, before, strict=True)))
+            wait_until(
+                lambda: all(c.answered > b + 10 for c, b in zip(clients, before, strict=True))
+            )
         finally:
             stop.set()
             for thread in threads:

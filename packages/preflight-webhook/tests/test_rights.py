@@ -1,4 +1,6 @@
-"""What the webhook may do under the rights that the chart gives: follow PreflightConfigs, and nothing more."""
+"""What the webhook may do under the rights that the chart gives: follow PreflightConfigs, and
+nothing more.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ pytestmark = pytest.mark.timeout(180)
 def server(tmp_path: Path) -> Iterator[ApiServer]:
     """With the chart installed; no kubelet is there to run its pods."""
     with api_server(tmp_path, authorization="RBAC") as made:
-        made.define(yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text()))
-        Release("preflight", made.kubeconfig(tmp_path / "admin"), chart=INJECTOR).install({}, wait=False)
+        made.define(
+            yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text())
+        )
+        Release("preflight", made.kubeconfig(tmp_path / "admin"), chart=INJECTOR).install(
+            {}, wait=False
+        )
         yield made
 
 

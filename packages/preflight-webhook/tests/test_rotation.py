@@ -1,4 +1,6 @@
-"""A rotation of certificate and authority, in front of a real API server, refuses no pod at any of its steps."""
+"""A rotation of certificate and authority, in front of a real API server, refuses no pod at any of
+its steps.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ AGED = timedelta(days=61)
 """Of the 90 that a certificate lives: due, and trusted still."""
 POD = {
     "metadata": {"generateName": "gpu-"},
-    "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    "spec": {
+        "containers": [
+            {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        ]
+    },
 }
 
 
@@ -73,7 +79,9 @@ class Writers:
 
     def each_gets_on(self) -> None:
         before = list(self.created)
-        wait_until(lambda: all(now > then + 5 for now, then in zip(self.created, before, strict=True)))
+        wait_until(
+            lambda: all(now > then + 5 for now, then in zip(self.created, before, strict=True))
+        )
 
     def stop(self) -> None:
         self.over.set()
@@ -83,14 +91,21 @@ class Writers:
     def _write(self, me: int) -> None:
         with client_of(self.api) as client:
             while not self.over.is_set():
-                answer = client.post("/api/v1/namespaces/ml/pods", json=POD, params={"dryRun": "All"})
+                answer = client.post(
+                    "/api/v1/namespaces/ml/pods", json=POD, params={"dryRun": "All"}
+                )
                 if "preflight-dcgm-diag" not in answer.text:
                     self.refusals.append(answer.text)
                 self.created[me] += 1
 
 
 def configuration(port: int) -> dict[str, Any]:
-    service = {"name": TARGET.service, "namespace": TARGET.namespace, "path": "/mutate-pod", "port": port}
+    service = {
+        "name": TARGET.service,
+        "namespace": TARGET.namespace,
+        "path": "/mutate-pod",
+        "port": port,
+    }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -105,7 +120,10 @@ def test_every_step_of_a_rotation_admits_every_pod(
     for namespace in ("preflight", "ml"):
         api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     # The API server calls what the Service names, under the Service's name.
-    outside = {"metadata": {"name": TARGET.service}, "spec": {"type": "ExternalName", "externalName": "localhost"}}
+    outside = {
+        "metadata": {"name": TARGET.service},
+        "spec": {"type": "ExternalName", "externalName": "localhost"},
+    }
     api.call("POST", "/api/v1/namespaces/preflight/services", outside)
     trust = ssl.create_default_context(cafile=str(api.ca))
     writers, port = Writers(api), 0
@@ -118,7 +136,9 @@ def test_every_step_of_a_rotation_admits_every_pod(
         writers.each_gets_on()
         return done
 
-    async def and_served(client: Client, target: certs.Target, secret: Any, material: Material, owner: Any) -> None:
+    async def and_served(
+        client: Client, target: certs.Target, secret: Any, material: Material, owner: Any
+    ) -> None:
         await write(client, target, secret, material, owner)
         steps.append("leaf")
         bring(tmp_path, material)

@@ -23,7 +23,11 @@ from served import write_certificate
 
 GPU_POD = {
     "metadata": {"name": "p"},
-    "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    "spec": {
+        "containers": [
+            {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        ]
+    },
 }
 
 
@@ -32,7 +36,14 @@ def review(pod: object = GPU_POD, **request: Any) -> dict[str, Any]:
     return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
-        "request": {"uid": "u-1", "kind": kind, "operation": "CREATE", "namespace": "ml", "object": pod, **request},
+        "request": {
+            "uid": "u-1",
+            "kind": kind,
+            "operation": "CREATE",
+            "namespace": "ml",
+            "object": pod,
+            **request,
+        },
     }
 
 
@@ -59,7 +70,9 @@ class Server:
         return context
 
 
-def start(folder: Path, *options: str, config: str = "checks: [{name: dcgm-diag, image: d}]") -> subprocess.Popen[str]:
+def start(
+    folder: Path, *options: str, config: str = "checks: [{name: dcgm-diag, image: d}]"
+) -> subprocess.Popen[str]:
     (folder / "config.yaml").write_text(config)
     command = [
         "serve",
@@ -74,7 +87,10 @@ def start(folder: Path, *options: str, config: str = "checks: [{name: dcgm-diag,
         *options,
     ]
     return subprocess.Popen(
-        [sys.executable, "-m", "preflight_webhook", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "preflight_webhook", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -93,7 +109,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def post(server: Server, content: bytes, **headers: str) -> httpx.Response:
     return httpx.post(
-        server.url, content=content, headers={"content-type": "application/json", **headers}, verify=server.trust
+        server.url,
+        content=content,
+        headers={"content-type": "application/json", **headers},
+        verify=server.trust,
     )
 
 
@@ -132,7 +151,9 @@ whole = json.dumps(review()).encode()
         (b"\xff\xfe", 400, "no AdmissionReview"),
         (b"[]", 400, "no AdmissionReview"),
         (
-            json.dumps(review(kind={"group": "apps", "version": "v1", "kind": "Deployment"})).encode(),
+            json.dumps(
+                review(kind={"group": "apps", "version": "v1", "kind": "Deployment"})
+            ).encode(),
             400,
             "about a apps/Deployment",
         ),
@@ -143,7 +164,11 @@ whole = json.dumps(review()).encode()
         ),
         (json.dumps(review(pod=None)).encode(), 400, "request.object is no pod"),
         (json.dumps(review(pod={"spec": None})).encode(), 400, "request.object is no pod"),
-        (json.dumps(review(pod={"spec": {"containers": 5}})).encode(), 400, "request.object is no pod"),
+        (
+            json.dumps(review(pod={"spec": {"containers": 5}})).encode(),
+            400,
+            "request.object is no pod",
+        ),
         (b'{"a":"' + b"x" * (4 << 20) + b'"}', 413, "too large"),
     ],
     ids=[
@@ -160,7 +185,9 @@ whole = json.dumps(review()).encode()
         "large",
     ],
 )
-def test_bad_bodies_get_a_clear_4xx_and_the_server_lives(server: Server, body: bytes, status: int, says: str) -> None:
+def test_bad_bodies_get_a_clear_4xx_and_the_server_lives(
+    server: Server, body: bytes, status: int, says: str
+) -> None:
     answer = post(server, body)
     assert (answer.status_code, says in answer.text) == (status, True), answer.text
     assert answer.text.count("\n") == 1
@@ -169,7 +196,12 @@ def test_bad_bodies_get_a_clear_4xx_and_the_server_lives(server: Server, body: b
 
 def test_wrong_paths_methods_and_types_are_refused(server: Server) -> None:
     assert httpx.get(server.url, verify=server.trust).status_code == 405
-    assert httpx.post(server.url.replace("mutate-pod", "other"), content=whole, verify=server.trust).status_code == 404
+    assert (
+        httpx.post(
+            server.url.replace("mutate-pod", "other"), content=whole, verify=server.trust
+        ).status_code
+        == 404
+    )
     assert post(server, whole, **{"content-type": "text/yaml"}).status_code == 415
     assert good(server)
 
@@ -216,7 +248,9 @@ def test_a_connection_in_use_is_kept_between_its_requests(server: Server) -> Non
         ports = []
         for pause in (0.0, 2.5):  # longer than two looks at what has stalled
             time.sleep(pause)
-            answer = client.post(server.url, content=whole, headers={"content-type": "application/json"})
+            answer = client.post(
+                server.url, content=whole, headers={"content-type": "application/json"}
+            )
             assert answer.status_code == 200
             ports.append(answer.extensions["network_stream"].get_extra_info("client_addr")[1])
     assert ports[0] == ports[1]
@@ -229,7 +263,10 @@ def test_health_and_metrics_are_on_the_plain_port_alone(server: Server) -> None:
     metrics = httpx.get(f"{server.plain}/metrics").text
     assert 'preflight_injection_total{result="injected"} 1.0' in metrics
     assert "preflight_webhook_latency_seconds_bucket" in metrics
-    assert httpx.get(server.url.replace("mutate-pod", "metrics"), verify=server.trust).status_code == 404
+    assert (
+        httpx.get(server.url.replace("mutate-pod", "metrics"), verify=server.trust).status_code
+        == 404
+    )
 
 
 def test_a_new_certificate_is_served_without_a_restart(server: Server) -> None:
@@ -264,9 +301,14 @@ def wait_for(server: Server, name: str, value: float) -> None:
         time.sleep(0.1)
 
 
-def test_a_new_configuration_holds_without_a_restart_and_a_broken_one_is_refused(server: Server) -> None:
+def test_a_new_configuration_holds_without_a_restart_and_a_broken_one_is_refused(
+    server: Server,
+) -> None:
     config = server.folder / "config.yaml"
-    assert (metric(server, "preflight_webhook_config_generation"), injected(server)) == (1, ["preflight-dcgm-diag"])
+    assert (metric(server, "preflight_webhook_config_generation"), injected(server)) == (
+        1,
+        ["preflight-dcgm-diag"],
+    )
     config.write_text("checks: [{name: mine, image: m}]")
     wait_for(server, "preflight_webhook_config_generation", 2)
     assert injected(server) == ["preflight-mine"]
@@ -295,7 +337,10 @@ def test_environments_that_nobody_reads_are_counted(server: Server) -> None:
     )
     wait_for(server, "preflight_webhook_config_generation", 2)
     pod = json.loads(json.dumps(GPU_POD))
-    pod["spec"]["containers"][0]["envFrom"] = [{"secretRef": {"name": "a"}}, {"secretRef": {"name": "b"}}]
+    pod["spec"]["containers"][0]["envFrom"] = [
+        {"secretRef": {"name": "a"}},
+        {"secretRef": {"name": "b"}},
+    ]
     assert post(server, json.dumps(review(pod)).encode()).json()["response"]["allowed"]
     assert metric(server, 'preflight_unseen_environment_total{kind="Secret"}') == 1  # a pod
 
@@ -318,7 +363,9 @@ def private(tmp_path: Path) -> Iterator[Server]:
 def as_client(server: Server, authority: trustme.CA) -> httpx.Response:
     trust = server.trust
     authority.issue_cert("api@server").configure_cert(trust)
-    return httpx.post(server.url, content=whole, headers={"content-type": "application/json"}, verify=trust)
+    return httpx.post(
+        server.url, content=whole, headers={"content-type": "application/json"}, verify=trust
+    )
 
 
 def test_only_clients_of_the_authority_are_served_where_one_is_set(private: Server) -> None:
@@ -376,7 +423,9 @@ def test_log_lines_are_json_with_the_admission_s_uid(server: Server) -> None:
         (
             {
                 "generateName": "x-",
-                "ownerReferences": [{"kind": "Job", "name": "train", "uid": "u", "controller": True}],
+                "ownerReferences": [
+                    {"kind": "Job", "name": "train", "uid": "u", "controller": True}
+                ],
             },
             {"pod": "x-", "owner": "Job/train"},
         ),
@@ -403,7 +452,12 @@ def test_no_value_of_an_environment_is_ever_logged(server: Server) -> None:
         for name in ("NCCL_TOPO_FILE", "LD_PRELOAD", "TOKEN"):
             main["env"] = [{"name": name, "value": value}]
             post(server, json.dumps(review(pod)).encode())
-    post(server, json.dumps(review({"spec": {"containers": [{"name": ["s3cr3t"], "env": "s3cr3t"}]}})).encode())
+    post(
+        server,
+        json.dumps(
+            review({"spec": {"containers": [{"name": ["s3cr3t"], "env": "s3cr3t"}]}})
+        ).encode(),
+    )
     server.process.send_signal(signal.SIGTERM)
     stdout, stderr = server.process.communicate(timeout=30)
     assert stdout.count("\n") > 10
@@ -414,7 +468,9 @@ def test_a_taken_port_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
     write_certificate(trustme.CA(), tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        _, stderr = (process := start(tmp_path, "--port", str(port), "--plain-port", "0")).communicate(timeout=30)
+        _, stderr = (
+            process := start(tmp_path, "--port", str(port), "--plain-port", "0")
+        ).communicate(timeout=30)
     assert (process.returncode, len(stderr.splitlines())) == (2, 1)
     assert f"127.0.0.1:{port} cannot be listened on" in stderr
 

@@ -1,4 +1,6 @@
-"""Helm values of the umbrella: checks that are written once for all parts, and what the chart keeps for itself."""
+"""Helm values of the umbrella: checks that are written once for all parts, and what the chart keeps
+for itself.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ import pytest
 from preflight_webhook.explain.values import OWN, parse
 
 SHARED = "global: {preflight: {checks: [{name: shared, image: s}]}}\n"
-HELPERS = Path(__file__).resolve().parents[3] / "charts/preflight/charts/preflight-injector/templates/_helpers.tpl"
+HELPERS = (
+    Path(__file__).resolve().parents[3]
+    / "charts/preflight/charts/preflight-injector/templates/_helpers.tpl"
+)
 
 
 @pytest.mark.parametrize(
@@ -21,8 +26,12 @@ HELPERS = Path(__file__).resolve().parents[3] / "charts/preflight/charts/preflig
         ("{enabled: true, checks: []}", []),
     ],
 )
-def test_the_shared_checks_are_those_of_an_injector_that_has_none_of_its_own(own: str, taken: list[str]) -> None:
-    assert [check.name for check in parse(f"{SHARED}preflight-injector: {own}").config.checks] == taken
+def test_the_shared_checks_are_those_of_an_injector_that_has_none_of_its_own(
+    own: str, taken: list[str]
+) -> None:
+    assert [
+        check.name for check in parse(f"{SHARED}preflight-injector: {own}").config.checks
+    ] == taken
 
 
 def test_what_the_chart_keeps_for_itself_is_no_part_of_the_configuration() -> None:

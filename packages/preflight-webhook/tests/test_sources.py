@@ -189,10 +189,19 @@ SINGLE: dict[str, tuple[str, str]] = {
         "metadata: {labels: {kueue.x-k8s.io/podset: main, batch.kubernetes.io/job-name: sweep}}",
         "",
     ),
-    "a job that kueue admitted, and another method": (admitted_by_kueue(INDEXED_JOB), "method: workloadRef"),
+    "a job that kueue admitted, and another method": (
+        admitted_by_kueue(INDEXED_JOB),
+        "method: workloadRef",
+    ),
     "another method than the pod's": (VOLCANO, "method: coscheduling"),
-    "an owner of a scheduler that is not listed": (OWNED.replace("kai-scheduler", "default-scheduler"), ""),
-    "an owner that is not the pod's maker": (OWNED.replace("controller: true", "controller: false"), ""),
+    "an owner of a scheduler that is not listed": (
+        OWNED.replace("kai-scheduler", "default-scheduler"),
+        "",
+    ),
+    "an owner that is not the pod's maker": (
+        OWNED.replace("controller: true", "controller: false"),
+        "",
+    ),
     **{
         f"siblings of a {kind} under kai": (OWNED.replace("RayCluster", kind), "")
         for kind in ("ReplicaSet", "DaemonSet", "StatefulSet", "Job")
@@ -209,8 +218,16 @@ def config(discovery: str) -> Config:
 
 def pod_of(text: str) -> dict[str, Any]:
     given = yaml.safe_load(text)
-    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}, "env": given.get("env")}
-    return {"metadata": given.get("metadata") or {}, "spec": {**(given.get("spec") or {}), "containers": [container]}}
+    container = {
+        "name": "c",
+        "image": "i",
+        "resources": {"limits": {"nvidia.com/gpu": "8"}},
+        "env": given.get("env"),
+    }
+    return {
+        "metadata": given.get("metadata") or {},
+        "spec": {**(given.get("spec") or {}), "containers": [container]},
+    }
 
 
 def decision_on(text: str, discovery: str) -> Decision:
@@ -319,8 +336,16 @@ BY_ANNOTATION = OURS.replace("podLabel", "podAnnotation").replace("ours", "their
         (OURS, "labels: {example.com/team: llm}", ("llm", "ours", "llm")),
         (BY_ANNOTATION, "annotations: {example.com/team: llm}", ("llm", "theirs", "llm")),
         (f"{BY_ANNOTATION}, {OURS}", "labels: {example.com/team: llm}", ("llm", "ours", "llm")),
-        (OURS, "labels: {example.com/team: llm, scheduling.x-k8s.io/pod-group: other}", ("llm", "ours", "llm")),
-        (OURS, "labels: {scheduling.x-k8s.io/pod-group: other}", ("other", "coscheduling", "other")),
+        (
+            OURS,
+            "labels: {example.com/team: llm, scheduling.x-k8s.io/pod-group: other}",
+            ("llm", "ours", "llm"),
+        ),
+        (
+            OURS,
+            "labels: {scheduling.x-k8s.io/pod-group: other}",
+            ("other", "coscheduling", "other"),
+        ),
     ],
 )
 @pytest.mark.parametrize("method", ["auto", "coscheduling"])
@@ -336,10 +361,19 @@ def test_a_configured_source_is_asked_first_by_its_label_or_annotation(
 @pytest.mark.parametrize(
     ("sources", "problem"),
     [
-        (OURS.replace("name: ours", "name: labels"), "gangDiscovery.sources[0].name: labels is built in"),
+        (
+            OURS.replace("name: ours", "name: labels"),
+            "gangDiscovery.sources[0].name: labels is built in",
+        ),
         (f"{OURS}, {OURS}", "gangDiscovery.sources[1].name: ours is taken by another source"),
-        (OURS.replace(", podLabel: example.com/team", ""), "gangDiscovery.sources[0]: has neither podLabel nor"),
-        (OURS.replace("}", ", podAnnotation: a/b}"), "gangDiscovery.sources[0]: has both podLabel and podAnnotation"),
+        (
+            OURS.replace(", podLabel: example.com/team", ""),
+            "gangDiscovery.sources[0]: has neither podLabel nor",
+        ),
+        (
+            OURS.replace("}", ", podAnnotation: a/b}"),
+            "gangDiscovery.sources[0]: has both podLabel and podAnnotation",
+        ),
         (
             OURS.replace("Team", "team"),
             'gangDiscovery.sources[0].kind: must match ^[A-Z][A-Za-z0-9]*$; found the string "team"',

@@ -1,4 +1,6 @@
-"""`validate-config` takes what people have: the configuration, the chart's values, or those of the umbrella; and says what it took."""
+"""`validate-config` takes what people have: the configuration, the chart's values, or those of the
+umbrella; and says what it took.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,28 @@ def test_the_chart_s_own_values_are_good() -> None:
 
 
 def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
-    assert json.loads((CHARTS / "schema" / "preflight-injector.json").read_text())["properties"].keys() <= OWN
+    assert (
+        json.loads((CHARTS / "schema" / "preflight-injector.json").read_text())["properties"].keys()
+        <= OWN
+    )
 
 
-def test_our_part_of_the_umbrella_is_taken_and_its_problems_have_their_whole_path(tmp_path: Path) -> None:
+def test_our_part_of_the_umbrella_is_taken_and_its_problems_have_their_whole_path(
+    tmp_path: Path,
+) -> None:
     good, at = validated(
-        tmp_path, "preflight-gang: {enabled: true}\npreflight-injector: {enabled: true, dcgm: {diagLevel: 2}}"
+        tmp_path,
+        "preflight-gang: {enabled: true}\npreflight-injector: {enabled: true, dcgm: {diagLevel: 2}}",
     )
     assert (good.status, good.out.splitlines()) == (
         0,
-        [f"{at}no problem found; checks: dcgm-diag; Helm values; what is below preflight-injector is taken"],
+        [
+            f"{at}no problem found; checks: dcgm-diag; Helm values; what is below preflight-injector is taken"
+        ],
     )
     bad, at = validated(
-        tmp_path, "preflight-injector: {enabled: true, chekcs: [], dcgm: {diagLevel: 9}, namespaces: ml}"
+        tmp_path,
+        "preflight-injector: {enabled: true, chekcs: [], dcgm: {diagLevel: 9}, namespaces: ml}",
     )
     assert (bad.status, bad.err.splitlines()) == (
         2,
@@ -53,9 +64,7 @@ def test_our_part_of_the_umbrella_is_taken_and_its_problems_have_their_whole_pat
 
 
 def test_what_stands_once_for_all_parts_is_added_as_the_chart_adds_it(tmp_path: Path) -> None:
-    source = (
-        "{name: ours, group: a.example.com, resource: groups, kind: Group, size: spec.size, podLabel: a.example.com/g}"
-    )
+    source = "{name: ours, group: a.example.com, resource: groups, kind: Group, size: spec.size, podLabel: a.example.com/g}"
     given = parse(
         f"global: {{preflight: {{gangSources: [{source}], instanceTypeLabel: a/b}}}}\npreflight-injector: {{enabled: true}}"
     )
@@ -95,7 +104,9 @@ def test_no_check_at_all_is_a_warning(tmp_path: Path) -> None:
     assert done.err == f"{at}warning: checks: is empty, so no pod is checked; name at least one.\n"
 
 
-def test_checks_written_once_for_all_parts_are_ours_too_and_named_where_they_are(tmp_path: Path) -> None:
+def test_checks_written_once_for_all_parts_are_ours_too_and_named_where_they_are(
+    tmp_path: Path,
+) -> None:
     good = "global: {preflight: {checks: [{name: mine, image: i}]}}\npreflight-injector: {enabled: true, dcgm: {diagLevel: null}}"
     assert [check.name for check in parse(good).config.checks] == ["mine"]
     done, at = validated(tmp_path, good.replace("image: i", "imge: i"))

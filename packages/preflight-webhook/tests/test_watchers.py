@@ -30,7 +30,9 @@ def test_a_look_that_fails_is_tried_again_and_after_a_minute_the_replica_is_not_
         nonlocal works
         task = asyncio.create_task(watch(state, "configuration", look, 0.01))
         await until(ready=False)
-        assert state.unready() == "configuration is not watched any more: OSError: stale file handle"
+        assert (
+            state.unready() == "configuration is not watched any more: OSError: stale file handle"
+        )
         assert b'preflight_webhook_watching{watcher="configuration"} 0.0' in state.metrics.text()
         works = True
         await until(ready=True)

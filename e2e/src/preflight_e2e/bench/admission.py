@@ -1,4 +1,6 @@
-"""The webhook in front of a real API server: a burst of pods, and gangs created at once. What the API server itself measured counts."""
+"""The webhook in front of a real API server: a burst of pods, and gangs created at once. What the
+API server itself measured counts.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,23 @@ TIMEOUT = 10
 """Seconds that the API server gives the webhook: the chart's."""
 NAMESPACE = "ml"
 CALL = "apiserver_admission_webhook_admission_duration_seconds"
-"""The API server's own histogram of a whole call of the webhook: connection, TLS, queue, decision, answer."""
+"""The API server's own histogram of a whole call of the webhook: connection, TLS, queue, decision,
+answer.
+"""
 OWN = "preflight_webhook_latency_seconds"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pods", type=int, default=1000, help="in the burst (%(default)s)")
-    parser.add_argument("--writers", type=int, default=64, help="who create them, each on a connection (%(default)s)")
-    parser.add_argument("--gang", type=int, default=128, help="members created at once (%(default)s)")
+    parser.add_argument(
+        "--writers",
+        type=int,
+        default=64,
+        help="who create them, each on a connection (%(default)s)",
+    )
+    parser.add_argument(
+        "--gang", type=int, default=128, help="members created at once (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     served.add_server(parser)
     parser.set_defaults(run=run)
@@ -69,8 +80,15 @@ def run(args: argparse.Namespace) -> int:
         first = place.burst(members, args.gang)
         members = [pod(f"again-{i}", gang="again", template="eight") for i in range(args.gang)]
         again = place.burst(members, args.gang)
-    figures = {"burst": burst, "gang": numbered, "gang_of_claims": first, "gang_of_known_claims": again}
-    print(f"{'':22}{'pods':>6}{'writers':>9}{'failed':>8}{'seconds':>9}  p99 of the call   p99 of the decision   GETs")
+    figures = {
+        "burst": burst,
+        "gang": numbered,
+        "gang_of_claims": first,
+        "gang_of_known_claims": again,
+    }
+    print(
+        f"{'':22}{'pods':>6}{'writers':>9}{'failed':>8}{'seconds':>9}  p99 of the call   p99 of the decision   GETs"
+    )
     for what, one in figures.items():
         print(
             f"{what.replace('_', ' '):22}{one['pods']:6}{one['writers']:9}{one['failed']:8}{one['seconds']:9.2f}"
@@ -96,16 +114,36 @@ class Place:
         self.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 8}}]
         requests.append({"name": "nic", "exactly": {"deviceClassName": "rdma.nvidia.com"}})
-        template = {"metadata": {"name": "eight"}, "spec": {"spec": {"devices": {"requests": requests}}}}
-        self.server.call("POST", f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaimtemplates", template)
-        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+        template = {
+            "metadata": {"name": "eight"},
+            "spec": {"spec": {"devices": {"requests": requests}}},
+        }
+        self.server.call(
+            "POST",
+            f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaimtemplates",
+            template,
+        )
+        rule = {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "resources": ["pods"],
+            "operations": ["CREATE"],
+        }
         entry = {
             "name": "bench.nvsentinel.nvidia.com",
             "clientConfig": {"url": url, "caBundle": bundle},
-            **{"rules": [rule], "sideEffects": "None", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"]},
+            **{
+                "rules": [rule],
+                "sideEffects": "None",
+                "failurePolicy": "Fail",
+                "admissionReviewVersions": ["v1"],
+            },
             **{"reinvocationPolicy": "IfNeeded", "timeoutSeconds": TIMEOUT},
         }
-        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+        kind = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+        }
         path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
         self.server.call("POST", path, {**kind, "metadata": {"name": "bench"}, "webhooks": [entry]})
         end = time.monotonic() + 30
@@ -116,7 +154,9 @@ class Place:
             time.sleep(0.1)
 
     def burst(self, pods: list[dict[str, Any]], writers: int) -> dict[str, Any]:
-        """Create ``pods`` by as many ``writers``, who all begin at the same moment on connections that are open already."""
+        """Create ``pods`` by as many ``writers``, who all begin at the same moment on connections
+        that are open already.
+        """
         waiting, lock, begin = iter(pods), threading.Lock(), threading.Barrier(writers + 1)
         calls, decisions, asked = self.calls(), self.decisions(), self.asked()
 
@@ -139,7 +179,9 @@ class Place:
             failed = sum(future.result() for future in futures)
             seconds = time.monotonic() - started
         if failed:
-            print(f"{failed} of {len(pods)} were refused or not checked, the last: {self.refusals[-1][:300]}")
+            print(
+                f"{failed} of {len(pods)} were refused or not checked, the last: {self.refusals[-1][:300]}"
+            )
         return {
             "pods": len(pods),
             "writers": writers,
@@ -170,18 +212,27 @@ class Place:
         return connection
 
     def _created(self, connection: http.client.HTTPSConnection, one: dict[str, Any]) -> bool:
-        headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {self.server.token}",
+            "Content-Type": "application/json",
+        }
         connection.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", json.dumps(one), headers)
         answer = connection.getresponse()
         said = answer.read().decode()
-        good = answer.status == 201 and '"preflight-nccl-loopback"' in said and '"preflight-dcgm-diag"' in said
+        good = (
+            answer.status == 201
+            and '"preflight-nccl-loopback"' in said
+            and '"preflight-dcgm-diag"' in said
+        )
         if not good:
             self.refusals.append(said)
         return good
 
 
 def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
-    """A training pod as users write it; ``gang``: by the labels of a gang; ``template``: with claims instead of numbers."""
+    """A training pod as users write it; ``gang``: by the labels of a gang; ``template``: with
+    claims instead of numbers.
+    """
     review = json.dumps(realistic_review()["request"]["object"]).replace(NUMBER, "0" * len(NUMBER))
     made: dict[str, Any] = json.loads(review)
     spec = made["spec"]
@@ -190,14 +241,19 @@ def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
     spec.pop("schedulingGroup")
     made["metadata"]["name"] = name
     if gang:
-        made["metadata"]["labels"] |= {"app.kubernetes.io/gang-id": gang, "app.kubernetes.io/gang-size": "128"}
+        made["metadata"]["labels"] |= {
+            "app.kubernetes.io/gang-id": gang,
+            "app.kubernetes.io/gang-size": "128",
+        }
     spec.pop("resourceClaims", None)
     spec["containers"][0]["resources"].pop("claims", None)
     if template:
         spec["resourceClaims"] = [{"name": "devices", "resourceClaimTemplateName": template}]
         main = spec["containers"][0]["resources"]
         for side in ("limits", "requests"):
-            main[side] = {key: value for key, value in main[side].items() if not key.startswith("nvidia.com/")}
+            main[side] = {
+                key: value for key, value in main[side].items() if not key.startswith("nvidia.com/")
+            }
         main["claims"] = [{"name": "devices"}]
     return made
 
@@ -214,11 +270,17 @@ def histogram(text: str, name: str) -> dict[float, float]:
 
 def _p99(before: dict[float, float], after: dict[float, float]) -> float:
     """In milliseconds, of what came in between."""
-    return round(quantile(0.99, {bound: count - before.get(bound, 0.0) for bound, count in after.items()}) * 1e3, 2)
+    return round(
+        quantile(0.99, {bound: count - before.get(bound, 0.0) for bound, count in after.items()})
+        * 1e3,
+        2,
+    )
 
 
 def quantile(share: float, cumulated: dict[float, float]) -> float:
-    """Linear within a bucket, as Prometheus' histogram_quantile has it; the highest finite bound for what lies above it."""
+    """Linear within a bucket, as Prometheus' histogram_quantile has it; the highest finite bound
+    for what lies above it.
+    """
     bounds = sorted(cumulated)
     if not bounds or cumulated[bounds[-1]] == 0:
         return float("nan")
@@ -234,8 +296,16 @@ def quantile(share: float, cumulated: dict[float, float]) -> float:
 
 @contextmanager
 def api_server(home: Path, folder: Path) -> Iterator[ApiServer]:
-    rules = [{"level": "None", "verbs": ["create"]}, {"level": "Metadata", "userGroups": ["system:masters"]}]
-    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+    rules = [
+        {"level": "None", "verbs": ["create"]},
+        {"level": "Metadata", "userGroups": ["system:masters"]},
+    ]
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": rules,
+    }
     (home / "audit.yaml").write_text(json.dumps(policy))
     more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
     (home / "apiserver").mkdir()

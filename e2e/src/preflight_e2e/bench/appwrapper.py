@@ -1,4 +1,6 @@
-"""AppWrappers on a real API server: what a thousand of them cost, and how soon a failed pod and a sick node are acted on."""
+"""AppWrappers on a real API server: what a thousand of them cost, and how soon a failed pod and a
+sick node are acted on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ faultTolerance:
   failureGracePeriod: 30s
   retryPausePeriod: 5s
 """
-"""Pods come as fast as the bench makes them, which is no fault; a failure's grace and a pause are long enough to be told apart."""
+"""Pods come as fast as the bench makes them, which is no fault; a failure's grace and a pause are
+long enough to be told apart.
+"""
 SETTLE = 20.0
 """Seconds from the last change to the beginning of the idle time."""
 BEAT = 10.0
@@ -43,9 +47,13 @@ BEAT = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wrappers", type=int, default=1000, help="of 16 pods each; 264 at least (%(default)s)")
+    parser.add_argument(
+        "--wrappers", type=int, default=1000, help="of 16 pods each; 264 at least (%(default)s)"
+    )
     parser.add_argument("--pods", type=int, default=16, help="of each wrapper (%(default)s)")
-    parser.add_argument("--idle", type=float, default=600.0, help="seconds in which nothing happens (%(default)s)")
+    parser.add_argument(
+        "--idle", type=float, default=600.0, help="seconds in which nothing happens (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument(
         "--program",
@@ -59,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
     if (folder := assets()) is None:
         raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
     if shutil.which(args.program) is None:
-        raise BenchError(f"{args.program} is no program here; run this by `nox -s bench -- appwrapper`.")
+        raise BenchError(
+            f"{args.program} is no program here; run this by `nox -s bench -- appwrapper`."
+        )
     if args.wrappers < EVICTED + FAILED:
         raise BenchError(f"--wrappers: {args.wrappers} is less than {EVICTED + FAILED}; give more.")
     with tempfile.TemporaryDirectory() as name, ApiServer(Path(name), folder) as server:
@@ -79,7 +89,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _bars(figures: dict[str, Any]) -> list[Bar]:
     return [
-        at_most("requests of a wrapper from its creation to PodsReady", figures["requests_per_wrapper"], 9),
+        at_most(
+            "requests of a wrapper from its creation to PodsReady",
+            figures["requests_per_wrapper"],
+            9,
+        ),
         at_most("writes while nothing happens", figures["idle_writes"], 0),
         below("failed pod to Unhealthy, the median in ms", figures["failed_pod_p50_ms"], 100),
         below("failed pod to Unhealthy, the 99th of 100 in ms", figures["failed_pod_p99_ms"], 1000),
@@ -100,7 +114,10 @@ def _measured(world: World, one: served.Served, idle: float) -> dict[str, Any]:
     _until(lambda: world.ready == world.wrappers, "all wrappers are ready")
     _until(lambda: _settled(one), "nothing is left to say")
     asked = _requests(one) - before
-    print(f"created in {all_created:.1f} s; {asked / world.wrappers:.2f} requests each, Events included", flush=True)
+    print(
+        f"created in {all_created:.1f} s; {asked / world.wrappers:.2f} requests each, Events included",
+        flush=True,
+    )
     rss = one.resident_mb()
     time.sleep(SETTLE)
     writes, requests, began = _writes(one), _requests(one), time.monotonic()
@@ -123,7 +140,9 @@ def _measured(world: World, one: served.Served, idle: float) -> dict[str, Any]:
         "failed_pod_p50_ms": round(failed[len(failed) // 2] * 1e3, 1),
         "failed_pod_p99_ms": round(failed[min(len(failed) - 1, int(len(failed) * 0.99))] * 1e3, 1),
         "evict_64_s": round(evicted, 3),
-        "lateness_p99_s": round(quantile(0.99, histogram(metrics, "appwrapper_lateness_seconds")), 3),
+        "lateness_p99_s": round(
+            quantile(0.99, histogram(metrics, "appwrapper_lateness_seconds")), 3
+        ),
         "look_p99_ms": round(quantile(0.99, looks) * 1e3, 3),
         "rss_mb": max(rss, one.resident_mb()),
     }
@@ -138,7 +157,11 @@ def _metrics(one: served.Served) -> str:
 
 
 def _sum(one: served.Served, name: str) -> float:
-    return sum(float(line.rpartition(" ")[2]) for line in _metrics(one).splitlines() if line.startswith(f"{name}{{"))
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in _metrics(one).splitlines()
+        if line.startswith(f"{name}{{")
+    )
 
 
 def _requests(one: served.Served) -> float:
@@ -159,7 +182,9 @@ def _settled(one: served.Served) -> bool:
 
 
 @contextmanager
-def controller(program: str, server: ApiServer, folder: Path, config: str) -> Iterator[served.Served]:
+def controller(
+    program: str, server: ApiServer, folder: Path, config: str
+) -> Iterator[served.Served]:
     """A replica that leads."""
     (folder / "config.yaml").write_text(config)
     port, log = free_port(), folder / "controller.log"

@@ -1,8 +1,10 @@
-"""What a controller makes of scenario files, as a trace that others can compare with their own controller's on the same files.
+"""What a controller makes of scenario files, as a trace that others can compare with their own
+controller's on the same files.
 
-A scenario is a TOML file of steps, in order: ``wrap`` (name, and each: how many pods; suspended; annotations), ``pods`` (run those of a wrapper),
-``pod`` (one of them, and its phase), ``suspend``, ``delete``, ``remove`` (its component), ``label`` (a node), ``until`` (a phase, or a condition
-and its status). Pods are made and ended here, as operators, the garbage collector and kubelets do.
+A scenario is a TOML file of steps, in order: ``wrap`` (name, and each: how many pods; suspended;
+annotations), ``pods`` (run those of a wrapper), ``pod`` (one of them, and its phase), ``suspend``,
+``delete``, ``remove`` (its component), ``label`` (a node), ``until`` (a phase, or a condition and
+its status). Pods are made and ended here, as operators, the garbage collector and kubelets do.
 """
 
 from __future__ import annotations
@@ -39,9 +41,17 @@ STEPS = frozenset({"wrap", "pods", "pod", "suspend", "delete", "remove", "label"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenarios", nargs="*", type=Path, metavar="SCENARIO", help="TOML files (all that are there)")
+    parser.add_argument(
+        "scenarios",
+        nargs="*",
+        type=Path,
+        metavar="SCENARIO",
+        help="TOML files (all that are there)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the traces to FILE")
-    parser.add_argument("--program", default=PROGRAM, help="the preflight-appwrapper to play them on (%(default)s)")
+    parser.add_argument(
+        "--program", default=PROGRAM, help="the preflight-appwrapper to play them on (%(default)s)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -49,45 +59,64 @@ def run(args: argparse.Namespace) -> int:
     if (folder := assets()) is None:
         raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
     if shutil.which(args.program) is None:
-        raise BenchError(f"{args.program} is no program here; run this by `nox -s bench -- appwrapper-trace`.")
+        raise BenchError(
+            f"{args.program} is no program here; run this by `nox -s bench -- appwrapper-trace`."
+        )
     files = args.scenarios or sorted(SCENARIOS.glob("*.toml"))
     scenarios = {path.stem: read(path) for path in files}
     traces: Json = {}
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+        }
         wanted = {
             "level": "Request",
             "verbs": ["create", "delete"],
             "resources": [{"group": "bench.example.com"}, {"group": ""}],
         }
-        (home / "audit.yaml").write_text(json.dumps({**policy, "rules": [wanted, {"level": "None"}]}))
+        (home / "audit.yaml").write_text(
+            json.dumps({**policy, "rules": [wanted, {"level": "None"}]})
+        )
         more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
         (home / "api").mkdir()
         with ApiServer(home / "api", folder, more=more) as server:
             server.define(
-                yaml.safe_load(subprocess.run([args.program, "crd"], stdout=subprocess.PIPE, check=True).stdout)
+                yaml.safe_load(
+                    subprocess.run([args.program, "crd"], stdout=subprocess.PIPE, check=True).stdout
+                )
             )
             server.define(load())
             with controller(args.program, server, home, "leaseDuration: 15s\n"):
                 for title, steps in scenarios.items():
                     with Play(server) as play:
                         traces[title] = play.play(steps, home / "audit.log")
-                    print(f"{title}: {' → '.join(one['phase'] for one in phases(traces[title]))}", flush=True)
+                    print(
+                        f"{title}: {' → '.join(one['phase'] for one in phases(traces[title]))}",
+                        flush=True,
+                    )
     if args.json:
         args.json.write_text(json.dumps({"appwrapper_trace": traces}, indent=1) + "\n")
     return 0
 
 
 def read(path: Path) -> list[Json]:
-    """The steps of a file. Raises :class:`BenchError` for one that cannot be played, with its place."""
+    """The steps of a file. Raises :class:`BenchError` for one that cannot be played, with its
+    place.
+    """
     try:
         steps = list(tomllib.loads(path.read_text())["step"])
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise BenchError(f"{path}: is no scenario ({error!r}); it has [[step]] after [[step]].") from None
+        raise BenchError(
+            f"{path}: is no scenario ({error!r}); it has [[step]] after [[step]]."
+        ) from None
     for i, step in enumerate(steps):
         if not isinstance(step, dict) or len(STEPS & step.keys()) != 1:
-            raise BenchError(f"{path}: step[{i}] must have exactly one of {', '.join(sorted(STEPS))}.")
+            raise BenchError(
+                f"{path}: step[{i}] must have exactly one of {', '.join(sorted(STEPS))}."
+            )
     return steps
 
 
@@ -113,7 +142,10 @@ class Play:
 
     def __enter__(self) -> Play:
         for name in NODES:
-            if name not in {one["metadata"]["name"] for one in self._server.call("GET", "/api/v1/nodes")["items"]}:
+            if name not in {
+                one["metadata"]["name"]
+                for one in self._server.call("GET", "/api/v1/nodes")["items"]
+            }:
                 self._server.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
         self._follows = [
             Follow(self._server, WRAPPERS, self._wrapper_seen),
@@ -123,7 +155,9 @@ class Play:
 
     def __exit__(self, *_: object) -> None:
         for name in list(self._now):
-            self._patch(f"{WRAPPERS}/{name}", {"metadata": {"annotations": {PREFIX + "retryLimit": "0"}}})
+            self._patch(
+                f"{WRAPPERS}/{name}", {"metadata": {"annotations": {PREFIX + "retryLimit": "0"}}}
+            )
             self._server.call("DELETE", f"{WRAPPERS}/{name}")
         self._until(lambda: not self._now, "everything is gone")
         for name in NODES:
@@ -132,12 +166,18 @@ class Play:
             one.close()
 
     def play(self, steps: list[Json], audit: Path) -> Json:
-        """Wrappers by name, each with what its status was, and creations and deletions in their order."""
+        """Wrappers by name, each with what its status was, and creations and deletions in their
+        order.
+        """
         before = len(audit.read_text().splitlines())
         for step in steps:
             self._do(step)
         acts = [json.loads(line) for line in audit.read_text().splitlines()[before:]]
-        made = [act(one) for one in acts if one.get("userAgent", "").startswith("preflight-appwrapper") and counts(one)]
+        made = [
+            act(one)
+            for one in acts
+            if one.get("userAgent", "").startswith("preflight-appwrapper") and counts(one)
+        ]
         return {"wrappers": copy.deepcopy(self._wrappers), "acts": made}
 
     def _do(self, step: Json) -> None:
@@ -145,7 +185,9 @@ class Play:
             case {"wrap": str(name)}:
                 notes = {PREFIX + key: value for key, value in step.get("annotations", {}).items()}
                 component: Json = {"template": load_of(name)}
-                component["podSets"] = [{"path": "template.spec.template", "replicas": step.get("each", 1)}]
+                component["podSets"] = [
+                    {"path": "template.spec.template", "replicas": step.get("each", 1)}
+                ]
                 self._pods[name] = step.get("each", 1)
                 about = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper"}
                 spec = {"suspend": step.get("suspended", False), "components": [component]}
@@ -156,7 +198,10 @@ class Play:
                 found = self._server.call("GET", f"{LOADS}/{name}")
                 for i in range(self._pods[name]):
                     self._server.call("POST", PODS, pod_of(found, i, step.get("node", NODES[0])))
-                    self._patch(f"{PODS}/{name}-{i}/status", {"status": {"phase": step.get("phase", "Running")}})
+                    self._patch(
+                        f"{PODS}/{name}-{i}/status",
+                        {"status": {"phase": step.get("phase", "Running")}},
+                    )
             case {"pod": str(name), "phase": str(phase)}:
                 self._patch(f"{PODS}/{name}/status", {"status": {"phase": phase}})
             case {"suspend": str(name), "value": bool(value)}:
@@ -170,7 +215,9 @@ class Play:
             case {"until": str(name)}:
                 self._until(lambda: self._holds(name, step), f"{name}: {step}")
             case _:
-                raise BenchError(f"the step {step} cannot be played; the module's text has those that can.")
+                raise BenchError(
+                    f"the step {step} cannot be played; the module's text has those that can."
+                )
 
     def _holds(self, name: str, step: Json) -> bool:
         if step.get("phase") == "":  # it is gone
@@ -178,7 +225,8 @@ class Play:
         known = self._now.get(name, {"phase": "", "conditions": {}})
         wanted = step.get("conditions", {})
         return step.get("phase", known["phase"]) == known["phase"] and all(
-            known["conditions"].get(type_, ["", ""])[0] == status for type_, status in wanted.items()
+            known["conditions"].get(type_, ["", ""])[0] == status
+            for type_, status in wanted.items()
         )
 
     def _there(self, name: str) -> bool:
@@ -194,7 +242,9 @@ class Play:
         if type_ == "DELETED":
             self._now.pop(name, None)
             return
-        conditions = {one["type"]: [one["status"], one["reason"]] for one in status.get("conditions", [])}
+        conditions = {
+            one["type"]: [one["status"], one["reason"]] for one in status.get("conditions", [])
+        }
         known = {"phase": status.get("phase", ""), "conditions": conditions}
         known["resettingCount"] = status.get("resettingCount", 0)
         self._now[name] = known
@@ -228,7 +278,11 @@ def act(one: Json) -> Json:
     """As it stands in a trace; options are those of a deletion."""
     about = one["objectRef"]
     sent = one.get("requestObject") or {}
-    made = {"verb": one["verb"], "resource": about["resource"], "name": about.get("name") or sent["metadata"]["name"]}
+    made = {
+        "verb": one["verb"],
+        "resource": about["resource"],
+        "name": about.get("name") or sent["metadata"]["name"],
+    }
     if one["verb"] == "delete":
         kept = ("propagationPolicy", "gracePeriodSeconds")
         made["options"] = {key: sent[key] for key in kept if key in sent}

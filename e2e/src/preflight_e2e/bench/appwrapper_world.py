@@ -1,4 +1,5 @@
-"""The world of the AppWrapper bench: wrappers of a stand-in kind, whose pods are made, run and ended here, on nodes that are none.
+"""The world of the AppWrapper bench: wrappers of a stand-in kind, whose pods are made, run and
+ended here, on nodes that are none.
 
 The real controllers make twenty objects a second, which would be what is measured.
 """
@@ -55,7 +56,12 @@ MERGE: Final = "application/merge-patch+json"
 def load() -> Json:
     """The definition of a kind that makes pods."""
     kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return crd(GROUP, "Load", "loads", {"v1": {"type": "object", "properties": {"spec": kept, "status": kept}}})
+    return crd(
+        GROUP,
+        "Load",
+        "loads",
+        {"v1": {"type": "object", "properties": {"spec": kept, "status": kept}}},
+    )
 
 
 def load_of(called: str) -> Json:
@@ -72,7 +78,10 @@ def wrapper(number: int, pods: int) -> Json:
         "apiVersion": "workload.codeflare.dev/v1beta2",
         "kind": "AppWrapper",
         "metadata": {"name": name(number)},
-        "spec": {"suspend": True, "components": [{"template": load_of(name(number)), "podSets": sets}]},
+        "spec": {
+            "suspend": True,
+            "components": [{"template": load_of(name(number)), "podSets": sets}],
+        },
     }
 
 
@@ -82,13 +91,20 @@ def name(number: int) -> str:
 
 def node_of(number: int, index: int) -> str:
     """The first pods of the first 64 wrappers are on the first node, and none of the others."""
-    return f"node-{0 if number < EVICTED and index == 0 else 1 + (number * 16 + index) % (NODES - 1)}"
+    return (
+        f"node-{0 if number < EVICTED and index == 0 else 1 + (number * 16 + index) % (NODES - 1)}"
+    )
 
 
 def pod_of(of: Json, index: int, node: str) -> Json:
     """One pod of a component as it was created, bound to a node."""
     template, metadata = of["spec"]["template"], of["metadata"]
-    owner = {"apiVersion": of["apiVersion"], "kind": of["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    owner = {
+        "apiVersion": of["apiVersion"],
+        "kind": of["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -102,7 +118,8 @@ def pod_of(of: Json, index: int, node: str) -> Json:
 
 
 class Follow:
-    """A watch over a collection in a thread; ``seen`` is called with each event's type and object, from what happens next on.
+    """A watch over a collection in a thread; ``seen`` is called with each event's type and object,
+    from what happens next on.
 
     A server that is busy ends watches; the next one goes on from where the last one ended.
     """
@@ -134,7 +151,9 @@ class Follow:
                 while line := self._answer.readline():
                     event = msgspec.json.decode(line)
                     if event["type"] == "ERROR":
-                        raise BenchError(f"{self._path}: the watch has ended: {event['object'].get('message')}.")
+                        raise BenchError(
+                            f"{self._path}: the watch has ended: {event['object'].get('message')}."
+                        )
                     self._version = event["object"]["metadata"]["resourceVersion"]
                     self._seen(event["type"], event["object"])
             except (OSError, ValueError, http.client.HTTPException):
@@ -147,8 +166,8 @@ class Follow:
 
 
 class World:
-    """Use as a context manager. ``made``: when each component was first seen; ``ready``: how many wrappers are; ``came_back``: how many
-    components were created again."""
+    """Use as a context manager. ``made``: when each component was first seen; ``ready``: how many
+    wrappers are; ``came_back``: how many components were created again."""
 
     def __init__(self, server: ApiServer, wrappers: int, pods: int) -> None:
         self.wrappers, self.each = wrappers, pods
@@ -177,13 +196,17 @@ class World:
     # --- what is done
 
     def wrap(self) -> None:
-        self._server.burst("POST", [(WRAPPERS, wrapper(i, self.each)) for i in range(self.wrappers)])
+        self._server.burst(
+            "POST", [(WRAPPERS, wrapper(i, self.each)) for i in range(self.wrappers)]
+        )
 
     def resume(self) -> float:
         """Let all of them go on, as Kueue does; when that began, by the monotonic clock."""
         began = time.monotonic()
         patch = {"spec": {"suspend": False}}
-        self._server.burst("PATCH", [(f"{WRAPPERS}/{name(i)}", patch) for i in range(self.wrappers)], MERGE)
+        self._server.burst(
+            "PATCH", [(f"{WRAPPERS}/{name(i)}", patch) for i in range(self.wrappers)], MERGE
+        )
         return began
 
     def make_pods(self) -> None:
@@ -199,12 +222,21 @@ class World:
 
     def beat(self) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "reason": "KubeletReady"}
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "lastHeartbeatTime": now,
+            "reason": "KubeletReady",
+        }
         patch = {"status": {"conditions": [ready]}}
-        self._server.burst("PATCH", [(f"/api/v1/nodes/node-{i}/status", patch) for i in range(NODES)], MERGE)
+        self._server.burst(
+            "PATCH", [(f"/api/v1/nodes/node-{i}/status", patch) for i in range(NODES)], MERGE
+        )
 
     def fail(self) -> list[float]:
-        """One pod of each of 200 wrappers fails, ten a second; seconds from each write to ``Unhealthy``, as a watch sees it."""
+        """One pod of each of 200 wrappers fails, ten a second; seconds from each write to
+        ``Unhealthy``, as a watch sees it.
+        """
         sent: dict[str, float] = {}
         connection, headers = self._server.connect(), self._server.headers(MERGE)
         failed = json.dumps({"status": {"phase": "Failed"}})
@@ -254,7 +286,9 @@ class World:
             self.made.setdefault(called, time.monotonic())
         elif type_ == "DELETED":  # as the garbage collector and the kubelets do
             options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-            self._server.burst("DELETE", [(f"{PODS}/{called}-{i}", options) for i in range(self.each)])
+            self._server.burst(
+                "DELETE", [(f"{PODS}/{called}-{i}", options) for i in range(self.each)]
+            )
 
     def _wait(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + 120

@@ -1,8 +1,10 @@
-"""How soon a check gets to its tool: from the start of its process to that of the tool, on a healthy node of stand-ins; how large its image is; and
-what checks add to a pod's start on a cluster (:mod:`.start_delay`).
+"""How soon a check gets to its tool: from the start of its process to that of the tool, on a
+healthy node of stand-ins; how large its image is; and what checks add to a pod's start on a cluster
+(:mod:`.start_delay`).
 
-NVML is the one in C of ``fakes/nvml``, with the GPUs of a healthy node. The tool is a script that leaves a file and fails: when it started is the
-time of that file. A check is ended there, so nothing is measured of what it does afterwards.
+NVML is the one in C of ``fakes/nvml``, with the GPUs of a healthy node. The tool is a script that
+leaves a file and fails: when it started is the time of that file. A check is ended there, so
+nothing is measured of what it does afterwards.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Start(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A check whose start is measured: its program, the tool it starts, and the variables that make it."""
+    """A check whose start is measured: its program, the tool it starts, and the variables that make
+    it.
+    """
 
     program: str
     tool: str
@@ -52,13 +56,20 @@ class Measured(NamedTuple):
 
 CHECKS: Final = {
     # Nobody listens there, and nobody is asked: the stand-in fails by itself.
-    "dcgm": Measured("check-dcgm", "dcgmi", {"DCGM_HOSTENGINE_ADDR": "127.0.0.1:5555", "DCGMI": "dcgmi"}),
+    "dcgm": Measured(
+        "check-dcgm", "dcgmi", {"DCGM_HOSTENGINE_ADDR": "127.0.0.1:5555", "DCGMI": "dcgmi"}
+    ),
     "loopback": Measured("check-nccl-loopback", "all_reduce_perf", {}),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=15, help="of each check, of which the median counts (%(default)s)")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=15,
+        help="of each check, of which the median counts (%(default)s)",
+    )
     parser.add_argument(
         "--programs",
         type=Path,
@@ -66,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where the environments of the checks are, FOLDER/<program>/bin/<program>",
     )
-    parser.add_argument("--images", type=Path, metavar="FILE", help="what `nox -s images -- --json FILE` wrote")
+    parser.add_argument(
+        "--images", type=Path, metavar="FILE", help="what `nox -s images -- --json FILE` wrote"
+    )
     parser.add_argument(
         "--pods",
         type=int,
@@ -89,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
         starts = starts_of(program, check, args.runs)
         times = [start.ms for start in starts]
         median = figures[f"{name}_start_ms"] = round(statistics.median(times), 1)
-        cpu = figures[f"{name}_start_cpu_ms"] = round(statistics.median(start.cpu_ms for start in starts), 1)
+        cpu = figures[f"{name}_start_cpu_ms"] = round(
+            statistics.median(start.cpu_ms for start in starts), 1
+        )
         print(
             f"{name}: {check.tool} starts after {median:.0f} ms ({min(times):.0f} to {max(times):.0f}), "
             f"of which the check computes {cpu:.0f} ms"
@@ -143,14 +158,21 @@ def once(program: Path, check: Measured, environ: Mapping[str, str], folder: Pat
     environ = {**environ, "PATH": os.pathsep.join([str(folder), os.defpath])}
     with (folder / "log").open("w+") as log:
         begun = time.time()
-        process = subprocess.Popen([program], env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [program], env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
         try:
             while not started.exists():
-                ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+                ended = (
+                    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                    is not None
+                )
                 if (ended and not started.exists()) or time.time() - begun > WITHIN:
                     log.seek(0)
                     said = "; ".join(log.read().splitlines()[-2:]) or "nothing"
-                    raise BenchError(f"{check.program} did not start {check.tool} within {WITHIN:g} s; it said: {said}")
+                    raise BenchError(
+                        f"{check.program} did not start {check.tool} within {WITHIN:g} s; it said: {said}"
+                    )
                 time.sleep(0.005)
         finally:
             os.kill(process.pid, signal.SIGKILL)
@@ -159,7 +181,9 @@ def once(program: Path, check: Measured, environ: Mapping[str, str], folder: Pat
 
 
 def _node(folder: Path, check: Measured) -> dict[str, str]:
-    """A healthy node in ``folder``, its facts and its driver; the environment of a check there, but for its tool."""
+    """A healthy node in ``folder``, its facts and its driver; the environment of a check there, but
+    for its tool.
+    """
     (folder / "node.json").write_text(json.dumps(node_json("bench", {"serials": True})))
     (folder / "lib").mkdir()
     try:
@@ -180,19 +204,36 @@ def _node(folder: Path, check: Measured) -> dict[str, str]:
 
 
 def image_sizes(file: Path) -> dict[str, float]:
-    """MB of the checks' archives, by image, as the build's ``--json`` names them. Raises :class:`BenchError`."""
+    """MB of the checks' archives, by image, as the build's ``--json`` names them. Raises
+    :class:`BenchError`.
+    """
     checks = {component.image for component in COMPONENTS if component.is_check}
     try:
-        built = {one["reference"].partition(":")[0]: Path(one["archive"]) for one in json.loads(file.read_text())}
-        return {image: round(path.stat().st_size / 1e6, 1) for image, path in built.items() if image in checks}
+        built = {
+            one["reference"].partition(":")[0]: Path(one["archive"])
+            for one in json.loads(file.read_text())
+        }
+        return {
+            image: round(path.stat().st_size / 1e6, 1)
+            for image, path in built.items()
+            if image in checks
+        }
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise BenchError(f"--images {file}: {error}; give what `nox -s images -- --json FILE` wrote.") from None
+        raise BenchError(
+            f"--images {file}: {error}; give what `nox -s images -- --json FILE` wrote."
+        ) from None
 
 
 def bars(figures: Mapping[str, Any]) -> Iterator[Bar]:
     for name, check in CHECKS.items():
         yield below(
-            f"ms from the start of {check.program} to that of {check.tool}", figures[f"{name}_start_ms"], MOST_MS
+            f"ms from the start of {check.program} to that of {check.tool}",
+            figures[f"{name}_start_ms"],
+            MOST_MS,
         )
     if "start_delay_s" in figures:
-        yield below("s that three checks add to a pod's start beyond their tools", figures["start_delay_s"], MOST_S)
+        yield below(
+            "s that three checks add to a pod's start beyond their tools",
+            figures["start_delay_s"],
+            MOST_S,
+        )

@@ -1,4 +1,6 @@
-"""The cluster of the gang bench: members as the webhook leaves them, addresses as kubelets write them, and who watches."""
+"""The cluster of the gang bench: members as the webhook leaves them, addresses as kubelets write
+them, and who watches.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Server:
         return http.client.HTTPSConnection(url.hostname, url.port, context=context, timeout=60)
 
     def headers(self, kind: str = "application/json") -> dict[str, str]:
-        return {"Content-Type": kind} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        return {"Content-Type": kind} | (
+            {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        )
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """One request, its answer decoded. Raises :class:`BenchError`."""
@@ -53,12 +57,21 @@ class Server:
         data = answer.read()
         connection.close()
         if answer.status >= 300:
-            raise BenchError(f"{self.url}: {method} {path} was answered {answer.status} {data[:200]!r}.")
+            raise BenchError(
+                f"{self.url}: {method} {path} was answered {answer.status} {data[:200]!r}."
+            )
         return json.loads(data)
 
-    def burst(self, method: str, requests: Iterable[tuple[str, Any]], kind: str = "application/json") -> float:
-        """Send (path, body) after (path, body) over a few connections; when the last was answered, by the monotonic clock."""
-        waiting, lock = iter([(path, json.dumps(body)) for path, body in requests]), threading.Lock()
+    def burst(
+        self, method: str, requests: Iterable[tuple[str, Any]], kind: str = "application/json"
+    ) -> float:
+        """Send (path, body) after (path, body) over a few connections; when the last was answered,
+        by the monotonic clock.
+        """
+        waiting, lock = (
+            iter([(path, json.dumps(body)) for path, body in requests]),
+            threading.Lock(),
+        )
 
         def send() -> float:
             connection, headers, last = self.connect(), self.headers(kind), 0.0
@@ -73,7 +86,9 @@ class Server:
                 said = answer.read()
                 last = time.monotonic()
                 if answer.status >= 300:
-                    raise BenchError(f"{self.url}: {method} {path} was answered {answer.status} {said[:200]!r}.")
+                    raise BenchError(
+                        f"{self.url}: {method} {path} was answered {answer.status} {said[:200]!r}."
+                    )
 
         with ThreadPoolExecutor(_WRITERS) as pool:
             return max(one.result() for one in [pool.submit(send) for _ in range(_WRITERS)])
@@ -94,9 +109,11 @@ class _Event(msgspec.Struct):
 
 
 class Told:
-    """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``, both by pod name.
+    """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``,
+    both by pod name.
 
-    An API server ends the watch of a client that reads too slowly, as on a busy machine: then the pods are listed and watched anew.
+    An API server ends the watch of a client that reads too slowly, as on a busy machine: then the
+    pods are listed and watched anew.
     """
 
     def __init__(self, server: Server, namespace: str) -> None:
@@ -125,9 +142,15 @@ class Told:
         self._thread.join()
         self._connection.close()
 
-    def _follow(self, listed: dict[str, Any]) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _follow(
+        self, listed: dict[str, Any]
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection, version = self._server.connect(), listed["metadata"]["resourceVersion"]
-        connection.request("GET", f"{self._path}?watch=true&resourceVersion={version}", headers=self._server.headers())
+        connection.request(
+            "GET",
+            f"{self._path}?watch=true&resourceVersion={version}",
+            headers=self._server.headers(),
+        )
         return connection, connection.getresponse()
 
     def _watch(self) -> None:
@@ -160,8 +183,12 @@ def record_name(gang: str, source: str = "labels") -> str:
     return f"preflight-{gang}" if source == "schedulingGroup" else f"preflight-{gang}.{words}"
 
 
-def member(namespace: str, gang: str, size: int, name: str, source: str = "labels") -> dict[str, Any]:
-    """A pod of a gang, as the webhook leaves it: dcgm-diag and nccl-allreduce injected, one stamp, no answer yet."""
+def member(
+    namespace: str, gang: str, size: int, name: str, source: str = "labels"
+) -> dict[str, Any]:
+    """A pod of a gang, as the webhook leaves it: dcgm-diag and nccl-allreduce injected, one stamp,
+    no answer yet.
+    """
     stamp = {
         "v": 2,
         "id": gang,
@@ -187,7 +214,12 @@ def member(namespace: str, gang: str, size: int, name: str, source: str = "label
             "restartPolicy": "Never",
             "initContainers": [
                 {"name": "preflight-dcgm-diag", "image": "x", "env": env},
-                {"name": "preflight-nccl-allreduce", "image": "x", "env": env, "volumeMounts": mounts},
+                {
+                    "name": "preflight-nccl-allreduce",
+                    "image": "x",
+                    "env": env,
+                    "volumeMounts": mounts,
+                },
             ],
             "containers": [{"name": "train", "image": "x", "env": env}],
             "volumes": [{"name": "preflight-gang-config", "emptyDir": {}}],
@@ -200,7 +232,13 @@ def addressed(number: int) -> dict[str, Any]:
     ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
     running = {"running": {"startedAt": "2026-11-21T08:00:00Z"}}
     checks = [
-        {"name": "preflight-dcgm-diag", "state": running, "image": "x", "imageID": "x", "ready": False},
+        {
+            "name": "preflight-dcgm-diag",
+            "state": running,
+            "image": "x",
+            "imageID": "x",
+            "ready": False,
+        },
         {
             "name": "preflight-nccl-allreduce",
             "state": {"waiting": {"reason": "PodInitializing"}},

@@ -1,4 +1,6 @@
-"""ComputeDomains in figures, with the real programs on a real API server: a thousand at once, and one node's claims; pods where there is a cluster."""
+"""ComputeDomains in figures, with the real programs on a real API server: a thousand at once, and
+one node's claims; pods where there is a cluster.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,32 @@ AUDIT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, default=1000, metavar="N", help="ComputeDomains (%(default)s)")
     parser.add_argument(
-        "--claims", type=int, default=200, metavar="N", help="claims, one after the other (%(default)s)"
+        "--number", type=int, default=1000, metavar="N", help="ComputeDomains (%(default)s)"
     )
     parser.add_argument(
-        "--idle", type=float, default=60.0, metavar="SECONDS", help="for which nobody asks the plugin (%(default)s)"
+        "--claims",
+        type=int,
+        default=200,
+        metavar="N",
+        help="claims, one after the other (%(default)s)",
     )
-    parser.add_argument("--pods", type=int, default=20, metavar="N", help="with the claim, where KUBECONFIG is set")
     parser.add_argument(
-        "--programs", type=Path, default=Path(sys.executable).parent, metavar="FOLDER", help="where the programs are"
+        "--idle",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="for which nobody asks the plugin (%(default)s)",
+    )
+    parser.add_argument(
+        "--pods", type=int, default=20, metavar="N", help="with the claim, where KUBECONFIG is set"
+    )
+    parser.add_argument(
+        "--programs",
+        type=Path,
+        default=Path(sys.executable).parent,
+        metavar="FOLDER",
+        help="where the programs are",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run)
@@ -63,8 +81,12 @@ def run(args: argparse.Namespace) -> int:
         raise BenchError(
             f"{ASSETS} is not set: no real kube-apiserver; set it to the folder with etcd and kube-apiserver."
         )
-    if missing := [name for name in (PROGRAM, COMMAND, PLUGIN) if not (args.programs / name).exists()]:
-        raise BenchError(f"{args.programs}: no {', '.join(missing)}; run this by `nox -s bench -- compute-domain`.")
+    if missing := [
+        name for name in (PROGRAM, COMMAND, PLUGIN) if not (args.programs / name).exists()
+    ]:
+        raise BenchError(
+            f"{args.programs}: no {', '.join(missing)}; run this by `nox -s bench -- compute-domain`."
+        )
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="cd-") as name:
         home = Path(name)
@@ -72,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
         log = home / "audit.log"
         more = [f"--audit-policy-file={home}/policy.json", f"--audit-log-path={log}"]
         with ApiServer(home, folder, more=more) as server:
-            printed = subprocess.run([args.programs / COMMAND, "crd"], stdout=subprocess.PIPE, check=True).stdout
+            printed = subprocess.run(
+                [args.programs / COMMAND, "crd"], stdout=subprocess.PIPE, check=True
+            ).stdout
             server.define(yaml.safe_load(printed))
             with controller(server, home, str(args.programs / PROGRAM)) as running:
                 figures |= measured(server, running, args.number, log)
@@ -86,7 +110,9 @@ def run(args: argparse.Namespace) -> int:
     if kubeconfig := os.environ.get("KUBECONFIG"):
         figures |= overhead(Path(kubeconfig), args.pods)
     else:
-        print("start_overhead_median_ms is left out: KUBECONFIG is not set, and it needs real kubelets.")
+        print(
+            "start_overhead_median_ms is left out: KUBECONFIG is not set, and it needs real kubelets."
+        )
     print(json.dumps({"compute_domain": figures}))
     if args.json:
         args.json.write_text(json.dumps({"compute_domain": figures}, indent=1) + "\n")
@@ -106,7 +132,10 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
         "slice_back_s": 2,
     }
     made = [below(name, figures[name], value) for name, value in most.items() if name in figures]
-    made += [at_most(f"requests for one {what}", each, 4) for what, each in figures["requests_per_object"].items()]
+    made += [
+        at_most(f"requests for one {what}", each, 4)
+        for what, each in figures["requests_per_object"].items()
+    ]
     return [*made, below("the plugin's memory in MB", figures["rss_mb"]["plugin"], 60)]
 
 
@@ -119,7 +148,9 @@ class Controller:
 
     def metrics(self) -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/metrics", timeout=10
+            ) as answer:
                 return str(answer.read().decode())
         except OSError:
             return ""
@@ -138,7 +169,11 @@ def controller(server: ApiServer, folder: Path, program: str) -> Iterator[Contro
         process = subprocess.Popen(words, env=environ, stdout=log, stderr=log)
     running = Controller(process, port)
     try:
-        until(lambda: "compute_domain_leader 1.0" in running.metrics(), "the controller leads", PATIENCE)
+        until(
+            lambda: "compute_domain_leader 1.0" in running.metrics(),
+            "the controller leads",
+            PATIENCE,
+        )
         yield running
     finally:
         process.terminate()
@@ -157,7 +192,12 @@ def measured(server: ApiServer, running: Controller, number: int, log: Path) -> 
         rss = rss_mb(running.process)
         began = time.monotonic()
         list(users.map(lambda name: server.call("DELETE", f"{DOMAINS}/{name}"), names))
-        until(lambda: not server.call("GET", f"{DOMAINS}?limit=1")["items"], "all are gone", PATIENCE, 0.2)
+        until(
+            lambda: not server.call("GET", f"{DOMAINS}?limit=1")["items"],
+            "all are gone",
+            PATIENCE,
+            0.2,
+        )
     gone, deleted = time.monotonic() - began, _requests(log) - before - created
     print(
         f"{number} ComputeDomains: asked for in {asked:.1f} s, Ready after {ready:.1f} s, gone after {gone:.1f} s; "
@@ -169,20 +209,32 @@ def measured(server: ApiServer, running: Controller, number: int, log: Path) -> 
         "asked_s": round(asked, 2),
         "thousand_ready_s": round(ready, 2),
         "thousand_gone_s": round(gone, 2),
-        "requests_per_object": {"created": round(created / number, 2), "deleted": round(deleted / number, 2)},
+        "requests_per_object": {
+            "created": round(created / number, 2),
+            "deleted": round(deleted / number, 2),
+        },
         "rss_mb": {"controller": rss},
     }
 
 
 def _requests(log: Path) -> int:
-    """All that the controller has asked about single objects, by the audit log: not its mirrors' lists and watches, nor its Lease."""
+    """All that the controller has asked about single objects, by the audit log: not its mirrors'
+    lists and watches, nor its Lease.
+    """
     asked = requests_of(log, PROGRAM)
-    return sum(one["verb"] not in {"list", "watch"} and one["objectRef"]["resource"] != "leases" for one in asked)
+    return sum(
+        one["verb"] not in {"list", "watch"} and one["objectRef"]["resource"] != "leases"
+        for one in asked
+    )
 
 
 def _domain(name: str) -> dict[str, Any]:
     channel = {"resourceClaimTemplate": {"name": f"{name}-channel"}}
-    about = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {"name": name}}
+    about = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": name},
+    }
     return {**about, "spec": {"numNodes": 0, "channel": channel}}
 
 

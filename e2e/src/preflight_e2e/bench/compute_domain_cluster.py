@@ -1,4 +1,6 @@
-"""How much later a pod runs that has a channel, on a real cluster: the chart installed, pods with and without the claim in turn."""
+"""How much later a pod runs that has a channel, on a real cluster: the chart installed, pods with
+and without the claim in turn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["overhead"]
 
 
 def overhead(kubeconfig: Path, pods: int) -> dict[str, Any]:
-    """``pods``: of each kind. Milliseconds from a pod being bound until its container runs, as a watch tells them. Raises BenchError."""
+    """``pods``: of each kind. Milliseconds from a pod being bound until its container runs, as a
+    watch tells them. Raises BenchError.
+    """
     config.load_kube_config(str(kubeconfig))  # type: ignore[no-untyped-call]
     channels = Channels(kubeconfig)
     if not channels.nodes:
@@ -49,7 +53,9 @@ def _started(place: Place, name: str, node: str, template: str) -> float:
     def follow() -> None:
         api: Any = client.CoreV1Api(client.ApiClient())
         selector = f"metadata.name={name}"
-        for event in ends.stream(api.list_namespaced_pod, place.namespace, field_selector=selector, timeout_seconds=60):
+        for event in ends.stream(
+            api.list_namespaced_pod, place.namespace, field_selector=selector, timeout_seconds=60
+        ):
             pod, now = event["object"], time.monotonic()
             if pod.spec.node_name:
                 seen.setdefault("bound", now)

@@ -1,4 +1,6 @@
-"""What the real `compute-domain-kubelet-plugin` takes for a claim, beside a real API server; NVML is the one in C of ``fakes/nvml``."""
+"""What the real `compute-domain-kubelet-plugin` takes for a claim, beside a real API server; NVML
+is the one in C of ``fakes/nvml``.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +43,31 @@ class Plugin:
         out = [f"--python_out={self.folder}", f"--grpc_python_out={self.folder}"]
         protos = ("dra.proto", "pluginregistration.proto")
         where = f"-I{ROOT / 'e2e/fakes/node'}"
-        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", where, *out, *protos], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", where, *out, *protos], check=True
+        )
         sys.path.insert(0, str(self.folder))
-        self.dra, self._stubs = importlib.import_module("dra_pb2"), importlib.import_module("dra_pb2_grpc")
-        registration, stubs = (importlib.import_module(f"pluginregistration_pb2{end}") for end in ("", "_grpc"))
+        self.dra, self._stubs = (
+            importlib.import_module("dra_pb2"),
+            importlib.import_module("dra_pb2_grpc"),
+        )
+        registration, stubs = (
+            importlib.import_module(f"pluginregistration_pb2{end}") for end in ("", "_grpc")
+        )
         socket = self.folder / "registry" / f"{DRIVER}-reg.sock"
         until(socket.is_socket, "the plugin's socket of registration")
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             stub = stubs.RegistrationStub(channel)
             self._endpoint = stub.GetInfo(registration.InfoRequest(), timeout=20).endpoint
-            stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True), timeout=20)
+            stub.NotifyRegistrationStatus(
+                registration.RegistrationStatus(plugin_registered=True), timeout=20
+            )
 
     @contextmanager
     def connected(self) -> Iterator[Callable[[str, dict[str, str]], float]]:
-        """Calls ``method`` for a claim, and says how many milliseconds it took. Raises BenchError where the plugin refuses."""
+        """Calls ``method`` for a claim, and says how many milliseconds it took. Raises BenchError
+        where the plugin refuses.
+        """
         with grpc.insecure_channel(f"unix:{self._endpoint}") as channel:
             stub = self._stubs.DRAPluginStub(channel)
 
@@ -95,7 +108,9 @@ def plugin(server: ApiServer, folder: Path, program: str) -> Iterator[Plugin]:
         "CDI_ROOT": str(folder / "cdi"),
     }
     with (folder / "plugin.log").open("wb") as log:
-        process = subprocess.Popen([program, "--port", str(free_port())], env=environ, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [program, "--port", str(free_port())], env=environ, stdout=log, stderr=log
+        )
     try:
         yield Plugin(process, folder)
     finally:
@@ -103,8 +118,12 @@ def plugin(server: ApiServer, folder: Path, program: str) -> Iterator[Plugin]:
         process.wait(timeout=60)
 
 
-def measured(server: ApiServer, running: Plugin, domain: str, number: int, idle: float, log: Path) -> dict[str, Any]:
-    """``domain``: the uid of a ComputeDomain in namespace default. ``idle``: seconds for which nobody asks."""
+def measured(
+    server: ApiServer, running: Plugin, domain: str, number: int, idle: float, log: Path
+) -> dict[str, Any]:
+    """``domain``: the uid of a ComputeDomain in namespace default. ``idle``: seconds for which
+    nobody asks.
+    """
     claims = [_claim(server, f"claim-{i:04}", domain) for i in range(number)]
     first, again, undone = [], [], []
     with running.connected() as call:
@@ -132,7 +151,10 @@ def measured(server: ApiServer, running: Plugin, domain: str, number: int, idle:
 def _claim(server: ApiServer, name: str, domain: str) -> dict[str, str]:
     """A claim that is allocated on the node."""
     opaque = {"requests": ["channel"], "opaque": {"driver": DRIVER, "parameters": config(domain)}}
-    request = {"name": "channel", "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"}}
+    request = {
+        "name": "channel",
+        "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"},
+    }
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -141,13 +163,19 @@ def _claim(server: ApiServer, name: str, domain: str) -> dict[str, str]:
     }
     made = server.call("POST", CLAIMS, body)
     result = {"request": "channel", "driver": DRIVER, "pool": NODE, "device": "channel-0"}
-    made["status"] = {"allocation": {"devices": {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}}}
+    made["status"] = {
+        "allocation": {
+            "devices": {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}
+        }
+    }
     server.call("PUT", f"{CLAIMS}/{name}/status", made)
     return {"namespace": "default", "name": name, "uid": made["metadata"]["uid"]}
 
 
 def _back(server: ApiServer) -> float:
-    """Seconds from the removal of the node's slice, as a kubelet does it that starts, until there is another."""
+    """Seconds from the removal of the node's slice, as a kubelet does it that starts, until there
+    is another.
+    """
     before = server.call("GET", SLICE)["metadata"]["uid"]
     began = time.monotonic()
     server.call("DELETE", SLICE)
@@ -167,14 +195,22 @@ def requests_of(log: Path, agent: str) -> list[dict[str, Any]]:
 
 
 def rss_mb(process: subprocess.Popen[bytes]) -> float:
-    [line] = [one for one in Path(f"/proc/{process.pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
+    [line] = [
+        one
+        for one in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        if one.startswith("VmRSS")
+    ]
     return round(int(line.split()[1]) / 1024, 1)
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = PATIENCE, pause: float = 0.1) -> None:
+def until(
+    true: Callable[[], bool], what: str, seconds: float = PATIENCE, pause: float = 0.1
+) -> None:
     """Raises BenchError where it takes longer."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
-            raise BenchError(f"after {seconds:.0f} s it does not hold that {what}; its log says why.")
+            raise BenchError(
+                f"after {seconds:.0f} s it does not hold that {what}; its log says why."
+            )
         time.sleep(pause)

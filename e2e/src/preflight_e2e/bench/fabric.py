@@ -1,7 +1,8 @@
-"""Gangs of real checks: healthy ones over and over (`clean`), faults over and over (`reals`), how soon a culprit is found (`verdict`), and
-thousands of members (`gang-scale`).
+"""Gangs of real checks: healthy ones over and over (`clean`), faults over and over (`reals`), how
+soon a culprit is found (`verdict`), and thousands of members (`gang-scale`).
 
-All are programs of check-nccl-allreduce's tests, which know how to run a gang; here their figures are held against the bars.
+All are programs of check-nccl-allreduce's tests, which know how to run a gang; here their figures
+are held against the bars.
 """
 
 from __future__ import annotations
@@ -34,23 +35,38 @@ Figures = dict[str, Any]
 
 
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--real", type=int, default=20, help="gangs that move their data by gloo (%(default)s)")
-    parser.add_argument("--scripted", type=int, default=1000, help="gangs with ranks made up (%(default)s)")
+    parser.add_argument(
+        "--real", type=int, default=20, help="gangs that move their data by gloo (%(default)s)"
+    )
+    parser.add_argument(
+        "--scripted", type=int, default=1000, help="gangs with ranks made up (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run_clean)
 
 
 def add_reals_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=20, help="of each fault, of gangs of eight a quarter (%(default)s)")
-    parser.add_argument("--at-once", type=int, default=4, help="gangs of three that run side by side (%(default)s)")
-    parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="this fault alone; repeatable")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=20,
+        help="of each fault, of gangs of eight a quarter (%(default)s)",
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=4, help="gangs of three that run side by side (%(default)s)"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="FAULT", help="this fault alone; repeatable"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run_reals)
 
 
 def add_verdict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--members", type=int, default=8, help="of each gang (%(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="of which the median counts (%(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="of which the median counts (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.set_defaults(run=run_verdict)
 
@@ -97,10 +113,14 @@ def scale_bars(figures: Figures) -> Iterator[Bar]:
     leader, members = figures["leader"], figures["crowd"]
     yield at_most("members lost", leader["lost"], 0)
     yield at_most(
-        "members that ended otherwise than the others", figures["members"] - max(members["ended"].values()), 0
+        "members that ended otherwise than the others",
+        figures["members"] - max(members["ended"].values()),
+        0,
     )
     yield at_most(
-        "runs that blamed anybody but the culprit, or not it,", int(members["blamed"] != [figures["sick"]]), 0
+        "runs that blamed anybody but the culprit, or not it,",
+        int(members["blamed"] != [figures["sick"]]),
+        0,
     )
     yield below("memory of the leader: MB", leader["memory_mb"], 150)
 
@@ -108,13 +128,19 @@ def scale_bars(figures: Figures) -> Iterator[Bar]:
 def clean_bars(figures: Figures) -> Iterator[Bar]:
     for name, one in figures.items():
         yield at_most(f"{name}: fatal events of clean gangs", one["fatal_events"], 0)
-        unjudged = sum(count for outcome, count in one["outcomes"].items() if outcome.startswith("inconclusive"))
+        unjudged = sum(
+            count
+            for outcome, count in one["outcomes"].items()
+            if outcome.startswith("inconclusive")
+        )
         yield at_most(f"{name}: members of clean gangs that could not judge", unjudged, 0)
 
 
 def reals_bars(figures: Figures) -> Iterator[Bar]:
     for name, one in figures.items():
-        yield at_least(f"{name}: gangs of {one['members']} in which {one['says']}", one["true"], one["runs"])
+        yield at_least(
+            f"{name}: gangs of {one['members']} in which {one['says']}", one["true"], one["runs"]
+        )
 
 
 def verdict_bars(figures: Figures) -> Iterator[Bar]:
@@ -128,14 +154,18 @@ def verdict_bars(figures: Figures) -> Iterator[Bar]:
         yield at_most(f"{path}: runs that blamed anybody but the culprit, or not it,", wrong, 0)
     start = figures["start_up"]["without_torchrun_s"]
     yield below("roster to first timed iteration without torchrun's start: seconds", start, 1)
-    memory = max(figures["start_up"]["parent_mb"], *(one["parent_mb"] for one in figures["slow"]["runs"]))
+    memory = max(
+        figures["start_up"]["parent_mb"], *(one["parent_mb"] for one in figures["slow"]["runs"])
+    )
     yield below("memory of the check itself: MB", memory, 60)
 
 
 def _run(program: str, *options: str) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
-        done = subprocess.run([sys.executable, str(PROGRAMS / program), "--json", str(out), *options], check=False)
+        done = subprocess.run(
+            [sys.executable, str(PROGRAMS / program), "--json", str(out), *options], check=False
+        )
         if done.returncode != 0:
             raise BenchError(f"{program} ended with status {done.returncode}; see its words above.")
         return dict(json.loads(out.read_text()))

@@ -1,4 +1,6 @@
-"""How fast the real `preflight-gang run` tells a gang: from the last member's address to the last member's roster."""
+"""How fast the real `preflight-gang run` tells a gang: from the last member's address to the last
+member's roster.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,22 @@ WATCHED, HELD = 10_000, 100_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--sizes", type=_sizes, default=SIZES, metavar="N,N…", help=f"gang sizes ({','.join(map(str, SIZES))})"
+        "--sizes",
+        type=_sizes,
+        default=SIZES,
+        metavar="N,N…",
+        help=f"gang sizes ({','.join(map(str, SIZES))})",
     )
-    parser.add_argument("--no-memory", dest="memory", action="store_false", help=f"leave out the {HELD:,} pods")
+    parser.add_argument(
+        "--no-memory", dest="memory", action="store_false", help=f"leave out the {HELD:,} pods"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw time against gang size into FOLDER")
-    parser.add_argument("--plot-format", choices=("svg", "png"), default="svg", help="of the picture (%(default)s)")
+    parser.add_argument(
+        "--plots", type=Path, metavar="FOLDER", help="draw time against gang size into FOLDER"
+    )
+    parser.add_argument(
+        "--plot-format", choices=("svg", "png"), default="svg", help="of the picture (%(default)s)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -63,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
             print(f"100 gangs of 16: {figures['hundred_gangs_of_16_seconds']:.3f} s", flush=True)
         if args.memory:
             figures["rss_mb_10000_pods"] = memory(folder)
-            print(f"{WATCHED:,} stamped pods of {HELD:,}: {figures['rss_mb_10000_pods']} MB at most", flush=True)
+            print(
+                f"{WATCHED:,} stamped pods of {HELD:,}: {figures['rss_mb_10000_pods']} MB at most",
+                flush=True,
+            )
     print(json.dumps({"gang": figures}))
     if args.json:
         args.json.write_text(json.dumps({"gang": figures}, indent=1) + "\n")
@@ -87,13 +102,17 @@ def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
         told.close()
     ranks = {json.loads(roster)["rank"] for roster in told.rosters.values()}
     if ranks != set(range(size)):
-        raise BenchError(f"{size} pods were told {len(ranks)} different ranks; nothing was measured.")
+        raise BenchError(
+            f"{size} pods were told {len(ranks)} different ranks; nothing was measured."
+        )
     after = quiet(running)
     removed(server, namespace)
     written = 'preflight_gang_writes_total{kind="%s",result="written"}'
     return {
         "seconds": round(max(told.at.values()) - last, 3),
-        "configmap_writes": int(after.get(written % "configmap", 0) - before.get(written % "configmap", 0)),
+        "configmap_writes": int(
+            after.get(written % "configmap", 0) - before.get(written % "configmap", 0)
+        ),
         "roster_writes": int(after.get(written % "roster", 0) - before.get(written % "roster", 0)),
         "cpu_seconds": round(running.cpu_seconds() - cpu, 2),
         "bytes_sent": int(sum(_sent(after).values()) - sum(_sent(before).values())),
@@ -101,7 +120,9 @@ def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
 
 
 def quiet(running: Controller) -> dict[str, float]:
-    """Its metrics when it has nothing more to write: what is told is seen before its answer is counted."""
+    """Its metrics when it has nothing more to write: what is told is seen before its answer is
+    counted.
+    """
     before = running.metrics()
     while True:
         time.sleep(0.5)
@@ -149,7 +170,9 @@ def memory(folder: Path) -> float:
 
 def created(server: Server, namespace: str, gangs: list[tuple[str, int]]) -> list[str]:
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    pods = [member(namespace, gang, size, f"{gang}-{i}") for gang, size in gangs for i in range(size)]
+    pods = [
+        member(namespace, gang, size, f"{gang}-{i}") for gang, size in gangs for i in range(size)
+    ]
     server.burst("POST", ((f"/api/v1/namespaces/{namespace}/pods", pod) for pod in pods))
     return [pod["metadata"]["name"] for pod in pods]
 
@@ -175,7 +198,9 @@ def _sealed(rosters: dict[str, str]) -> int:
 
 def _sent(metrics: dict[str, float]) -> dict[str, float]:
     """By verb; not what renews the lease."""
-    verbs = {verb: f'preflight_gang_sent_bytes_total{{verb="{verb}"}}' for verb in ("create", "patch")}
+    verbs = {
+        verb: f'preflight_gang_sent_bytes_total{{verb="{verb}"}}' for verb in ("create", "patch")
+    }
     return {verb: metrics.get(name, 0.0) for verb, name in verbs.items()}
 
 
@@ -184,14 +209,20 @@ def api_server(folder: Path) -> Iterator[Server]:
     """A real one where its binaries are, else the double; says which."""
     binaries = assets()
     if binaries is None:
-        print(f"{ASSETS} is not set: measured against the API double, which is no API server's speed", flush=True)
+        print(
+            f"{ASSETS} is not set: measured against the API double, which is no API server's speed",
+            flush=True,
+        )
         with ApiDouble() as double:
             yield Server(double.url)
         return
     home = folder / "apiserver"
     home.mkdir()
     with ApiServer(home, binaries) as real:
-        print(f"measured against kube-apiserver of {binaries}, etcd without fsync, all on this machine", flush=True)
+        print(
+            f"measured against kube-apiserver of {binaries}, etcd without fsync, all on this machine",
+            flush=True,
+        )
         yield Server(real.server, str(real.ca), real.token)
 
 
@@ -206,7 +237,11 @@ class Controller:
             return str(answer.read().decode())
 
     def metrics(self) -> dict[str, float]:
-        rows = (row.rpartition(" ") for row in self.get("/metrics").splitlines() if not row.startswith("#"))
+        rows = (
+            row.rpartition(" ")
+            for row in self.get("/metrics").splitlines()
+            if not row.startswith("#")
+        )
         return {name: float(value) for name, _, value in rows}
 
     def cpu_seconds(self) -> float:
@@ -232,7 +267,9 @@ def controller(server: Server, folder: Path) -> Iterator[Controller]:
     log = folder / "controller.log"
     command = [program, "run", "--namespace", "default", "--host", "127.0.0.1", "--port", "0"]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "KUBECONFIG": str(kubeconfig)})
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
+        )
     try:
         running = Controller(process, _port(process, log))
         end = time.monotonic() + 120

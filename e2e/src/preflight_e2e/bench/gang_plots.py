@@ -26,10 +26,32 @@ def draw(figures: dict[str, Any], folder: Path, suffix: str) -> Path:
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.plot(sizes, [one["seconds"] for one in rows.values()], marker="o", markersize=4, color=BLUE, label="seconds")
+    axes.plot(
+        sizes,
+        [one["seconds"] for one in rows.values()],
+        marker="o",
+        markersize=4,
+        color=BLUE,
+        label="seconds",
+    )
     cpu = [one["cpu_seconds"] for one in rows.values()]
-    axes.plot(sizes, cpu, marker="s", markersize=3, linestyle=":", color=GREY, label="the controller's CPU, all told")
-    axes.scatter(list(BARS), list(BARS.values()), marker="v", color=ORANGE, zorder=3, label="the most it may be")
+    axes.plot(
+        sizes,
+        cpu,
+        marker="s",
+        markersize=3,
+        linestyle=":",
+        color=GREY,
+        label="the controller's CPU, all told",
+    )
+    axes.scatter(
+        list(BARS),
+        list(BARS.values()),
+        marker="v",
+        color=ORANGE,
+        zorder=3,
+        label="the most it may be",
+    )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(sizes)

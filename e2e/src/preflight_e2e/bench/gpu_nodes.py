@@ -1,4 +1,6 @@
-"""A cluster of GPU nodes without kubelets on a real API server: objects, who makes them, and who watches what becomes of the pods."""
+"""A cluster of GPU nodes without kubelets on a real API server: objects, who makes them, and who
+watches what becomes of the pods.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,19 @@ from preflight_testing.apiserver import ApiServer
 
 from .load import BenchError
 
-__all__ = ["GPUS", "LOCKS", "NAMESPACE", "SCHEDULER", "STOCK", "Api", "Nodes", "Tally", "Watching", "pod", "until"]
+__all__ = [
+    "GPUS",
+    "LOCKS",
+    "NAMESPACE",
+    "SCHEDULER",
+    "STOCK",
+    "Api",
+    "Nodes",
+    "Tally",
+    "Watching",
+    "pod",
+    "until",
+]
 
 Json = dict[str, Any]
 GPUS = 8
@@ -46,7 +60,9 @@ class Api:
         context = ssl.create_default_context(cafile=str(self._server.ca))
         return http.client.HTTPSConnection(self._host, context=context, timeout=PATIENCE)
 
-    def call(self, method: str, path: str, body: Json | None = None, kind: str = "application/json") -> bytes:
+    def call(
+        self, method: str, path: str, body: Json | None = None, kind: str = "application/json"
+    ) -> bytes:
         """The answer. Raises BenchError where it is a refusal."""
         if not hasattr(self._local, "connection"):
             self._local.connection = self.connection()
@@ -73,7 +89,9 @@ class Api:
             return list(pool.map(work, things))
 
     def requests(self) -> float:
-        """Those so far that an extender may send: to pods, bindings and leases, but no lists and watches."""
+        """Those so far that an extender may send: to pods, bindings and leases, but no lists and
+        watches.
+        """
         told = self.call("GET", "/metrics").decode()
         found = re.findall(r"^apiserver_request_total\{([^}]*)\} ([0-9.e+]+)", told, re.MULTILINE)
         return sum(float(number) for labels, number in found if _an_extenders(labels))
@@ -82,7 +100,11 @@ class Api:
 def _an_extenders(labels: str) -> bool:
     said = dict(re.findall(r'(\w+)="([^"]*)"', labels))
     if said.get("resource") == "leases":
-        return said["verb"] in {"POST", "DELETE", "PATCH"}  # the API server itself renews one by PUT
+        return said["verb"] in {
+            "POST",
+            "DELETE",
+            "PATCH",
+        }  # the API server itself renews one by PUT
     return said.get("resource") == "pods" and said["verb"] in {"POST", "GET", "PATCH", "DELETE"}
 
 
@@ -106,23 +128,43 @@ class Nodes:
         self._beats.join()
 
     def _make(self, name: str) -> None:
-        amounts = {"cpu": "128", "memory": "2Ti", "pods": "200", f"{PREFIX}gpu": str(GPUS), "nvidia.com/gpu": str(GPUS)}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        amounts = {
+            "cpu": "128",
+            "memory": "2Ti",
+            "pods": "200",
+            f"{PREFIX}gpu": str(GPUS),
+            "nvidia.com/gpu": str(GPUS),
+        }
+        status = {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
         about = {"name": name, "labels": {"kubernetes.io/hostname": name}}
         self.api.call("POST", "/api/v1/nodes", {"metadata": about, "status": status})
         kind = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus"}
         self.api.call(
-            "POST", f"{GROUP}/gpunodestatuses", {**kind, "metadata": {"name": name}, "spec": {"nodeName": name}}
+            "POST",
+            f"{GROUP}/gpunodestatuses",
+            {**kind, "metadata": {"name": name}, "spec": {"nodeName": name}},
         )
         devices = [
-            {"id": n, "uuid": f"GPU-{name}-{n}", "name": "NVIDIA H100", "island": "nvlink-0", "bandwidthGBps": 450}
+            {
+                "id": n,
+                "uuid": f"GPU-{name}-{n}",
+                "name": "NVIDIA H100",
+                "island": "nvlink-0",
+                "bandwidthGBps": 450,
+            }
             for n in range(GPUS)
         ]
         self._report(name, {"total": GPUS, "devices": devices})
 
     def _report(self, name: str, status: Json) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self.api.patch(f"{GROUP}/gpunodestatuses/{name}/status", {"status": {**status, "observedTime": now}})
+        self.api.patch(
+            f"{GROUP}/gpunodestatuses/{name}/status", {"status": {**status, "observedTime": now}}
+        )
 
     def _beat(self) -> None:
         for name in itertools.cycle(self.names):
@@ -132,12 +174,20 @@ class Nodes:
 
     def claim(self, name: str, count: int, gang: str = "") -> None:
         spec: Json = {"devices": {"count": count}, **({"gangRef": gang} if gang else {})}
-        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": name}, "spec": spec}
+        body = {
+            "apiVersion": "gpu.scheduling/v1",
+            "kind": "GpuClaim",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
         self.api.call("POST", f"{GROUP}/namespaces/{NAMESPACE}/gpuclaims", body)
 
     def pods(self, bodies: Sequence[Json]) -> list[Json]:
         """As they were stored."""
-        return [json.loads(one) for one in self.api.each(lambda body: self.api.call("POST", PODS, body), bodies)]
+        return [
+            json.loads(one)
+            for one in self.api.each(lambda body: self.api.call("POST", PODS, body), bodies)
+        ]
 
     def delete(self, name: str) -> None:
         self.api.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
@@ -157,7 +207,10 @@ def pod(name: str, claim: str, count: int, *, gang: int = 0, scheduler: str = SC
     resource = f"{PREFIX}gpu" if claim else "nvidia.com/gpu"
     amounts = {resource: str(count), "cpu": "1", "memory": "1Gi"}
     variables = [
-        {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{PREFIX}{key}']"}}}
+        {
+            "name": variable,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{PREFIX}{key}']"}},
+        }
         for variable, key in (
             ("NVIDIA_VISIBLE_DEVICES", "nvidia-visible-devices"),
             ("CUDA_VISIBLE_DEVICES", "cuda-visible-devices"),
@@ -168,7 +221,11 @@ def pod(name: str, claim: str, count: int, *, gang: int = 0, scheduler: str = SC
     if claim:
         main["env"] = [*variables, {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}]
         said[f"{PREFIX}claim"] = claim
-    spec: Json = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [main]}
+    spec: Json = {
+        "schedulerName": scheduler,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [main],
+    }
     if gang:
         said[f"{PREFIX}gang-size"] = str(gang)
         spec["schedulingGates"] = [{"name": f"{PREFIX}waiting"}]
@@ -239,7 +296,9 @@ class Watching(Tally):
     def alive(self) -> None:
         """Raises BenchError where it does not see every version any more."""
         if self._ended:
-            raise BenchError("the watch of all pods was broken off, so nothing can be said of what was given twice.")
+            raise BenchError(
+                "the watch of all pods was broken off, so nothing can be said of what was given twice."
+            )
 
     def _run(self) -> None:
         try:
@@ -253,7 +312,9 @@ class Watching(Tally):
     def _follow(self, version: str) -> str:
         """From ``version`` on; the one to go on from, empty where there is none."""
         connection = self._api.connection()
-        path = f"{PODS}?watch=1&resourceVersion={version}&timeoutSeconds=600&allowWatchBookmarks=true"
+        path = (
+            f"{PODS}?watch=1&resourceVersion={version}&timeoutSeconds=600&allowWatchBookmarks=true"
+        )
         connection.request("GET", path, headers=self._api.headers())
         answer = connection.getresponse()
         if answer.status != http.client.OK:

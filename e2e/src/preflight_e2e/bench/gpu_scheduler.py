@@ -1,4 +1,5 @@
-"""The GPU scheduler with a real kube-scheduler, API server and etcd: calls of the extender, binds a second, gangs, reuse, memory.
+"""The GPU scheduler with a real kube-scheduler, API server and etcd: calls of the extender, binds a
+second, gangs, reuse, memory.
 
 Beside it the stock scheduler counts `nvidia.com/gpu` on the same nodes, in the same run.
 """
@@ -47,8 +48,12 @@ STALLED = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=1000, metavar="N", help="of eight GPUs each (%(default)s)")
-    parser.add_argument("--gang", type=int, default=128, metavar="N", help="members of eight GPUs (%(default)s)")
+    parser.add_argument(
+        "--nodes", type=int, default=1000, metavar="N", help="of eight GPUs each (%(default)s)"
+    )
+    parser.add_argument(
+        "--gang", type=int, default=128, metavar="N", help="members of eight GPUs (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the processes said")
     served.add_server(parser)
@@ -58,9 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     folder = assets()
     if folder is None or not (folder / "kube-scheduler").exists():
-        raise BenchError(f"{ASSETS} does not name a folder with etcd, kube-apiserver and kube-scheduler; set it.")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # API server and etcd end with it
-    # Taints of nodes that no kubelet has reported are a controller's to take away, which does not run here.
+        raise BenchError(
+            f"{ASSETS} does not name a folder with etcd, kube-apiserver and kube-scheduler; set it."
+        )
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(_TERMINATED)
+    )  # API server and etcd end with it
+    # Taints of nodes that no kubelet has reported are a controller's to take away, which does not
+    # run here.
     more = ["--disable-admission-plugins=TaintNodesByCondition"]
     with tempfile.TemporaryDirectory() as name, ApiServer(Path(name), folder, more=more) as server:
         printed = subprocess.run([args.server, "crd"], stdout=subprocess.PIPE, check=True).stdout
@@ -92,7 +102,10 @@ def bars(figures: Json) -> list[Bar]:
         at_most("GPUs given twice", figures["double_bookings"], 0),
         below("p99 of a GPU's way to the next pod, in s,", figures["reuse_p99_s"], 2),
         below("a gang of 128, in s,", figures["gang_128_s"], 15),
-        *(below(f"memory of the {name}, in MiB,", one, 120) for name, one in figures["rss_mb"].items()),
+        *(
+            below(f"memory of the {name}, in MiB,", one, 120)
+            for name, one in figures["rss_mb"].items()
+        ),
     ]
 
 
@@ -121,7 +134,9 @@ class Bench:
                     cluster.clear()
                     rates: dict[str, float] = {}
                     before = _metrics(extender)
-                    rates["1"], at_ones = self._rate(cluster, watching, "one", 1, (extender, controller))
+                    rates["1"], at_ones = self._rate(
+                        cluster, watching, "one", 1, (extender, controller)
+                    )
                     figures["conflicts"] = share(before, _metrics(extender))
                     figures["reuse_p99_s"] = self._reuse(cluster, watching)
                     cluster.clear()
@@ -146,7 +161,10 @@ class Bench:
         (made,) = cluster.pods([pod("asked-about", "one", 1)])
         body = json.dumps({"Pod": made, "NodeNames": cluster.names}).encode()
         found = {}
-        until("filter passes every node", lambda: len(self._ask("filter", body)["NodeNames"]) == len(cluster.names))
+        until(
+            "filter passes every node",
+            lambda: len(self._ask("filter", body)["NodeNames"]) == len(cluster.names),
+        )
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         for verb in ("filter", "prioritize"):
             seconds, before = [], extender.cpu_seconds()
@@ -176,7 +194,8 @@ class Bench:
         for count, number in DIRECT.items():
             room = (len(cluster.names) // 2) * (GPUS // count)
             bodies = [
-                pod(f"direct-{count}-{n}", "one" if count == 1 else "eight", count) for n in range(min(number, room))
+                pod(f"direct-{count}-{n}", "one" if count == 1 else "eight", count)
+                for n in range(min(number, room))
             ]
             made = cluster.pods(bodies)
             time.sleep(2)  # for the extender's mirror to have them
@@ -192,7 +211,12 @@ class Bench:
 
     def _bind(self, made: Json, node: str) -> float:
         about = made["metadata"]
-        args = {"PodName": about["name"], "PodNamespace": about["namespace"], "PodUID": about["uid"], "Node": node}
+        args = {
+            "PodName": about["name"],
+            "PodNamespace": about["namespace"],
+            "PodUID": about["uid"],
+            "Node": node,
+        }
         body = json.dumps(args).encode()
         began = time.perf_counter()
         said = self._ask("bind", body)
@@ -203,18 +227,33 @@ class Bench:
     # --- with a scheduler
 
     def _rate(
-        self, cluster: Nodes, watching: Watching, claim: str, count: int, measured: Sequence[served.Served]
+        self,
+        cluster: Nodes,
+        watching: Watching,
+        claim: str,
+        count: int,
+        measured: Sequence[served.Served],
     ) -> tuple[float, Json]:
-        """Pods bound a second from the first to the last that takes all GPUs; and the memory of the services at the end."""
+        """Pods bound a second from the first to the last that takes all GPUs; and the memory of the
+        services at the end.
+        """
         number = len(cluster.names) * GPUS // count
         scheduler = SCHEDULER if claim else STOCK
-        cluster.pods([pod(f"{claim or 'stock'}-{n}", claim, count, scheduler=scheduler) for n in range(number)])
+        cluster.pods(
+            [
+                pod(f"{claim or 'stock'}-{n}", claim, count, scheduler=scheduler)
+                for n in range(number)
+            ]
+        )
         with self._scheduler(scheduler):
             self._all_bound(watching, number)
         times = sorted(watching.bound.values())
         rate = round((number - 1) / (times[-1] - times[0]), 1)
         print(f"{number} pods of {count} GPUs by {scheduler}: {rate} bound a second", flush=True)
-        memory = {name: one.resident_mb() for name, one in zip(("extender", "controller"), measured, strict=False)}
+        memory = {
+            name: one.resident_mb()
+            for name, one in zip(("extender", "controller"), measured, strict=False)
+        }
         if not claim:
             self.api.call("DELETE", "/api/v1/namespaces/team/pods?gracePeriodSeconds=0")
         return rate, memory
@@ -226,11 +265,15 @@ class Bench:
             if len(watching.bound) != seen:
                 seen, since = len(watching.bound), time.monotonic()
             if time.monotonic() - since > STALLED:
-                raise BenchError(f"{seen} of {number} pods are bound, and for {STALLED:.0f} s no further one was.")
+                raise BenchError(
+                    f"{seen} of {number} pods are bound, and for {STALLED:.0f} s no further one was."
+                )
             time.sleep(0.05)
 
     def _reuse(self, cluster: Nodes, watching: Watching) -> float:
-        """All GPUs are given and some pods wait: seconds from the deletion of one that has a GPU to the next bind; the 99th of 100."""
+        """All GPUs are given and some pods wait: seconds from the deletion of one that has a GPU to
+        the next bind; the 99th of 100.
+        """
         seconds = []
         with self._scheduler(SCHEDULER):
             cluster.pods([pod(f"next-{n}", "one", 1) for n in range(WAITING)])
@@ -262,39 +305,63 @@ class Bench:
         port = free_port()
         command = [self._program, name, *options, "--host", "127.0.0.1", "--port", str(port)]
         environ = {"KUBECONFIG": str(self._kubeconfig)}
-        with served.pinned(command, None, self._logs / f"{name}.log", environ, stderr=subprocess.STDOUT) as process:
+        with served.pinned(
+            command, None, self._logs / f"{name}.log", environ, stderr=subprocess.STDOUT
+        ) as process:
             until(f"the {name} is ready", lambda: process.poll() is not None or _ready(port))
             if process.poll() is not None:
-                raise BenchError(f"the {name} has ended: {(self._logs / f'{name}.log').read_text()[-300:]}")
+                raise BenchError(
+                    f"the {name} has ended: {(self._logs / f'{name}.log').read_text()[-300:]}"
+                )
             yield served.Served(f"127.0.0.1:{port}", pid=process.pid, plain=port)
 
     @contextmanager
     def _scheduler(self, name: str) -> Iterator[None]:
-        """A real kube-scheduler: with our extender, or as it is but for its name and how much it may ask of the API server."""
+        """A real kube-scheduler: with our extender, or as it is but for its name and how much it
+        may ask of the API server.
+        """
         if name == STOCK:
             config: Json = {
                 "apiVersion": "kubescheduler.config.k8s.io/v1",
                 "kind": "KubeSchedulerConfiguration",
-                "clientConnection": {"qps": 500, "burst": 1000, "kubeconfig": str(self._kubeconfig)},
+                "clientConnection": {
+                    "qps": 500,
+                    "burst": 1000,
+                    "kubeconfig": str(self._kubeconfig),
+                },
                 "leaderElection": {"leaderElect": False},
                 "profiles": [{"schedulerName": STOCK}],
             }
         else:
-            words = [self._program, "scheduler-config", "--kubeconfig", str(self._kubeconfig), "--no-leader-election"]
+            words = [
+                self._program,
+                "scheduler-config",
+                "--kubeconfig",
+                str(self._kubeconfig),
+                "--no-leader-election",
+            ]
             words += ["--extender-port", str(self._port)]
-            config = yaml.safe_load(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+            config = yaml.safe_load(
+                subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
+            )
         file = self._logs / f"{name}.yaml"
         file.write_text(yaml.safe_dump(config))
         command = [str(self._folder / "kube-scheduler"), f"--config={file}", "--secure-port=0"]
-        with served.pinned(command, None, self._logs / f"{name}.log", os.environ, stderr=subprocess.STDOUT):
+        with served.pinned(
+            command, None, self._logs / f"{name}.log", os.environ, stderr=subprocess.STDOUT
+        ):
             yield
 
 
 def share(before: str, after: str) -> float:
-    """Of the writes for binds between two readings, the part that met somebody else's: leases that existed, Bindings that came too late."""
+    """Of the writes for binds between two readings, the part that met somebody else's: leases that
+    existed, Bindings that came too late.
+    """
     told = _writes(after)
     told.subtract(_writes(before))
-    met = sum(number for result, number in told.items() if result in {"exists", "conflict", "error"})
+    met = sum(
+        number for result, number in told.items() if result in {"exists", "conflict", "error"}
+    )
     return round(met / told.total(), 5) if told.total() else 0.0
 
 
@@ -303,7 +370,9 @@ def _writes(metrics: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for line in metrics.splitlines():
         if line.startswith(("gpu_scheduler_lease_writes_total{", "gpu_scheduler_binds_total{")):
-            found[line.partition('result="')[2].partition('"')[0]] += int(float(line.rpartition(" ")[2]))
+            found[line.partition('result="')[2].partition('"')[0]] += int(
+                float(line.rpartition(" ")[2])
+            )
     return found
 
 

@@ -20,21 +20,33 @@ class BenchError(Exception):
 
 
 def built(source: Path, name: str) -> Path:
-    """The Go program in ``source``, compiled once for what stands there. Raises :class:`BenchError` where it cannot be."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(source.iterdir()))).hexdigest()[:16]
+    """The Go program in ``source``, compiled once for what stands there. Raises :class:`BenchError`
+    where it cannot be.
+    """
+    digest = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted(source.iterdir()))
+    ).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "preflight" / "bench"
     binary = cache / f"{name}-{digest}"
     if binary.exists():
         return binary
     if shutil.which("go") is None:
-        raise BenchError(f"{name} is written in Go, and go is not on PATH; install what {source / 'go.mod'} asks for.")
+        raise BenchError(
+            f"{name} is written in Go, and go is not on PATH; install what {source / 'go.mod'} asks for."
+        )
     cache.mkdir(parents=True, exist_ok=True)
     part = binary.with_suffix(".part")
     done = subprocess.run(
-        ["go", "build", "-o", str(part), "."], cwd=source, check=False, capture_output=True, text=True
+        ["go", "build", "-o", str(part), "."],
+        cwd=source,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if done.returncode != 0:
-        raise BenchError(f"go build ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+        raise BenchError(
+            f"go build ended with status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+        )
     part.replace(binary)
     return binary
 
@@ -51,9 +63,9 @@ def drive(
     vary: str = "",
     first: int = 1,
 ) -> dict[str, Any]:
-    """Drive ``address`` (host:port) with ``body``; keys requests, served (those of the warm-up too), failed, per_s, p50_ms, p99_ms,
-    max_ms, answer. ``cpu``: pinned to it.
-    ``vary``: a text in the body that becomes a different number in every request, ``first`` in the first one."""
+    """Drive ``address`` (host:port) with ``body``; keys requests, served (those of the warm-up
+    too), failed, per_s, p50_ms, p99_ms, max_ms, answer. ``cpu``: pinned to it. ``vary``: a text in
+    the body that becomes a different number in every request, ``first`` in the first one."""
     command = [str(built(SOURCE, "load")), "-address", address, "-path", path, "-body", str(body)]
     command += [
         "-connections",
@@ -68,10 +80,14 @@ def drive(
         str(first),
     ]
     environ = {**os.environ, "GOMAXPROCS": "1"} if cpu is not None else dict(os.environ)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    )
     if cpu is not None:
         os.sched_setaffinity(process.pid, {cpu})
     stdout, stderr = process.communicate()
     if process.returncode != 0:
-        raise BenchError(f"the load generator ended with status {process.returncode}: {stderr.strip()[:200]}")
+        raise BenchError(
+            f"the load generator ended with status {process.returncode}: {stderr.strip()[:200]}"
+        )
     return dict(json.loads(stdout))

@@ -1,4 +1,6 @@
-"""Blame in worlds whose truth is known: runs the simulation of :mod:`.worlds` and holds it against the bars."""
+"""Blame in worlds whose truth is known: runs the simulation of :mod:`.worlds` and holds it against
+the bars.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the figures into FOLDER")
     parser.add_argument("--plot-format", choices=["svg", "png"], default="svg", help="%(default)s")
-    parser.add_argument("--jobs", type=int, default=2, help="processes that share the gangs (%(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)")
     parser.add_argument(
-        "--keep", type=Path, metavar="FILE", help="keep there what was played; a run that was stopped goes on"
+        "--jobs", type=int, default=2, help="processes that share the gangs (%(default)s)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="keep there what was played; a run that was stopped goes on",
     )
     parser.set_defaults(run=run)
 
@@ -38,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     figures = simulated(args.jobs, args.scale, args.keep)
     print("\n".join(table(figures)))
     if args.json:
-        args.json.write_text(json.dumps({"localisation": {"worlds": worlds(figures), **figures}}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"localisation": {"worlds": worlds(figures), **figures}}, indent=1) + "\n"
+        )
     if args.plots:
         from .localisation_plots import draw  # matplotlib: not for those who only want figures
 
@@ -51,8 +62,20 @@ def simulated(jobs: int, scale: float, keep: Path | None = None) -> Figures:
     """Run the simulation as the program it is. Raises :class:`BenchError` where it cannot run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", "preflight_e2e.bench.worlds.simulation", "--json", str(out)]
-        command += ["--jobs", str(jobs), "--scale", str(scale), *(["--keep", str(keep)] if keep else [])]
+        command = [
+            sys.executable,
+            "-m",
+            "preflight_e2e.bench.worlds.simulation",
+            "--json",
+            str(out),
+        ]
+        command += [
+            "--jobs",
+            str(jobs),
+            "--scale",
+            str(scale),
+            *(["--keep", str(keep)] if keep else []),
+        ]
         done = subprocess.run(command, check=False)
         if done.returncode != 0:
             raise BenchError(
@@ -66,8 +89,18 @@ def worlds(figures: Figures) -> Figures:
     flat = {name: entry for name, entry in figures.items() if "gangs" in entry}
     for group, entry in figures.items():
         flat |= {f"{group} {key}": one for key, one in entry.items() if "gangs" not in entry}
-    wanted = ("gangs", "healthy_blamed", "bound_percent", "recall_blamed", "recall_named", "max_rounds")
-    return {name: {"bad_nodes": one["bad"]} | {key: one[key] for key in wanted} for name, one in flat.items()}
+    wanted = (
+        "gangs",
+        "healthy_blamed",
+        "bound_percent",
+        "recall_blamed",
+        "recall_named",
+        "max_rounds",
+    )
+    return {
+        name: {"bad_nodes": one["bad"]} | {key: one[key] for key in wanted}
+        for name, one in flat.items()
+    }
 
 
 def bars(figures: Figures) -> Iterator[Bar]:
@@ -106,7 +139,9 @@ def _row(name: str, one: Figures) -> str:
     def share(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.3f}%"
 
-    blamed = f"{one['healthy_blamed']} in {one['gangs_healthy_blamed']} (<{one['bound_percent']:.2g}%)"
+    blamed = (
+        f"{one['healthy_blamed']} in {one['gangs_healthy_blamed']} (<{one['bound_percent']:.2g}%)"
+    )
     rounds = f"{one['mean_rounds']:.2f} max {one['max_rounds']}"
     verdicts = ", ".join(f"{kind} {count}" for kind, count in one["kinds"].items())
     return (

@@ -1,4 +1,6 @@
-"""Three pictures of localisation: recall against severity, blame against noise, rounds against size."""
+"""Three pictures of localisation: recall against severity, blame against noise, rounds against
+size.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,15 @@ def recall_against_severity(axes: Axes, figures: Figures) -> None:
     rows = figures["severity"]
     x = [float(f) for f in rows]
     axes.axvspan(BAD_BELOW, GOOD_FROM, color="#eeeeee", zorder=0)
-    axes.text((BAD_BELOW + GOOD_FROM) / 2, 0.5, "grey zone", rotation=90, ha="center", va="center", color=GREY)
+    axes.text(
+        (BAD_BELOW + GOOD_FROM) / 2,
+        0.5,
+        "grey zone",
+        rotation=90,
+        ha="center",
+        va="center",
+        color=GREY,
+    )
     for key, says, colour in (("recall_named", "named", ORANGE), ("recall_blamed", "blamed", BLUE)):
         y = [one[key] for one in rows.values()]
         axes.plot(x, y, marker="o", markersize=4, color=colour, label=says)
@@ -61,10 +71,22 @@ def blame_against_noise(axes: Axes, figures: Figures) -> None:
     measured = [count / gangs for gangs, count in healthy]
     # Of n gangs without a case, a share of 3 / n is the most that 95 % confidence leaves open.
     bound = [max(count / gangs, 3 / gangs) for gangs, count in healthy]
-    axes.fill_between(x, 0, bound, color=BLUE, alpha=0.12, linewidth=0, label="95 % bound where none was seen")
-    axes.plot(x, measured, marker="o", markersize=4, color=BLUE, label="gangs with a healthy node blamed")
+    axes.fill_between(
+        x, 0, bound, color=BLUE, alpha=0.12, linewidth=0, label="95 % bound where none was seen"
+    )
+    axes.plot(
+        x, measured, marker="o", markersize=4, color=BLUE, label="gangs with a healthy node blamed"
+    )
     missed = [1 - one["recall_blamed"] for one in rows.values()]
-    axes.plot(x, missed, marker="s", markersize=4, color=ORANGE, linestyle="--", label="bad nodes not blamed")
+    axes.plot(
+        x,
+        missed,
+        marker="s",
+        markersize=4,
+        color=ORANGE,
+        linestyle="--",
+        label="bad nodes not blamed",
+    )
     axes.set_title("Noise costs recall, not healthy nodes", loc="left")
     axes.set_xlabel("noise, multiples of 2 % per edge and per trial")
     axes.set_ylabel("share")
@@ -76,8 +98,22 @@ def blame_against_noise(axes: Axes, figures: Figures) -> None:
 def rounds_against_size(axes: Axes, figures: Figures) -> None:
     rows = figures["labels"]["rounds_by_size"]
     x = [int(n) for n in rows]
-    axes.plot(x, [one["max"] for one in rows.values()], marker="_", color=GREY, linestyle=":", label="most")
-    axes.plot(x, [one["mean"] for one in rows.values()], marker="o", markersize=4, color=BLUE, label="mean")
+    axes.plot(
+        x,
+        [one["max"] for one in rows.values()],
+        marker="_",
+        color=GREY,
+        linestyle=":",
+        label="most",
+    )
+    axes.plot(
+        x,
+        [one["mean"] for one in rows.values()],
+        marker="o",
+        markersize=4,
+        color=BLUE,
+        label="mean",
+    )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_title("Rounds until the verdict do not grow with the gang", loc="left")

@@ -1,4 +1,6 @@
-"""Multi-node NVLink on a real API server: reviews of PodCliques on one core, a burst of PodCliques, adoption by PodGangs, and memory."""
+"""Multi-node NVLink on a real API server: reviews of PodCliques on one core, a burst of PodCliques,
+adoption by PodGangs, and memory.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,20 @@ PATIENCE = 120.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of reviews (%(default)s)")
-    parser.add_argument("--domains", type=int, default=250, help="in the burst, of four PodCliques each (%(default)s)")
-    parser.add_argument("--gangs", type=int, default=100, help="PodGangs made at once (%(default)s)")
     parser.add_argument(
-        "--mirrored", type=int, default=10_000, help="PodCliques whose memory is measured (%(default)s)"
+        "--domains",
+        type=int,
+        default=250,
+        help="in the burst, of four PodCliques each (%(default)s)",
+    )
+    parser.add_argument(
+        "--gangs", type=int, default=100, help="PodGangs made at once (%(default)s)"
+    )
+    parser.add_argument(
+        "--mirrored",
+        type=int,
+        default=10_000,
+        help="PodCliques whose memory is measured (%(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     served.add_server(parser)
@@ -73,7 +85,14 @@ def run(args: argparse.Namespace) -> int:
                 burst = place.burst(args.domains, controller)
                 adoption = place.adopt(args.gangs, controller)
                 memory = place.fill(args.mirrored, controller)
-    figures = {"mnnvl": {**reviews, "burst": burst, "adoption_p99_s": adoption, "rss_mb_10000_podcliques": memory}}
+    figures = {
+        "mnnvl": {
+            **reviews,
+            "burst": burst,
+            "adoption_p99_s": adoption,
+            "rss_mb_10000_podcliques": memory,
+        }
+    }
     print(json.dumps(figures))
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
@@ -88,13 +107,18 @@ class Place:
         self._set: Json = {}
 
     def path(self, plural: str) -> str:
-        group = {"podgangs": "scheduler.grove.io/v1alpha1", "computedomains": "resource.nvidia.com/v1beta1"}
+        group = {
+            "podgangs": "scheduler.grove.io/v1alpha1",
+            "computedomains": "resource.nvidia.com/v1beta1",
+        }
         return f"/apis/{group.get(plural, 'grove.io/v1alpha1')}/namespaces/{NAMESPACE}/{plural}"
 
     def prepare(self, bundle: str, replicas: int) -> None:
         """A namespace, a set, and the webhook, once it is called."""
         self.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        cliques = [{"name": name, "spec": {"roleName": name, "podSpec": pod(1)}} for name in CLIQUES]
+        cliques = [
+            {"name": name, "spec": {"roleName": name, "podSpec": pod(1)}} for name in CLIQUES
+        ]
         set_ = {
             "apiVersion": "grove.io/v1alpha1",
             "kind": "PodCliqueSet",
@@ -107,30 +131,57 @@ class Place:
             "name": "bench.mnnvl.nvsentinel.nvidia.com",
             "clientConfig": {"url": f"https://{self.webhook.address}{PATH}", "caBundle": bundle},
             "rules": [{**rule, "operations": ["CREATE", "UPDATE"]}],
-            **{"sideEffects": "None", "failurePolicy": "Fail", "admissionReviewVersions": ["v1"], "timeoutSeconds": 10},
+            **{
+                "sideEffects": "None",
+                "failurePolicy": "Fail",
+                "admissionReviewVersions": ["v1"],
+                "timeoutSeconds": 10,
+            },
         }
-        kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+        kind = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+        }
         path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
         self.server.call("POST", path, {**kind, "metadata": {"name": "bench"}, "webhooks": [entry]})
         dry = f"{self.path('podcliques')}?dryRun=All"
         probe = clique(self._set, 0, "a", 1)
-        _until(lambda: "resourceClaims" in self.server.call("POST", dry, probe)["spec"]["podSpec"], "the webhook")
+        _until(
+            lambda: "resourceClaims" in self.server.call("POST", dry, probe)["spec"]["podSpec"],
+            "the webhook",
+        )
 
     def reviews(self, body: Path, seconds: float) -> Json:
         """Creations of PodCliques of 20 KB whose set is known."""
         found = clique(self._set, 0, "a", 20_000)
         kind = {"group": "grove.io", "version": "v1alpha1", "kind": "PodClique"}
         resource = {"group": "grove.io", "version": "v1alpha1", "resource": "podcliques"}
-        request: Json = {"uid": "0" * 36, "kind": kind, "resource": resource, "operation": "CREATE", "name": "t-0-a"}
+        request: Json = {
+            "uid": "0" * 36,
+            "kind": kind,
+            "resource": resource,
+            "operation": "CREATE",
+            "name": "t-0-a",
+        }
         request |= {"namespace": NAMESPACE, "userInfo": {"username": "grove"}, "object": found}
         request |= {"oldObject": None, "dryRun": False}
-        review = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+        review = {
+            "kind": "AdmissionReview",
+            "apiVersion": "admission.k8s.io/v1",
+            "request": request,
+        }
         body.write_text(json.dumps(review))
         before = _metrics(self.webhook)
-        driven = drive(self.webhook.address, body, connections=CONNECTIONS, seconds=seconds, path=PATH, cpu=1)
+        driven = drive(
+            self.webhook.address, body, connections=CONNECTIONS, seconds=seconds, path=PATH, cpu=1
+        )
         if driven["failed"]:
-            raise BenchError(f"{driven['failed']} reviews failed, one was answered {str(driven['answer'])[:200]}")
-        decisions = _between(histogram(before, DECISION), histogram(_metrics(self.webhook), DECISION))
+            raise BenchError(
+                f"{driven['failed']} reviews failed, one was answered {str(driven['answer'])[:200]}"
+            )
+        decisions = _between(
+            histogram(before, DECISION), histogram(_metrics(self.webhook), DECISION)
+        )
         return {
             "reviews_per_s": round(driven["per_s"]),
             "p99_ms": round(driven["p99_ms"], 2),
@@ -141,7 +192,9 @@ class Place:
         _until(lambda: controller.metric("mnnvl_leader") == 1, "the controller to lead")
 
     def burst(self, domains: int, controller: served.Served) -> Json:
-        """The PodCliques of all replicas of the set; ``seconds``: from the last of them to the last domain."""
+        """The PodCliques of all replicas of the set; ``seconds``: from the last of them to the last
+        domain.
+        """
         made = [clique(self._set, i, name, 1) for i in range(domains) for name in CLIQUES]
         refused = self._create("podcliques", made)
         ended = time.monotonic()
@@ -157,18 +210,30 @@ class Place:
         }
 
     def adopt(self, gangs: int, controller: served.Served) -> float:
-        """PodGangs at once; seconds from when each was seen to when its domain belonged to it, the 99th of 100."""
+        """PodGangs at once; seconds from when each was seen to when its domain belonged to it, the
+        99th of 100.
+        """
         before = histogram(_metrics(controller), ADOPTION)
-        kind = {"apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang", "spec": {"podgroups": []}}
+        kind = {
+            "apiVersion": "scheduler.grove.io/v1alpha1",
+            "kind": "PodGang",
+            "spec": {"podgroups": []},
+        }
         self._create("podgangs", [{**kind, "metadata": {"name": f"t-{i}"}} for i in range(gangs)])
         _until(lambda: _written(controller, "adopted") >= gangs, "all adoptions")
         return round(quantile(0.99, _between(before, histogram(_metrics(controller), ADOPTION))), 3)
 
     def fill(self, wanted: int, controller: served.Served) -> float:
         """The larger memory of both services with so many PodCliques of 20 KB, in MiB."""
-        more = [clique(self._set, i, "a", 20_000) for i in range(10_000, 10_000 + wanted - self._count("podcliques"))]
+        more = [
+            clique(self._set, i, "a", 20_000)
+            for i in range(10_000, 10_000 + wanted - self._count("podcliques"))
+        ]
         self._create("podcliques", more)
-        _until(lambda: controller.metric('mnnvl_domains{state="wanted"}') >= len(more), "all to be mirrored")
+        _until(
+            lambda: controller.metric('mnnvl_domains{state="wanted"}') >= len(more),
+            "all to be mirrored",
+        )
         return max(controller.resident_mb(), self.webhook.resident_mb())
 
     def _count(self, plural: str) -> int:
@@ -179,7 +244,10 @@ class Place:
         """Create all by :data:`WRITERS`, each on a connection of its own; how many were refused."""
         waiting, lock = iter(bodies), threading.Lock()
         host, port = self.server.server.removeprefix("https://").split(":")
-        headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {self.server.token}",
+            "Content-Type": "application/json",
+        }
 
         def write() -> int:
             context = ssl.create_default_context(cafile=str(self.server.ca))
@@ -234,14 +302,22 @@ def _server(home: Path, folder: Path) -> Iterator[ApiServer]:
 
 
 @contextmanager
-def _program(command: list[str], log: Path, environ: dict[str, str], core: int | None) -> Iterator[served.Served]:
+def _program(
+    command: list[str], log: Path, environ: dict[str, str], core: int | None
+) -> Iterator[served.Served]:
     """One of the services, once it is ready."""
-    with served.pinned([*command, "--host", "127.0.0.1", "--port", "0"], core, log, environ) as process:
+    with served.pinned(
+        [*command, "--host", "127.0.0.1", "--port", "0"], core, log, environ
+    ) as process:
 
         def said(message: str) -> Json | None:
             if process.poll() is not None:
                 raise BenchError(f"{' '.join(command[:2])} has ended: {log.read_text()[-300:]}")
-            lines = (json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n"))
+            lines = (
+                json.loads(line)
+                for line in log.read_text().splitlines(keepends=True)
+                if line.endswith("\n")
+            )
             return next((line for line in lines if line["msg"] == message), None)
 
         _until(lambda: said("started"), command[1])

@@ -1,4 +1,6 @@
-"""Another webhook to be measured beside ours: the one kept in `e2e/bench/peers`, or any that a URL leads to."""
+"""Another webhook to be measured beside ours: the one kept in `e2e/bench/peers`, or any that a URL
+leads to.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,17 @@ def by_url(url: str) -> Served:
     """The webhook at an https URL."""
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:
-        raise BenchError(f'--peer-url: "{url}" is no https URL; give one such as https://127.0.0.1:9443/mutate.')
+        raise BenchError(
+            f'--peer-url: "{url}" is no https URL; give one such as https://127.0.0.1:9443/mutate.'
+        )
     return Served(f"{parts.hostname}:{parts.port or 443}", parts.path or "/")
 
 
 @contextmanager
 def serving(folder: Path, core: int, patch: list[dict[str, Any]]) -> Iterator[Served | None]:
-    """The peer with the certificate in ``folder``, adding what ``patch`` adds; None where there is no Go to build it."""
+    """The peer with the certificate in ``folder``, adding what ``patch`` adds; None where there is
+    no Go to build it.
+    """
     if shutil.which("go") is None:
         yield None
         return
@@ -83,24 +89,46 @@ def additions(patch: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def difference(pod: dict[str, Any], ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
-    """Where the pods that both patches make differ, or nothing. What is empty counts as absent: typed Go writes it or leaves it out."""
-    return _difference(_bare(json_patch(copied(pod), ours)), _bare(json_patch(copied(pod), theirs)), "")
+def difference(
+    pod: dict[str, Any], ours: list[dict[str, Any]], theirs: list[dict[str, Any]]
+) -> str:
+    """Where the pods that both patches make differ, or nothing. What is empty counts as absent:
+    typed Go writes it or leaves it out.
+    """
+    return _difference(
+        _bare(json_patch(copied(pod), ours)), _bare(json_patch(copied(pod), theirs)), ""
+    )
 
 
 def _bare(value: Any) -> Any:
     if isinstance(value, dict):
         made = {key: _bare(one) for key, one in value.items()}
-        return {key: one for key, one in made.items() if one is not None and one != {} and one != []}
+        return {
+            key: one for key, one in made.items() if one is not None and one != {} and one != []
+        }
     return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
 def _difference(ours: Any, theirs: Any, path: str) -> str:
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        both = [_difference(ours.get(key), theirs.get(key), f"{path}/{key}") for key in sorted({*ours, *theirs})]
+        both = [
+            _difference(ours.get(key), theirs.get(key), f"{path}/{key}")
+            for key in sorted({*ours, *theirs})
+        ]
         return next((found for found in both if found), "")
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         pairs = enumerate(zip(ours, theirs, strict=True))
-        return next((found for i, (one, other) in pairs if (found := _difference(one, other, f"{path}/{i}"))), "")
+        return next(
+            (
+                found
+                for i, (one, other) in pairs
+                if (found := _difference(one, other, f"{path}/{i}"))
+            ),
+            "",
+        )
     same = ours == theirs
-    return "" if same else f"{path}: {msgspec.json.encode(ours).decode()} and {msgspec.json.encode(theirs).decode()}"
+    return (
+        ""
+        if same
+        else f"{path}: {msgspec.json.encode(ours).decode()} and {msgspec.json.encode(theirs).decode()}"
+    )

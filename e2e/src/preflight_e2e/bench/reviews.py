@@ -1,4 +1,6 @@
-"""The reviews that the webhook is measured with, as the API server sends them, and everything switched on that it can do."""
+"""The reviews that the webhook is measured with, as the API server sends them, and everything
+switched on that it can do.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from typing import Any
 __all__ = ["CLASS", "EVERYTHING", "NUMBER", "realistic_review"]
 
 NUMBER = "#" * 8
-"""Stands in the review for digits that the load generator makes different in every request, or leaves at zero."""
+"""Stands in the review for digits that the load generator makes different in every request, or
+leaves at zero.
+"""
 CLASS = "rdma.example.com"
 """The device class that claims of the pods ask for."""
 EVERYTHING = f"""
@@ -31,8 +35,9 @@ onPodSecurityConflict: report-off
 def realistic_review(claim: str = "fabric", *, bulk: int = 0) -> dict[str, Any]:
     """A gang's member as the API server sends it: environment, volumes, tolerations, managedFields.
 
-    :data:`NUMBER` stands in its name, its gang, and its memory. ``claim``: the ResourceClaimTemplate of its network devices.
-    ``bulk``: bytes that its environment is larger by, as pods have that carry their configuration in it.
+    :data:`NUMBER` stands in its name, its gang, and its memory. ``claim``: the
+    ResourceClaimTemplate of its network devices. ``bulk``: bytes that its environment is larger by,
+    as pods have that carry their configuration in it.
     """
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     resource = {"group": "", "version": "v1", "resource": "pods"}
@@ -42,9 +47,18 @@ def realistic_review(claim: str = "fabric", *, bulk: int = 0) -> dict[str, Any]:
         "apiVersion": "admission.k8s.io/v1",
         "request": {
             "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            **{"kind": kind, "resource": resource, "requestKind": kind, "requestResource": resource},
+            **{
+                "kind": kind,
+                "resource": resource,
+                "requestKind": kind,
+                "requestResource": resource,
+            },
             **{"name": f"train-{NUMBER}", "namespace": "ml", "operation": "CREATE"},
-            "userInfo": {"username": "system:serviceaccount:kube-system:job-controller", "uid": "a", "groups": groups},
+            "userInfo": {
+                "username": "system:serviceaccount:kube-system:job-controller",
+                "uid": "a",
+                "groups": groups,
+            },
             **{"object": _pod(claim, bulk), "oldObject": None, "dryRun": False, "options": {}},
         },
     }
@@ -52,9 +66,16 @@ def realistic_review(claim: str = "fabric", *, bulk: int = 0) -> dict[str, Any]:
 
 def _pod(claim: str, bulk: int) -> dict[str, Any]:
     env: list[Any] = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(20)]
-    env += [{"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}}]
+    env += [
+        {
+            "name": "MY_POD_IP",
+            "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
+        }
+    ]
     env += [{"name": f"APPLICATION_{i}", "value": "x" * 960} for i in range(bulk // 1000)]
-    mounts: list[Any] = [{"name": n, "mountPath": f"/mnt/{n}"} for n in ("data", "checkpoints", "scratch", "shm")]
+    mounts: list[Any] = [
+        {"name": n, "mountPath": f"/mnt/{n}"} for n in ("data", "checkpoints", "scratch", "shm")
+    ]
     mounts.append(
         {
             "name": "kube-api-access-x7k2p",
@@ -67,7 +88,12 @@ def _pod(claim: str, bulk: int) -> dict[str, Any]:
         "terminationMessagePolicy": "File",
         "imagePullPolicy": "IfNotPresent",
     }
-    amounts = {"cpu": "96", "memory": f"1932{NUMBER}1", "nvidia.com/gpu": "8", "nvidia.com/mlnxnics": "8"}
+    amounts = {
+        "cpu": "96",
+        "memory": f"1932{NUMBER}1",
+        "nvidia.com/gpu": "8",
+        "nvidia.com/mlnxnics": "8",
+    }
     fields: dict[str, Any] = {
         f"f:{name}": {".": {}, "f:name": {}, "f:value": {}}
         for name in ("metadata", "labels", "spec", "containers", "env", "resources", "volumes")
@@ -81,17 +107,23 @@ def _pod(claim: str, bulk: int) -> dict[str, Any]:
     side: dict[str, Any] = {
         "name": "log-shipper",
         "image": "logs:3",
-        "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}},
+        "resources": {
+            "limits": {"cpu": "1", "memory": "1Gi"},
+            "requests": {"cpu": "1", "memory": "1Gi"},
+        },
     }
     volumes: list[dict[str, Any]] = [
-        {"name": n, "persistentVolumeClaim": {"claimName": f"claim-{n}"}} for n in ("data", "checkpoints")
+        {"name": n, "persistentVolumeClaim": {"claimName": f"claim-{n}"}}
+        for n in ("data", "checkpoints")
     ]
     volumes += [
         {"name": "scratch", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}},
     ]
     token = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
-    volumes.append({"name": "kube-api-access-x7k2p", "projected": {"sources": [token], "defaultMode": 420}})
+    volumes.append(
+        {"name": "kube-api-access-x7k2p", "projected": {"sources": [token], "defaultMode": 420}}
+    )
     labels = {f"example.com/label-{i}": f"value-{i}" for i in range(10)}
     return {
         "apiVersion": "v1",
@@ -128,14 +160,20 @@ def _pod(claim: str, bulk: int) -> dict[str, Any]:
                 {
                     **main,
                     "env": env,
-                    "resources": {"limits": amounts, "requests": amounts, "claims": [{"name": "fabric"}]},
+                    "resources": {
+                        "limits": amounts,
+                        "requests": amounts,
+                        "claims": [{"name": "fabric"}],
+                    },
                     "volumeMounts": mounts,
                     **defaults,
                 },
                 {**side, "volumeMounts": mounts, **defaults},
             ],
             "restartPolicy": "Never",
-            "tolerations": [{"key": f"key-{i}", "operator": "Exists", "effect": "NoSchedule"} for i in range(6)],
+            "tolerations": [
+                {"key": f"key-{i}", "operator": "Exists", "effect": "NoSchedule"} for i in range(6)
+            ],
             "schedulerName": "default-scheduler",
             "resourceClaims": [{"name": "fabric", "resourceClaimTemplateName": claim}],
             "schedulingGroup": {"podGroupName": f"train-{NUMBER}"},

@@ -1,4 +1,6 @@
-"""Servers as the bench runs them: processes pinned to a core, what they cost, and the claims that the webhook asks for."""
+"""Servers as the bench runs them: processes pinned to a core, what they cost, and the claims that
+the webhook asks for.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Served:
-    """A server that answers reviews at ``address`` + ``path``; ``pid`` and ``plain`` (port of its metrics) where it is ours to look at."""
+    """A server that answers reviews at ``address`` + ``path``; ``pid`` and ``plain`` (port of its
+    metrics) where it is ours to look at.
+    """
 
     address: str
     path: str = "/mutate-pod"
@@ -86,9 +90,11 @@ def _program(name: str) -> str:
 
 
 @contextmanager
-def webhook(program: str, folder: Path, core: int | None, config: str, environ: Mapping[str, str]) -> Iterator[Served]:
-    """`preflight-webhook serve` as it runs in a cluster, at its default log level. ``folder``: its certificate is there; ``core``: see
-    :func:`pinned`."""
+def webhook(
+    program: str, folder: Path, core: int | None, config: str, environ: Mapping[str, str]
+) -> Iterator[Served]:
+    """`preflight-webhook serve` as it runs in a cluster, at its default log level. ``folder``: its
+    certificate is there; ``core``: see :func:`pinned`."""
     (folder / "config.yaml").write_text(config)
     command = [program, "serve", "--config", str(folder / "config.yaml"), "--cert-dir", str(folder)]
     command += ["--host", "127.0.0.1", "--port", "0", "--plain-port", "0"]
@@ -105,10 +111,15 @@ def webhook(program: str, folder: Path, core: int | None, config: str, environ: 
 
 @contextmanager
 def pinned(
-    command: list[str], core: int | None, log: Path, environ: Mapping[str, str], *, stderr: int | None = None
+    command: list[str],
+    core: int | None,
+    log: Path,
+    environ: Mapping[str, str],
+    *,
+    stderr: int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process on one core from its first instruction: a runtime looks there for how many threads it may use. ``core``: None for any;
-    ``log``: its output."""
+    """A process on one core from its first instruction: a runtime looks there for how many threads
+    it may use. ``core``: None for any; ``log``: its output."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -130,11 +141,19 @@ class _Claims(JsonHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        device = {"name": "nic", "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 8}}
-        made: object = {"metadata": {"name": self.path}, "spec": {"spec": {"devices": {"requests": [device]}}}}
+        device = {
+            "name": "nic",
+            "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 8},
+        }
+        made: object = {
+            "metadata": {"name": self.path},
+            "spec": {"spec": {"devices": {"requests": [device]}}},
+        }
         if self.path == "/apis/resource.k8s.io":
             made = {"versions": [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]}
-        elif "watch=true" in self.path:  # of PreflightConfigs, of which there are none: nothing happens until the end
+        elif (
+            "watch=true" in self.path
+        ):  # of PreflightConfigs, of which there are none: nothing happens until the end
             self.send_response(200)
             self.send_header("Connection", "close")
             self.end_headers()
@@ -157,7 +176,9 @@ class _ClaimServer(ThreadingHTTPServer):
 
 @contextmanager
 def claims(folder: Path) -> Iterator[dict[str, str]]:
-    """What stands in for an API server that knows every ResourceClaimTemplate; gives the environment to find it by."""
+    """What stands in for an API server that knows every ResourceClaimTemplate; gives the
+    environment to find it by.
+    """
     server, authority = _ClaimServer(), trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -193,9 +214,17 @@ def make_certificate(folder: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook")])
     now = datetime.datetime.now(datetime.UTC)
-    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+    )
     certificate = (
-        built.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1)).sign(key, hashes.SHA256())
+        built.not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
     )
     (folder / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     private = key.private_bytes(

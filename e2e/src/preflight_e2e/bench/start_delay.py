@@ -1,10 +1,13 @@
-"""What three checks add to the start of a healthy pod beyond their tools' own time, on the cluster of KUBECONFIG.
+"""What three checks add to the start of a healthy pod beyond their tools' own time, on the cluster
+of KUBECONFIG.
 
-Gangs of two pods, one gang at a time, with checks and without in turn. Nodes, GPUs and tools are the lab's stand-ins, torch is real (gloo). A pod's start is
-the first line of its own container, by the time that its container runtime writes beside it; it counts from the pod's creation by the clock of
-this machine, whose difference to the nodes' falls out, as it is in both.
+Gangs of two pods, one gang at a time, with checks and without in turn. Nodes, GPUs and tools are
+the lab's stand-ins, torch is real (gloo). A pod's start is the first line of its own container, by
+the time that its container runtime writes beside it; it counts from the pod's creation by the clock
+of this machine, whose difference to the nodes' falls out, as it is in both.
 
-A tool's time is what the check's log says of it, and for nccl-allreduce torch's loading and its run.
+A tool's time is what the check's log says of it, and for nccl-allreduce torch's loading and its
+run.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ class Line(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """A pod that has started: when it was created, and the logs of its checks in their order; ``started``: its own container's first line."""
+    """A pod that has started: when it was created, and the logs of its checks in their order;
+    ``started``: its own container's first line.
+    """
 
     created: float
     checks: tuple[tuple[Line, ...], ...]
@@ -68,7 +73,9 @@ class Pod(NamedTuple):
 
 
 def lines(log: str) -> tuple[Line, ...]:
-    """A log with timestamps (RFC 3339), as the API server gives it. Raises ValueError for another one."""
+    """A log with timestamps (RFC 3339), as the API server gives it. Raises ValueError for another
+    one.
+    """
     made = []
     for line in log.splitlines():
         at, _, text = line.partition(" ")
@@ -79,7 +86,9 @@ def lines(log: str) -> tuple[Line, ...]:
 
 
 def tools_of(check: Sequence[Line]) -> float:
-    """Seconds in which a tool of the check worked: torch, while it was loaded and while it measured, and what it ran as commands."""
+    """Seconds in which a tool of the check worked: torch, while it was loaded and while it
+    measured, and what it ran as commands.
+    """
     spans: list[tuple[float, float]] = []
     commands = begun = 0.0
     for line in check:
@@ -104,15 +113,18 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def added(checked: Sequence[Pod], plain: Sequence[Pod]) -> float:
-    """Seconds: the median of what pods with checks take beyond the tools, less the median of pods without."""
+    """Seconds: the median of what pods with checks take beyond the tools, less the median of pods
+    without.
+    """
     return statistics.median(pod.seconds - pod.tools for pod in checked) - statistics.median(
         pod.seconds for pod in plain
     )
 
 
 def shares(checked: Sequence[Pod], plain: Sequence[Pod]) -> dict[str, float]:
-    """Where the time of ``checked`` goes, medians in seconds: up to the first check's first line beyond what a pod needs anyway, in each check
-    beyond its tools, and from the last line of one container to the first of the next, which is the kubelet's, the runtime's and Python's."""
+    """Where the time of ``checked`` goes, medians in seconds: up to the first check's first line
+    beyond what a pod needs anyway, in each check beyond its tools, and from the last line of one
+    container to the first of the next, which is the kubelet's, the runtime's and Python's."""
     made = {
         "to the first check, beyond a pod's own start": statistics.median(
             pod.checks[0][0].at - pod.created for pod in checked
@@ -120,7 +132,10 @@ def shares(checked: Sequence[Pod], plain: Sequence[Pod]) -> dict[str, float]:
         - statistics.median(pod.seconds for pod in plain)
     }
     for number, name in enumerate(CHECKS):
-        own = [pod.checks[number][-1].at - pod.checks[number][0].at - tools_of(pod.checks[number]) for pod in checked]
+        own = [
+            pod.checks[number][-1].at - pod.checks[number][0].at - tools_of(pod.checks[number])
+            for pod in checked
+        ]
         made[f"{name}, beyond its tools"] = statistics.median(own)
     for number, name in enumerate(CHECKS):
         following = [*CHECKS[1:], "the pod's own container"][number]
@@ -132,7 +147,9 @@ def shares(checked: Sequence[Pod], plain: Sequence[Pod]) -> dict[str, float]:
     return made
 
 
-def measure(load_command: str | None, pods: int, say: Callable[[str], None]) -> tuple[list[Pod], list[Pod]]:
+def measure(
+    load_command: str | None, pods: int, say: Callable[[str], None]
+) -> tuple[list[Pod], list[Pod]]:
     """At least ``pods`` of each kind, with checks and without. Raises :class:`BenchError`."""
     try:
         with cluster("existing", load_command) as target:
@@ -152,13 +169,18 @@ def _on(lab: Lab, gangs: int, say: Callable[[str], None]) -> tuple[list[Pod], li
     try:
         lab.fake_nodes()
         if len(lab.nodes) < GANG:
-            raise BenchError(f"a gang of {GANG} needs as many nodes, the cluster has {len(lab.nodes)}.")
+            raise BenchError(
+                f"a gang of {GANG} needs as many nodes, the cluster has {len(lab.nodes)}."
+            )
         lab.values(VALUES)
         with_checks = lab.namespace(f"pf-bench-{uuid.uuid4().hex[:4]}")
         without = f"{with_checks}-plain"
         namespaces += [with_checks, without]
         lab.api.create_namespace({"metadata": {"name": without}})
-        until(f"{without} has its account", lambda: lab.api.list_namespaced_service_account(without).items)
+        until(
+            f"{without} has its account",
+            lambda: lab.api.list_namespaced_service_account(without).items,
+        )
         for number in range(gangs + 1):
             made = [_gang(lab, namespace, f"gang-{number}") for namespace in (with_checks, without)]
             if number:  # the first one reads images from the disk
@@ -190,7 +212,9 @@ def _started(lab: Lab, namespace: str, name: str, created: float) -> Pod:
     seen = until(f"{name} in {namespace} ends", ended, PATIENCE)
     names = [one.name for one in seen.spec.init_containers or []]
     logs = {one: _log(lab, namespace, name, one) for one in [*names, "main"]}
-    if seen.status.phase != "Succeeded" or any(" passed OK: " not in logs[one][-1].text for one in names):
+    if seen.status.phase != "Succeeded" or any(
+        " passed OK: " not in logs[one][-1].text for one in names
+    ):
         said = "; ".join(log[-1].text for log in logs.values() if log)
         raise BenchError(f"{name} in {namespace} is not healthy: {said}")
     return Pod(created, tuple(logs[one] for one in names), logs["main"][0].at)
@@ -229,5 +253,7 @@ def told(checked: Sequence[Pod], plain: Sequence[Pod]) -> Mapping[str, Any]:
     """The figures for the bench's JSON."""
     return {
         "start_delay_s": round(added(checked, plain), 3),
-        "start_delay_shares_s": {what: round(seconds, 3) for what, seconds in shares(checked, plain).items()},
+        "start_delay_shares_s": {
+            what: round(seconds, 3) for what, seconds in shares(checked, plain).items()
+        },
     }

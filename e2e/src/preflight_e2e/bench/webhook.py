@@ -1,7 +1,8 @@
-"""Reviews per second of the real `preflight-webhook serve`, over TLS, on one core; the load comes from another.
+"""Reviews per second of the real `preflight-webhook serve`, over TLS, on one core; the load comes
+from another.
 
-Everything that it can do is switched on (:data:`~.reviews.EVERYTHING`). Wall times need a quiet machine; CPU time a review is the figure
-that survives a busy one.
+Everything that it can do is switched on (:data:`~.reviews.EVERYTHING`). Wall times need a quiet
+machine; CPU time a review is the figure that survives a busy one.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=6, help="of each run (%(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="the median counts (%(default)s)")
     parser.add_argument(
-        "--peer", action="store_true", help="also the webhook in e2e/bench/peers, in turn with ours (needs Go)"
+        "--peer",
+        action="store_true",
+        help="also the webhook in e2e/bench/peers, in turn with ours (needs Go)",
     )
-    parser.add_argument("--peer-url", metavar="URL", help="also the webhook at this https URL instead")
+    parser.add_argument(
+        "--peer-url", metavar="URL", help="also the webhook at this https URL instead"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     served.add_server(parser)
     parser.set_defaults(run=run)
@@ -76,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
             os.sched_setaffinity(0, {loading})  # what stands in for the API server is load too
         served.make_certificate(folder)
         environ = stack.enter_context(served.claims(folder))
-        ours = stack.enter_context(served.webhook(args.server, folder, serving, EVERYTHING, environ))
+        ours = stack.enter_context(
+            served.webhook(args.server, folder, serving, EVERYTHING, environ)
+        )
         load = Load(folder, loading, args.connections, args.seconds)
         print(
             f"server on core {serving}, load of {args.connections} connections on core {loading}, median of {args.runs} runs; "
@@ -98,7 +105,9 @@ def measured(load: Load, ours: Served, core: int, args: argparse.Namespace) -> F
     alike = load.write("alike", json.loads(json.dumps(pods).replace(NUMBER, "0" * len(NUMBER))))
     size = different.stat().st_size
     if size < LEAST_BYTES:
-        raise BenchError(f"the review has {size} bytes, less than {LEAST_BYTES}; give its pod more.")
+        raise BenchError(
+            f"the review has {size} bytes, less than {LEAST_BYTES}; give its pod more."
+        )
     figures: Figures = {"review_bytes": size, "rss_start_mb": ours.resident_mb()}
     first = load.drive(ours, alike, seconds=1)
     check_answer(first)
@@ -114,16 +123,26 @@ def measured(load: Load, ours: Served, core: int, args: argparse.Namespace) -> F
             check_answer(one)
         figures.update(median(runs["webhook"], ""), rss_mb=ours.resident_mb())
         if other is not None:
-            result["peer"] = about_peer(other, runs, json.loads(alike.read_text())["request"]["object"])
+            result["peer"] = about_peer(
+                other, runs, json.loads(alike.read_text())["request"]["object"]
+            )
             result["ratio"] = round(figures["reviews_per_s"] / result["peer"]["reviews_per_s"], 2)
             print(f"ratio: {result['ratio']:g} times the peer's reviews/s")
     steady = told("steady 1,000/s", load.drive(ours, alike, rate=1000))
-    figures.update({f"steady_1000_{key}": round(steady[key], 2) for key in ("p50_ms", "p99_ms", "max_ms")})
-    large = load.write("large", json.loads(json.dumps(realistic_review(bulk=LARGE_BYTES)).replace(NUMBER, "0" * 8)))
+    figures.update(
+        {f"steady_1000_{key}": round(steady[key], 2) for key in ("p50_ms", "p99_ms", "max_ms")}
+    )
+    large = load.write(
+        "large", json.loads(json.dumps(realistic_review(bulk=LARGE_BYTES)).replace(NUMBER, "0" * 8))
+    )
     figures["large_bytes"] = large.stat().st_size
-    figures.update(median([told("85 KB pod", load.drive(ours, large)) for _ in range(args.runs)], "large_"))
+    figures.update(
+        median([told("85 KB pod", load.drive(ours, large)) for _ in range(args.runs)], "large_")
+    )
     figures["rss_claims_mb"] = with_claims(load, ours)
-    found = [told("all different", load.drive(ours, different, vary=NUMBER)) for _ in range(args.runs)]
+    found = [
+        told("all different", load.drive(ours, different, vary=NUMBER)) for _ in range(args.runs)
+    ]
     figures.update(median(found, "different_"), rss_different_mb=ours.resident_mb())
     print(
         f"memory: {figures['rss_start_mb']} MB at the start, {figures['rss_mb']} after alike pods, {figures['rss_claims_mb']} "
@@ -152,7 +171,9 @@ def about_peer(other: Served, runs: dict[str, list[Figures]], pod: Figures) -> F
         raise BenchError(f"the peer refused {failed} reviews; nothing was measured.")
     differs = peer.difference(pod, *patches)
     if differs and other.pid is not None:
-        raise BenchError(f"the peer's patch makes another pod ({differs[:300]}); the two cannot be compared.")
+        raise BenchError(
+            f"the peer's patch makes another pod ({differs[:300]}); the two cannot be compared."
+        )
     print(f"peer: {'its patch makes ' + ('another' if differs else 'the same') + ' pod'}")
     return {**median(runs["peer"], ""), "rss_mb": other.resident_mb(), "same_pod": not differs}
 
@@ -182,14 +203,21 @@ def told(what: str, one: Figures) -> Figures:
 
 def median(runs: list[Figures], prefix: str) -> Figures:
     keys = {"reviews_per_s": "per_s", "p50_ms": "p50_ms", "p99_ms": "p99_ms", "cpu_us": "cpu_us"}
-    return {prefix + key: round(statistics.median(one[source] for one in runs), 2) for key, source in keys.items()}
+    return {
+        prefix + key: round(statistics.median(one[source] for one in runs), 2)
+        for key, source in keys.items()
+    }
 
 
 def check_answer(one: Figures) -> None:
-    """Rates of refusals are no result: the last answer must be a patch that injects, and stamps the gang's member."""
+    """Rates of refusals are no result: the last answer must be a patch that injects, and stamps the
+    gang's member.
+    """
     patch = json.dumps(peer.patch_of(one["answer"]))
     if one["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
-        raise BenchError(f"{one['failed']} of {one['requests']} answers were no patch; nothing was measured.")
+        raise BenchError(
+            f"{one['failed']} of {one['requests']} answers were no patch; nothing was measured."
+        )
 
 
 def bars(result: Figures) -> Iterator[Bar]:

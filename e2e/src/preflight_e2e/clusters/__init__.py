@@ -1,4 +1,6 @@
-"""Where scenarios run: ``existing`` (the cluster of KUBECONFIG) and ``kind`` (made for the run); the demo makes its own, ``simulated``."""
+"""Where scenarios run: ``existing`` (the cluster of KUBECONFIG) and ``kind`` (made for the run);
+the demo makes its own, ``simulated``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class ClusterError(Exception):
 
 @contextmanager
 def cluster(name: str, load_command: str | None) -> Iterator[Cluster]:
-    """The cluster ``name``; what was made for the run is removed after it. Raises :class:`ClusterError`."""
+    """The cluster ``name``; what was made for the run is removed after it. Raises
+    :class:`ClusterError`.
+    """
     try:
         if name == "existing":
             yield existing.Existing.from_environment(load_command)

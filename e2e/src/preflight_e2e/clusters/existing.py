@@ -26,7 +26,9 @@ class Existing:
     def from_environment(cls, load_command: str | None) -> Existing:
         path = os.environ.get("KUBECONFIG", "")
         if not path or not Path(path).is_file():
-            raise Unusable(f'KUBECONFIG: "{path}" is no file; set it to the kubeconfig of the cluster to test on.')
+            raise Unusable(
+                f'KUBECONFIG: "{path}" is no file; set it to the kubeconfig of the cluster to test on.'
+            )
         if load_command is not None and "{archive}" not in load_command:
             raise Unusable(
                 f'--load-images: "{load_command}" does not say {{archive}}; write e.g. "load-image {{archive}}".'

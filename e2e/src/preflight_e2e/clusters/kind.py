@@ -34,9 +34,13 @@ class Kind:
 
 @contextmanager
 def created() -> Iterator[Kind]:
-    """A cluster with two workers. Raises :class:`Unusable` where kind or a container engine is missing."""
+    """A cluster with two workers. Raises :class:`Unusable` where kind or a container engine is
+    missing.
+    """
     if shutil.which("kind") is None:
-        raise Unusable("kind is not installed; install it, or use --cluster existing with the KUBECONFIG of a cluster.")
+        raise Unusable(
+            "kind is not installed; install it, or use --cluster existing with the KUBECONFIG of a cluster."
+        )
     with tempfile.TemporaryDirectory() as folder:
         kubeconfig, config = Path(folder) / "kubeconfig", Path(folder) / "kind.yaml"
         config.write_text(CONFIG)
@@ -56,7 +60,9 @@ def created() -> Iterator[Kind]:
             )
             yield Kind(name, kubeconfig)
         finally:
-            subprocess.run(["kind", "delete", "cluster", "--name", name], check=False, capture_output=True)
+            subprocess.run(
+                ["kind", "delete", "cluster", "--name", name], check=False, capture_output=True
+            )
 
 
 def _kind(*words: str) -> None:

@@ -1,6 +1,8 @@
-"""A cluster where there is none: the API double with scheduler and kubelets, and Preflight's own processes around it.
+"""A cluster where there is none: the API double with scheduler and kubelets, and Preflight's own
+processes around it.
 
-Real: webhook over TLS, gang controller, checks, torchrun. Doubles: API server, scheduler, kubelet, and what ``fakes/`` has.
+Real: webhook over TLS, gang controller, checks, torchrun. Doubles: API server, scheduler, kubelet,
+and what ``fakes/`` has.
 """
 
 from __future__ import annotations
@@ -58,15 +60,23 @@ LONGEST_FOLDER = 24
 
 
 class SimulatedLab(Lab):
-    """A :class:`Lab` on local processes. ``environments``: folder with one Python environment for each program of :data:`COMMANDS`.
+    """A :class:`Lab` on local processes. ``environments``: folder with one Python environment for
+    each program of :data:`COMMANDS`.
 
-    Everything is in ``root``, a folder that :meth:`close` removes, and on loopback addresses that no other run has.
+    Everything is in ``root``, a folder that :meth:`close` removes, and on loopback addresses that
+    no other run has.
     """
 
-    def __init__(self, nodes: Sequence[str], environments: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, nodes: Sequence[str], environments: Path, say: Callable[[str], None]
+    ) -> None:
         self.say, self.nodes, self.environments = say, list(nodes), environments
-        if missing := [str(self._program(image)) for image in COMMANDS if not self._program(image).is_file()]:
-            raise LabError(f"{', '.join(missing)}: not there; run `nox -s demo`, which installs them.")
+        if missing := [
+            str(self._program(image)) for image in COMMANDS if not self._program(image).is_file()
+        ]:
+            raise LabError(
+                f"{', '.join(missing)}: not there; run `nox -s demo`, which installs them."
+            )
         _room(Path(tempfile.gettempdir()))
         self._values: dict[str, Any] | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -79,7 +89,9 @@ class SimulatedLab(Lab):
         self.logs = self.root / "logs"
         self.logs.mkdir()
         self.history: list[tuple[float, dict[str, Any]]] = []
-        """Every state of every pod, with the time (seconds since the epoch) at which it was written."""
+        """Every state of every pod, with the time (seconds since the epoch) at which it was
+        written.
+        """
         self.seen: Callable[[float, dict[str, Any]], None] = lambda *_: None
         """Hears of each of them."""
         self._addressed: dict[str, dict[str, float]] = {}
@@ -96,7 +108,9 @@ class SimulatedLab(Lab):
         self.kubeconfig = write_kubeconfig(self.root / "kubeconfig", self.double.url)
         config.load_kube_config(str(self.kubeconfig))  # type: ignore[no-untyped-call]
         self.api: Any = client.CoreV1Api()
-        self.double.within(lambda: self.double.create("namespaces", {"metadata": {"name": "preflight"}}))
+        self.double.within(
+            lambda: self.double.create("namespaces", {"metadata": {"name": "preflight"}})
+        )
         environ, stubs = self._environ(), self._stubs()
         nodes = {name: self._node(name, environ) for name in self.nodes}
         for node in nodes.values():
@@ -107,7 +121,9 @@ class SimulatedLab(Lab):
             self.configured(name)
         served, store = {r.plural: r for r in self.double.api.served}, self.double.store
         entry_points = {image: [str(self._program(image))] for image in COMMANDS}
-        self.images = {f"{image}:{tag}": argv for image, argv in entry_points.items() for tag in ("dev", "e2e")}
+        self.images = {
+            f"{image}:{tag}": argv for image, argv in entry_points.items() for tag in ("dev", "e2e")
+        }
         addresses = (f"{self._network}.{number}" for number in range(100, 255))
         kubelets = Kubelets(store, served, nodes, self.images, self.logs, lambda: next(addresses))
         self._background("observer", self._observe(served["pods"]))
@@ -148,7 +164,11 @@ class SimulatedLab(Lab):
 
     def _environ(self) -> dict[str, str]:
         """What a process on any node finds."""
-        path = [str(FAKES / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        path = [
+            str(FAKES / "bin"),
+            str(Path(sys.executable).parent),
+            os.environ.get("PATH", os.defpath),
+        ]
         environ = {"PATH": os.pathsep.join(path), "HOME": str(self.root), "LANG": "C.UTF-8"}
         environ["PYTHONPATH"] = str(FAKES / "net")
         library = self.root / "lib" / "libnvidia-ml.so.1"
@@ -164,9 +184,17 @@ class SimulatedLab(Lab):
         """The connector's gRPC stubs, from the proto file of preflight-proto."""
         folder = self.root / "stubs"
         folder.mkdir()
-        into = [f"-I{PROTO.parent}", f"--python_out={folder}", f"--grpc_python_out={folder}", PROTO.name]
+        into = [
+            f"-I{PROTO.parent}",
+            f"--python_out={folder}",
+            f"--grpc_python_out={folder}",
+            PROTO.name,
+        ]
         done = subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", *into], check=False, capture_output=True, text=True
+            [sys.executable, "-m", "grpc_tools.protoc", *into],
+            check=False,
+            capture_output=True,
+            text=True,
         )
         if done.returncode != 0:
             raise LabError(
@@ -194,7 +222,9 @@ class SimulatedLab(Lab):
         }
         self._start(node.name, [sys.executable, str(FAKES / "node" / "fake_node.py")], environ)
 
-    def _start(self, name: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+    def _start(
+        self, name: str, argv: Sequence[str], environ: Mapping[str, str] | None = None
+    ) -> None:
         with (self.logs / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 argv,
@@ -221,38 +251,63 @@ class SimulatedLab(Lab):
 
     def values(self, changes: dict[str, Any]) -> None:
         """Webhook and controller run with the configuration that the charts make of these values."""
-        engine = {**injector_values({})["dcgm"], "hostengineAddr": f"$(NODE_IP):{self._engine_port}"}
-        wanted = {"preflight-injector": injector_values({"dcgm": engine, **changes}), "preflight-gang": GANG_VALUES}
+        engine = {
+            **injector_values({})["dcgm"],
+            "hostengineAddr": f"$(NODE_IP):{self._engine_port}",
+        }
+        wanted = {
+            "preflight-injector": injector_values({"dcgm": engine, **changes}),
+            "preflight-gang": GANG_VALUES,
+        }
         if wanted == self._values:
             return
         if self._values is not None:
-            raise LabError("the simulated cluster takes one set of values; run the scenario on a cluster of its own.")
+            raise LabError(
+                "the simulated cluster takes one set of values; run the scenario on a cluster of its own."
+            )
         self._values = wanted
         for made in render(UMBRELLA, wanted):
             if made["kind"] == "ConfigMap":
-                (self.root / f"{made['metadata']['name']}.yaml").write_text(made["data"]["config.yaml"])
+                (self.root / f"{made['metadata']['name']}.yaml").write_text(
+                    made["data"]["config.yaml"]
+                )
         folder, authority = self.root / "tls", trustme.CA()
         folder.mkdir()
         certificate = authority.issue_cert("127.0.0.1")
         authority.cert_pem.write_to_path(folder / "ca.crt")
         certificate.private_key_pem.write_to_path(folder / "tls.key")
-        (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
+        (folder / "tls.crt").write_bytes(
+            b"".join(pem.bytes() for pem in certificate.cert_chain_pems)
+        )
         ports = ["--host", "127.0.0.1", "--port", "0"]
         webhook, gang = "preflight-webhook", "preflight-gang"
-        told = ["--config", str(self.root / "preflight-injector.yaml"), "--cert-dir", str(folder), "--plain-port", "0"]
+        told = [
+            "--config",
+            str(self.root / "preflight-injector.yaml"),
+            "--cert-dir",
+            str(folder),
+            "--plain-port",
+            "0",
+        ]
         cluster = {"KUBECONFIG": str(self.kubeconfig)}
         self._start(webhook, [str(self._program(webhook)), "serve", *told, *ports], cluster)
         told = ["--config", str(self.root / "preflight-gang.yaml")]
         self._start(gang, [str(self._program(gang)), "run", *told, *ports], cluster)
         serving = until(
-            "the webhook serves", lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x], START_SECONDS
+            "the webhook serves",
+            lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x],
+            START_SECONDS,
         )
         url = f"https://127.0.0.1:{serving[0][0]}/mutate-pod"
         self.double.admit = Admission(
             self.double.api, url, folder / "ca.crt", lambda pod: unimplemented(pod, self.images)
         )
         leads = "the gang controller leads"
-        until(leads, lambda: [x for x in self._lines(gang) if "lead" in x.get("msg", "")], START_SECONDS)
+        until(
+            leads,
+            lambda: [x for x in self._lines(gang) if "lead" in x.get("msg", "")],
+            START_SECONDS,
+        )
 
     def configure(self, node: str, changes: dict[str, Any], *, wait: bool = True) -> None:
         stdin = self._processes[node].stdin
@@ -273,12 +328,16 @@ class SimulatedLab(Lab):
         return self._lines(node)
 
     def log(self, namespace: str, pod: str, container: str, *, previous: bool = False) -> str:
-        logs = sorted(self.logs.glob(f"{pod}.{container}.*.log"), key=lambda path: int(path.suffixes[-2][1:]))
+        logs = sorted(
+            self.logs.glob(f"{pod}.{container}.*.log"), key=lambda path: int(path.suffixes[-2][1:])
+        )
         wanted = logs[:-1] if previous else logs
         return wanted[-1].read_text(errors="replace") if wanted else ""
 
     def execute(self, namespace: str, pod: str, container: str, command: list[str]) -> None:
-        raise LabError(f"{pod}: the simulated cluster runs no command in a container; use a real cluster.")
+        raise LabError(
+            f"{pod}: the simulated cluster runs no command in a container; use a real cluster."
+        )
 
     @contextlib.contextmanager
     def addresses(self, namespace: str) -> Iterator[dict[str, float]]:
@@ -295,13 +354,17 @@ class SimulatedLab(Lab):
                     self.history.append((when, step.after))
                     self.seen(when, step.after)
                     if step.after["status"].get("podIP"):
-                        self._addressed.setdefault(meta["namespace"], {}).setdefault(meta["name"], when)
+                        self._addressed.setdefault(meta["namespace"], {}).setdefault(
+                            meta["name"], when
+                        )
             await news.wait()
 
     def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> str:
         # With a name of its own, so that ports which follow from it are this run's alone.
         name = f"{name}-{secrets.token_hex(3)}"
-        self.api.create_namespace({"metadata": {"name": name, "labels": {**OPTED_IN, **(labels or {})}}})
+        self.api.create_namespace(
+            {"metadata": {"name": name, "labels": {**OPTED_IN, **(labels or {})}}}
+        )
         return name
 
     def remove_namespace(self, name: str) -> None:
@@ -315,7 +378,9 @@ class SimulatedLab(Lab):
 
 
 def _room(folder: Path) -> None:
-    """Raises :class:`LabError` where ``folder`` cannot hold what a run writes, or names in it are too long for sockets."""
+    """Raises :class:`LabError` where ``folder`` cannot hold what a run writes, or names in it are
+    too long for sockets.
+    """
     free = shutil.disk_usage(folder).free
     if free < LEAST_DISK:
         raise LabError(
@@ -329,7 +394,9 @@ def _room(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _network() -> Iterator[str]:
-    """The first three numbers of 254 loopback addresses that no other run uses: a socket's name (Linux) stands for them."""
+    """The first three numbers of 254 loopback addresses that no other run uses: a socket's name
+    (Linux) stands for them.
+    """
     while True:
         network = f"127.{64 + secrets.randbelow(128)}.{secrets.randbelow(256)}"
         with socket.socket(socket.AF_UNIX) as claim:
@@ -337,7 +404,9 @@ def _network() -> Iterator[str]:
                 claim.bind(f"\0preflight-{network}")
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
-                    raise LabError(f"{network}: {error.strerror}; the simulated cluster needs Linux.") from None
+                    raise LabError(
+                        f"{network}: {error.strerror}; the simulated cluster needs Linux."
+                    ) from None
                 continue
             yield network
             return

@@ -17,11 +17,19 @@ def main() -> int:
     )
     says_version(parser)
     parser.add_argument(
-        "--environments", type=Path, required=True, metavar="DIR", help="one Python environment a component"
+        "--environments",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="one Python environment a component",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
     parser.add_argument(
-        "--report", type=Path, metavar="FILE", default=Path("report.html"), help="the page (%(default)s)"
+        "--report",
+        type=Path,
+        metavar="FILE",
+        default=Path("report.html"),
+        help="the page (%(default)s)",
     )
     args = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -29,7 +37,9 @@ def main() -> int:
     try:
         from .run import demo  # takes a second, in which somebody may change their mind
 
-        return demo(args.environments.resolve(), args.report, args.json)  # pods run in folders of their own
+        return demo(
+            args.environments.resolve(), args.report, args.json
+        )  # pods run in folders of their own
     except KeyboardInterrupt:
         print("demo: interrupted; every process is ended and every file removed", file=sys.stderr)
         return 130

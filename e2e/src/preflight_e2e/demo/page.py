@@ -14,7 +14,14 @@ from .story import CheckRun, PodStory, Story
 __all__ = ["page"]
 
 STYLE = Path(__file__).with_name("page.css")
-MARKS = {"passed": "✓", "skipped": "–", "failed": "✕", "inconclusive": "?", "misconfigured": "!", "not run": "·"}
+MARKS = {
+    "passed": "✓",
+    "skipped": "–",
+    "failed": "✕",
+    "inconclusive": "?",
+    "misconfigured": "!",
+    "not run": "·",
+}
 """Beside each colour: nobody has to tell red from green."""
 
 
@@ -22,18 +29,28 @@ def page(story: Story, scenario: Scenario, seconds: float) -> str:
     """The whole document. ``seconds`` is how long the run took from its first process to its last."""
     running = sum(pod.runs for pod in story.pods)
     held = len(story.pods) - running
-    expected = "as expected" if story.as_expected else f"{len(story.problems)} differences from what was expected"
+    expected = (
+        "as expected"
+        if story.as_expected
+        else f"{len(story.problems)} differences from what was expected"
+    )
     sections = [
-        _section("Verdicts", "What each pod's checks found, and what became of it.", _verdicts(story)),
+        _section(
+            "Verdicts", "What each pod's checks found, and what became of it.", _verdicts(story)
+        ),
         _section(
             "Timeline",
             "Each pod from its creation through its checks; seconds since the first pod was created.",
             _timeline(story),
         ),
         _section(
-            "Bandwidth", "Bus bandwidth that the NCCL checks measured, beside what it is held to.", _bandwidths(story)
+            "Bandwidth",
+            "Bus bandwidth that the NCCL checks measured, beside what it is held to.",
+            _bandwidths(story),
         ),
-        _section("HealthEvents", "As the nodes' platform connectors received them.", _events(story)),
+        _section(
+            "HealthEvents", "As the nodes' platform connectors received them.", _events(story)
+        ),
         _section("Logs", "What `kubectl logs` shows of each check.", _logs(story)),
     ]
     problems = "".join(f"<li>{escape(p)}</li>" for p in story.problems)
@@ -70,7 +87,9 @@ def _section(title: str, about: str, body: str) -> str:
 def _verdicts(story: Story) -> str:
     heads = "".join(f"<th>{escape(check)}</th>" for check in story.checks)
     gangs = dict.fromkeys(pod.gang for pod in story.pods)
-    bodies = "".join(_gang(gang, [pod for pod in story.pods if pod.gang == gang], story.checks) for gang in gangs)
+    bodies = "".join(
+        _gang(gang, [pod for pod in story.pods if pod.gang == gang], story.checks) for gang in gangs
+    )
     return f"""<table class="cards verdicts"><thead><tr><th>pod</th><th>node</th>{heads}<th>result</th></tr></thead>{bodies}</table>"""
 
 
@@ -80,7 +99,9 @@ def _gang(name: str, pods: list[PodStory], checks: list[str]) -> str:
 
 
 def _pod(pod: PodStory, checks: int) -> str:
-    cells = "".join(f'<td data-label="{escape(check.name)}">{_chip(check)}</td>' for check in pod.checks)
+    cells = "".join(
+        f'<td data-label="{escape(check.name)}">{_chip(check)}</td>' for check in pod.checks
+    )
     state = "good" if pod.runs else "bad"
     head = f'<th scope="row">{escape(pod.name)}</th><td data-label="node">{escape(pod.node)}</td>'
     row = f'<tr>{head}{cells}<td data-label="result"><b class="{state}">{pod.verdict}</b></td></tr>'
@@ -97,7 +118,9 @@ def _chip(check: CheckRun) -> str:
 def _why(pod: PodStory, check: CheckRun, columns: int) -> str:
     accused = [event for event in pod.unhealthy if event["isFatal"]]
     named = "; ".join(
-        f"{pod.name_of(e['entityValue'])} of {pod.node}" for event in accused for e in event["entitiesImpacted"]
+        f"{pod.name_of(e['entityValue'])} of {pod.node}"
+        for event in accused
+        for e in event["entitiesImpacted"]
     )
     on = named or (pod.node if accused else "nobody: this node is not to blame")
     reported = "".join(
@@ -115,10 +138,13 @@ def _timeline(story: Story) -> str:
     longest = max(story.seconds, 1.0)
     step = next(s for s in (1, 2, 5, 10, 20, 30, 60, 120) if longest / s <= 8)
     whole = step * (int(longest / step) + 1)
-    ticks = "".join(f'<span style="left:{100 * t / whole:.2f}%">{t}</span>' for t in range(0, whole + 1, step))
+    ticks = "".join(
+        f'<span style="left:{100 * t / whole:.2f}%">{t}</span>' for t in range(0, whole + 1, step)
+    )
     rows = "".join(_lane(pod, whole, step) for pod in story.pods)
     kinds = "".join(
-        f'<span class="key"><i class="bar {kind}"></i>{kind}</span>' for kind in ("passed", "failed", "inconclusive")
+        f'<span class="key"><i class="bar {kind}"></i>{kind}</span>'
+        for kind in ("passed", "failed", "inconclusive")
     )
     return f'<p class="legend">{kinds}<span class="key"><i class="start"></i>the workload starts</span></p><div class="timeline"><div class="lane axis"><b></b><div class="track">{ticks}</div></div>{rows}</div>'
 
@@ -144,7 +170,12 @@ def _lane(pod: PodStory, whole: float, step: float) -> str:
 def _bandwidths(story: Story) -> str:
     plots = ""
     for name in story.checks:
-        measured = [(pod, c) for pod in story.pods for c in pod.checks if c.name == name and c.measured is not None]
+        measured = [
+            (pod, c)
+            for pod in story.pods
+            for c in pod.checks
+            if c.name == name and c.measured is not None
+        ]
         if measured:
             plots += _plot(name, measured)
     return plots + "".join(_pairs(pod) + _edges(pod) for pod in story.pods)
@@ -181,7 +212,9 @@ def _measured(pod: PodStory, check: CheckRun, most: float) -> str:
 
 
 def _pairs(pod: PodStory) -> str:
-    """The pairs of GPUs that were measured alone to find the slow one, from the event that names it."""
+    """The pairs of GPUs that were measured alone to find the slow one, from the event that names
+    it.
+    """
     pairs = pod.pairs
     if not pairs:
         return ""
@@ -189,21 +222,27 @@ def _pairs(pod: PodStory) -> str:
     cells = ""
     for row in range(GPUS):
         labels = f'<text x="{28 + row * size + size / 2 - 1}" y="16">{row}</text><text x="14" y="{22 + row * size + size / 2 + 4}">{row}</text>'
-        cells += labels + "".join(_cell(row, column, pairs, most, size) for column in range(GPUS) if column != row)
+        cells += labels + "".join(
+            _cell(row, column, pairs, most, size) for column in range(GPUS) if column != row
+        )
     side = 28 + GPUS * size
     return f"""<figure class="pairs"><figcaption><b>{escape(pod.name)}</b> two GPUs alone, GB/s: who is slow with every partner is at fault</figcaption>
 <svg viewBox="0 0 {side} {side}" role="img" aria-label="Bandwidth of pairs of GPUs of {escape(pod.node)}">{cells}</svg></figure>"""
 
 
 def _edges(pod: PodStory) -> str:
-    """The paths between nodes that were measured to find a slow one, as its gang's leader logged them."""
+    """The paths between nodes that were measured to find a slow one, as its gang's leader logged
+    them.
+    """
     if not pod.edges:
         return ""
     about, *rows = (escape(line) for line in pod.edges)
     return f"""<figure class="edges"><figcaption><b>gang {escape(pod.gang)}</b> {about}</figcaption><pre>{"<br>".join(rows)}</pre></figure>"""
 
 
-def _cell(row: int, column: int, pairs: dict[tuple[int, int], float], most: float, size: int) -> str:
+def _cell(
+    row: int, column: int, pairs: dict[tuple[int, int], float], most: float, size: int
+) -> str:
     value = pairs.get((min(row, column), max(row, column)))
     at = f'x="{28 + column * size}" y="{22 + row * size}" width="{size - 2}" height="{size - 2}" rx="4"'
     if value is None:
@@ -220,14 +259,18 @@ def _events(story: Story) -> str:
     rows = "".join(_event(pod, event) for pod in story.pods for event in pod.unhealthy)
     cleared = "".join(_cleared(pod) for pod in story.pods)
     heads = "".join(
-        f"<th>{head}</th>" for head in ("node", "checkName", "fatal", "action", "about", "code and message")
+        f"<th>{head}</th>"
+        for head in ("node", "checkName", "fatal", "action", "about", "code and message")
     )
     return f"""<table class="cards"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table><details><summary>Healthy events: what passed clears what earlier runs had raised</summary>
 <div class="scroll"><table><thead><tr><th>node</th><th>checkName: GPUs</th></tr></thead><tbody>{cleared}</tbody></table></div></details>"""
 
 
 def _event(pod: PodStory, event: dict[str, Any]) -> str:
-    about = ", ".join(pod.name_of(entity["entityValue"]) for entity in event["entitiesImpacted"]) or "the node"
+    about = (
+        ", ".join(pod.name_of(entity["entityValue"]) for entity in event["entitiesImpacted"])
+        or "the node"
+    )
     cells = {
         "checkName": escape(event["checkName"]),
         "fatal": '<b class="bad">yes</b>' if event["isFatal"] else "no",
@@ -243,7 +286,9 @@ def _cleared(pod: PodStory) -> str:
     names: dict[str, int] = {}
     for event in pod.events:
         if event["isHealthy"]:
-            names[event["checkName"]] = names.get(event["checkName"], 0) + len(event["entitiesImpacted"])
+            names[event["checkName"]] = names.get(event["checkName"], 0) + len(
+                event["entitiesImpacted"]
+            )
     said = ", ".join(f"{name}: {count or 'the node'}" for name, count in sorted(names.items()))
     return f"<tr><td>{escape(pod.node)}</td><td>{escape(said or 'none')}</td></tr>"
 

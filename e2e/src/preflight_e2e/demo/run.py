@@ -32,7 +32,9 @@ DOUBLES = (
 
 
 def demo(environments: Path, report: Path, document: Path | None) -> int:
-    """Exit status: 0 all as the scenario says, 1 something differs, 2 it could not be run (said on stderr)."""
+    """Exit status: 0 all as the scenario says, 1 something differs, 2 it could not be run (said on
+    stderr).
+    """
     try:
         return _demo(environments, report, document)
     except (LabError, ChartError, ValueError) as error:
@@ -89,16 +91,24 @@ def _end(console: Console, story: Story, scenario: Scenario, report: Path, secon
     for problem in story.problems:
         console.print(f"[bold red]differs[/] {escape(problem)}", soft_wrap=True)
     run_count = sum(pod.runs for pod in story.pods)
-    verdict = "[green]as expected[/]" if story.as_expected else f"[bold red]{len(story.problems)} differences[/]"
+    verdict = (
+        "[green]as expected[/]"
+        if story.as_expected
+        else f"[bold red]{len(story.problems)} differences[/]"
+    )
     told = f"{run_count} of {len(story.pods)} pods run, {len(story.pods) - run_count} are held back"
-    console.print(f"{told}: {verdict}; {seconds:.0f} s. Report: {escape(str(report))}", soft_wrap=True)
+    console.print(
+        f"{told}: {verdict}; {seconds:.0f} s. Report: {escape(str(report))}", soft_wrap=True
+    )
     return 0 if story.as_expected else 1
 
 
 def _story(lab: SimulatedLab, problems: list[str]) -> Story:
     logs = {node: lab.node_log(node) for node in lab.nodes}
     # Their removal afterwards is no part of the story.
-    history = [(when, pod) for when, pod in lab.history if "deletionTimestamp" not in pod["metadata"]]
+    history = [
+        (when, pod) for when, pod in lab.history if "deletionTimestamp" not in pod["metadata"]
+    ]
     return tell(history, logs, lambda pod, container: lab.log("", pod, container), problems)
 
 

@@ -1,4 +1,6 @@
-"""The demo on a terminal: a table that fills while it runs, plain lines where there is no terminal, and the table at the end."""
+"""The demo on a terminal: a table that fills while it runs, plain lines where there is no terminal,
+and the table at the end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from .story import CheckRun, PodStory, State, Story, changes, tell
 
 __all__ = ["Screen", "final"]
 
-STYLES = {"passed": "green", "skipped": "cyan", "failed": "bold red", "inconclusive": "yellow", "not run": "dim"}
+STYLES = {
+    "passed": "green",
+    "skipped": "cyan",
+    "failed": "bold red",
+    "inconclusive": "yellow",
+    "not run": "dim",
+}
 
 
 class Screen:
@@ -30,7 +38,9 @@ class Screen:
         self._last: dict[str, State] = {}
 
     def say(self, text: str) -> None:
-        self.console.print(Text(f"{time.monotonic() - self._started:6.1f} s  {text}"), soft_wrap=True)
+        self.console.print(
+            Text(f"{time.monotonic() - self._started:6.1f} s  {text}"), soft_wrap=True
+        )
 
     def see(self, when: float, pod: State) -> None:
         name = pod["metadata"]["name"]
@@ -55,7 +65,9 @@ class Screen:
 
 
 def final(story: Story) -> RenderableType:
-    """The table at the end; under each pod that is held back what was found, on what, and what was reported."""
+    """The table at the end; under each pod that is held back what was found, on what, and what was
+    reported.
+    """
     whys = [_why(pod, pod.stopped_by) for pod in story.pods if pod.stopped_by is not None]
     return Group(_table(story, live=False), *whys)
 
@@ -63,7 +75,9 @@ def final(story: Story) -> RenderableType:
 def _table(story: Story, *, live: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("pod", "node", *story.checks, "result"):
-        fixed = heading not in story.checks  # on a narrow terminal it is the checks' columns that wrap
+        fixed = (
+            heading not in story.checks
+        )  # on a narrow terminal it is the checks' columns that wrap
         table.add_column(heading, no_wrap=fixed, overflow="fold", header_style="dim")
     for pod in story.pods:
         cells: list[Any] = [_cell(check, live=live) for check in pod.checks]
@@ -90,7 +104,9 @@ def _why(pod: PodStory, check: CheckRun) -> RenderableType:
     table.add_row("found", f"{check.name} {check.outcome} {check.code}: {check.reason}")
     accused = [e for e in pod.unhealthy if e["isFatal"]]
     blamed = [entity["entityValue"] for e in accused for entity in e["entitiesImpacted"]]
-    on = ", ".join(f"{pod.name_of(uuid)} of {pod.node}" for uuid in blamed) or (pod.node if accused else "")
+    on = ", ".join(f"{pod.name_of(uuid)} of {pod.node}" for uuid in blamed) or (
+        pod.node if accused else ""
+    )
     table.add_row("on", on or "nobody: this node is not to blame")
     for event in pod.unhealthy:
         table.add_row("reported", _event(pod, event))

@@ -1,4 +1,6 @@
-"""What happened to every pod, from what the API server, the nodes' connectors and the checks' logs say."""
+"""What happened to every pod, from what the API server, the nodes' connectors and the checks' logs
+say.
+"""
 
 from __future__ import annotations
 
@@ -65,12 +67,18 @@ class PodStory:
 
     @property
     def verdict(self) -> str:
-        return "runs" if self.runs else "held back" if self.phase == "Failed" else self.phase.lower()
+        return (
+            "runs" if self.runs else "held back" if self.phase == "Failed" else self.phase.lower()
+        )
 
     @property
     def stopped_by(self) -> CheckRun | None:
         """The check that holds it back."""
-        return next((c for c in self.checks if c.ended is not None and not c.good), None) if not self.runs else None
+        return (
+            next((c for c in self.checks if c.ended is not None and not c.good), None)
+            if not self.runs
+            else None
+        )
 
     @property
     def unhealthy(self) -> list[dict[str, Any]]:
@@ -78,10 +86,14 @@ class PodStory:
 
     @property
     def pairs(self) -> dict[tuple[int, int], float]:
-        """GB/s between two GPUs (indices on the node, the smaller first), where pairs were measured to find a slow one."""
+        """GB/s between two GPUs (indices on the node, the smaller first), where pairs were measured
+        to find a slow one.
+        """
         mine = uuids(self.node)
         found: dict[tuple[int, int], float] = {}
-        for said in " ".join(event["metadata"].get("pairs_gbps", "") for event in self.unhealthy).split():
+        for said in " ".join(
+            event["metadata"].get("pairs_gbps", "") for event in self.unhealthy
+        ).split():
             pair, _, value = said.partition("=")
             one, other = sorted(mine.index(uuid) for uuid in pair.split("+"))
             found[one, other] = float(value)
@@ -89,12 +101,16 @@ class PodStory:
 
     @property
     def edges(self) -> list[str]:
-        """Where this pod led the search for a slow node: the matrix of paths between nodes, as lines of text."""
+        """Where this pod led the search for a slow node: the matrix of paths between nodes, as
+        lines of text.
+        """
         lines = (line for check in self.checks for line in check.log.splitlines())
         return [line.partition("edges| ")[2] for line in lines if "edges| " in line]
 
     def name_of(self, entity: str) -> str:
-        """``GPU 3 (GPU-e5e6…)`` for one of its node's GPUs; for anything else the entity itself, for nothing the node."""
+        """``GPU 3 (GPU-e5e6…)`` for one of its node's GPUs; for anything else the entity itself,
+        for nothing the node.
+        """
         mine = uuids(self.node)
         return f"GPU {mine.index(entity)} ({entity})" if entity in mine else entity or self.node
 
@@ -122,7 +138,11 @@ def changes(before: State | None, now: State) -> Iterable[str]:
     node = now["spec"].get("nodeName")
     if before is not None and node and not before["spec"].get("nodeName"):
         yield f"bound to {node}"
-    was = {} if before is None else {s["name"]: s for s in before["status"].get("initContainerStatuses", [])}
+    was = (
+        {}
+        if before is None
+        else {s["name"]: s for s in before["status"].get("initContainerStatuses", [])}
+    )
     for status in now["status"].get("initContainerStatuses", []):
         state, old = status["state"], was.get(status["name"], {}).get("state", {})
         check = status["name"].removeprefix(CHECK_PREFIX)
@@ -134,7 +154,11 @@ def changes(before: State | None, now: State) -> Iterable[str]:
             measured = f", {result['measured']:g} GB/s" if result.get("measured") else ""
             yield f"{check} {result.get('outcome', '?')}{'' if code in {'', 'OK'} else ' ' + code}{measured}"
     phase = now["status"].get("phase")
-    if before is not None and phase != before["status"].get("phase") and phase in {"Running", "Failed"}:
+    if (
+        before is not None
+        and phase != before["status"].get("phase")
+        and phase in {"Running", "Failed"}
+    ):
         yield "starts" if phase == "Running" else "held back"
 
 
@@ -144,20 +168,33 @@ def tell(
     log: Callable[[str, str], str],
     problems: Sequence[str],
 ) -> Story:
-    """The story of every pod in ``history`` (time, state). ``log`` gives a container's log by pod and container."""
+    """The story of every pod in ``history`` (time, state). ``log`` gives a container's log by pod
+    and container.
+    """
     begin = min((when for when, _ in history), default=0.0)
     last: dict[str, State] = {}
     pods: dict[str, PodStory] = {}
     for when, state in history:
         meta, at = state["metadata"], when - begin
-        pod = pods.setdefault(meta["name"], PodStory(meta["name"], "", meta.get("labels", {}).get(GANG_LABEL, ""), at))
+        pod = pods.setdefault(
+            meta["name"], PodStory(meta["name"], "", meta.get("labels", {}).get(GANG_LABEL, ""), at)
+        )
         last[pod.name] = state
-        pod.node, pod.phase = state["spec"].get("nodeName", ""), state["status"].get("phase", "Pending")
+        pod.node, pod.phase = (
+            state["spec"].get("nodeName", ""),
+            state["status"].get("phase", "Pending"),
+        )
         if pod.runs and pod.starts_at is None:
             pod.starts_at = at
-        statuses = [s for s in state["status"].get("initContainerStatuses", []) if s["name"].startswith(CHECK_PREFIX)]
+        statuses = [
+            s
+            for s in state["status"].get("initContainerStatuses", [])
+            if s["name"].startswith(CHECK_PREFIX)
+        ]
         while len(pod.checks) < len(statuses):
-            pod.checks.append(CheckRun(statuses[len(pod.checks)]["name"].removeprefix(CHECK_PREFIX)))
+            pod.checks.append(
+                CheckRun(statuses[len(pod.checks)]["name"].removeprefix(CHECK_PREFIX))
+            )
         for check, status in zip(pod.checks, statuses, strict=True):
             if "running" in status["state"] and check.began is None:
                 check.began = at
@@ -167,7 +204,9 @@ def tell(
     for pod in pods.values():
         lines = [line["event"] for line in node_logs.get(pod.node, ()) if "event" in line]
         pod.events = [event for event in lines if event["metadata"].get("pod") == pod.name]
-    end = max([c.ended for p in pods.values() for c in p.checks if c.ended is not None], default=0.0)
+    end = max(
+        [c.ended for p in pods.values() for c in p.checks if c.ended is not None], default=0.0
+    )
     return Story(list(pods.values()), end, not problems, list(problems))
 
 

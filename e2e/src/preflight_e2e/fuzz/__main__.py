@@ -1,4 +1,6 @@
-"""`python -m preflight_e2e.fuzz --seconds N`: known attacks one by one, then objects without end; exit 1 where something did not hold."""
+"""`python -m preflight_e2e.fuzz --seconds N`: known attacks one by one, then objects without end;
+exit 1 where something did not hold.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ class Fuzz:
         """Called by the watch, from its threads."""
         with self._lock:
             if any(
-                when == self._during and one.split(" ")[:2] == what.split(" ")[:2] for when, one, _ in self.violations
+                when == self._during and one.split(" ")[:2] == what.split(" ")[:2]
+                for when, one, _ in self.violations
             ):
                 return  # the same again
             shots = self._vector or list(reversed(self._recent))
@@ -80,7 +83,9 @@ class Fuzz:
         self.taken[shot.what] += 200 <= code < 300
 
     def attacks(self, names: Iterable[str], volume: float, watch: Watch) -> None:
-        """Each known attack once, by a few hands as one tenant has them; what ended is started again without what was sent."""
+        """Each known attack once, by a few hands as one tenant has them; what ended is started
+        again without what was sent.
+        """
         for name in names:
             if self._stop.is_set():
                 return
@@ -88,7 +93,8 @@ class Fuzz:
             shots = VECTORS[name](volume)
             lock = threading.Lock()
             hands = [
-                threading.Thread(target=self._hand, args=(shots, lock)) for _ in range(4 if name in PARALLEL else 1)
+                threading.Thread(target=self._hand, args=(shots, lock))
+                for _ in range(4 if name in PARALLEL else 1)
             ]
             for hand in hands:
                 hand.start()
@@ -126,7 +132,9 @@ class Fuzz:
 
     def _revive(self, watch: Watch) -> None:
         """Where the run goes on after a violation: new processes, without what the old ones met."""
-        if len(self.violations) == self._revived and all(p.exit_status() is None for p in self.place.programs):
+        if len(self.violations) == self._revived and all(
+            p.exit_status() is None for p in self.place.programs
+        ):
             return
         time.sleep(SETTLE)  # the watch has to see it
         watch.paused.set()
@@ -145,7 +153,10 @@ class Fuzz:
 def main(argv: list[str] | None = None) -> int:
     args = _arguments(argv)
     if (folder := assets()) is None:
-        print(f"fuzz: {ASSETS} is not set; set it to a folder with etcd and kube-apiserver.", file=sys.stderr)
+        print(
+            f"fuzz: {ASSETS} is not set; set it to a folder with etcd and kube-apiserver.",
+            file=sys.stderr,
+        )
         return 2
     programs = []
     for name in (args.webhook, args.gang):
@@ -170,7 +181,9 @@ def main(argv: list[str] | None = None) -> int:
             end = time.monotonic() + args.seconds
             chosen = args.only or list(VECTORS)
             watch.prove()  # it works before anything hostile is sent
-            fuzz.attacks([one for one in chosen if one != "random"], min(1.0, args.seconds / FULL), watch)
+            fuzz.attacks(
+                [one for one in chosen if one != "random"], min(1.0, args.seconds / FULL), watch
+            )
             if not args.only or "random" in args.only:
                 fuzz.objects(args.rate, max(end, time.monotonic() + LEAST), watch)
                 watch.prove()
@@ -185,7 +198,9 @@ def report(fuzz: Fuzz, watch: Watch) -> int:
     print(f"\n{'property':40}{'worst':>10}{'limit':>10}{'seen':>8}")
     for row in watch.rows():
         verdict = "" if row.held else "  VIOLATED"
-        print(f"{row.name:40}{row.worst:10.2f}{row.limit:10g}{len(row.seen):8}  {row.unit}{verdict}")
+        print(
+            f"{row.name:40}{row.worst:10.2f}{row.limit:10g}{len(row.seen):8}  {row.unit}{verdict}"
+        )
     for during, what, path in fuzz.violations:
         print(f"\nduring {during}: {what[:300]}\n  what was sent: {path}")
     bad = bool(fuzz.violations) or not all(row.held for row in watch.rows())
@@ -198,18 +213,30 @@ def report(fuzz: Fuzz, watch: Watch) -> int:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="fuzz", description="Hostile objects through a real API server into the running programs."
+        prog="fuzz",
+        description="Hostile objects through a real API server into the running programs.",
     )
     says_version(parser)
     parser.add_argument(
-        "--seconds", type=float, default=FULL, help="how long (%(default)g; the gate's short form is 60)"
+        "--seconds",
+        type=float,
+        default=FULL,
+        help="how long (%(default)g; the gate's short form is 60)",
     )
-    parser.add_argument("--seed", type=int, help="of the random objects; the one of a run is printed")
     parser.add_argument(
-        "--webhook", default="preflight-webhook", metavar="PROGRAM", help="the webhook to attack (%(default)s)"
+        "--seed", type=int, help="of the random objects; the one of a run is printed"
     )
     parser.add_argument(
-        "--gang", default="preflight-gang", metavar="PROGRAM", help="the gang controller to attack (%(default)s)"
+        "--webhook",
+        default="preflight-webhook",
+        metavar="PROGRAM",
+        help="the webhook to attack (%(default)s)",
+    )
+    parser.add_argument(
+        "--gang",
+        default="preflight-gang",
+        metavar="PROGRAM",
+        help="the gang controller to attack (%(default)s)",
     )
     parser.add_argument(
         "--only",
@@ -218,19 +245,39 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="ATTACK",
         help="only this (repeat for more): %(choices)s",
     )
-    parser.add_argument("--keep-going", action="store_true", help="after a violation, start what ended anew and go on")
     parser.add_argument(
-        "--save", type=Path, default=Path("fuzz"), metavar="FOLDER", help="where objects are saved (%(default)s)"
-    )
-    parser.add_argument("--rate", type=float, default=15.0, help="random objects a second (%(default)g)")
-    parser.add_argument(
-        "--victim-seconds", type=float, default=2.0, help="until a complete gang must be sealed (%(default)g)"
+        "--keep-going",
+        action="store_true",
+        help="after a violation, start what ended anew and go on",
     )
     parser.add_argument(
-        "--ordinary-seconds", type=float, default=1.0, help="until an ordinary pod must be admitted (%(default)g)"
+        "--save",
+        type=Path,
+        default=Path("fuzz"),
+        metavar="FOLDER",
+        help="where objects are saved (%(default)s)",
     )
-    parser.add_argument("--webhook-mib", type=float, default=128.0, help="memory of the webhook (%(default)g)")
-    parser.add_argument("--gang-mib", type=float, default=256.0, help="memory of a controller (%(default)g)")
+    parser.add_argument(
+        "--rate", type=float, default=15.0, help="random objects a second (%(default)g)"
+    )
+    parser.add_argument(
+        "--victim-seconds",
+        type=float,
+        default=2.0,
+        help="until a complete gang must be sealed (%(default)g)",
+    )
+    parser.add_argument(
+        "--ordinary-seconds",
+        type=float,
+        default=1.0,
+        help="until an ordinary pod must be admitted (%(default)g)",
+    )
+    parser.add_argument(
+        "--webhook-mib", type=float, default=128.0, help="memory of the webhook (%(default)g)"
+    )
+    parser.add_argument(
+        "--gang-mib", type=float, default=256.0, help="memory of a controller (%(default)g)"
+    )
     return parser.parse_args(argv)
 
 

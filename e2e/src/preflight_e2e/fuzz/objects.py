@@ -1,4 +1,6 @@
-"""Objects without end from a seed: realistic ones, and what comes of them when anything in them may be anything."""
+"""Objects without end from a seed: realistic ones, and what comes of them when anything in them may
+be anything.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,19 @@ _TEXTS = (
         "\ud7ff",
         "é" * 70,
     ),
-    *("x" * 64, "x" * 300, "x" * 20_000, "$(A)", "../../etc", "a/b/c", '{"v":99}', '{"v":1}', "true", "1Ei", "9" * 40),
+    *(
+        "x" * 64,
+        "x" * 300,
+        "x" * 20_000,
+        "$(A)",
+        "../../etc",
+        "a/b/c",
+        '{"v":99}',
+        '{"v":1}',
+        "true",
+        "1Ei",
+        "9" * 40,
+    ),
 )
 _NUMBERS = (0, -1, 1, 2**31, 2**31 - 1, 2**63 - 1, -(2**63), 2**64, 10**30, 0.5, 1e300)
 
@@ -64,20 +78,33 @@ class Maker:
         self._seed, self._number = seed, 0
 
     def story(self) -> list[Shot]:
-        """One object, and what happens to it: created, given a status as a kubelet gives it, changed, removed."""
+        """One object, and what happens to it: created, given a status as a kubelet gives it,
+        changed, removed.
+        """
         self._number += 1
-        makers = (self._user_pod, self._user_pod, self._stray_pod, self._stray_pod, self._config_map, self._workload)
+        makers = (
+            self._user_pod,
+            self._user_pod,
+            self._stray_pod,
+            self._stray_pod,
+            self._config_map,
+            self._workload,
+        )
         more = (self._policy, self._claim, self._namespace)
         return list(self._random.choice(makers + more)(f"z{self._seed}-{self._number}"))
 
     def _user_pod(self, name: str) -> Iterator[Shot]:
         chance = self._random
         gang = f"g{chance.randrange(30)}" if chance.random() < 0.6 else ""
-        made = copy.deepcopy(training_pod(name, gang=gang, template="t" if chance.random() < 0.2 else ""))
+        made = copy.deepcopy(
+            training_pod(name, gang=gang, template="t" if chance.random() < 0.2 else "")
+        )
         made["spec"]["nodeName"] = f"node-{chance.randrange(8)}"
         if chance.random() < 0.4:
             api, _, _ = chance.choice(_WORKLOADS)
-            made["metadata"].setdefault("labels", {})[f"{api.partition('/')[0]}/pod-group"] = f"w{chance.randrange(9)}"
+            made["metadata"].setdefault("labels", {})[f"{api.partition('/')[0]}/pod-group"] = (
+                f"w{chance.randrange(9)}"
+            )
         made = self._hostile(made, keep=("metadata.name", "kind", "apiVersion"))
         yield Shot("pod", "POST", pod_path(OPTED_IN, dry=chance.random() < 0.2), made)
         yield from self._lived(OPTED_IN, name)
@@ -89,10 +116,14 @@ class Maker:
         for _ in range(chance.randrange(3)):
             annotations[PREFIX + chance.choice(_OURS)] = self._text()
         if chance.random() < 0.5:
-            stamp = self._mutated(json.loads(member(STRAY, "g1", 2, name)["metadata"]["annotations"][PREFIX + "gang"]))
+            stamp = self._mutated(
+                json.loads(member(STRAY, "g1", 2, name)["metadata"]["annotations"][PREFIX + "gang"])
+            )
             annotations[PREFIX + "gang"] = json.dumps(stamp)
         if chance.random() < 0.5:
-            made = self._hostile(made, keep=("metadata.name", "metadata.namespace", "kind", "apiVersion"))
+            made = self._hostile(
+                made, keep=("metadata.name", "metadata.namespace", "kind", "apiVersion")
+            )
         yield Shot("pod", "POST", pod_path(STRAY), made)
         yield from self._lived(STRAY, name)
 
@@ -105,15 +136,31 @@ class Maker:
             yield Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
         if chance.random() < 0.6:
             check = chance.choice(("dcgm-diag", "nccl-loopback", "nccl-allreduce", "x"))
-            result = {"v": 1, "check": check, "outcome": "failed", "code": "X", "gated": True, "duration": 1.0}
+            result = {
+                "v": 1,
+                "check": check,
+                "outcome": "failed",
+                "code": "X",
+                "gated": True,
+                "duration": 1.0,
+            }
             message = json.dumps(self._mutated(result)) if chance.random() < 0.7 else self._text()
             ended = status(
-                name, message[:4096], namespace=namespace, check=check, code=chance.choice((0, 1, 2, 137, 255))
+                name,
+                message[:4096],
+                namespace=namespace,
+                check=check,
+                code=chance.choice((0, 1, 2, 137, 255)),
             )
             yield ended
         if chance.random() < 0.3:
             labels = {PREFIX + chance.choice(_OURS): chance.choice(("true", "", "x" * 63, None))}
-            patch = {"metadata": {"annotations": {PREFIX + chance.choice(_OURS): self._text()}, "labels": labels}}
+            patch = {
+                "metadata": {
+                    "annotations": {PREFIX + chance.choice(_OURS): self._text()},
+                    "labels": labels,
+                }
+            }
             yield Shot("pod", "PATCH", pod_path(namespace, name), patch, MERGE)
         if chance.random() < 0.3:
             yield Shot("pod", "DELETE", pod_path(namespace, name) + "?gracePeriodSeconds=0")
@@ -130,10 +177,26 @@ class Maker:
             },
         }
         seat = {"uid": "u", "name": "n", "ip": "10.0.0.1", "node": "n", "attempt": 0}
-        record = {"v": 1, "token": "t", "master_port": 29500, "control_port": 29501, "members": [seat, seat]}
-        data = {key: self._text() for key in chance.sample(("peers", "generation", "master_addr", "x"), 2)}
-        data["members"] = json.dumps(self._mutated(record)) if chance.random() < 0.7 else self._text()
-        made: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+        record = {
+            "v": 1,
+            "token": "t",
+            "master_port": 29500,
+            "control_port": 29501,
+            "members": [seat, seat],
+        }
+        data = {
+            key: self._text()
+            for key in chance.sample(("peers", "generation", "master_addr", "x"), 2)
+        }
+        data["members"] = (
+            json.dumps(self._mutated(record)) if chance.random() < 0.7 else self._text()
+        )
+        made: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": meta,
+            "data": data,
+        }
         if chance.random() < 0.3:
             made["immutable"] = True
         path = f"/api/v1/namespaces/{chance.choice((STRAY, OPTED_IN))}/configmaps"
@@ -144,8 +207,16 @@ class Maker:
     def _workload(self, name: str) -> Iterator[Shot]:
         chance = self._random
         api, plural, kind = chance.choice(_WORKLOADS)
-        job = {"name": "a", "replicas": 2, "template": {"spec": {"parallelism": 2, "completions": 2, "template": {}}}}
-        spec = {"minMember": 2, "replicatedJobs": [job], "startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
+        job = {
+            "name": "a",
+            "replicas": 2,
+            "template": {"spec": {"parallelism": 2, "completions": 2, "template": {}}},
+        }
+        spec = {
+            "minMember": 2,
+            "replicatedJobs": [job],
+            "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
+        }
         meta = {"name": f"w{chance.randrange(9)}"}
         made: dict[str, Any] = {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
         made = self._hostile(made, keep=("metadata.name", "metadata", "kind", "apiVersion"))
@@ -158,9 +229,17 @@ class Maker:
     def _policy(self, name: str) -> Iterator[Shot]:
         api = "preflight.nvsentinel.nvidia.com/v1alpha1"
         labels = {"gangIdLabel": "a/b", "gangSizeLabel": "a/c"}
-        spec = {"enforcement": "observe", "gangDiscovery": {"method": "auto", "labels": labels, "optIn": ["job"]}}
+        spec = {
+            "enforcement": "observe",
+            "gangDiscovery": {"method": "auto", "labels": labels, "optIn": ["job"]},
+        }
         meta = {"name": name, "annotations": {"a": self._text()}}
-        made = {"apiVersion": api, "kind": "PreflightConfig", "metadata": meta, "spec": self._mutated(spec)}
+        made = {
+            "apiVersion": api,
+            "kind": "PreflightConfig",
+            "metadata": meta,
+            "spec": self._mutated(spec),
+        }
         path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
         yield Shot("PreflightConfig", "POST", path, made)
         yield Shot("PreflightConfig", "DELETE", f"{path}/{name}")
@@ -168,7 +247,10 @@ class Maker:
     def _claim(self, name: str) -> Iterator[Shot]:
         api = "resource.k8s.io/v1"
         device = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}
-        either = {"name": "any", "firstAvailable": [{"name": "a", "deviceClassName": "gpu.nvidia.com", "count": 1}]}
+        either = {
+            "name": "any",
+            "firstAvailable": [{"name": "a", "deviceClassName": "gpu.nvidia.com", "count": 1}],
+        }
         spec: Any = self._mutated({"devices": {"requests": [device, either]}})
         for plural, kind, wrapped in (
             ("resourceclaims", "ResourceClaim", spec),
@@ -208,21 +290,35 @@ class Maker:
             if not holders:
                 break
             holder = self._random.choice(holders)
-            key = self._random.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+            key = self._random.choice(
+                list(holder) if isinstance(holder, dict) else range(len(holder))
+            )
             match self._random.randrange(6):
                 case 0 if isinstance(holder, dict):
                     del holder[key]
                 case 1 if isinstance(holder, dict):
                     holder[self._text()[:300] or "k"] = holder[key]
                 case 2 if isinstance(holder, list):
-                    holder.extend(copy.deepcopy(holder[key]) for _ in range(self._random.choice((1, 50))))
+                    holder.extend(
+                        copy.deepcopy(holder[key]) for _ in range(self._random.choice((1, 50)))
+                    )
                 case _:
                     holder[key] = self._value()
         return made
 
     def _value(self) -> Any:
-        simple: tuple[Any, ...] = (None, True, [], {}, [None], {"a": None}, deep(self._random.choice((30, 300))))
-        return self._random.choice((self._text(), self._random.choice(_NUMBERS), self._random.choice(simple)))
+        simple: tuple[Any, ...] = (
+            None,
+            True,
+            [],
+            {},
+            [None],
+            {"a": None},
+            deep(self._random.choice((30, 300))),
+        )
+        return self._random.choice(
+            (self._text(), self._random.choice(_NUMBERS), self._random.choice(simple))
+        )
 
     def _text(self) -> str:
         if self._random.random() < 0.1:

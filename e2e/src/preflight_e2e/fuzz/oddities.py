@@ -1,4 +1,6 @@
-"""More of the known attacks: numbers, texts, times and shapes that nobody has, and objects that were there before ours."""
+"""More of the known attacks: numbers, texts, times and shapes that nobody has, and objects that
+were there before ours.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,22 @@ def sizes_that_no_gang_has(volume: float) -> Iterator[Shot]:
         (apis, {"minMember": -huge}),
         (apis, {"minMember": 10**30}),
         (apis, {"minMember": 2.5}),
-        (jobsets, {"replicatedJobs": [{"name": "a", "replicas": huge, "template": {"spec": {"parallelism": huge}}}]}),
-        (jobsets, {"replicatedJobs": [{"name": "a", "replicas": -2, "template": {"spec": {"parallelism": -2}}}]}),
+        (
+            jobsets,
+            {
+                "replicatedJobs": [
+                    {"name": "a", "replicas": huge, "template": {"spec": {"parallelism": huge}}}
+                ]
+            },
+        ),
+        (
+            jobsets,
+            {
+                "replicatedJobs": [
+                    {"name": "a", "replicas": -2, "template": {"spec": {"parallelism": -2}}}
+                ]
+            },
+        ),
     ):
         name = fresh("sized")
         meta = {"name": name, "namespace": STRAY}
@@ -38,19 +54,25 @@ def sizes_that_no_gang_has(volume: float) -> Iterator[Shot]:
         for i in range(2):
             made = member(STRAY, name, 2, f"{name}-{i}", source)
             stamp = json.loads(made["metadata"]["annotations"][PREFIX + "gang"])
-            made["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(stamp | {"size": None, "object": name})
+            made["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(
+                stamp | {"size": None, "object": name}
+            )
             yield created("pod", made)
             yield _addressed(STRAY, f"{name}-{i}")
 
 
 def _addressed(namespace: str, name: str, **more: Any) -> Shot:
-    body = {"status": {"phase": "Pending", "podIP": "10.7.0.1", "podIPs": [{"ip": "10.7.0.1"}], **more}}
+    body = {
+        "status": {"phase": "Pending", "podIP": "10.7.0.1", "podIPs": [{"ip": "10.7.0.1"}], **more}
+    }
     return Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
 
 
 @vector
 def records_that_were_there_before(volume: float) -> Iterator[Shot]:
-    """Names of records taken by a tenant: never to be changed, or held by a finalizer when they are deleted."""
+    """Names of records taken by a tenant: never to be changed, or held by a finalizer when they are
+    deleted.
+    """
     for more in ({"immutable": True}, {}):
         gang = fresh("squatted")
         shot = record(f"preflight-{gang}.labels", data={"members": "x", "generation": "9" * 4_000})
@@ -62,7 +84,11 @@ def records_that_were_there_before(volume: float) -> Iterator[Shot]:
             yield created("pod", member(STRAY, gang, 2, f"{gang}-{i}"))
             yield _addressed(STRAY, f"{gang}-{i}")
         if not more:
-            yield Shot("ConfigMap", "DELETE", f"/api/v1/namespaces/{STRAY}/configmaps/preflight-{gang}.labels")
+            yield Shot(
+                "ConfigMap",
+                "DELETE",
+                f"/api/v1/namespaces/{STRAY}/configmaps/preflight-{gang}.labels",
+            )
 
 
 @vector
@@ -96,7 +122,9 @@ def results_of_odd_texts(volume: float) -> Iterator[Shot]:
 
 @vector
 def times_that_no_clock_shows(volume: float) -> Iterator[Shot]:
-    for i, when in enumerate(("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z")):
+    for i, when in enumerate(
+        ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z")
+    ):
         gang = fresh("timeless")
         for n in range(2):
             yield created("pod", member(STRAY, gang, 2, f"{gang}-{n}"))
@@ -134,9 +162,26 @@ def gangs_of_odd_names(volume: float) -> Iterator[Shot]:
 
 @vector
 def quantities_of_odd_spelling(volume: float) -> Iterator[Shot]:
-    for amount in ("1e400", "1E18", "-8", "+8", "\u0668", "8.", ".5", "0x8", "1e-9", "NaN", "8 ", "9" * 64, 8.5, 2**62):
+    for amount in (
+        "1e400",
+        "1E18",
+        "-8",
+        "+8",
+        "\u0668",
+        "8.",
+        ".5",
+        "0x8",
+        "1e-9",
+        "NaN",
+        "8 ",
+        "9" * 64,
+        8.5,
+        2**62,
+    ):
         made = user("spelt")
-        made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": amount, "cpu": amount}}
+        made["spec"]["containers"][0]["resources"] = {
+            "limits": {"nvidia.com/gpu": amount, "cpu": amount}
+        }
         yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
 
 
@@ -160,18 +205,31 @@ def pods_of_odd_shapes(volume: float) -> Iterator[Shot]:
         {"initContainers": [{"name": "PREFLIGHT-dcgm-diag", "image": "x"}]},
         {"initContainers": [{"name": look_alike, "image": "x"}]},
         {"initContainers": [{"name": "preflight-dcgm-diag", "image": "d", "command": ["true"]}]},
-        {"initContainers": [{"name": "side", "image": "x", "restartPolicy": "Always", "volumeMounts": ours}]},
+        {
+            "initContainers": [
+                {"name": "side", "image": "x", "restartPolicy": "Always", "volumeMounts": ours}
+            ]
+        },
         {"volumes": [{"name": "preflight-state", "hostPath": {"path": "/"}}]},
-        {"securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1 1 1"}], "runAsUser": 0}},
+        {
+            "securityContext": {
+                "sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1 1 1"}],
+                "runAsUser": 0,
+            }
+        },
     )
     for spec in shapes:
         yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), user("shape", **spec))
     made = user("owned")
-    made["metadata"]["ownerReferences"] = [owner | {"uid": f"u{i}", "controller": i == 0} for i in range(2_000)]
+    made["metadata"]["ownerReferences"] = [
+        owner | {"uid": f"u{i}", "controller": i == 0} for i in range(2_000)
+    ]
     yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
     made = user("mirrored", nodeName="node-1")
     made["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
     yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
     made = user("unnamed")
-    made["metadata"] = {k: v for k, v in made["metadata"].items() if k != "name"} | {"generateName": "a" * 57 + "-"}
+    made["metadata"] = {k: v for k, v in made["metadata"].items() if k != "name"} | {
+        "generateName": "a" * 57 + "-"
+    }
     yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)

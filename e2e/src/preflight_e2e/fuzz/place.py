@@ -1,4 +1,6 @@
-"""Where the fuzzer plays: a real API server, the webhook registered with it, two gang controllers, all of them processes."""
+"""Where the fuzzer plays: a real API server, the webhook registered with it, two gang controllers,
+all of them processes.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ class Program:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env={**os.environ, **self.environ})
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env={**os.environ, **self.environ}
+            )
         self.starts, self.stopping, self.peak = self.starts + 1, False, 0.0
         self.told.clear()
 
@@ -113,7 +117,9 @@ class Program:
 
     def last_words(self) -> str:
         """Its last line, the frame that an exception group draws around its own aside."""
-        lines = [line.strip(" |+-") for line in self.log.read_text(errors="replace").splitlines()[-40:]]
+        lines = [
+            line.strip(" |+-") for line in self.log.read_text(errors="replace").splitlines()[-40:]
+        ]
         words = [line for line in lines if line]
         return words[-1][-300:] if words else "it said nothing"
 
@@ -141,14 +147,21 @@ class Place:
                 f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0",
                 f"/api/v1/namespaces/{namespace}/configmaps",
                 f"/apis/preflight.nvsentinel.nvidia.com/v1alpha1/namespaces/{namespace}/preflightconfigs",
-                *(f"/apis/{g}/{v}/namespaces/{namespace}/{plural}" for g, v, _, plural in _WORKLOADS),
+                *(
+                    f"/apis/{g}/{v}/namespaces/{namespace}/{plural}"
+                    for g, v, _, plural in _WORKLOADS
+                ),
             ):
                 client.send(Shot("wipe", "DELETE", path))
 
 
 @contextmanager
-def place(folder: Path, assets: Path, webhook: str, gang: str, limits: tuple[float, float]) -> Iterator[Place]:
-    """Everything, running and ready. ``limits``: MiB of the webhook, and of each controller. Raises :class:`FuzzError`."""
+def place(
+    folder: Path, assets: Path, webhook: str, gang: str, limits: tuple[float, float]
+) -> Iterator[Place]:
+    """Everything, running and ready. ``limits``: MiB of the webhook, and of each controller. Raises
+    :class:`FuzzError`.
+    """
     (folder / "apiserver").mkdir()
     with ApiServer(folder / "apiserver", assets) as server:
         _prepare(server)
@@ -157,21 +170,54 @@ def place(folder: Path, assets: Path, webhook: str, gang: str, limits: tuple[flo
         bundle = _certificate(folder)
         (folder / "webhook.yaml").write_text(_WEBHOOK_CONFIG)
         (folder / "gang.yaml").write_text("namespaces: []\nleaseDuration: 5s\n")
-        command = [webhook, "serve", "--config", f"{folder}/webhook.yaml", "--cert-dir", str(folder)]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--plain-port", str(plain), "--linger", "0"]
-        programs = [Program("webhook", command, plain, limits[0], folder / "webhook.log", kubeconfig)]
+        command = [
+            webhook,
+            "serve",
+            "--config",
+            f"{folder}/webhook.yaml",
+            "--cert-dir",
+            str(folder),
+        ]
+        command += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--plain-port",
+            str(plain),
+            "--linger",
+            "0",
+        ]
+        programs = [
+            Program("webhook", command, plain, limits[0], folder / "webhook.log", kubeconfig)
+        ]
         for number in (1, 2):
             plain = free_port()
-            command = [gang, "run", "--namespace", "default", "--host", "127.0.0.1", "--port", str(plain)]
+            command = [
+                gang,
+                "run",
+                "--namespace",
+                "default",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(plain),
+            ]
             command += ["--config", f"{folder}/gang.yaml"]
             who = kubeconfig | {"POD_NAME": f"gang-{number}"}
-            programs.append(Program(f"gang-{number}", command, plain, limits[1], folder / f"gang-{number}.log", who))
+            programs.append(
+                Program(
+                    f"gang-{number}", command, plain, limits[1], folder / f"gang-{number}.log", who
+                )
+            )
         try:
             for program in programs:
                 program.start()
             for program in programs:
                 if not program.wait_ready():
-                    raise FuzzError(f"{program.command[0]} does not become ready: {program.last_words()}")
+                    raise FuzzError(
+                        f"{program.command[0]} does not become ready: {program.last_words()}"
+                    )
             _register(server, f"https://127.0.0.1:{port}/mutate-pod", bundle)
             yield Place(server, tuple(programs))
         finally:
@@ -185,17 +231,26 @@ def _prepare(server: ApiServer) -> None:
     for group, version, kind, plural in _WORKLOADS:
         server.define(_definition(group, version, kind, plural))
     server.define(yaml.safe_load((GANG / "generated/preflightconfigs.yaml").read_text()))
-    device = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}}
+    device = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu.nvidia.com"},
+    }
     server.call("POST", "/apis/resource.k8s.io/v1/deviceclasses", device | {"spec": {}})
 
 
 def _definition(group: str, version: str, kind: str, plural: str) -> dict[str, Any]:
-    """A custom resource that takes anything: what its owner's schema refuses is not for us to rely on."""
+    """A custom resource that takes anything: what its owner's schema refuses is not for us to rely
+    on.
+    """
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     served = {"name": version, "served": True, "storage": True, "schema": schema}
     names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
     # Groups under k8s.io are approved ones, and say by whom.
-    meta = {"name": f"{plural}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved, a fuzzer's"}}
+    meta = {
+        "name": f"{plural}.{group}",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, a fuzzer's"},
+    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -214,7 +269,12 @@ def _certificate(folder: Path) -> str:
 
 def _register(server: ApiServer, url: str, bundle: str) -> None:
     """As the chart registers it: the labelled namespaces, Fail, ten seconds."""
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["pods"],
+        "operations": ["CREATE"],
+    }
     entry = {
         "name": "fuzz.nvsentinel.nvidia.com",
         "clientConfig": {"url": url, "caBundle": bundle},

@@ -20,7 +20,9 @@ _PARTS = {b"deep": (b"[", b"", b"]"), b"fields": (b'{"f:a":', b"{}", b"}")}
 
 
 def deep(levels: int) -> str:
-    """A value that becomes so many nested arrays when the shot is encoded: Python's own encoder would not."""
+    """A value that becomes so many nested arrays when the shot is encoded: Python's own encoder
+    would not.
+    """
     return f"@deep:{levels}@"
 
 
@@ -36,7 +38,9 @@ def nested(levels: int, before: str = "", after: str = "") -> str:
 
 @dataclass(frozen=True)
 class Shot:
-    """``what`` says in a word or two what it is about; ``body`` is JSON data in which :func:`deep` may stand."""
+    """``what`` says in a word or two what it is about; ``body`` is JSON data in which :func:`deep`
+    may stand.
+    """
 
     what: str
     method: str
@@ -51,7 +55,13 @@ class Shot:
 
     def saved(self) -> dict[str, Any]:
         """For a file that shows what was sent."""
-        return {"what": self.what, "method": self.method, "path": self.path, "content": self.content, "body": self.body}
+        return {
+            "what": self.what,
+            "method": self.method,
+            "path": self.path,
+            "content": self.content,
+            "body": self.body,
+        }
 
 
 def _unfolded(found: re.Match[bytes]) -> bytes:
@@ -61,11 +71,17 @@ def _unfolded(found: re.Match[bytes]) -> bytes:
 
 
 def pod_path(namespace: str, name: str = "", *, dry: bool = False) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods" + (f"/{name}" if name else "") + ("?dryRun=All" if dry else "")
+    return (
+        f"/api/v1/namespaces/{namespace}/pods"
+        + (f"/{name}" if name else "")
+        + ("?dryRun=All" if dry else "")
+    )
 
 
 class Client:
-    """Sends shots, each thread over a connection of its own; what the API server answers is data, never an exception."""
+    """Sends shots, each thread over a connection of its own; what the API server answers is data,
+    never an exception.
+    """
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -79,7 +95,10 @@ class Client:
             kept = getattr(self._own, "connection", None)
             connection = kept or self._connect(timeout)
             try:
-                headers = {"Authorization": f"Bearer {self._server.token}", "Content-Type": shot.content}
+                headers = {
+                    "Authorization": f"Bearer {self._server.token}",
+                    "Content-Type": shot.content,
+                }
                 connection.request(shot.method, shot.path, body, headers)
                 answer = connection.getresponse()
                 said = answer.read()

@@ -1,6 +1,8 @@
-"""Known attacks, each a function that makes its shots. They are the fuzzer's seeds: sent first, and one by one.
+"""Known attacks, each a function that makes its shots. They are the fuzzer's seeds: sent first, and
+one by one.
 
-``volume`` (0 to 1) scales those that attack by number or by size; 1 is what is known to have done harm.
+``volume`` (0 to 1) scales those that attack by number or by size; 1 is what is known to have done
+harm.
 """
 
 from __future__ import annotations
@@ -18,14 +20,28 @@ from preflight_e2e.bench.cluster import PREFIX, member
 
 from .shots import MERGE, Shot, deep, fields, nested, pod_path
 
-__all__ = ["OPTED_IN", "STRAY", "VECTORS", "Vector", "created", "fresh", "record", "status", "stray", "user", "vector"]
+__all__ = [
+    "OPTED_IN",
+    "STRAY",
+    "VECTORS",
+    "Vector",
+    "created",
+    "fresh",
+    "record",
+    "status",
+    "stray",
+    "user",
+    "vector",
+]
 
 OPTED_IN, STRAY = "fuzz", "stray"
 """A namespace that the webhook serves, and one that it does not."""
 Vector = Callable[[float], Iterator[Shot]]
 VECTORS: dict[str, Vector] = {}
 _ENTRIES = 20_000
-"""Of one list of a pod: with their managedFields the review of more than 25,000 is larger than webhooks take (3 MiB)."""
+"""Of one list of a pod: with their managedFields the review of more than 25,000 is larger than
+webhooks take (3 MiB).
+"""
 _NUMBERS = itertools.count(1)
 
 
@@ -59,7 +75,9 @@ def user(prefix: str, **spec: Any) -> dict[str, Any]:
     return made
 
 
-def status(name: str, message: str, *, namespace: str = STRAY, check: str = "nccl-allreduce", code: int = 1) -> Shot:
+def status(
+    name: str, message: str, *, namespace: str = STRAY, check: str = "nccl-allreduce", code: int = 1
+) -> Shot:
     """The kubelet's word: the check has ended with this termination message."""
     ended = {
         "exitCode": code,
@@ -87,9 +105,19 @@ def record(name: str, *, data: Any = None, binary: Any = None, more: Any = None)
         "name": name,
         "namespace": STRAY,
         "labels": {"app.kubernetes.io/managed-by": "preflight-gang"},
-        "annotations": {PREFIX + "gang-id": name, PREFIX + "generation": "1", PREFIX + "epoch": "1"},
+        "annotations": {
+            PREFIX + "gang-id": name,
+            PREFIX + "generation": "1",
+            PREFIX + "epoch": "1",
+        },
     }
-    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data or {}, "binaryData": binary or {}}
+    made = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": meta,
+        "data": data or {},
+        "binaryData": binary or {},
+    }
     return Shot("ConfigMap", "POST", f"/api/v1/namespaces/{STRAY}/configmaps", made | (more or {}))
 
 
@@ -157,7 +185,8 @@ def workloads_without_spec(volume: float) -> Iterator[Shot]:
 
 @vector
 def long_names_at_dry_run(volume: float) -> Iterator[Shot]:
-    # The API server writes a name again into the defaulted requests and into managedFields: this is the most that reaches a webhook.
+    # The API server writes a name again into the defaulted requests and into managedFields: this is
+    # the most that reaches a webhook.
     count, size = max(40, int(240 * volume)), 600_000
     for i in range(count):
         long = f"{i:06}" + "x" * size
@@ -166,10 +195,17 @@ def long_names_at_dry_run(volume: float) -> Iterator[Shot]:
             {"resources": {"limits": {f"example.com/{long}": "1"}}},
             {"resources": limits, "env": [{"name": "NCCL_X", "value": long}]},
             {"resources": limits, "env": [{"name": f"NCCL_{long}", "value": "1"}]},
-            {"resources": limits, "volumeMounts": [{"name": "s", "mountPath": "/dev/shm", "subPath": long}]},
+            {
+                "resources": limits,
+                "volumeMounts": [{"name": "s", "mountPath": "/dev/shm", "subPath": long}],
+            },
         ]
         container = {"name": "train", "image": "x"} | places[i % len(places)]
-        made = user("long", containers=[container], volumes=[{"name": "s", "emptyDir": {"medium": "Memory"}}])
+        made = user(
+            "long",
+            containers=[container],
+            volumes=[{"name": "s", "emptyDir": {"medium": "Memory"}}],
+        )
         yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
 
 
@@ -178,7 +214,9 @@ def many_variables(volume: float) -> Iterator[Shot]:
     for forged in (False, True):
         for _ in range(max(4, int(8 * volume))):
             made = user("variables")
-            made["spec"]["containers"][0]["env"] = [{"name": f"NCCL_{i}", "value": "$(A)"} for i in range(_ENTRIES)]
+            made["spec"]["containers"][0]["env"] = [
+                {"name": f"NCCL_{i}", "value": "$(A)"} for i in range(_ENTRIES)
+            ]
             if forged:
                 made["metadata"].setdefault("labels", {})[PREFIX + "checked"] = "true"
             yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
@@ -236,14 +274,23 @@ def large_environments(volume: float) -> Iterator[Shot]:
 
 @vector
 def records_that_unpack_to_64_mib(volume: float) -> Iterator[Shot]:
-    seats = b",".join(b'{"uid":"u%d","name":"n","ip":"10.0.0.1","node":"n","attempt":0}' % i for i in range(808_000))
+    seats = b",".join(
+        b'{"uid":"u%d","name":"n","ip":"10.0.0.1","node":"n","attempt":0}' % i
+        for i in range(808_000)
+    )
     head = b'{"v":1,"token":"t","master_port":29500,"control_port":29501,"members":['
     packed = base64.b64encode(zlib.compress(head + seats + b"]}", 9)).decode()
     name = fresh("packed")
     yield record(name, binary={"members": packed}, data={"generation": "1"})
     path = f"/api/v1/namespaces/{STRAY}/configmaps/{name}"
     for i in range(max(10, int(75 * volume))):
-        yield Shot("ConfigMap", "PATCH", path, {"metadata": {"annotations": {"example.com/n": str(i)}}}, MERGE)
+        yield Shot(
+            "ConfigMap",
+            "PATCH",
+            path,
+            {"metadata": {"annotations": {"example.com/n": str(i)}}},
+            MERGE,
+        )
 
 
 @vector
@@ -256,16 +303,28 @@ def gangs_whose_record_is_refused(volume: float) -> Iterator[Shot]:
     }
     yield Shot("ResourceQuota", "POST", "/api/v1/namespaces/refused/resourcequotas", quota)
     held = {"status": {"hard": {"count/configmaps": "0"}, "used": {"count/configmaps": "0"}}}
-    yield Shot("ResourceQuota", "PATCH", "/api/v1/namespaces/refused/resourcequotas/none/status", held, MERGE)
+    yield Shot(
+        "ResourceQuota",
+        "PATCH",
+        "/api/v1/namespaces/refused/resourcequotas/none/status",
+        held,
+        MERGE,
+    )
     for _ in range(max(50, int(300 * volume))):
         gang = fresh("refused")
         for i in range(2):
             made = member("refused", gang, 2, f"{gang}-{i}")
             yield created("pod", made)
             address = {
-                "status": {"phase": "Pending", "podIP": f"10.8.0.{i + 1}", "podIPs": [{"ip": f"10.8.0.{i + 1}"}]}
+                "status": {
+                    "phase": "Pending",
+                    "podIP": f"10.8.0.{i + 1}",
+                    "podIPs": [{"ip": f"10.8.0.{i + 1}"}],
+                }
             }
-            yield Shot("status", "PATCH", pod_path("refused", f"{gang}-{i}") + "/status", address, MERGE)
+            yield Shot(
+                "status", "PATCH", pod_path("refused", f"{gang}-{i}") + "/status", address, MERGE
+            )
 
 
 @vector
@@ -294,9 +353,18 @@ def whole_and_sliced_gpus(volume: float) -> Iterator[Shot]:
 @vector
 def redirected_names(volume: float) -> Iterator[Shot]:
     yield created(
-        "pod", user("alias", hostAliases=[{"ip": "127.0.0.1", "hostnames": ["nvidia-dcgm.gpu-operator.svc"]}])
+        "pod",
+        user(
+            "alias",
+            hostAliases=[{"ip": "127.0.0.1", "hostnames": ["nvidia-dcgm.gpu-operator.svc"]}],
+        ),
     )
-    yield created("pod", user("dns", dnsPolicy="None", dnsConfig={"nameservers": ["192.0.2.1"], "searches": ["a.b"]}))
+    yield created(
+        "pod",
+        user(
+            "dns", dnsPolicy="None", dnsConfig={"nameservers": ["192.0.2.1"], "searches": ["a.b"]}
+        ),
+    )
 
 
 @vector
@@ -305,9 +373,18 @@ def forged_results(volume: float) -> Iterator[Shot]:
         made = stray("forged")
         made["spec"]["nodeName"] = f"node-{i % 50}"
         yield created("pod", made)
-        result = {"v": 1, "check": "dcgm-diag", "outcome": "failed", "code": f"CODE_{i}", "gated": True}
+        result = {
+            "v": 1,
+            "check": "dcgm-diag",
+            "outcome": "failed",
+            "code": f"CODE_{i}",
+            "gated": True,
+        }
         number = ("1e308", "1e999", "-1", "NaN")[i % 4]
-        text = json.dumps(result | {"duration": 0, "measured": 1})[:-1] + f',"duration":{number},"measured":{number}}}'
+        text = (
+            json.dumps(result | {"duration": 0, "measured": 1})[:-1]
+            + f',"duration":{number},"measured":{number}}}'
+        )
         yield status(made["metadata"]["name"], text, check="dcgm-diag")
 
 
@@ -316,7 +393,12 @@ def separators_in_a_policy(volume: float) -> Iterator[Shot]:
     api = "preflight.nvsentinel.nvidia.com/v1alpha1"
     meta = {"name": fresh("policy"), "namespace": OPTED_IN}
     meta |= {"annotations": {"a": "one\u0085two\u2028three\u2029four\u000bfive"}}  # type: ignore[dict-item]
-    made = {"apiVersion": api, "kind": "PreflightConfig", "metadata": meta, "spec": {"enforcement": "observe"}}
+    made = {
+        "apiVersion": api,
+        "kind": "PreflightConfig",
+        "metadata": meta,
+        "spec": {"enforcement": "observe"},
+    }
     path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
     yield Shot("PreflightConfig", "POST", path, made)
     yield Shot("PreflightConfig", "DELETE", f"{path}/{meta['name']}")
@@ -325,7 +407,9 @@ def separators_in_a_policy(volume: float) -> Iterator[Shot]:
 @vector
 def unbounded_words(volume: float) -> Iterator[Shot]:
     made = user("annotation")
-    made["metadata"].setdefault("annotations", {})["nvsentinel.nvidia.com/preflight-checks"] = "x" * 250_000
+    made["metadata"].setdefault("annotations", {})["nvsentinel.nvidia.com/preflight-checks"] = (
+        "x" * 250_000
+    )
     yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
     made = user("quantity")
     made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "9" * 20_000}}

@@ -1,7 +1,9 @@
-"""What must hold while anything is sent: programs live and are ready, their memory is bounded, nobody else waits.
+"""What must hold while anything is sent: programs live and are ready, their memory is bounded,
+nobody else waits.
 
-Large objects keep the API server busy too, and a gate's machine has few cores. So a pod that no webhook is asked about is created all along, and what
-that one waited is taken off what the others did.
+Large objects keep the API server busy too, and a gate's machine has few cores. So a pod that no
+webhook is asked about is created all along, and what that one waited is taken off what the others
+did.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _GROUPS, _GROUP_LABEL = "scheduling.x-k8s.io/v1alpha1", "scheduling.x-k8s.io/pod
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds: until a complete gang is sealed, until an ordinary pod is admitted, of a readiness that is lost, between two victims."""
+    """In seconds: until a complete gang is sealed, until an ordinary pod is admitted, of a
+    readiness that is lost, between two victims.
+    """
 
     victim: float = 2.0
     ordinary: float = 1.0
@@ -55,28 +59,50 @@ class Row:
 
 
 class Watch:
-    """Probes in threads of their own, and a list of what did not hold. ``on_violation`` hears of each at once."""
+    """Probes in threads of their own, and a list of what did not hold. ``on_violation`` hears of
+    each at once.
+    """
 
-    def __init__(self, place: Place, client: Client, limits: Limits, on_violation: Callable[[str], None]) -> None:
-        self._place, self._client, self._limits, self._on_violation = place, client, limits, on_violation
+    def __init__(
+        self, place: Place, client: Client, limits: Limits, on_violation: Callable[[str], None]
+    ) -> None:
+        self._place, self._client, self._limits, self._on_violation = (
+            place,
+            client,
+            limits,
+            on_violation,
+        )
         self._ended = threading.Event()
         self._threads = [
-            threading.Thread(target=one) for one in (self._health, self._victims, self._ordinary, self._alone)
+            threading.Thread(target=one)
+            for one in (self._health, self._victims, self._ordinary, self._alone)
         ]
         self.paused = threading.Event()
         self._round = self._done = 0
         self._busy, self._next = False, threading.Event()
         self.victims = Row("a complete gang is sealed within", "s", limits.victim)
         self.pods = Row("an ordinary pod is admitted within", "s", limits.ordinary)
-        self.unready = {one.name: Row(f"{one.name} is not ready for", "s", limits.unready) for one in place.programs}
-        self.memory = {one.name: Row(f"{one.name} resident", "MiB", one.limit) for one in place.programs}
+        self.unready = {
+            one.name: Row(f"{one.name} is not ready for", "s", limits.unready)
+            for one in place.programs
+        }
+        self.memory = {
+            one.name: Row(f"{one.name} resident", "MiB", one.limit) for one in place.programs
+        }
         self.exits = Row("programs that ended", "", 0)
         self.alone = Row("(a pod without webhook is admitted within)", "s", float("inf"))
         self._asked = time.monotonic()
         self._waits: deque[tuple[float, float]] = deque(maxlen=400)
 
     def rows(self) -> list[Row]:
-        return [self.exits, *self.unready.values(), *self.memory.values(), self.victims, self.pods, self.alone]
+        return [
+            self.exits,
+            *self.unready.values(),
+            *self.memory.values(),
+            self.victims,
+            self.pods,
+            self.alone,
+        ]
 
     def __enter__(self) -> Watch:
         for thread in self._threads:
@@ -90,14 +116,21 @@ class Watch:
             thread.join()
 
     def _net(self, since: float) -> float:
-        """Seconds from ``since`` to now, without the longest that the API server itself took meanwhile."""
+        """Seconds from ``since`` to now, without the longest that the API server itself took
+        meanwhile.
+        """
         now = time.monotonic()
         waits = [seconds for ended, seconds in list(self._waits) if ended >= since]
         return max(0.0, now - since - max([*waits, now - self._asked, 0.0]))
 
     def _alone(self) -> None:
         spec = {"containers": [{"name": "c", "image": "x"}]}
-        shot = Shot("alone", "POST", pod_path("default", dry=True), {"metadata": {"name": "o"}, "spec": spec})
+        shot = Shot(
+            "alone",
+            "POST",
+            pod_path("default", dry=True),
+            {"metadata": {"name": "o"}, "spec": spec},
+        )
         while not self._ended.is_set():
             self._asked = time.monotonic()
             self._client.send(shot)
@@ -120,7 +153,9 @@ class Watch:
                     if program.name not in dead:
                         dead.add(program.name)
                         self.exits.seen.append(len(self.exits.seen) + 1)
-                        self._on_violation(f"{program.name} ended with status {status}: {program.last_words()}")
+                        self._on_violation(
+                            f"{program.name} ended with status {status}: {program.last_words()}"
+                        )
                     continue
                 dead.discard(program.name)
                 self._alive(program, lost)
@@ -130,7 +165,9 @@ class Watch:
         self.memory[program.name].seen.append(round(program.peak, 1))
         if program.peak > program.limit and "memory" not in program.told:
             program.told.add("memory")
-            self._on_violation(f"{program.name} has {program.peak:.0f} MiB, more than {program.limit:g}")
+            self._on_violation(
+                f"{program.name} has {program.peak:.0f} MiB, more than {program.limit:g}"
+            )
         asked = time.monotonic()
         ready = program.ready(self._limits.unready + 1)
         if program.stopping:
@@ -171,15 +208,26 @@ class Watch:
                 return
             self.victims.seen.append(round(seconds, 3))
             if seconds > self._limits.victim:
-                self._on_violation(f"a complete gang of another namespace was not sealed within {seconds:.1f} s")
+                self._on_violation(
+                    f"a complete gang of another namespace was not sealed within {seconds:.1f} s"
+                )
 
     def _one_gang(self, gang: str) -> float:
-        """Seconds from the last member's address until both have a sealed roster; by labels and by a PodGroup, in turn."""
+        """Seconds from the last member's address until both have a sealed roster; by labels and by
+        a PodGroup, in turn.
+        """
         names = [f"{gang}-{i}" for i in range(2)]
         grouped = self._round % 2 == 0
         if grouped:
-            group = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": {"name": gang}, "spec": {"minMember": 2}}
-            self._client.send(Shot("victim", "POST", f"/apis/{_GROUPS}/namespaces/{VICTIM}/podgroups", group))
+            group = {
+                "apiVersion": _GROUPS,
+                "kind": "PodGroup",
+                "metadata": {"name": gang},
+                "spec": {"minMember": 2},
+            }
+            self._client.send(
+                Shot("victim", "POST", f"/apis/{_GROUPS}/namespaces/{VICTIM}/podgroups", group)
+            )
         for name in names:
             made = copy.deepcopy(training_pod(name, gang="" if grouped else gang))
             labels = {_GROUP_LABEL: gang} if grouped else {"app.kubernetes.io/gang-size": "2"}
@@ -188,11 +236,15 @@ class Watch:
             code, said = self._client.send(Shot("victim", "POST", pod_path(VICTIM), made))
             if code != 201:
                 if not self.paused.is_set():
-                    self._on_violation(f"a pod of another namespace was refused: {code} {said[:200]!r}")
+                    self._on_violation(
+                        f"a pod of another namespace was refused: {code} {said[:200]!r}"
+                    )
                 return self._limits.victim * 5
         for number, name in enumerate(names, 1):
             path = pod_path(VICTIM, name) + "/status"
-            self._client.send(Shot("victim", "PATCH", path, addressed(self._round * 2 + number), MERGE))
+            self._client.send(
+                Shot("victim", "PATCH", path, addressed(self._round * 2 + number), MERGE)
+            )
         started = time.monotonic()
         waiting = set(names)
         while waiting and self._net(started) < self._limits.victim * 5:
@@ -200,11 +252,17 @@ class Watch:
             time.sleep(0.02)
         seconds = self._limits.victim * 5 if waiting else self._net(started)
         if grouped:
-            self._client.send(Shot("victim", "DELETE", f"/apis/{_GROUPS}/namespaces/{VICTIM}/podgroups/{gang}"))
+            self._client.send(
+                Shot("victim", "DELETE", f"/apis/{_GROUPS}/namespaces/{VICTIM}/podgroups/{gang}")
+            )
         for name in names:
-            self._client.send(Shot("victim", "DELETE", pod_path(VICTIM, name) + "?gracePeriodSeconds=0"))
+            self._client.send(
+                Shot("victim", "DELETE", pod_path(VICTIM, name) + "?gracePeriodSeconds=0")
+            )
         record = record_name(gang, "coscheduling" if grouped else "labels")
-        self._client.send(Shot("victim", "DELETE", f"/api/v1/namespaces/{VICTIM}/configmaps/{record}"))
+        self._client.send(
+            Shot("victim", "DELETE", f"/api/v1/namespaces/{VICTIM}/configmaps/{record}")
+        )
         return seconds
 
     def _sealed(self, name: str) -> bool:
@@ -217,7 +275,10 @@ class Watch:
     def _ordinary(self) -> None:
         gpu = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
         shot = Shot(
-            "ordinary", "POST", pod_path(ORDINARY, dry=True), {"metadata": {"name": "o"}, "spec": {"containers": [gpu]}}
+            "ordinary",
+            "POST",
+            pod_path(ORDINARY, dry=True),
+            {"metadata": {"name": "o"}, "spec": {"containers": [gpu]}},
         )
         while not self._ended.wait(_TICK):
             started = time.monotonic()

@@ -1,4 +1,5 @@
-"""Admission as the API server does it: the webhook is asked over TLS about every pod of an opted-in namespace.
+"""Admission as the API server does it: the webhook is asked over TLS about every pod of an opted-in
+namespace.
 
 The webhook is asked once (no reinvocation) and must answer, as under ``failurePolicy: Fail``.
 """
@@ -28,7 +29,9 @@ OPT_IN = ("nvsentinel.nvidia.com/preflight", "enabled")
 
 @dataclass(frozen=True)
 class Admission:
-    """``url`` and ``ca``: where the webhook is and whom it must be signed by; ``unimplemented``: what of a pod has no double."""
+    """``url`` and ``ca``: where the webhook is and whom it must be signed by; ``unimplemented``:
+    what of a pod has no double.
+    """
 
     api: Api
     url: str
@@ -65,17 +68,23 @@ class Admission:
         try:
             response = (await asyncio.to_thread(self._ask, review))["response"]
         except (OSError, ValueError, KeyError) as error:
-            raise Refused(500, "InternalError", f"failed calling webhook {self.url}: {error}") from error
+            raise Refused(
+                500, "InternalError", f"failed calling webhook {self.url}: {error}"
+            ) from error
         if not response["allowed"]:
             status = response.get("status", {})
             said = f"admission webhook denied the request: {status.get('message', '')}"
             raise Refused(status.get("code", 403), status.get("reason", "Forbidden"), said)
-        mutated: Object = json_patch(pod, json.loads(base64.b64decode(response.get("patch", "") or b"W10=")))
+        mutated: Object = json_patch(
+            pod, json.loads(base64.b64decode(response.get("patch", "") or b"W10="))
+        )
         return mutated
 
     def _ask(self, review: dict[str, Any]) -> Any:
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self.url, data=json.dumps(review).encode(), headers=headers)
+        request = urllib.request.Request(
+            self.url, data=json.dumps(review).encode(), headers=headers
+        )
         context = ssl.create_default_context(cafile=str(self.ca))
         with urllib.request.urlopen(request, timeout=TIMEOUT, context=context) as answer:
             return json.load(answer)

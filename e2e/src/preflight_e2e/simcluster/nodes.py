@@ -1,7 +1,8 @@
-"""Nodes and their kubelets: a pod's containers run one after the other as processes of this machine.
+"""Nodes and their kubelets: a pod's containers run one after the other as processes of this
+machine.
 
-No container, no image, no network or mount namespace: an image is a name in a table, and where a variable's value lies under a
-mount's path, the process is given the folder that stands for it.
+No container, no image, no network or mount namespace: an image is a name in a table, and where a
+variable's value lies under a mount's path, the process is given the folder that stands for it.
 """
 
 from __future__ import annotations
@@ -26,16 +27,28 @@ from .volumes import KINDS, SOURCES, folder, project
 from .volumes import field as field_of
 
 REFRESH = (60.0, 70.0)
-"""Seconds between two looks at a projected volume; a change of the pod's own annotations is one at once."""
+"""Seconds between two looks at a projected volume; a change of the pod's own annotations is one at
+once.
+"""
 AT_ONCE = 0.25
 """Seconds that "at once" takes: a kubelet 1.36 was measured to take 0.20 to 0.31."""
 CRASH_BACKOFF = (2.0, 30.0)
-"""Seconds before a crashed container is started again: doubled each time, up to the second. A kubelet takes 10 and 300."""
+"""Seconds before a crashed container is started again: doubled each time, up to the second. A
+kubelet takes 10 and 300.
+"""
 LEAST_GRACE = 2.0
 """Seconds that a kubelet gives at least between SIGTERM and SIGKILL."""
 MAX_MESSAGE = 4096
 
-_POD = {"containers", "initContainers", "volumes", "nodeName", "nodeSelector", "restartPolicy", "hostNetwork"}
+_POD = {
+    "containers",
+    "initContainers",
+    "volumes",
+    "nodeName",
+    "nodeSelector",
+    "restartPolicy",
+    "hostNetwork",
+}
 _IGNORED = {
     "terminationGracePeriodSeconds",
     "securityContext",
@@ -47,26 +60,38 @@ _CONTAINER = {"name", "image", "command", "args", "env", "volumeMounts", "termin
 
 
 def unimplemented(pod: Object, images: Iterable[str]) -> list[str]:
-    """What the pod asks of a node that this double does not do, by name. ``images`` are those that have an entry point."""
+    """What the pod asks of a node that this double does not do, by name. ``images`` are those that
+    have an entry point.
+    """
     spec = pod["spec"]
     missing = sorted(f"spec.{name}" for name in spec.keys() - _POD - _IGNORED)
     for kind in ("initContainers", "containers"):
         for c in spec.get(kind) or []:
-            missing += sorted(f"spec.{kind}[{c['name']}].{name}" for name in c.keys() - _CONTAINER - _IGNORED)
+            missing += sorted(
+                f"spec.{kind}[{c['name']}].{name}" for name in c.keys() - _CONTAINER - _IGNORED
+            )
             if c["image"] not in images and not c.get("command"):
                 missing.append(f"spec.{kind}[{c['name']}].image {c['image']}")
             sources = {key for e in c.get("env") or [] for key in e.get("valueFrom", {})}
-            missing += sorted(f"spec.{kind}[{c['name']}].env.valueFrom.{name}" for name in sources - {"fieldRef"})
+            missing += sorted(
+                f"spec.{kind}[{c['name']}].env.valueFrom.{name}" for name in sources - {"fieldRef"}
+            )
     for volume in spec.get("volumes") or []:
-        missing += sorted(f"spec.volumes[{volume['name']}].{name}" for name in volume.keys() - KINDS - {"name"})
+        missing += sorted(
+            f"spec.volumes[{volume['name']}].{name}" for name in volume.keys() - KINDS - {"name"}
+        )
         used = {key for source in volume.get("projected", {}).get("sources", []) for key in source}
-        missing += sorted(f"spec.volumes[{volume['name']}].projected.{name}" for name in used - SOURCES)
+        missing += sorted(
+            f"spec.volumes[{volume['name']}].projected.{name}" for name in used - SOURCES
+        )
     return missing
 
 
 @dataclass
 class Node:
-    """``root``: the folder that is its file system; ``environ``: what every process finds there; ``gpus``: UUIDs by index."""
+    """``root``: the folder that is its file system; ``environ``: what every process finds there;
+    ``gpus``: UUIDs by index.
+    """
 
     name: str
     address: str
@@ -91,7 +116,9 @@ class Node:
 
 @dataclass
 class Kubelets:
-    """All nodes' kubelets. ``images``: the command that an image's entry point stands for; ``logs``: one folder for all."""
+    """All nodes' kubelets. ``images``: the command that an image's entry point stands for;
+    ``logs``: one folder for all.
+    """
 
     store: Store
     resources: Mapping[str, Resource]
@@ -105,7 +132,12 @@ class Kubelets:
         """Look after pods for as long as this runs; when it is cancelled no process is left."""
         for node in self.nodes.values():
             made = self.store.create(self.resources["nodes"], "", node.as_object())
-            self.store.update(self.resources["nodes"], made, made | {"status": node.as_object()["status"]}, status=True)
+            self.store.update(
+                self.resources["nodes"],
+                made,
+                made | {"status": node.as_object()["status"]},
+                status=True,
+            )
         try:
             while True:
                 news = self.store.news
@@ -119,12 +151,22 @@ class Kubelets:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _look(self) -> None:
-        there = {p["metadata"]["uid"]: p for p in self.store.objects.get(self.resources["pods"], {}).values()}
+        there = {
+            p["metadata"]["uid"]: p
+            for p in self.store.objects.get(self.resources["pods"], {}).values()
+        }
         for uid, pod in there.items():
-            if uid not in self._pods and pod["spec"].get("nodeName") in self.nodes and not ended(pod):
+            if (
+                uid not in self._pods
+                and pod["spec"].get("nodeName") in self.nodes
+                and not ended(pod)
+            ):
                 life = _Pod(self, pod, self.nodes[pod["spec"]["nodeName"]])
                 self._pods[uid] = life, asyncio.create_task(life.live())
-            elif uid in self._pods and pod["metadata"].get("annotations") != self._pods[uid][0].annotations:
+            elif (
+                uid in self._pods
+                and pod["metadata"].get("annotations") != self._pods[uid][0].annotations
+            ):
                 self._pods[uid][0].annotations = pod["metadata"].get("annotations")
                 self._pods[uid][0].changed.set()
         for uid, (_, task) in self._pods.items():
@@ -142,7 +184,9 @@ class _Pod:
         self.root = node.root / "pods" / pod["metadata"]["name"]
         self.root.mkdir(parents=True, exist_ok=True)
         self.gpus = node.allocate(gpus(pod))
-        self.folders = {v["name"]: folder(v, self.root, node.root) for v in self.spec.get("volumes") or []}
+        self.folders = {
+            v["name"]: folder(v, self.root, node.root) for v in self.spec.get("volumes") or []
+        }
         address = node.address if self.spec.get("hostNetwork") else kubelets.pod_address()
         self.status: dict[str, Any] = {
             "phase": "Pending",
@@ -167,7 +211,9 @@ class _Pod:
                     return
             self.tell(phase="Running")
             again = self.spec.get("restartPolicy", "Always") == "Always"
-            ends = await asyncio.gather(*(self._run(c, again_after_success=again) for c in self._listed("containers")))
+            ends = await asyncio.gather(
+                *(self._run(c, again_after_success=again) for c in self._listed("containers"))
+            )
             self.tell(phase="Failed" if any(ends) else "Succeeded")
         except (OSError, KeyError) as error:  # no such program, a full disk
             self.tell(phase="Failed", reason="NodeError", message=f"{self.node.name}: {error!r}")
@@ -175,13 +221,17 @@ class _Pod:
             refreshing.cancel()
             self.node.held.difference_update(self.gpus)
             if (pod := self._pod()) and "deletionTimestamp" in pod["metadata"]:
-                self.kubelets.store.delete(self.kubelets.resources["pods"], pod, {"gracePeriodSeconds": 0})
+                self.kubelets.store.delete(
+                    self.kubelets.resources["pods"], pod, {"gracePeriodSeconds": 0}
+                )
 
     def _listed(self, kind: str) -> list[dict[str, Any]]:
         return list(self.spec.get(kind) or [])
 
     def _pod(self) -> Object | None:
-        found: Object | None = self.kubelets.store.objects[self.kubelets.resources["pods"]].get(self.where)
+        found: Object | None = self.kubelets.store.objects[self.kubelets.resources["pods"]].get(
+            self.where
+        )
         return found
 
     def tell(self, **changes: Any) -> None:
@@ -189,14 +239,23 @@ class _Pod:
         if (pod := self._pod()) is None:
             return
         started = self.status["phase"] != "Pending"
-        conditions = {"PodScheduled": True, "Initialized": started, "ContainersReady": started, "Ready": started}
+        conditions = {
+            "PodScheduled": True,
+            "Initialized": started,
+            "ContainersReady": started,
+            "Ready": started,
+        }
         listed = {
             f"{kind[:-1]}Statuses": [dict(self.containers[c["name"]]) for c in self._listed(kind)]
             for kind in ("initContainers", "containers")
         }
         said = [{"type": name, "status": str(holds)} for name, holds in conditions.items()]
-        status = self.status | listed | {"podIPs": [{"ip": self.status["podIP"]}], "conditions": said}
-        self.kubelets.store.update(self.kubelets.resources["pods"], pod, pod | {"status": status}, status=True)
+        status = (
+            self.status | listed | {"podIPs": [{"ip": self.status["podIP"]}], "conditions": said}
+        )
+        self.kubelets.store.update(
+            self.kubelets.resources["pods"], pod, pod | {"status": status}, status=True
+        )
 
     async def _refresh(self) -> None:
         while True:
@@ -210,7 +269,9 @@ class _Pod:
     def _project(self) -> None:
         def config_map(name: str) -> Object | None:
             with suppress(Refused):
-                return self.kubelets.store.get(self.kubelets.resources["configmaps"], self.where[0], name)
+                return self.kubelets.store.get(
+                    self.kubelets.resources["configmaps"], self.where[0], name
+                )
             return None
 
         if pod := self._pod():
@@ -226,7 +287,10 @@ class _Pod:
             again = code != 0 and self.spec.get("restartPolicy", "Always") != "Never"
             if not again and not (code == 0 and again_after_success):
                 return code
-            self._end(status, {"state": _waiting("CrashLoopBackOff")["state"], "lastState": status["state"]})
+            self._end(
+                status,
+                {"state": _waiting("CrashLoopBackOff")["state"], "lastState": status["state"]},
+            )
             await asyncio.sleep(pause)
             pause = min(2 * pause, CRASH_BACKOFF[1])
             status["restartCount"] += 1
@@ -236,8 +300,13 @@ class _Pod:
         result.write_text("")
         identity, started = f"process://{uuid.uuid4().hex}", _now()
         self._project()
-        argv = [*(container.get("command") or self.kubelets.images[container["image"]]), *container.get("args", [])]
-        log = self.kubelets.logs / f"{self.where[1]}.{container['name']}.{status['restartCount']}.log"
+        argv = [
+            *(container.get("command") or self.kubelets.images[container["image"]]),
+            *container.get("args", []),
+        ]
+        log = (
+            self.kubelets.logs / f"{self.where[1]}.{container['name']}.{status['restartCount']}.log"
+        )
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -247,11 +316,20 @@ class _Pod:
                 cwd=self.root,
                 start_new_session=True,
             )
-        self._end(status, {"state": {"running": {"startedAt": started}}, "started": True, "containerID": identity})
+        self._end(
+            status,
+            {
+                "state": {"running": {"startedAt": started}},
+                "started": True,
+                "containerID": identity,
+            },
+        )
         try:
             code = await process.wait()
         except asyncio.CancelledError:
-            await _stop(process, max(LEAST_GRACE, self.spec.get("terminationGracePeriodSeconds", 30)))
+            await _stop(
+                process, max(LEAST_GRACE, self.spec.get("terminationGracePeriodSeconds", 30))
+            )
             raise
         code = code if code >= 0 else 128 - code
         end = {
@@ -268,7 +346,10 @@ class _Pod:
         self.tell()
 
     def _environ(self, container: Object, result: Path) -> dict[str, str]:
-        mounts = {m["mountPath"]: str(self.folders[m["name"]]) for m in container.get("volumeMounts") or []}
+        mounts = {
+            m["mountPath"]: str(self.folders[m["name"]])
+            for m in container.get("volumeMounts") or []
+        }
         mounted = rf"^((?:unix://)?)({'|'.join(map(re.escape, mounts))})(?=/|$)"
         pod = self._pod() or {}
         values: dict[str, str] = {}
@@ -277,7 +358,9 @@ class _Pod:
             if "valueFrom" in variable:
                 value = field_of(pod, variable["valueFrom"]["fieldRef"]["fieldPath"])
             value = re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), value)
-            values[variable["name"]] = re.sub(mounted, lambda found: found[1] + mounts[found[2]], value)
+            values[variable["name"]] = re.sub(
+                mounted, lambda found: found[1] + mounts[found[2]], value
+            )
         temporary = mounts.get("/tmp", str(self.root))
         visible = {
             "NVIDIA_VISIBLE_DEVICES": ",".join(self.gpus),

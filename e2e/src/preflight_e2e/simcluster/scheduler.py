@@ -1,4 +1,6 @@
-"""First fit: each pod, oldest first, goes to the first node that its selector allows and that has GPUs left for it."""
+"""First fit: each pod, oldest first, goes to the first node that its selector allows and that has
+GPUs left for it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,15 @@ GPU = "nvidia.com/gpu"
 
 
 def gpus(pod: Object) -> int:
-    """What the scheduler reserves: containers run together, ordinary init containers one after the other before them."""
+    """What the scheduler reserves: containers run together, ordinary init containers one after the
+    other before them.
+    """
 
     def asked(kind: str) -> list[int]:
-        return [int(c.get("resources", {}).get("limits", {}).get(GPU, 0)) for c in pod["spec"].get(kind) or []]
+        return [
+            int(c.get("resources", {}).get("limits", {}).get(GPU, 0))
+            for c in pod["spec"].get(kind) or []
+        ]
 
     return max([sum(asked("containers")), *asked("initContainers")])
 
@@ -23,12 +30,18 @@ def ended(pod: Object) -> bool:
 
 
 def fit(pod: Object, nodes: Iterable[Object], pods: Iterable[Object]) -> str | None:
-    """The name of the first node that can take ``pod``, None when there is none. ``pods`` are all there are."""
+    """The name of the first node that can take ``pod``, None when there is none. ``pods`` are all
+    there are.
+    """
     wanted = pod["spec"].get("nodeSelector") or {}
-    taken = [(p["spec"]["nodeName"], gpus(p)) for p in pods if p["spec"].get("nodeName") and not ended(p)]
+    taken = [
+        (p["spec"]["nodeName"], gpus(p)) for p in pods if p["spec"].get("nodeName") and not ended(p)
+    ]
     for node in nodes:
         name = node["metadata"]["name"]
-        free = int(node["status"]["allocatable"].get(GPU, 0)) - sum(count for where, count in taken if where == name)
+        free = int(node["status"]["allocatable"].get(GPU, 0)) - sum(
+            count for where, count in taken if where == name
+        )
         if wanted.items() <= node["metadata"]["labels"].items() and gpus(pod) <= free:
             return str(name)
     return None
@@ -46,6 +59,13 @@ async def schedule(store: Store, nodes: Resource, pods: Resource) -> None:
                 store.update(pods, pod, pod | {"spec": pod["spec"] | {"nodeName": name}})
             elif "conditions" not in pod["status"]:
                 said = f"0/{len(store.objects.get(nodes, {}))} nodes are available for {gpus(pod)} {GPU}"
-                why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
-                store.update(pods, pod, pod | {"status": pod["status"] | {"conditions": [why]}}, status=True)
+                why = {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": said,
+                }
+                store.update(
+                    pods, pod, pod | {"status": pod["status"] | {"conditions": [why]}}, status=True
+                )
         await news.wait()

@@ -1,4 +1,6 @@
-"""What a kubelet puts into a pod's folders: emptyDir, the node's own paths, and projected files that are swapped as a whole."""
+"""What a kubelet puts into a pod's folders: emptyDir, the node's own paths, and projected files
+that are swapped as a whole.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ def folder(volume: Object, pod_root: Path, node_root: Path) -> Path:
     return path
 
 
-def project(volume: Object, into: Path, pod: Object, config_map: Callable[[str], Object | None]) -> None:
-    """Write the files of a projected volume anew, and swap them in at one stroke as a kubelet does (``..data``)."""
+def project(
+    volume: Object, into: Path, pod: Object, config_map: Callable[[str], Object | None]
+) -> None:
+    """Write the files of a projected volume anew, and swap them in at one stroke as a kubelet does
+    (``..data``).
+    """
     files: dict[str, str] = {}
     for source in volume["projected"]["sources"]:
         if "configMap" in source:

@@ -16,11 +16,15 @@ __all__ = ["Circumstances", "KnownAlarm", "explains", "hang", "names_a_fault", "
 Effect = Literal["inconclusive", "not tested", "fatal", "hang"]
 
 _LOST = re.compile(
-    r"fallen off the bus|\bGPU (?:is|was|has been) lost|\blost (?:the |a )?GPU\b|no longer reachable", re.IGNORECASE
+    r"fallen off the bus|\bGPU (?:is|was|has been) lost|\blost (?:the |a )?GPU\b|no longer reachable",
+    re.IGNORECASE,
 )
-_FAULTY = re.compile(r"\bfaulty memory\b|\bmiscompare|\bunsuccessfully (?:written|wrote)", re.IGNORECASE)
+_FAULTY = re.compile(
+    r"\bfaulty memory\b|\bmiscompare|\bunsuccessfully (?:written|wrote)", re.IGNORECASE
+)
 _ECC = re.compile(
-    r"\bECC error|\buncorrect(?:able|ed)\b[^.]{0,30}\b(?:ECC|memory|error)|double[- ]bit|\bDBEs?\b", re.IGNORECASE
+    r"\bECC error|\buncorrect(?:able|ed)\b[^.]{0,30}\b(?:ECC|memory|error)|double[- ]bit|\bDBEs?\b",
+    re.IGNORECASE,
 )
 _NVLINK = re.compile(
     r"\bNVLink\b[^.]{0,60}\b(?:errors?|down|fail(?:ed|ure)?|fatal|inactive)\b|\b(?:errors?|fail(?:ed|ure)?)\b[^.]{0,40}\bNVLink\b",
@@ -34,7 +38,9 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a row may depend on besides the problem: the engine's version, the driver's, the GPU's product name."""
+    """What a row may depend on besides the problem: the engine's version, the driver's, the GPU's
+    product name.
+    """
 
     dcgm: str = ""
     driver: str = ""
@@ -77,8 +83,12 @@ def rows() -> tuple[KnownAlarm, ...]:
 
 
 def _row(row: dict[str, Any]) -> KnownAlarm:
-    renamed: dict[str, Any] = {("unless" if key == "except" else key): value for key, value in row.items()}
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in renamed.items()}
+    renamed: dict[str, Any] = {
+        ("unless" if key == "except" else key): value for key, value in row.items()
+    }
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in renamed.items()
+    }
     return KnownAlarm(**values)
 
 

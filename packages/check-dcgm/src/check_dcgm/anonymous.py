@@ -1,4 +1,5 @@
-"""Strip from a tool's output what tells whose machine it was: UUIDs, serial numbers, addresses and names.
+"""Strip from a tool's output what tells whose machine it was: UUIDs, serial numbers, addresses and
+names.
 
 The same word gets the same stand-in throughout, so a document still says which GPU is which.
 """
@@ -24,7 +25,9 @@ _MAC_OR_IPV6: Final = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-
 
 
 class Anonymiser:
-    """``names``: words that name the machine or its owner; ``serials``: serial numbers that are known already."""
+    """``names``: words that name the machine or its owner; ``serials``: serial numbers that are
+    known already.
+    """
 
     def __init__(self, names: Iterable[str] = (), serials: Iterable[str] = ()) -> None:
         self._uuids: dict[str, str] = {}
@@ -51,7 +54,9 @@ class Anonymiser:
 
     def _uuid(self, uuid: str) -> str:
         kind = uuid.partition("-")[0]
-        return self._uuids.setdefault(uuid, f"{kind}-00000000-0000-0000-0000-{len(self._uuids):012d}")
+        return self._uuids.setdefault(
+            uuid, f"{kind}-00000000-0000-0000-0000-{len(self._uuids):012d}"
+        )
 
     def _serial(self, serial: str) -> None:
         if len(serial.strip()) > 3 and serial not in {"Unknown"}:

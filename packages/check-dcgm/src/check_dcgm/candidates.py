@@ -1,7 +1,9 @@
-"""Which of the addresses in ``DCGM_HOSTENGINE_ADDR`` is this node's own engine: the first whose GPUs are ours.
+"""Which of the addresses in ``DCGM_HOSTENGINE_ADDR`` is this node's own engine: the first whose
+GPUs are ours.
 
-Where there is one address, it is asked and what it says holds. Where there are several, one that does not answer, or whose GPUs are not
-this pod's, is passed over with a line in the log; if none is right, the reason of each is told.
+Where there is one address, it is asked and what it says holds. Where there are several, one that
+does not answer, or whose GPUs are not this pod's, is passed over with a line in the log; if none is
+right, the reason of each is told.
 """
 
 from __future__ import annotations
@@ -29,8 +31,12 @@ HOSTS: Final = "/etc/hosts"
 WRONG, UNREACHABLE = "WRONG_HOSTENGINE", "ENGINE_UNREACHABLE"
 
 
-async def connect(command: Command, tools: Sequence[str], address: str, say: Callable[[str], None]) -> Hostengine:
-    """The engine at ``address``; one that does not answer is asked once more, as a DaemonSet's pod may just be replaced."""
+async def connect(
+    command: Command, tools: Sequence[str], address: str, say: Callable[[str], None]
+) -> Hostengine:
+    """The engine at ``address``; one that does not answer is asked once more, as a DaemonSet's pod
+    may just be replaced.
+    """
     try:
         return await hostengine.connect(command, tools, address)
     except Inconclusive as error:
@@ -43,7 +49,9 @@ async def connect(command: Command, tools: Sequence[str], address: str, say: Cal
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """``addresses`` in the order in which they are tried, by ``tools``, which ``command`` runs; ``say`` is the log."""
+    """``addresses`` in the order in which they are tried, by ``tools``, which ``command`` runs;
+    ``say`` is the log.
+    """
 
     addresses: tuple[str, ...]
     tools: tuple[str, ...]
@@ -51,10 +59,11 @@ class Candidates:
     say: Callable[[str], None]
 
     async def ours(self, found: Sequence[Gpu]) -> Hostengine:
-        """The first engine that lists every GPU of ``found`` and gives the first of them no other serial number than the driver.
+        """The first engine that lists every GPU of ``found`` and gives the first of them no other
+        serial number than the driver.
 
-        Raises :class:`Inconclusive` (``WRONG_HOSTENGINE``, ``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``), with the reason of each address, and
-        :class:`.hostengine.ToolsMissing`.
+        Raises :class:`Inconclusive` (``WRONG_HOSTENGINE``, ``ENGINE_UNREACHABLE``,
+        ``ENGINE_VERSION``), with the reason of each address, and :class:`.hostengine.ToolsMissing`.
         """
         if len(self.addresses) == 1:
             [address] = self.addresses
@@ -82,10 +91,14 @@ class Candidates:
         codes = {error.code for error in reasons.values()}
         code = next(one for one in (WRONG, "ENGINE_VERSION", UNREACHABLE) if one in codes)
         told = " ".join(error.reason for error in reasons.values())
-        raise Inconclusive(code, f"none of the addresses in {names.ENV_DCGM_HOSTENGINE} is this node's engine. {told}")
+        raise Inconclusive(
+            code,
+            f"none of the addresses in {names.ENV_DCGM_HOSTENGINE} is this node's engine. {told}",
+        )
 
     async def that_knows(self, uuids: Sequence[str]) -> Hostengine:
-        """An engine that may be asked about GPUs that the driver does not list: the only address, or the first that knows one of ``uuids``.
+        """An engine that may be asked about GPUs that the driver does not list: the only address,
+        or the first that knows one of ``uuids``.
 
         Raises as :meth:`ours` does.
         """
@@ -101,7 +114,9 @@ class Candidates:
                 continue
             if set(uuids) & {*engine.gpus, *await hostengine.inactive(self.command, engine)}:
                 return engine
-        raise Inconclusive(WRONG, f"none of the engines at {', '.join(self.addresses)} knows {', '.join(uuids)}.")
+        raise Inconclusive(
+            WRONG, f"none of the engines at {', '.join(self.addresses)} knows {', '.join(uuids)}."
+        )
 
     async def _tried(self, address: str, found: Sequence[Gpu]) -> Hostengine:
         await _refuse_redirection(address)
@@ -110,7 +125,9 @@ class Candidates:
         await self._refuse_foreign(engine, found)
         # One suffices to pass an engine over; all of them are compared after the diagnostic.
         ours = dict([(gpu.uuid, gpu.serial) for gpu in found if gpu.serial][:1])
-        foreign, _ = identity.differences(ours, await hostengine.serials(self.command, engine, list(ours)))
+        foreign, _ = identity.differences(
+            ours, await hostengine.serials(self.command, engine, list(ours))
+        )
         if foreign:
             raise Inconclusive(
                 WRONG,
@@ -158,7 +175,11 @@ def _words(error: OSError) -> str:
         cause = cause.exceptions[0]
     number = getattr(cause, "errno", None)
     # A resolver's errors have numbers of their own, below zero.
-    return os.strerror(number) if number and number > 0 else getattr(cause, "strerror", None) or str(cause)
+    return (
+        os.strerror(number)
+        if number and number > 0
+        else getattr(cause, "strerror", None) or str(cause)
+    )
 
 
 async def _refuse_redirection(address: str) -> None:

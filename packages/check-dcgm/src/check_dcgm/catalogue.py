@@ -48,16 +48,24 @@ class ErrorSeverity(IntEnum):
 
 
 HARDWARE: Final = frozenset({9, 10, 11, 12, 13, 15})
-"""Categories thermal, memory, nvlink, nvswitch, pcie, other hardware: at severity *triage* a fault of the hardware."""
+"""Categories thermal, memory, nvlink, nvswitch, pcie, other hardware: at severity *triage* a fault
+of the hardware.
+"""
 
 PERFORMANCE: Final = frozenset({1, 2, 14})
-"""Categories performance threshold, performance violation, power: at severity *triage* a hardware test measured too little."""
+"""Categories performance threshold, performance violation, power: at severity *triage* a hardware
+test measured too little.
+"""
 
 ENVIRONMENT: Final = frozenset({3, 4, 8, 16})
-"""Categories software config, software library, other software, internal: never a fault of the hardware."""
+"""Categories software config, software library, other software, internal: never a fault of the
+hardware.
+"""
 
 SOFTWARE: Final = "Software"
-"""The one test that reports warnings: its severity decides, while any other test that failed is never a pass."""
+"""The one test that reports warnings: its severity decides, while any other test that failed is
+never a pass.
+"""
 
 _DEPLOYMENT: Final = frozenset(
     {
@@ -75,7 +83,9 @@ _DEPLOYMENT: Final = frozenset(
         "inforom",
     }
 )
-"""Up to 3.3 each is a test of its own, with one result for all GPUs; in 4.x they are one, `software`."""
+"""Up to 3.3 each is a test of its own, with one result for all GPUs; in 4.x they are one,
+`software`.
+"""
 
 _TESTS: Final = {
     "memory": "Memory",
@@ -100,7 +110,9 @@ _TESTS: Final = {
     **dict.fromkeys(_DEPLOYMENT, SOFTWARE),
 }
 
-STRESS: Final = frozenset({"Diagnostic", "TargetedStress", "TargetedPower", "SmStress", "PulseTest"})
+STRESS: Final = frozenset(
+    {"Diagnostic", "TargetedStress", "TargetedPower", "SmStress", "PulseTest"}
+)
 
 _LEVELS: Final = (
     frozenset({SOFTWARE}),
@@ -108,7 +120,9 @@ _LEVELS: Final = (
     frozenset({"Diagnostic", "TargetedStress", "TargetedPower"}),
     frozenset({"Memtest", "PulseTest"}),
 )
-"""What each level adds on every version; levels also run tests that depend on the engine's packages, and those are not asked for."""
+"""What each level adds on every version; levels also run tests that depend on the engine's
+packages, and those are not asked for.
+"""
 
 
 _BY_TEST: Final = {
@@ -129,7 +143,10 @@ _BY_WORDS: Final = tuple(
         (r"faulty memory", 52),
         (r"\bnot exceed\b.*\bbandwidth|\bbandwidth\b.*\b(?:below|not exceed)", 30),
         (r"\blatency\b.*\bexceed", 31),
-        (r"\blink width\b", 46),  # "below the minimum allowed link generation": DCGM's text for the width says so too
+        (
+            r"\blink width\b",
+            46,
+        ),  # "below the minimum allowed link generation": DCGM's text for the width says so too
         (r"\blink generation\b", 45),
         (r"\bremap\w*\b.*\bfail|\bfail\w*\b.*\bremap", 80),
         (r"\bpending\b.*\bremap|\bremap\w*\b.*\bpending", 85),
@@ -154,14 +171,17 @@ _BY_WORDS: Final = tuple(
         (r"\bachieved a memory bandwidth\b.*\bfailing to meet\b", 62),
     )
 )
-"""Documents up to 3.2 print no id for deployment tests, and up to 3.1 none at all: the words say which error it is."""
+"""Documents up to 3.2 print no id for deployment tests, and up to 3.1 none at all: the words say
+which error it is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
     """One row of ``errors.toml``; ``says`` is constant text for people.
 
-    ``action`` and ``fatal`` are those of a failed hardware test. ``pinned``: an operator's row, which wins over what a document prints.
+    ``action`` and ``fatal`` are those of a failed hardware test. ``pinned``: an operator's row,
+    which wins over what a document prints.
     """
 
     name: str
@@ -193,15 +213,21 @@ def _tuples(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def overridden(text: str, where: str) -> dict[int, KnownError]:
-    """The table with the rows of ``text`` (TOML of the same form) in it. Raises :class:`BadTable`, which names ``where``."""
+    """The table with the rows of ``text`` (TOML of the same form) in it. Raises :class:`BadTable`,
+    which names ``where``.
+    """
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadTable(f"{where}: is not TOML ({error}); write it as errors.toml of this check.") from None
+        raise BadTable(
+            f"{where}: is not TOML ({error}); write it as errors.toml of this check."
+        ) from None
     table = dict(known())
     for number, row in raw.items():
         if not (number.isascii() and number.isdigit() and isinstance(row, dict)):
-            raise BadTable(f'{where}: "{number}" is no error id with keys under it; write e.g. [30] and fatal = false.')
+            raise BadTable(
+                f'{where}: "{number}" is no error id with keys under it; write e.g. [30] and fatal = false.'
+            )
         table[int(number)] = _row(int(number), row, table.get(int(number)), where)
     return table
 
@@ -221,7 +247,9 @@ _KINDS: Final[Mapping[str, type]] = {
 def _row(number: int, row: dict[str, Any], base: KnownError | None, where: str) -> KnownError:
     for key, value in row.items():
         if key not in _KINDS:
-            raise BadTable(f'{where}: [{number}] has "{key}", which is not one of {", ".join(_KINDS)}.')
+            raise BadTable(
+                f'{where}: [{number}] has "{key}", which is not one of {", ".join(_KINDS)}.'
+            )
         if not isinstance(value, _KINDS[key]) or (isinstance(value, bool) and _KINDS[key] is int):
             raise BadTable(f"{where}: [{number}] {key} = {value!r} is no {_KINDS[key].__name__}.")
     severity, category = row.get("severity"), row.get("category")
@@ -231,14 +259,25 @@ def _row(number: int, row: dict[str, Any], base: KnownError | None, where: str) 
         raise BadTable(f"{where}: [{number}] category = {category} is not from 0 to 16.")
     actions = {action.value for action in Action}
     if row.get("action", Action.NONE.value) not in actions:
-        raise BadTable(f'{where}: [{number}] action = "{row["action"]}" is not one of {", ".join(sorted(actions))}.')
+        raise BadTable(
+            f'{where}: [{number}] action = "{row["action"]}" is not one of {", ".join(sorted(actions))}.'
+        )
     if base is None:
-        base = KnownError(f"DCGM_ERROR_{number}", ErrorSeverity.UNKNOWN, 0, "an error that the operator has described")
-    return replace(base, pinned=True, **{f.name: row[f.name] for f in fields(KnownError) if f.name in row})
+        base = KnownError(
+            f"DCGM_ERROR_{number}",
+            ErrorSeverity.UNKNOWN,
+            0,
+            "an error that the operator has described",
+        )
+    return replace(
+        base, pinned=True, **{f.name: row[f.name] for f in fields(KnownError) if f.name in row}
+    )
 
 
 def canonical_test(name: str) -> str:
-    """The CamelCase name under which a test is reported, the same for DCGM 3 (`GPU Memory`) and 4 (`memory`)."""
+    """The CamelCase name under which a test is reported, the same for DCGM 3 (`GPU Memory`) and 4
+    (`memory`).
+    """
     words = " ".join(name.replace("_", " ").lower().split())
     if words in _TESTS:
         return _TESTS[words]
@@ -251,20 +290,29 @@ def is_deployment(name: str) -> bool:
 
 
 def required(level: int) -> frozenset[str]:
-    """The tests that a diagnostic of ``level`` must have run on a GPU before it says anything about its health."""
+    """The tests that a diagnostic of ``level`` must have run on a GPU before it says anything about
+    its health.
+    """
     return frozenset().union(*_LEVELS[:level])
 
 
 def by_words(test: str, text: str) -> int | None:
-    """The id of an error that a document prints without one, by the test that found it and its words."""
+    """The id of an error that a document prints without one, by the test that found it and its
+    words.
+    """
     found = next((number for pattern, number in _BY_WORDS if pattern.search(text)), None)
-    return found if found is not None else _BY_TEST.get(" ".join(test.replace("_", " ").lower().split()))
+    return (
+        found
+        if found is not None
+        else _BY_TEST.get(" ".join(test.replace("_", " ").lower().split()))
+    )
 
 
 def action_for(test: str, row: KnownError | None = None) -> Action:
     """What a failed test calls for: what the error itself asks for (a reset), else ADR-026's table.
 
-    The table: a failed stress test is for the extended utility diagnostics, all other hardware for support.
+    The table: a failed stress test is for the extended utility diagnostics, all other hardware for
+    support.
     """
     own = Action(row.action) if row is not None else Action.NONE
     if row is not None and (row.pinned or own not in {Action.NONE, Action.CONTACT_SUPPORT}):

@@ -1,4 +1,6 @@
-"""The check's whole way: our GPUs → which engine is ours → the diagnostic → the document → whose it is → the verdict."""
+"""The check's whole way: our GPUs → which engine is ours → the diagnostic → the document → whose it
+is → the verdict.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ MAX_DOCUMENT: Final = 4 * 1024 * 1024
 """Bytes; the document of sixteen GPUs at level 4 has some hundred thousand."""
 LOOKS: Final = 6
 BETWEEN_LOOKS: Final = 2.0
-"""How often, and seconds apart, GPUs are looked at that processes of somebody else hold: those of the pod before may just be ending."""
+"""How often, and seconds apart, GPUs are looked at that processes of somebody else hold: those of
+the pod before may just be ending.
+"""
 FACTS: Final = frozenset({237, 238})
 """Exit statuses that are about a GPU."""
 
@@ -55,8 +59,12 @@ async def probe(run: Run[Settings]) -> Verdict:
     """Diagnose the GPUs that this pod was given, and no others."""
     settings = run.settings
     allowed = run.kit.check_timeout or TIMEOUTS[settings.level]
-    patience = settings.queue_timeout if settings.queue_timeout is not None else TIMEOUTS[settings.level]
-    run.restart_deadline(patience + allowed + MARGIN)  # waiting for a neighbour is not the diagnostic's time
+    patience = (
+        settings.queue_timeout if settings.queue_timeout is not None else TIMEOUTS[settings.level]
+    )
+    run.restart_deadline(
+        patience + allowed + MARGIN
+    )  # waiting for a neighbour is not the diagnostic's time
     try:
         return await _probe(run, allowed, patience)
     except hostengine.ToolsMissing as error:
@@ -74,25 +82,35 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
     except Failed as failed:
         return await _ask_engine_too(run, failed.verdict)
     if mig := [gpu for gpu in found if gpu.mig]:
-        raise Skipped("MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}.")
+        raise Skipped(
+            "MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}."
+        )
     before = await _free(run, found)
     signs = scan.scan(before)
     for sign in signs:
-        run.progress(f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})")
+        run.progress(
+            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})"
+        )
     seen = [facts.uuid for facts in before]
     if any(sign.severity is scan.FactSeverity.FATAL for sign in signs):
-        return scan.with_signs(Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."), signs, seen)
+        return scan.with_signs(
+            Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."), signs, seen
+        )
     try:
         verdict = await _diagnosed(run, found, allowed, patience)
     except Inconclusive as error:
         verdict = Verdict.inconclusive(error.code, error.reason)
     after = await counters.look(found)
     every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
-    return scan.with_signs(verdict, sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid)), seen)
+    return scan.with_signs(
+        verdict, sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid)), seen
+    )
 
 
 async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:
-    """What the driver knows of the GPUs before the load. Those that somebody else computes on are not loaded besides: skipped."""
+    """What the driver knows of the GPUs before the load. Those that somebody else computes on are
+    not loaded besides: skipped.
+    """
     for attempt in range(LOOKS):
         facts = await counters.look(found)
         held = [f"{one.uuid} ({one.processes})" for one in facts if one.processes]
@@ -108,7 +126,9 @@ async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.DeviceFa
     )
 
 
-async def _diagnosed(run: Run[Settings], found: Sequence[Gpu], allowed: float, patience: float) -> Verdict:
+async def _diagnosed(
+    run: Run[Settings], found: Sequence[Gpu], allowed: float, patience: float
+) -> Verdict:
     """The engine's verdict about ``found``. Raises Inconclusive and ToolsMissing."""
     settings = run.settings
     ours = [gpu.uuid for gpu in found]
@@ -159,19 +179,28 @@ async def _command(run: Run[Settings], argv: Sequence[str], timeout: float) -> C
 
 def _candidates(run: Run[Settings]) -> Candidates:
     return Candidates(
-        run.settings.addresses, run.settings.tools, lambda argv, timeout: _command(run, argv, timeout), run.progress
+        run.settings.addresses,
+        run.settings.tools,
+        lambda argv, timeout: _command(run, argv, timeout),
+        run.progress,
     )
 
 
 async def _connect(run: Run[Settings], address: str, tools: Sequence[str]) -> hostengine.Hostengine:
-    return await connect(lambda argv, timeout: _command(run, argv, timeout), tools, address, run.progress)
+    return await connect(
+        lambda argv, timeout: _command(run, argv, timeout), tools, address, run.progress
+    )
 
 
 async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
     """A GPU that the driver does not list: what does the engine say of it?"""
     try:
-        engine = await _candidates(run).that_knows([f.subject.gpu_uuid for f in verdict.findings if f.subject.gpu_uuid])
-        statuses = await hostengine.inactive(lambda argv, timeout: _command(run, argv, timeout), engine)
+        engine = await _candidates(run).that_knows(
+            [f.subject.gpu_uuid for f in verdict.findings if f.subject.gpu_uuid]
+        )
+        statuses = await hostengine.inactive(
+            lambda argv, timeout: _command(run, argv, timeout), engine
+        )
     except (Inconclusive, hostengine.ToolsMissing) as error:
         run.progress(f"the engine cannot be asked about it: {error}")
         return verdict
@@ -179,7 +208,10 @@ async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
 
 
 async def _refuse_impostor(
-    run: Run[Settings], engine: hostengine.Hostengine, found: Sequence[Gpu], document: parse.Document | None
+    run: Run[Settings],
+    engine: hostengine.Hostengine,
+    found: Sequence[Gpu],
+    document: parse.Document | None,
 ) -> None:
     """The engine's GPUs must have the serial numbers that the driver says ours have."""
     ours = {gpu.uuid: gpu.serial for gpu in found}
@@ -188,7 +220,9 @@ async def _refuse_impostor(
     theirs = {numbers[number]: serial for number, serial in printed.items() if number in numbers}
     foreign, unproven = identity.differences(ours, theirs)
     if unproven and not foreign:
-        theirs |= await hostengine.serials(lambda argv, timeout: _command(run, argv, timeout), engine, unproven)
+        theirs |= await hostengine.serials(
+            lambda argv, timeout: _command(run, argv, timeout), engine, unproven
+        )
         foreign, unproven = identity.differences(ours, theirs)
     if foreign or unproven:
         what = "other serial numbers than the driver" if foreign else "no serial number"
@@ -208,7 +242,12 @@ async def _named(run: Run[Settings], verdict: Verdict, found: Sequence[Gpu]) -> 
     finding = verdict.findings[0]
     subject = judge.presence_of(uuid)
     told = replace(finding, subject=subject, metadata={**finding.metadata, "nvml": words})
-    return replace(verdict, subject=uuid, findings=(told,), reason=f"{verdict.reason} NVML says of {uuid}: {words}.")
+    return replace(
+        verdict,
+        subject=uuid,
+        findings=(told,),
+        reason=f"{verdict.reason} NVML says of {uuid}: {words}.",
+    )
 
 
 def _too_long(engine: hostengine.Hostengine, request: judge.DiagRequest, allowed: float) -> str:
@@ -219,11 +258,17 @@ def _too_long(engine: hostengine.Hostengine, request: judge.DiagRequest, allowed
 
 
 async def _diagnose(
-    run: Run[Settings], engine: hostengine.Hostengine, ours: Sequence[str], allowed: float, patience: float
+    run: Run[Settings],
+    engine: hostengine.Hostengine,
+    ours: Sequence[str],
+    allowed: float,
+    patience: float,
 ) -> tuple[hostengine.Hostengine, Completed]:
-    """Run the diagnostic; while a neighbour's occupies the engine, wait for at most ``patience`` seconds.
+    """Run the diagnostic; while a neighbour's occupies the engine, wait for at most ``patience``
+    seconds.
 
-    An engine may list its GPUs for a dcgmi and refuse the diagnostic to it: then the next one is tried.
+    An engine may list its GPUs for a dcgmi and refuse the diagnostic to it: then the next one is
+    tried.
     """
     give_up = anyio.current_time() + patience
     waiting = False
@@ -246,7 +291,9 @@ async def _diagnose(
                 f"hostengine {engine.address} was busy with another diagnostic for {format_duration(patience)}; raise DCGM_QUEUE_TIMEOUT to wait longer.",
             )
         if not waiting:
-            run.progress(f"the engine is busy with another diagnostic; waiting for up to {format_duration(patience)}")
+            run.progress(
+                f"the engine is busy with another diagnostic; waiting for up to {format_duration(patience)}"
+            )
             waiting = True
         await anyio.sleep(min(random.uniform(*PAUSE), left))  # noqa: S311 (jitter)
 
@@ -258,7 +305,8 @@ def _runs(engine: hostengine.Hostengine, level: int, ours: Sequence[str], allowe
 async def _refuse_unlisted(engine: hostengine.Hostengine, ours: Sequence[str]) -> None:
     if absent := [uuid for uuid in ours if uuid not in engine.gpus]:
         raise Inconclusive(
-            "WRONG_HOSTENGINE", f"hostengine {engine.address} no longer lists {', '.join(absent)}; run the check again."
+            "WRONG_HOSTENGINE",
+            f"hostengine {engine.address} no longer lists {', '.join(absent)}; run the check again.",
         )
 
 
@@ -293,7 +341,9 @@ CHECK: Final = Check(
     component="GPU",
     settings=Settings,
     probe=probe,
-    timeout_said=", ".join(f"{format_duration(TIMEOUTS[level])} at level {level}" for level in sorted(TIMEOUTS)),
+    timeout_said=", ".join(
+        f"{format_duration(TIMEOUTS[level])} at level {level}" for level in sorted(TIMEOUTS)
+    ),
     on_inconclusive="allow",  # an outage of DCGM must not stop a cluster
     gpu_tests=None,  # which are clear depends on what was tested: its verdicts say it
     tool_variables=("^__DCGM_", "^DCGM_HOME_DIR$"),

@@ -1,6 +1,8 @@
-"""JSON objects among other text, in time linear in its length: the output comes from over the network.
+"""JSON objects among other text, in time linear in its length: the output comes from over the
+network.
 
-A tool's warnings may stand before, between and after the objects, and may hold braces and quotes of their own.
+A tool's warnings may stand before, between and after the objects, and may hold braces and quotes of
+their own.
 """
 
 from __future__ import annotations
@@ -15,16 +17,20 @@ __all__ = ["MAX_DEPTH", "objects"]
 MAX_DEPTH: Final = 64
 """Levels of nesting; DCGM's documents have nine."""
 MAX_STARTS: Final = 256
-"""Places tried that turned out to begin no object. More is noise, and each may cost a look at all the rest."""
+"""Places tried that turned out to begin no object. More is noise, and each may cost a look at all
+the rest.
+"""
 
 _START: Final = re.compile(r'\{(?=\s*+["}])')
 _TOKEN: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"|["{}\[\]]')
 
 
 def objects(text: str, holding: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Every JSON object on the outermost level of ``text``, in order; what is no object is passed over.
+    """Every JSON object on the outermost level of ``text``, in order; what is no object is passed
+    over.
 
-    ``holding``: only those in whose text one of these words stands; the others are not even decoded.
+    ``holding``: only those in whose text one of these words stands; the others are not even
+    decoded.
     """
     position = starts = 0
     while starts < MAX_STARTS and (start := _START.search(text, position)):
@@ -45,7 +51,9 @@ def objects(text: str, holding: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
 
 
 def _end(text: str, start: int) -> tuple[int, bool]:
-    """Where the object that begins at ``start`` ends, and that it does; else where to look on, or ``start`` for right after it."""
+    """Where the object that begins at ``start`` ends, and that it does; else where to look on, or
+    ``start`` for right after it.
+    """
     depth = 0
     for token in _TOKEN.finditer(text, start):
         mark = token[0]

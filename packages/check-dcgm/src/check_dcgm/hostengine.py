@@ -1,6 +1,7 @@
 """The node's DCGM hostengine, as dcgmi reaches it: which GPUs it has, and the diagnostic itself.
 
-The exit status of dcgmi is DCGM's return code modulo 256. Only one diagnostic runs on an engine at a time.
+The exit status of dcgmi is DCGM's return code modulo 256. Only one diagnostic runs on an engine at
+a time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ TIMEOUT_SINCE: Final = (3, 3, 8)
 SHOWS_INACTIVE_SINCE: Final = (4, 5, 0)
 """From there on ``discovery -l`` lists active GPUs only, and ``-a`` the others too."""
 OURS_AFTER: Final = 1.0
-"""Seconds after which a diagnostic that was not refused is ours: an engine that is busy says so at once, and runs one at a time."""
+"""Seconds after which a diagnostic that was not refused is ours: an engine that is busy says so at
+once, and runs one at a time.
+"""
 
 Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 Version = tuple[int, ...]
@@ -59,9 +62,11 @@ class ToolsMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hostengine:
-    """A hostengine that answered: ``tool`` speaks its version; ``gpus`` maps UUID to the engine's own id.
+    """A hostengine that answered: ``tool`` speaks its version; ``gpus`` maps UUID to the engine's
+    own id.
 
-    ``pci``: UUID → PCI address. ``others``: tools that come after this one, for an engine that refuses its diagnostic.
+    ``pci``: UUID → PCI address. ``others``: tools that come after this one, for an engine that
+    refuses its diagnostic.
     """
 
     tool: str
@@ -91,7 +96,8 @@ class Hostengine:
 async def connect(command: Command, tools: Sequence[str], address: str) -> Hostengine:
     """The engine at ``address``, through the first of ``tools`` that speaks its version.
 
-    Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``) and :class:`ToolsMissing`.
+    Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``) and
+    :class:`ToolsMissing`.
     """
     found, refused = [], []
     for position, tool in enumerate(tools):
@@ -105,8 +111,15 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
             refused.append(tool)
             continue
         if done.returncode != 0 or done.timed_out:
-            said = next((line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()), "nothing")
-            how = f"no answer within {PATIENCE:g} s" if done.timed_out else f'"{said[:160]}" (exit {done.returncode})'
+            said = next(
+                (line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()),
+                "nothing",
+            )
+            how = (
+                f"no answer within {PATIENCE:g} s"
+                if done.timed_out
+                else f'"{said[:160]}" (exit {done.returncode})'
+            )
             raise Inconclusive(
                 "ENGINE_UNREACHABLE",
                 f"hostengine {address}: {how}; is the DCGM DaemonSet running on this node, and may this pod reach it?",
@@ -122,9 +135,13 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
 
 
 async def _versions(command: Command, tool: str, address: str) -> tuple[Version, Version]:
-    """(client, engine). ``-v`` waits only a tenth of a second for the engine, and without it newer ones print nothing at all."""
+    """(client, engine). ``-v`` waits only a tenth of a second for the engine, and without it newer
+    ones print nothing at all.
+    """
     for _ in range(2):
-        client, engine = parse_versions((await command([tool, "-v", "--host", address], PATIENCE)).stdout)
+        client, engine = parse_versions(
+            (await command([tool, "-v", "--host", address], PATIENCE)).stdout
+        )
         if engine > (0,):
             return client, engine
     if client == (0,):
@@ -133,7 +150,9 @@ async def _versions(command: Command, tool: str, address: str) -> tuple[Version,
 
 
 async def inactive(command: Command, engine: Hostengine) -> dict[str, str]:
-    """GPUs that the engine knows and does not list as active: UUID → its status, as LOST. Empty where it cannot say."""
+    """GPUs that the engine knows and does not list as active: UUID → its status, as LOST. Empty
+    where it cannot say.
+    """
     if engine.both < SHOWS_INACTIVE_SINCE:
         return {}
     done = await command([engine.tool, "discovery", "-l", "-a", "--host", engine.address], PATIENCE)
@@ -141,13 +160,24 @@ async def inactive(command: Command, engine: Hostengine) -> dict[str, str]:
 
 
 async def serials(command: Command, engine: Hostengine, uuids: Sequence[str]) -> dict[str, str]:
-    """UUID → serial number, as the engine says when asked about each GPU; those it does not say are left out."""
+    """UUID → serial number, as the engine says when asked about each GPU; those it does not say are
+    left out.
+    """
     found = {}
     for uuid in uuids:
         number = engine.gpus.get(uuid)
         if number is None:
             continue
-        argv = [engine.tool, "discovery", "--gpuid", str(number), "-i", "a", "--host", engine.address]
+        argv = [
+            engine.tool,
+            "discovery",
+            "--gpuid",
+            str(number),
+            "-i",
+            "a",
+            "--host",
+            engine.address,
+        ]
         done = await command(argv, PATIENCE)
         said, serial = parse_serial(done.stdout)
         if said == uuid and serial:
@@ -155,11 +185,25 @@ async def serials(command: Command, engine: Hostengine, uuids: Sequence[str]) ->
     return found
 
 
-def diag_argv(engine: Hostengine, level: int, uuids: Sequence[str], seconds: float | None = None) -> list[str]:
-    """dcgmi 4 takes UUIDs; dcgmi 3 takes the engine's numbers only. After ``seconds`` the engine ends the diagnostic, where it can."""
+def diag_argv(
+    engine: Hostengine, level: int, uuids: Sequence[str], seconds: float | None = None
+) -> list[str]:
+    """dcgmi 4 takes UUIDs; dcgmi 3 takes the engine's numbers only. After ``seconds`` the engine
+    ends the diagnostic, where it can.
+    """
     by_uuid = engine.client_version >= (4,)
     ids = [uuid if by_uuid else str(engine.gpus[uuid]) for uuid in uuids]
-    argv = [engine.tool, "diag", "-r", str(level), "--host", engine.address, "-i", ",".join(ids), "-j"]
+    argv = [
+        engine.tool,
+        "diag",
+        "-r",
+        str(level),
+        "--host",
+        engine.address,
+        "-i",
+        ",".join(ids),
+        "-j",
+    ]
     if seconds is not None and engine.both >= TIMEOUT_SINCE:
         argv += ["-t", str(max(1, int(seconds)))]
     return [*argv, "--enable-heartbeat"] if engine.heartbeat else argv
@@ -168,8 +212,8 @@ def diag_argv(engine: Hostengine, level: int, uuids: Sequence[str], seconds: flo
 def stop_signal(engine: Hostengine, elapsed: float) -> signal.Signals:
     """How to end dcgmi ``elapsed`` seconds after its start.
 
-    SIGTERM makes it stop whatever runs on the engine: right for our own diagnostic, wrong for a neighbour's. An engine with a heartbeat
-    stops ours by itself once dcgmi is gone.
+    SIGTERM makes it stop whatever runs on the engine: right for our own diagnostic, wrong for a
+    neighbour's. An engine with a heartbeat stops ours by itself once dcgmi is gone.
     """
     return signal.SIGTERM if elapsed >= OURS_AFTER and not engine.heartbeat else signal.SIGKILL
 
@@ -191,7 +235,9 @@ def parse_listing(stdout: str) -> tuple[dict[str, int], dict[str, str]]:
 
 
 def parse_statuses(stdout: str) -> dict[str, str]:
-    """UUID → status of those GPUs in the table of ``dcgmi discovery -l -a`` that have one: it is printed where it is not OK."""
+    """UUID → status of those GPUs in the table of ``dcgmi discovery -l -a`` that have one: it is
+    printed where it is not OK.
+    """
     found: dict[str, str] = {}
     status = ""
     for line in stdout.splitlines():
@@ -206,7 +252,10 @@ def parse_statuses(stdout: str) -> dict[str, str]:
 
 def parse_versions(stdout: str) -> tuple[Version, Version]:
     """(client, engine) from ``dcgmi -v --host``; one that does not tell is version (0,)."""
-    found = [tuple(int(n) for n in v.split(".")) for v in re.findall(r"(?i)version\s*:\s*(\d+(?:\.\d+)+)", stdout)]
+    found = [
+        tuple(int(n) for n in v.split("."))
+        for v in re.findall(r"(?i)version\s*:\s*(\d+(?:\.\d+)+)", stdout)
+    ]
     client = found[0] if found else (0,)
     engine = found[1] if len(found) > 1 else (0,)
     return client, engine

@@ -1,8 +1,9 @@
 """Whether the engine that answered is the node's own: do its GPUs have our serial numbers?
 
-A UUID alone proves little: every request names ours, so an engine that repeats them knows them. A serial number is not in the request.
-It keeps a wrong node's engine out and an engine that knows nothing of the node. It is no secret, though: a program that once ran on
-these GPUs can have read it. Against such an engine only its address helps, which is why it should be an IP of the node.
+A UUID alone proves little: every request names ours, so an engine that repeats them knows them. A
+serial number is not in the request. It keeps a wrong node's engine out and an engine that knows
+nothing of the node. It is no secret, though: a program that once ran on these GPUs can have read
+it. Against such an engine only its address helps, which is why it should be an IP of the node.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _UNKNOWN = frozenset({"n/a", "0", "unknown"})
 def said(serial: str) -> str:
     """``serial`` where it is one, else nothing.
 
-    DCGM prints what it does not know as a value (``<<<NOT_SUPPORTED>>>``, ``Insf. Permission``, ``****``; dcgm_structs.h,
-    dcgmi/CommandOutputController.cpp), and such a value is no other board's number.
+    DCGM prints what it does not know as a value (``<<<NOT_SUPPORTED>>>``, ``Insf. Permission``,
+    ``****``; dcgm_structs.h, dcgmi/CommandOutputController.cpp), and such a value is no other
+    board's number.
     """
     text = serial.strip()
     return text if _SERIAL.fullmatch(text) and text.lower() not in _UNKNOWN else ""
@@ -33,9 +35,11 @@ def same_serial(one: str, other: str) -> bool:
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """(foreign, unproven): UUIDs whose serial number the engine gives otherwise, and those for which it gives none.
+    """(foreign, unproven): UUIDs whose serial number the engine gives otherwise, and those for
+    which it gives none.
 
-    ``ours`` is UUID → serial number as the driver says; a GPU without one cannot be compared and is in neither list.
+    ``ours`` is UUID → serial number as the driver says; a GPU without one cannot be compared and is
+    in neither list.
     """
     foreign, unproven = [], []
     for uuid, serial in ours.items():
@@ -49,7 +53,9 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[lis
 
 
 def parse_serial(stdout: str) -> tuple[str, str]:
-    """(UUID, serial number) from the table of ``dcgmi discovery --gpuid N -i a``; empty where it does not say."""
+    """(UUID, serial number) from the table of ``dcgmi discovery --gpuid N -i a``; empty where it
+    does not say.
+    """
 
     def cell(name: str) -> str:
         found = re.search(rf"^\|\s*{name}\s*\|\s*(.*?)\s*\|\s*$", stdout, re.MULTILINE)
@@ -59,10 +65,12 @@ def parse_serial(stdout: str) -> tuple[str, str]:
 
 
 def redirected(host: str, hosts_file: str) -> bool:
-    """Whether the pod's own /etc/hosts says where ``host`` is: then the pod's author has chosen the engine.
+    """Whether the pod's own /etc/hosts says where ``host`` is: then the pod's author has chosen the
+    engine.
 
-    By hostAliases, or by the pod's own hostname. An address or ``localhost`` cannot be redirected that way, and a pod on the host's
-    network has the node's file, of which only the part that the kubelet adds is the pod's.
+    By hostAliases, or by the pod's own hostname. An address or ``localhost`` cannot be redirected
+    that way, and a pod on the host's network has the node's file, of which only the part that the
+    kubelet adds is the pod's.
     """
     name = host.strip("[]").rstrip(".").lower()
     if name == "localhost":

@@ -1,8 +1,9 @@
 """From a diagnostic document to a verdict about the pod's own GPUs.
 
-Judged by what ran: each test that the level requires must have passed on each of our GPUs. A hardware test that failed is never a
-pass, whatever the severity of its error; in the software test, which reports warnings too, the severity decides. The document decides,
-and the exit status where there is none; both together where the engine could not run the diagnostic.
+Judged by what ran: each test that the level requires must have passed on each of our GPUs. A
+hardware test that failed is never a pass, whatever the severity of its error; in the software test,
+which reports warnings too, the severity decides. The document decides, and the exit status where
+there is none; both together where the engine could not run the diagnostic.
 """
 
 from __future__ import annotations
@@ -34,34 +35,51 @@ RAN = frozenset({0, 205, 226})
 """Exit statuses of a diagnostic that ran: nothing found, an isolate error (-51), some error (-30)."""
 
 _GPU_FACTS = {
-    237: ("DCGM_ST_RESET_REQUIRED", "the driver says that a GPU must be reset", Action.COMPONENT_RESET),
+    237: (
+        "DCGM_ST_RESET_REQUIRED",
+        "the driver says that a GPU must be reset",
+        Action.COMPONENT_RESET,
+    ),
     238: ("DCGM_ST_GPU_IS_LOST", "the driver has lost a GPU", Action.CONTACT_SUPPORT),
 }
 _INFRASTRUCTURE = {
-    198: ("NO_TEST", "the engine has no test for these GPUs; are DCGM's diagnostic packages installed beside it?"),
+    198: (
+        "NO_TEST",
+        "the engine has no test for these GPUs; are DCGM's diagnostic packages installed beside it?",
+    ),
     202: ("ENGINE_PAUSED", "the engine is paused"),
     203: ("ENGINE_STOPPED", "another client stopped the diagnostic"),
     204: ("ENGINE_INCOMPLETE", "the engine does not find its diagnostic program"),
     215: ("ENGINE_INCOMPLETE", "the engine could not start its diagnostic program"),
     217: ("ENGINE_BUSY", "another diagnostic is running on this engine"),
     222: ("ENGINE_BUSY", "another client uses the engine"),
-    223: ("ENGINE_INCOMPLETE", "the engine has no diagnostic module, as the one inside dcgm-exporter"),
-    233: ("MIXED_GPUS", "the pod's GPUs are of different models, and DCGM tests one model at a time"),
+    223: (
+        "ENGINE_INCOMPLETE",
+        "the engine has no diagnostic module, as the one inside dcgm-exporter",
+    ),
+    233: (
+        "MIXED_GPUS",
+        "the pod's GPUs are of different models, and DCGM tests one model at a time",
+    ),
     235: ("ENGINE_UNREACHABLE", "the engine cannot be reached"),
     244: ("ENGINE_VERSION", "the engine and this dcgmi do not speak the same version"),
     245: ("ENGINE_TIMEOUT", "the engine did not answer in time"),
     250: ("NOT_SUPPORTED", "the engine does not support the diagnostic on this node"),
 }
 _SKIPPED = "it was skipped, and the engine does not say why"
-_PARTS = frozenset({"switch", "link", "nvswitch", "nvlink", "cpu", "cpu_core", "cpucore", "connectx"})
+_PARTS = frozenset(
+    {"switch", "link", "nvswitch", "nvlink", "cpu", "cpu_core", "cpucore", "connectx"}
+)
 """Entities that are the node's, besides GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiagRequest:
-    """What was asked of the engine: ``gpus`` maps the *engine's* id of each of our GPUs to its UUID.
+    """What was asked of the engine: ``gpus`` maps the *engine's* id of each of our GPUs to its
+    UUID.
 
-    ``details`` has what the driver says of them; ``optional`` are tests that need not have run; ``table`` is the error table.
+    ``details`` has what the driver says of them; ``optional`` are tests that need not have run;
+    ``table`` is the error table.
     """
 
     level: int
@@ -91,7 +109,12 @@ def judge(document: Document, status: int, request: DiagRequest) -> Verdict:
         assert worst.finding is not None
         subject = worst.finding.subject.gpu_uuid or ""
         return Verdict(
-            Outcome.FAILED, worst.finding.code, summary.reason(findings, request.level), findings, clears, subject
+            Outcome.FAILED,
+            worst.finding.code,
+            summary.reason(findings, request.level),
+            findings,
+            clears,
+            subject,
         )
     if status in _GPU_FACTS:
         return _gpu_fact(status, request)
@@ -105,18 +128,26 @@ def judge(document: Document, status: int, request: DiagRequest) -> Verdict:
         return _inconclusive("NOT_TESTED", untested, findings)
     if unexplained := _unexplained(document, status, request):
         return _inconclusive("UNEXPLAINED_STATUS", unexplained, findings)
-    return Verdict(Outcome.PASSED, "OK", summary.reason(findings, request.level), findings, clears | {NODE})
+    return Verdict(
+        Outcome.PASSED, "OK", summary.reason(findings, request.level), findings, clears | {NODE}
+    )
 
 
 def by_exit_status(status: int, request: DiagRequest, said: str) -> Verdict:
-    """The verdict where there is no document to judge; only a lost GPU or a required reset is about hardware."""
+    """The verdict where there is no document to judge; only a lost GPU or a required reset is about
+    hardware.
+    """
     if status in _GPU_FACTS:
         return _gpu_fact(status, request)
-    code, what = _INFRASTRUCTURE.get(status, ("ENGINE_ERROR", f"dcgmi exited {status} without a usable document"))
+    code, what = _INFRASTRUCTURE.get(
+        status, ("ENGINE_ERROR", f"dcgmi exited {status} without a usable document")
+    )
     if status < 0:
         code, what = "DIAG_KILLED", f"dcgmi was killed by signal {-status}"
     detail = f' ("{said}")' if said else ""
-    return Verdict.inconclusive(code, f"hostengine {request.address}: {what}{detail}; no verdict about the GPUs.")
+    return Verdict.inconclusive(
+        code, f"hostengine {request.address}: {what}{detail}; no verdict about the GPUs."
+    )
 
 
 def _not_run(error: str, status: int, request: DiagRequest) -> Verdict:
@@ -142,38 +173,53 @@ def _grades(result: TestResult, document: Document, request: DiagRequest) -> lis
     if result.entity is not None and result.entity.kind not in _PARTS | {"gpu"}:
         if result.status in {"pass", "skip"} and not result.problems:
             return []
-        whose = "a GPU whose number cannot be read" if result.entity.kind == UNREADABLE else result.entity.kind
+        whose = (
+            "a GPU whose number cannot be read"
+            if result.entity.kind == UNREADABLE
+            else result.entity.kind
+        )
         what = f"the {result.test} test failed on {whose}; see the engine's log."
         return [_Graded(Outcome.INCONCLUSIVE, "UNEXPLAINED_FAIL", what)]
     subject = _subject(result, request)
     if subject is None:
         return []
     if result.problems:
-        grades = [_problem(problem, result, subject, document, request) for problem in result.problems]
+        grades = [
+            _problem(problem, result, subject, document, request) for problem in result.problems
+        ]
         return [grade for grade in grades if grade is not None]
     if result.status not in {"fail", "warn"} or _said_elsewhere(result, document, request):
         return []
     where = subject.gpu_uuid or "the node"
-    what = f"the {result.test} test failed on {where} without naming an error; see the engine's log."
+    what = (
+        f"the {result.test} test failed on {where} without naming an error; see the engine's log."
+    )
     return [_Graded(Outcome.INCONCLUSIVE, "UNEXPLAINED_FAIL", what)]
 
 
 def _said_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
-    """Whether the software test failed here only because it fails everywhere at once: for a warning about one GPU, say."""
+    """Whether the software test failed here only because it fails everywhere at once: for a warning
+    about one GPU, say.
+    """
     if canonical_test(result.test) != SOFTWARE:
         return False
     others = [p for other in document.results if other.test == result.test for p in other.problems]
     if result.entity is None:
-        return bool(others)  # the row is everybody's, and its problems were given to the GPUs that they are about
+        return bool(
+            others
+        )  # the row is everybody's, and its problems were given to the GPUs that they are about
     return bool(others) and all(
-        _severity(problem, request.table)[0] in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG} for problem in others
+        _severity(problem, request.table)[0] in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG}
+        for problem in others
     )
 
 
 def _severity(
     problem: DocumentProblem, table: Mapping[int, KnownError]
 ) -> tuple[int | None, int | None, KnownError | None]:
-    """(severity, category, row): the document's own where it has them, else the table's; an operator's row before both."""
+    """(severity, category, row): the document's own where it has them, else the table's; an
+    operator's row before both.
+    """
     row = table.get(problem.error_id) if problem.error_id is not None else None
     severity, category = problem.severity, problem.category
     if row is not None and row.pinned:
@@ -185,7 +231,9 @@ def _severity(
     return severity, category, row
 
 
-def _by_table(severity: int | None, category: int | None, row: KnownError | None) -> tuple[Outcome, bool]:
+def _by_table(
+    severity: int | None, category: int | None, row: KnownError | None
+) -> tuple[Outcome, bool]:
     """(outcome, fatal) of an error that counts."""
     own = row is not None and (row.pinned or (row.severity, row.category) == (severity, category))
     if row is not None and row.pinned and row.fatal:
@@ -195,19 +243,28 @@ def _by_table(severity: int | None, category: int | None, row: KnownError | None
     if severity in {ErrorSeverity.ISOLATE, ErrorSeverity.RESET}:
         return Outcome.FAILED, row.fatal if own and row is not None else True
     if severity == ErrorSeverity.TRIAGE:
-        return Outcome.FAILED, row.fatal if own and row is not None else category in HARDWARE | PERFORMANCE
+        return (
+            Outcome.FAILED,
+            row.fatal if own and row is not None else category in HARDWARE | PERFORMANCE,
+        )
     return Outcome.INCONCLUSIVE, False
 
 
 def _problem(
-    problem: DocumentProblem, result: TestResult, subject: Subject, document: Document, request: DiagRequest
+    problem: DocumentProblem,
+    result: TestResult,
+    subject: Subject,
+    document: Document,
+    request: DiagRequest,
 ) -> _Graded | None:
     severity, category, row = _severity(problem, request.table)
     test = canonical_test(result.test)
     around = alarms.Circumstances(document.version, document.driver, request.model)
     says = alarms.explains(test, problem, around)
     if severity is None and result.status == "warn":
-        severity = ErrorSeverity.MONITOR  # the only thing known about it is that DCGM itself calls it a warning
+        severity = (
+            ErrorSeverity.MONITOR
+        )  # the only thing known about it is that DCGM itself calls it a warning
     harmless = severity in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG}
     ran = result.status in {"fail", "warn", "unknown"}
     if not ran and (harmless or (result.status == "skip" and severity is None)):
@@ -224,7 +281,9 @@ def _problem(
         outcome, fatal = Outcome.FAILED, True
     else:
         outcome, fatal = _by_table(severity, category, row)
-    finding = _finding(problem, result, subject, document, request, outcome=outcome, fatal=fatal, says=says)
+    finding = _finding(
+        problem, result, subject, document, request, outcome=outcome, fatal=fatal, says=says
+    )
     reason = f"{finding.message} is no verdict about hardware ({summary.short(problem.text)})"
     if says is not None:
         reason += f": {says.says} ({says.link})"
@@ -244,7 +303,13 @@ def _finding(
 ) -> Finding:
     severity, category, row = _severity(problem, request.table)
     test = canonical_test(result.test)
-    code = row.name if row else f"DCGM_ERROR_{problem.error_id}" if problem.error_id is not None else "DCGM_ERROR"
+    code = (
+        row.name
+        if row
+        else f"DCGM_ERROR_{problem.error_id}"
+        if problem.error_id is not None
+        else "DCGM_ERROR"
+    )
     gpu = request.details.get(subject.gpu_uuid or "")
     metadata = {
         "test": result.test,
@@ -278,22 +343,31 @@ def _subject(result: TestResult, request: DiagRequest) -> Subject | None:
 
 
 def _untested(document: Document, request: DiagRequest) -> str:
-    """Which required tests did not run on which of our GPUs, and why, as one sentence; empty when all did."""
+    """Which required tests did not run on which of our GPUs, and why, as one sentence; empty when
+    all did.
+    """
     wanted = sorted(required(request.level) - request.optional)
     around = alarms.Circumstances(document.version, document.driver, request.model)
     ran: set[tuple[str, str]] = set()
     why: dict[tuple[str, str], str] = {}
     for result in document.results:
         test = canonical_test(result.test)
-        hollow = [p for p in result.problems if (s := alarms.explains(test, p, around)) and s.effect == "not tested"]
-        # Of the hardware tests only a pass is left here: what failed is a verdict already. The software test warns.
+        hollow = [
+            p
+            for p in result.problems
+            if (s := alarms.explains(test, p, around)) and s.effect == "not tested"
+        ]
+        # Of the hardware tests only a pass is left here: what failed is a verdict already. The
+        # software test warns.
         good = result.status == "pass" or (test == SOFTWARE and result.status in {"fail", "warn"})
         everybody = result.entity is None and result.status == "skip"
         for uuid in set(request.gpus.values()) if everybody else _uuids(result, request):
             if good and not hollow:
                 ran.add((test, uuid))
             elif said := result.info or next((p.text for p in result.problems if p.text), ""):
-                why[test, uuid] = said if why.get((test, uuid), _SKIPPED) == _SKIPPED else why[test, uuid]
+                why[test, uuid] = (
+                    said if why.get((test, uuid), _SKIPPED) == _SKIPPED else why[test, uuid]
+                )
             elif result.status == "skip":
                 why.setdefault((test, uuid), _SKIPPED)
     missing: dict[tuple[str, str], list[str]] = {}
@@ -304,7 +378,9 @@ def _untested(document: Document, request: DiagRequest) -> str:
                 missing.setdefault((test, summary.short(reason, 120)), []).append(uuid)
     if not missing:
         return ""
-    listed = "; ".join(f"{test} on {', '.join(uuids)} ({reason})" for (test, reason), uuids in missing.items())
+    listed = "; ".join(
+        f"{test} on {', '.join(uuids)} ({reason})" for (test, reason), uuids in missing.items()
+    )
     return f"level {request.level} requires tests that did not run: {listed}."
 
 
@@ -328,7 +404,9 @@ def _unexplained(document: Document, status: int, request: DiagRequest) -> str:
 
 
 def _clears(document: Document, request: DiagRequest) -> frozenset[Subject]:
-    """(test, GPU) pairs that passed and against which nothing is said, whatever name a version gives the test."""
+    """(test, GPU) pairs that passed and against which nothing is said, whatever name a version
+    gives the test.
+    """
     good: set[Subject] = set()
     bad: set[Subject] = set()
     for result in document.results:
@@ -341,11 +419,15 @@ def _clears(document: Document, request: DiagRequest) -> frozenset[Subject]:
 
 
 def _uuids(result: TestResult, request: DiagRequest) -> set[str]:
-    """The GPUs of ours that a result covers: up to 3.3 a deployment test has one result for all requested GPUs."""
+    """The GPUs of ours that a result covers: up to 3.3 a deployment test has one result for all
+    requested GPUs.
+    """
     if result.entity is None:
         return set(request.gpus.values()) if canonical_test(result.test) == SOFTWARE else set()
     return (
-        {request.gpus[result.entity.id]} if result.entity.kind == "gpu" and result.entity.id in request.gpus else set()
+        {request.gpus[result.entity.id]}
+        if result.entity.kind == "gpu" and result.entity.id in request.gpus
+        else set()
     )
 
 
@@ -363,11 +445,15 @@ def _gpu_fact(status: int, request: DiagRequest) -> Verdict:
         metadata={"gpus": gpus, "exit_status": str(status)},
     )
     whom = alone or f"one of {gpus}"
-    return Verdict(Outcome.FAILED, code, f"{what}, {whom}; dcgmi exited {status}.", (finding,), subject=alone)
+    return Verdict(
+        Outcome.FAILED, code, f"{what}, {whom}; dcgmi exited {status}.", (finding,), subject=alone
+    )
 
 
 def presence_of(uuid: str) -> Subject:
-    """The subject of a finding that a GPU is lost, which a passing run clears once the GPU is there again."""
+    """The subject of a finding that a GPU is lost, which a passing run clears once the GPU is there
+    again.
+    """
     return Subject(PRESENCE, uuid)
 
 
@@ -382,10 +468,16 @@ def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _inconclusive(code: str, reason: str, findings: tuple[Finding, ...]) -> Verdict:
-    """Everything that was found is reported; where nothing of it has the verdict's code, so is the verdict itself."""
+    """Everything that was found is reported; where nothing of it has the verdict's code, so is the
+    verdict itself.
+    """
     if findings and not any(finding.code == code for finding in findings):
         own = Finding(
-            code, f"dcgm-diag could not judge this node: {code}", False, Action.NONE, metadata={"reason": reason}
+            code,
+            f"dcgm-diag could not judge this node: {code}",
+            False,
+            Action.NONE,
+            metadata={"reason": reason},
         )
         findings = (own, *findings)
     return Verdict.inconclusive(code, reason, findings=findings)

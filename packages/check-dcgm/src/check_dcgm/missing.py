@@ -1,6 +1,8 @@
-"""A GPU that was allotted and is not there, as the engine sees it: the second opinion after the driver's.
+"""A GPU that was allotted and is not there, as the engine sees it: the second opinion after the
+driver's.
 
-Pure: :mod:`preflight_proto.check.presence` has found it missing; the engine's list is read by :mod:`.hostengine`.
+Pure: :mod:`preflight_proto.check.presence` has found it missing; the engine's list is read by
+:mod:`.hostengine`.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ GONE: Final = frozenset({"LOST", "INACCESSIBLE"})
 def confirmed(verdict: Verdict, listed: Mapping[str, int], statuses: Mapping[str, str]) -> Verdict:
     """``verdict`` (``GPU_MISSING``) with what the engine says of each GPU that it names.
 
-    Two sources make it fatal: the driver does not list the GPU, and the engine, which lists the GPUs that are there, calls it lost or
-    does not list it either while the driver calls it lost. An engine that lists none of the pod's GPUs is no source.
+    Two sources make it fatal: the driver does not list the GPU, and the engine, which lists the
+    GPUs that are there, calls it lost or does not list it either while the driver calls it lost. An
+    engine that lists none of the pod's GPUs is no source.
     """
     findings = tuple(_confirmed(finding, listed, statuses) for finding in verdict.findings)
     return replace(verdict, findings=findings)
@@ -38,4 +41,6 @@ def _confirmed(finding: Finding, listed: Mapping[str, int], statuses: Mapping[st
         fatal = any(key.startswith("lost_by_") for key in finding.metadata)
     else:
         return replace(finding, metadata={**finding.metadata, "engine": "it lists the GPU"})
-    return replace(finding, fatal=finding.fatal or fatal, metadata={**finding.metadata, "lost_by_engine": said})
+    return replace(
+        finding, fatal=finding.fatal or fatal, metadata={**finding.metadata, "lost_by_engine": said}
+    )

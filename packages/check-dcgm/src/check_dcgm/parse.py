@@ -1,7 +1,8 @@
 """The document that ``dcgmi diag -j`` prints, of DCGM 2.4 to 4.6, as one shape.
 
-NVIDIA publishes no stable schema for it, so everything is looked for and nothing is assumed: what has another
-shape than expected is passed over, and the judge asks for a Pass of each test on every GPU before it believes in health.
+NVIDIA publishes no stable schema for it, so everything is looked for and nothing is assumed: what
+has another shape than expected is passed over, and the judge asks for a Pass of each test on every
+GPU before it believes in health.
 
 | DCGM | whose a result is | problems |
 | --- | --- | --- |
@@ -23,7 +24,15 @@ from .catalogue import by_words, is_deployment
 from .extract import objects
 from .identity import said
 
-__all__ = ["UNREADABLE", "Document", "DocumentProblem", "Entity", "TestResult", "UnreadableDocument", "parse"]
+__all__ = [
+    "UNREADABLE",
+    "Document",
+    "DocumentProblem",
+    "Entity",
+    "TestResult",
+    "UnreadableDocument",
+    "parse",
+]
 
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # DCGM 4 and later; up to 3.3
 GPU_GROUP: Final = 1
@@ -40,7 +49,9 @@ class UnreadableDocument(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What a result is about. ``kind`` is lower case (``gpu``, ``cpu``, ``switch`` …); ``id`` is the *engine's* number."""
+    """What a result is about. ``kind`` is lower case (``gpu``, ``cpu``, ``switch`` …); ``id`` is
+    the *engine's* number.
+    """
 
     kind: str
     id: int
@@ -48,7 +59,9 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class DocumentProblem:
-    """One error of a result. Ids, severity and category are DCGM's numbers, None where the version prints none."""
+    """One error of a result. Ids, severity and category are DCGM's numbers, None where the version
+    prints none.
+    """
 
     text: str
     error_id: int | None = None
@@ -58,7 +71,9 @@ class DocumentProblem:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """One test on one entity; ``entity`` is None for a result about no entity in particular. ``info`` is what DCGM adds in words."""
+    """One test on one entity; ``entity`` is None for a result about no entity in particular.
+    ``info`` is what DCGM adds in words.
+    """
 
     __test__ = False
 
@@ -71,9 +86,11 @@ class TestResult:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """``runtime_error`` is set when the engine could not run the diagnostic; the exit status then says why.
+    """``runtime_error`` is set when the engine could not run the diagnostic; the exit status then
+    says why.
 
-    ``serials``: the engine's id of a GPU → the serial number of its board, where the version prints it.
+    ``serials``: the engine's id of a GPU → the serial number of its board, where the version prints
+    it.
     """
 
     version: str
@@ -84,11 +101,14 @@ class Document:
 
 
 def parse(output: str) -> Document:
-    """The document in ``output``, whatever stands before and after it; takes time linear in its length.
+    """The document in ``output``, whatever stands before and after it; takes time linear in its
+    length.
 
     Raises :class:`UnreadableDocument` when there is none, or only the beginning of one.
     """
-    documents = [_document(root, body) for found in objects(output, ROOTS) for root, body in _bodies(found)]
+    documents = [
+        _document(root, body) for found in objects(output, ROOTS) for root, body in _bodies(found)
+    ]
     if not documents:
         raise UnreadableDocument(_why_not(output))
     if len(documents) == 1:
@@ -97,7 +117,9 @@ def parse(output: str) -> Document:
     errors = [d.runtime_error for d in documents if d.runtime_error is not None]
     serials = {number: serial for d in documents for number, serial in d.serials.items()}
     results = tuple(r for d in documents for r in d.results)
-    return Document(documents[-1].version, results, errors[0] if errors else None, serials, documents[-1].driver)
+    return Document(
+        documents[-1].version, results, errors[0] if errors else None, serials, documents[-1].driver
+    )
 
 
 def _why_not(output: str) -> str:
@@ -105,7 +127,11 @@ def _why_not(output: str) -> str:
         end = " ".join(output[-200:].split())[-60:]
         return f'the diagnostic document in the output is cut short or broken; it ends with "{end}"'
     seen = " ".join(output[:1000].split())[:120]
-    return f'no diagnostic document in the output; it begins with "{seen}"' if seen else "the output is empty"
+    return (
+        f'no diagnostic document in the output; it begins with "{seen}"'
+        if seen
+        else "the output is empty"
+    )
 
 
 def _bodies(found: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -117,7 +143,11 @@ def _bodies(found: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, A
 
 
 def _document(root: dict[str, Any], body: dict[str, Any]) -> Document:
-    places = [body, root, *(m for m in (root.get("metadata"), body.get("metadata")) if isinstance(m, dict))]
+    places = [
+        body,
+        root,
+        *(m for m in (root.get("metadata"), body.get("metadata")) if isinstance(m, dict)),
+    ]
 
     def first(key: str) -> str:
         return next((place[key] for place in places if isinstance(place.get(key), str)), "")
@@ -139,13 +169,18 @@ def _document(root: dict[str, Any], body: dict[str, Any]) -> Document:
 
 
 def _serials(place: dict[str, Any]) -> dict[int, str]:
-    """Of 3.3 (an object beside the rest) and of 4 (in the list of entities); boards without one have none."""
+    """Of 3.3 (an object beside the rest) and of 4 (in the list of entities); boards without one
+    have none.
+    """
     found: list[tuple[object, object]] = []
     if isinstance(old := place.get("GPU Device Serials"), dict):
         found += old.items()
     for group in _dicts(place.get("entity_groups")):
         if _int(group.get("entity_group_id")) == GPU_GROUP:
-            found += [(entity.get("entity_id"), entity.get("serial_num")) for entity in _dicts(group.get("entities"))]
+            found += [
+                (entity.get("entity_id"), entity.get("serial_num"))
+                for entity in _dicts(group.get("entities"))
+            ]
     return {
         number: known
         for raw, serial in found
@@ -160,31 +195,41 @@ def _results(test: dict[str, Any]) -> Iterator[TestResult]:
     if isinstance(summary, dict):
         rows = _with_reason(name, rows, summary)
     yield from rows
-    # What a result says already is not repeated by the summary; the rest is about whom its text names, or about nobody.
+    # What a result says already is not repeated by the summary; the rest is about whom its text
+    # names, or about nobody.
     seen = {problem.text for row in rows for problem in row.problems}
     if not isinstance(summary, dict):
         return
     for problem, owner in _problems(summary):
         if problem.text not in seen:
             yield _identified(TestResult(name, owner or _named(problem), "fail", (problem,)))
-    silent = not any(row.problems or row.status in {"fail", "warn"} for row in rows) and not _problems(summary)
+    silent = not any(
+        row.problems or row.status in {"fail", "warn"} for row in rows
+    ) and not _problems(summary)
     if silent and _status(summary.get("status")) == "fail":
         yield TestResult(name, None, "fail")  # nobody's result says why
 
 
 def _with_reason(name: str, rows: list[TestResult], summary: dict[str, Any]) -> list[TestResult]:
-    """The rows, those that were skipped with the test's own words where they have none; a test without rows that was skipped has one."""
+    """The rows, those that were skipped with the test's own words where they have none; a test
+    without rows that was skipped has one.
+    """
     info = _info(summary.get("info"))
     if not rows and _status(summary.get("status")) == "skip":
         return [TestResult(name, None, "skip", info=info)]
-    return [replace(row, info=info) if row.status == "skip" and not row.info else row for row in rows]
+    return [
+        replace(row, info=info) if row.status == "skip" and not row.info else row for row in rows
+    ]
 
 
 def _identified(row: TestResult) -> TestResult:
     """The row with ids for problems that have none, where their words tell."""
     if all(problem.error_id is not None for problem in row.problems):
         return row
-    found = (p if p.error_id is not None else replace(p, error_id=by_words(row.test, p.text)) for p in row.problems)
+    found = (
+        p if p.error_id is not None else replace(p, error_id=by_words(row.test, p.text))
+        for p in row.problems
+    )
     return replace(row, problems=tuple(found))
 
 
@@ -195,19 +240,24 @@ def _rows(name: str, test: dict[str, Any]) -> Iterator[TestResult]:
         if entity is not None and not is_deployment(name):
             yield TestResult(name, entity, status, tuple(problem for problem, _ in problems), info)
             continue
-        # A row for all GPUs: its id, where it has one, is that of its last problem, and -1 is nobody's.
+        # A row for all GPUs: its id, where it has one, is that of its last problem, and -1 is
+        # nobody's.
         owners = [owner or _named(problem) for problem, owner in problems]
         if owners and owners[-1] is None:
             owners[-1] = entity
         owned = list(zip((problem for problem, _ in problems), owners, strict=True))
-        yield TestResult(name, None, status, tuple(problem for problem, owner in owned if owner is None), info)
+        yield TestResult(
+            name, None, status, tuple(problem for problem, owner in owned if owner is None), info
+        )
         for owner in dict.fromkeys(owner for _, owner in owned if owner is not None):
             theirs = tuple(problem for problem, one in owned if one == owner)
             yield TestResult(name, owner, "warn" if status == "warn" else "fail", theirs)
 
 
 def _problems(raw: dict[str, Any]) -> list[tuple[DocumentProblem, Entity | None]]:
-    """What is under ``warnings``: a list of objects, or one text with its ids beside it; and whom an object names itself."""
+    """What is under ``warnings``: a list of objects, or one text with its ids beside it; and whom
+    an object names itself.
+    """
     listed = raw.get("warnings")
     if isinstance(listed, str):
         return [(DocumentProblem(listed, *_numbers(raw)), None)] if listed.strip() else []
@@ -217,13 +267,19 @@ def _problems(raw: dict[str, Any]) -> list[tuple[DocumentProblem, Entity | None]
             found.append((DocumentProblem(item), None))
         elif isinstance(item, dict):
             # The deployment tests of 3.3 keep the text under "warnings".
-            text = next((str(item[key]) for key in ("warning", "warnings", "error") if item.get(key)), "")
+            text = next(
+                (str(item[key]) for key in ("warning", "warnings", "error") if item.get(key)), ""
+            )
             found.append((DocumentProblem(text, *_numbers(item)), _entity(item)))
     return found
 
 
 def _numbers(raw: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
-    return _int(raw.get("error_id")), _int(raw.get("error_severity")), _int(raw.get("error_category"))
+    return (
+        _int(raw.get("error_id")),
+        _int(raw.get("error_severity")),
+        _int(raw.get("error_category")),
+    )
 
 
 def _named(problem: DocumentProblem) -> Entity | None:
@@ -243,12 +299,18 @@ def _entity(raw: dict[str, Any]) -> Entity | None:
         return None
     number = _int(raw["entity_id"])
     kind = raw.get("entity_group")
-    gpu = _int(raw.get("entity_group_id")) == GPU_GROUP or (isinstance(kind, str) and kind.strip().upper() == "GPU")
+    gpu = _int(raw.get("entity_group_id")) == GPU_GROUP or (
+        isinstance(kind, str) and kind.strip().upper() == "GPU"
+    )
     if number is None or number < 0:
         return Entity(UNREADABLE, -1)
     if gpu:
         return Entity("gpu", number)
-    return Entity(kind.strip().lower(), number) if isinstance(kind, str) and kind.strip() else Entity(UNREADABLE, -1)
+    return (
+        Entity(kind.strip().lower(), number)
+        if isinstance(kind, str) and kind.strip()
+        else Entity(UNREADABLE, -1)
+    )
 
 
 def _status(raw: object) -> Status:

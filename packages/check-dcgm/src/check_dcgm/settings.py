@@ -31,7 +31,8 @@ class Settings:
     addresses: tuple[str, ...] = setting(
         names.ENV_DCGM_HOSTENGINE,
         endpoints(
-            "host:port", "host:port of the node's hostengine, e.g. $(NODE_IP):5555, or several separated by commas"
+            "host:port",
+            "host:port of the node's hostengine, e.g. $(NODE_IP):5555, or several separated by commas",
         ),
         help="where the DCGM hostengine of this pod's own node may be, tried in this order; best by IP: a name is what the pod's own "
         "/etc/hosts or DNS makes of it",

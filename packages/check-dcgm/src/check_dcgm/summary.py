@@ -42,15 +42,23 @@ def reason(findings: Sequence[Finding], level: int) -> str:
 def serial(gpu: Gpu, document: Document, gpus: Mapping[int, str]) -> str:
     """The serial number of a GPU's board: the driver's word, else the engine's."""
     number = next((number for number, uuid in gpus.items() if uuid == gpu.uuid), None)
-    return str(getattr(gpu, "serial", "")) or (document.serials.get(number, "") if number is not None else "")
+    return str(getattr(gpu, "serial", "")) or (
+        document.serials.get(number, "") if number is not None else ""
+    )
 
 
 def lines(document: Document, gpus: Mapping[int, str]) -> Iterator[str]:
-    """A line for each problem with what DCGM said, then the table: a row for each GPU, a column for each test."""
+    """A line for each problem with what DCGM said, then the table: a row for each GPU, a column for
+    each test.
+    """
     for result in document.results:
         for problem in result.problems:
             kind = result.entity.kind if result.entity else "node"
-            who = gpus.get(result.entity.id, f"{kind} {result.entity.id}") if result.entity and kind == "gpu" else kind
+            who = (
+                gpus.get(result.entity.id, f"{kind} {result.entity.id}")
+                if result.entity and kind == "gpu"
+                else kind
+            )
             yield f"{who}: {result.test}: error {problem.error_id}, severity {problem.severity}: {short(problem.text, 300)}"
     tests = list(dict.fromkeys(canonical_test(result.test) for result in document.results))
     yield "table: " + " | ".join(["GPU", "engine id", *tests])
@@ -66,4 +74,11 @@ def _cell(test: str, number: int, document: Document) -> str:
         if canonical_test(result.test) == test
         and ((result.entity is None and test == SOFTWARE) or result.entity == Entity("gpu", number))
     ]
-    return next((s.upper() if s == "fail" else s for s in ("fail", "warn", "pass", "skip") if s in statuses), "not run")
+    return next(
+        (
+            s.upper() if s == "fail" else s
+            for s in ("fail", "warn", "pass", "skip")
+            if s in statuses
+        ),
+        "not run",
+    )

@@ -1,7 +1,9 @@
-"""From what localisation found to the one verdict of all, and from that to each member's own events. Pure.
+"""From what localisation found to the one verdict of all, and from that to each member's own
+events. Pure.
 
-Only members on a node against which two independent kinds of evidence speak raise a fatal event, each about its own node; all
-others raise one that accuses nobody, and on a node that is named says what would settle it.
+Only members on a node against which two independent kinds of evidence speak raise a fatal event,
+each about its own node; all others raise one that accuses nobody, and on a node that is named says
+what would settle it.
 """
 
 from __future__ import annotations
@@ -40,15 +42,15 @@ _BY_SYMPTOM: Final = {
     Status.HANG: "NODE_HUNG",
     Status.ERROR: "NODE_BROKEN",
 }
-_SETTLE: Final = (
-    "run the check again: a pair of nodes that repeats it blames the node; run the loopback check on that node"
-)
+_SETTLE: Final = "run the check again: a pair of nodes that repeats it blames the node; run the loopback check on that node"
 _NOTHING_FOUND: Final = frozenset({Kind.PAIR, Kind.TRANSIENT, Kind.UNEXPLAINED})
 
 
 @dataclass(frozen=True)
 class Localised:
-    """The end of localisation. ``causes``: local troubles of members in probes, by rank, the strongest first; ``in_time``: nothing was cut."""
+    """The end of localisation. ``causes``: local troubles of members in probes, by rank, the
+    strongest first; ``in_time``: nothing was cut.
+    """
 
     verdict: localise.Verdict
     shape: EndpointMap
@@ -57,11 +59,15 @@ class Localised:
 
 
 def by_syndrome(verdict: VerdictMessage, told: syndrome.Culprit) -> VerdictMessage:
-    """A verdict on wrong data, with whose part of the sum was wrong: named by that alone, and not blamed."""
+    """A verdict on wrong data, with whose part of the sum was wrong: named by that alone, and not
+    blamed.
+    """
     metadata = verdict.metadata | {"syndrome": told.told, "wrong_copies": told.holders}
     if told.rank < 0:
         return msgspec.structs.replace(verdict, reason=f"{verdict.reason}.", metadata=metadata)
-    metadata |= {"corrupted_rank": str(told.rank)} | ({"corrupted_gpu": told.gpu} if told.gpu else {})
+    metadata |= {"corrupted_rank": str(told.rank)} | (
+        {"corrupted_gpu": told.gpu} if told.gpu else {}
+    )
     who = f"worker rank {told.rank}{f' (GPU {told.gpu})' if told.gpu else ''}"
     return msgspec.structs.replace(
         verdict,
@@ -110,7 +116,10 @@ def verdict(base: VerdictMessage, zone: Zone, found: Localised) -> VerdictMessag
 
 def together(one: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]:
     """By rank, what both say."""
-    return {rank: "; ".join(said[rank] for said in (one, other) if rank in said) for rank in {*one, *other}}
+    return {
+        rank: "; ".join(said[rank] for said in (one, other) if rank in said)
+        for rank in {*one, *other}
+    }
 
 
 def _outcome(base: VerdictMessage, zone: Zone, found: Localised) -> tuple[str, str]:
@@ -130,14 +139,20 @@ def _outcome(base: VerdictMessage, zone: Zone, found: Localised) -> tuple[str, s
 
 
 def _undecided(found: Localised) -> Sequence[str]:
-    late = () if found.in_time else ("what further rounds would have shown, for which CHECK_TIMEOUT left no time",)
+    late = (
+        ()
+        if found.in_time
+        else ("what further rounds would have shown, for which CHECK_TIMEOUT left no time",)
+    )
     return (*found.verdict.undecided, *late)
 
 
 def _blamed(found: Localised) -> dict[int, str]:
     """By rank, the code of what its node is blamed for."""
     symptoms = {one.member: one.symptom for one in found.verdict.suspects}
-    devices = {found.shape.endpoint(rank): one.code for rank, one in found.causes if one.kind == "device"}
+    devices = {
+        found.shape.endpoint(rank): one.code for rank, one in found.causes if one.kind == "device"
+    }
     return {
         rank: devices.get(node) or _BY_SYMPTOM.get(symptoms.get(node, Status.OK), "NODE_SLOW")
         for node in found.verdict.fatal_for
@@ -155,7 +170,8 @@ def _named(found: Localised) -> dict[int, str]:
             continue
         how = f" ({one.score.told()})" if one.score is not None else ""
         told |= dict.fromkeys(
-            found.shape.ranks[node], f"it is named and not blamed{how}; to settle it: {localise.settle(one)}"
+            found.shape.ranks[node],
+            f"it is named and not blamed{how}; to settle it: {localise.settle(one)}",
         )
     return told
 
@@ -168,13 +184,20 @@ def _evidence(found: Localised) -> dict[int, str]:
 
 
 def verdict_of(message: VerdictMessage, rank: int) -> Verdict:
-    """A member's own verdict: the shared outcome; for a failed gang one event about this node, fatal for a culprit alone."""
+    """A member's own verdict: the shared outcome; for a failed gang one event about this node,
+    fatal for a culprit alone.
+    """
     outcome = Outcome(message.outcome)
     findings: tuple[Finding, ...] = ()
     if outcome is Outcome.FAILED:
         findings = (_finding(message, rank),)
     return Verdict(
-        outcome, message.code, message.reason, findings, measured=message.measured, expected=message.expected
+        outcome,
+        message.code,
+        message.reason,
+        findings,
+        measured=message.measured,
+        expected=message.expected,
     )
 
 
@@ -188,4 +211,6 @@ def _finding(message: VerdictMessage, rank: int) -> Finding:
         return Finding(culprit, text, fatal=True, action=Action.CONTACT_SUPPORT, metadata=metadata)
     text = _MESSAGES.get(message.code, f"the gang's all-reduce failed with {message.code}")
     part = message.named.get(rank, "this node took part")
-    return Finding(message.code, f"{text}; {part}", fatal=False, action=Action.NONE, metadata=metadata)
+    return Finding(
+        message.code, f"{text}; {part}", fatal=False, action=Action.NONE, metadata=metadata
+    )

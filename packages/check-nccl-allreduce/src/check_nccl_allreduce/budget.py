@@ -1,4 +1,5 @@
-"""How CHECK_TIMEOUT, which runs from the sealed gang to the verdict, is shared: 40 % the gang's own all-reduce, 50 % localisation, 10 s the report. Pure.
+"""How CHECK_TIMEOUT, which runs from the sealed gang to the verdict, is shared: 40 % the gang's own
+all-reduce, 50 % localisation, 10 s the report. Pure.
 
 A second launch is paid by localisation.
 """
@@ -13,19 +14,27 @@ __all__ = ["GANG_SHARE", "LOCALISATION_SHARE", "REPORT", "Budget"]
 GANG_SHARE: Final = 0.4
 LOCALISATION_SHARE: Final = 0.5
 REPORT: Final = 10.0
-"""Seconds in which the verdict reaches every member; a tenth of a CHECK_TIMEOUT that is shorter than 100 s."""
+"""Seconds in which the verdict reaches every member; a tenth of a CHECK_TIMEOUT that is shorter
+than 100 s.
+"""
 LONG_REPORT: Final = 0.015
-"""Of a CHECK_TIMEOUT that is longer than eleven minutes, as that of a large gang is: it has more members to tell."""
+"""Of a CHECK_TIMEOUT that is longer than eleven minutes, as that of a large gang is: it has more
+members to tell.
+"""
 LEAST_REPORT: Final = 2.0
 LEAST_LOCALISATION: Final = 0.5
-"""Of localisation's share, what a launch without topology files leaves of it: where that launch is slow too, pairs are still measured."""
+"""Of localisation's share, what a launch without topology files leaves of it: where that launch is
+slow too, pairs are still measured.
+"""
 LONGER: Final = 1.5
 """Times what the last launch took, for the next to fit: none ends at the same second as another."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """``allowed``: CHECK_TIMEOUT. All in seconds; ``spent`` counts from the start of the first launch."""
+    """``allowed``: CHECK_TIMEOUT. All in seconds; ``spent`` counts from the start of the first
+    launch.
+    """
 
     allowed: float
 
@@ -44,7 +53,9 @@ class Budget:
         return self.allowed - self.report - spent
 
     def spare(self, spent: float, took: float) -> float:
-        """For a launch without topology files after one that ``took`` so long; 0 where it does not fit."""
+        """For a launch without topology files after one that ``took`` so long; 0 where it does not
+        fit.
+        """
         most = self.left(spent) - LEAST_LOCALISATION * LOCALISATION_SHARE * self.allowed
         return most if most >= LONGER * took else 0.0
 

@@ -1,6 +1,8 @@
-"""The check's whole way: what this pod brings → its roster → the parents' channel → torchrun → one verdict for all.
+"""The check's whole way: what this pod brings → its roster → the parents' channel → torchrun → one
+verdict for all.
 
-Rank 0's parent also leads: see :mod:`.control.leader`. What decides is in :mod:`.judge`; this process never loads torch.
+Rank 0's parent also leads: see :mod:`.control.leader`. What decides is in :mod:`.judge`; this
+process never loads torch.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ __all__ = ["CHECK", "main"]
 MAX_TOPOLOGY_FILE: Final = 1024 * 1024
 """Bytes of a topology file that are compared; published ones have some ten thousand."""
 NARRATION: Final = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-"""NCCL says which network it took at this level alone; :mod:`.output` takes that, and drops the rest."""
+"""NCCL says which network it took at this level alone; :mod:`.output` takes that, and drops the
+rest.
+"""
 LEAST_PATIENCE: Final = 30.0
 """Seconds that the members have to find each other even when the roster came at the last moment."""
 
@@ -70,14 +74,18 @@ class Equipment:
 
 @dataclass(frozen=True)
 class WorkloadSettings:
-    """The workers' environment, the workload's variables in it that may bend the measurement, the interface that the check chose, and the adapters."""
+    """The workers' environment, the workload's variables in it that may bend the measurement, the
+    interface that the check chose, and the adapters.
+    """
 
     environ: Mapping[str, str]
     unusual: tuple[str, ...]
     interface: str
     adapters: nics.Adapters
     reaches: bool = False
-    """Whether NCCL may reach other nodes by NVLink: the pod has a channel, and the workload has not switched it off."""
+    """Whether NCCL may reach other nodes by NVLink: the pod has a channel, and the workload has not
+    switched it off.
+    """
 
 
 async def probe(run: Run[Settings]) -> Verdict:
@@ -85,13 +93,17 @@ async def probe(run: Run[Settings]) -> Verdict:
     tree = sysfs.snapshot()
     adapters = _adapters(run, tree)
     reaches = nics.reaches(tree) and os.environ.get("NCCL_MNNVL_ENABLE") != "0"
-    environ, unusual, interface = _environment(os.environ, run.gang.settings.pod_ip, adapters.fabric)
+    environ, unusual, interface = _environment(
+        os.environ, run.gang.settings.pod_ip, adapters.fabric
+    )
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
     counters = sysfs.Counters(adapters.watched if run.settings.backend != "gloo" else ())
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress, counters) as ranks:
         while True:
-            ended = await _once(run, ranks, WorkloadSettings(environ, tuple(unusual), interface, adapters, reaches))
+            ended = await _once(
+                run, ranks, WorkloadSettings(environ, tuple(unusual), interface, adapters, reaches)
+            )
             if ended is not None:
                 return ended
             run.progress("the gang changed before its run began; waiting for the new one")
@@ -101,7 +113,9 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
     """Join one generation; None when it ended before its run began."""
     roster, equipment = await _gather(run)
     assert roster.rank is not None
-    variables, topology_content = tuning.digest(workload.environ, workload.interface, equipment.topology_content)
+    variables, topology_content = tuning.digest(
+        workload.environ, workload.interface, equipment.topology_content
+    )
     hello = Hello(
         rank=roster.rank,
         pod=run.kit.pod_name,
@@ -119,7 +133,9 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
         listed=workload.adapters.listed,
         unusual=workload.unusual,
         variables=variables,
-        topology=domains.kept(await node.topology(run.gang.settings.folder), run.settings.domain_label),
+        topology=domains.kept(
+            await node.topology(run.gang.settings.folder), run.settings.domain_label
+        ),
         topology_file=equipment.topology_file,
         topology_content=topology_content,
         past=roster.past,
@@ -143,14 +159,20 @@ def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:
     for finding in found.findings:
         run.progress(f"network adapter {finding}")
     if run.settings.fabric:
-        run.progress(f"fabric {run.settings.fabric}, from NCCL_ALLREDUCE_FABRIC; found: {found.fabric or 'unknown'}")
+        run.progress(
+            f"fabric {run.settings.fabric}, from NCCL_ALLREDUCE_FABRIC; found: {found.fabric or 'unknown'}"
+        )
         return replace(found, fabric=run.settings.fabric, imex=False)
-    run.progress(f"fabric {found.fabric or 'unknown'}{', with a channel to GPUs of other nodes' if found.imex else ''}")
+    run.progress(
+        f"fabric {found.fabric or 'unknown'}{', with a channel to GPUs of other nodes' if found.imex else ''}"
+    )
     return found
 
 
 def _peak() -> float:
-    """The most memory that this process has held, in MB (10^6 bytes); 0 where the kernel does not say."""
+    """The most memory that this process has held, in MB (10^6 bytes); 0 where the kernel does not
+    say.
+    """
     try:
         rows = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -173,7 +195,9 @@ async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
 
 
 async def _equipment(run: Run[Settings]) -> Equipment:
-    """Trouble in finding the GPUs is told to the gang, which then ends together instead of waiting for this pod."""
+    """Trouble in finding the GPUs is told to the gang, which then ends together instead of waiting
+    for this pod.
+    """
     wanted = run.settings.backend
     if wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0):
         run.progress("backend gloo, one worker: this run says nothing about GPUs")
@@ -185,19 +209,36 @@ async def _equipment(run: Run[Settings]) -> Equipment:
         return Equipment("nccl", trouble=Failure("local", error.code, error.reason.rstrip(".")))
     except Failed as error:
         verdict = error.verdict
-        return Equipment("nccl", trouble=Failure("local", verdict.code, verdict.reason.rstrip(".")), own=verdict)
+        return Equipment(
+            "nccl", trouble=Failure("local", verdict.code, verdict.reason.rstrip(".")), own=verdict
+        )
     run.progress(f"topology: {chosen.why}")
     variables = {TOPOLOGY_FILE: chosen.path} if chosen.path is not None else {}
     mig = [gpu for gpu in gpus if gpu.mig]
-    trouble = Failure("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}") if mig else None
+    trouble = (
+        Failure("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}")
+        if mig
+        else None
+    )
     content = await _content(chosen.path) if chosen.path is not None else None
     if nvlink := await counters.nvlink_domain(gpus):
         run.progress(f"NVLink domain {nvlink}, by the driver")
-    return Equipment("nccl", len(gpus), gpus, variables, chosen.why if variables else "", content, trouble, nvlink)
+    return Equipment(
+        "nccl",
+        len(gpus),
+        gpus,
+        variables,
+        chosen.why if variables else "",
+        content,
+        trouble,
+        nvlink,
+    )
 
 
 async def _content(path: str) -> bytes | None:
-    """The beginning of a topology file, or None: NCCL itself says what is wrong with a file that cannot be read."""
+    """The beginning of a topology file, or None: NCCL itself says what is wrong with a file that
+    cannot be read.
+    """
     try:
         async with await anyio.open_file(path, "rb") as file:
             return await file.read(MAX_TOPOLOGY_FILE)
@@ -205,8 +246,12 @@ async def _content(path: str) -> bytes | None:
         return None
 
 
-async def _take_part(run: Run[Settings], roster: Roster, member: MemberSession, ranks: Ranks) -> VerdictMessage | None:
-    """Member, and leader where this is rank 0 or rank 0 is lost, until the verdict; None when the roster changed before the run began."""
+async def _take_part(
+    run: Run[Settings], roster: Roster, member: MemberSession, ranks: Ranks
+) -> VerdictMessage | None:
+    """Member, and leader where this is rank 0 or rank 0 is lost, until the verdict; None when the
+    roster changed before the run began.
+    """
     assert roster.nnodes is not None
     given = run.kit.check_timeout
     allowed = given or gang_run(roster.nnodes * member.hello.workers)
@@ -227,14 +272,22 @@ async def _take_part(run: Run[Settings], roster: Roster, member: MemberSession, 
     return verdict
 
 
-async def _start_clock(run: Run[Settings], member: MemberSession, allowed: float, grows: bool) -> None:
-    """``grows``: the leader knows what the gang's size allows; members may differ in the GPUs that they have."""
+async def _start_clock(
+    run: Run[Settings], member: MemberSession, allowed: float, grows: bool
+) -> None:
+    """``grows``: the leader knows what the gang's size allows; members may differ in the GPUs that
+    they have.
+    """
     await member.begun.wait()
     run.restart_deadline(max(allowed, member.allowed) if grows else allowed)
 
 
 async def _watch_roster(
-    run: Run[Settings], roster: Roster, member: MemberSession, all_of_it: anyio.CancelScope, watching: anyio.CancelScope
+    run: Run[Settings],
+    roster: Roster,
+    member: MemberSession,
+    all_of_it: anyio.CancelScope,
+    watching: anyio.CancelScope,
 ) -> None:
     with watching:
         now = await run.roster_changed(roster)
@@ -252,7 +305,9 @@ async def _watch_roster(
         raise Inconclusive(code, reason)
 
 
-async def _lead_in_place(run: Run[Settings], roster: Roster, given: float | None, place: int) -> None:
+async def _lead_in_place(
+    run: Run[Settings], roster: Roster, given: float | None, place: int
+) -> None:
     """Rank 0's parent is lost, and this one follows it; where it cannot, the next one does."""
     try:
         await _lead(run, roster, max(run.gang.patience, LEAST_PATIENCE), given, place)
@@ -260,8 +315,12 @@ async def _lead_in_place(run: Run[Settings], roster: Roster, given: float | None
         run.progress(f"this pod cannot lead: {error.reason}")
 
 
-async def _lead(run: Run[Settings], roster: Roster, patience: float, given: float | None, place: int = 0) -> None:
-    """``given``: CHECK_TIMEOUT, None where it grows with the gang. ``place``: among those who may lead."""
+async def _lead(
+    run: Run[Settings], roster: Roster, patience: float, given: float | None, place: int = 0
+) -> None:
+    """``given``: CHECK_TIMEOUT, None where it grows with the gang. ``place``: among those who may
+    lead.
+    """
     address = run.gang.settings.pod_ip
     assert roster.master_port is not None
     master_port = roster.master_port
@@ -308,10 +367,16 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, given: floa
         if isinstance(what, LaunchOrder) and not rounds:
             for line in judge.remarks(run.settings, hellos, what):
                 say(line)
-        return msgspec.structs.replace(what, allowed=budget.allowed) if isinstance(what, LaunchOrder) else what
+        return (
+            msgspec.structs.replace(what, allowed=budget.allowed)
+            if isinstance(what, LaunchOrder)
+            else what
+        )
 
     def launch_within(what: LaunchOrder) -> tuple[float, float]:
-        """The first launch may take the gang's share, a second one all but what the report needs, and one without topology files its own."""
+        """The first launch may take the gang's share, a second one all but what the report needs,
+        and one without topology files its own.
+        """
         nonlocal launched
         launched = spent()
         if what.without_topology_file:
@@ -321,8 +386,12 @@ async def _lead(run: Run[Settings], roster: Roster, patience: float, given: floa
     await Leader(roster, address, say, place=place).lead(patience, launch_within, step)
 
 
-def _environment(environ: Mapping[str, str], address: str, fabric: str) -> tuple[dict[str, str], list[str], str]:
-    """On this fabric: the workers' environment, the workload's variables that may bend the measurement, and NCCL_SOCKET_IFNAME where it is ours."""
+def _environment(
+    environ: Mapping[str, str], address: str, fabric: str
+) -> tuple[dict[str, str], list[str], str]:
+    """On this fabric: the workers' environment, the workload's variables that may bend the
+    measurement, and NCCL_SOCKET_IFNAME where it is ours.
+    """
     name = network.interface_of(address)
     ours = dict(NARRATION)
     ours |= {"GLOO_SOCKET_IFNAME": name} if name else {}

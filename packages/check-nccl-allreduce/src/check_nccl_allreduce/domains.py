@@ -1,7 +1,7 @@
 """Which label of the nodes says what switch each is behind. Pure.
 
-Only what stands right above a node serves: two nodes of one zone or spine may be behind different leaf switches, and taking them for
-neighbours would blame nodes for what a leaf does to them alike.
+Only what stands right above a node serves: two nodes of one zone or spine may be behind different
+leaf switches, and taking them for neighbours would blame nodes for what a leaf does to them alike.
 """
 
 from __future__ import annotations
@@ -20,25 +20,31 @@ LEVELS: Final = (
 )
 """Labels that name the NVLink domain, the leaf switch or the rack of a node, the narrowest first.
 
-From NVIDIA Topograph (``accelerator``, ``leaf``, and ``block`` as its older name for a leaf), Amazon EC2's instance topology (layer 3 is the
-one nearest to the instance) and Google Compute Engine's (a sub-block is one rack of a block).
+From NVIDIA Topograph (``accelerator``, ``leaf``, and ``block`` as its older name for a leaf),
+Amazon EC2's instance topology (layer 3 is the one nearest to the instance) and Google Compute
+Engine's (a sub-block is one rack of a block).
 """
 
 
 NVLINK: Final = LEVELS[0]
-"""Of these, the one whose nodes reach each other by NVLink: what they exchange says nothing of their network adapters."""
+"""Of these, the one whose nodes reach each other by NVLink: what they exchange says nothing of
+their network adapters.
+"""
 
 
 def kept(labels: Mapping[str, str], own: str = "") -> dict[str, str]:
-    """Of a node's labels those that may name its domain. ``own``: the one label that the operator says does."""
+    """Of a node's labels those that may name its domain. ``own``: the one label that the operator
+    says does.
+    """
     return {key: labels[key] for key in ([own] if own else LEVELS) if labels.get(key)}
 
 
 def choose(nodes: Sequence[Mapping[str, str]]) -> tuple[str, tuple[str | None, ...]]:
     """(the label taken, what it says of each node); ("", all None) where no node has any.
 
-    It is the one that most nodes have; of those, one that puts nodes together rather than each by itself (an accelerator label
-    of nodes without NVLink between them); of those the narrowest, which is the first that nodes name.
+    It is the one that most nodes have; of those, one that puts nodes together rather than each by
+    itself (an accelerator label of nodes without NVLink between them); of those the narrowest,
+    which is the first that nodes name.
     """
     labels = [key for key in LEVELS if any(key in node for node in nodes)]
     labels += sorted({key for node in nodes for key in node} - set(LEVELS))
@@ -56,9 +62,11 @@ def choose(nodes: Sequence[Mapping[str, str]]) -> tuple[str, tuple[str | None, .
 def places(
     nodes: Sequence[Mapping[str, str]], told: Sequence[str] = ()
 ) -> tuple[str, tuple[str | None, ...], tuple[str | None, ...]]:
-    """(the label taken, the switch that each node is behind, the NVLink domain that each is in with another one).
+    """(the label taken, the switch that each node is behind, the NVLink domain that each is in with
+    another one).
 
-    ``told``: of each node, the domain that its driver says, which stands before a label where any driver says one.
+    ``told``: of each node, the domain that its driver says, which stands before a label where any
+    driver says one.
     """
     racks = [one or None for one in told] if any(told) else [node.get(NVLINK) for node in nodes]
     shared = tuple(one if one is not None and racks.count(one) > 1 else None for one in racks)

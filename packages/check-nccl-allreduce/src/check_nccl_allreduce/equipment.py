@@ -1,4 +1,6 @@
-"""What a gang's nodes have by way of adapters, put side by side: whom a lost port leaves comparable, and what each knows of its own ports. Pure."""
+"""What a gang's nodes have by way of adapters, put side by side: whom a lost port leaves
+comparable, and what each knows of its own ports. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,18 @@ from .ports import Local, PortFault, bounded, merged
 __all__ = ["Comparable", "errors", "of_gang", "of_node"]
 
 USUAL = 0.5
-"""Of the nodes with these GPUs, more than this share must have the same adapters, to be what such a node has."""
+"""Of the nodes with these GPUs, more than this share must have the same adapters, to be what such a
+node has.
+"""
 FEW = 0.25
 """And at most this share, or one node, may lack some: else there are two sorts of nodes."""
 NAMES = 4
 
 
 class Comparable(NamedTuple):
-    """``nic`` and ``fabric`` (its kind) as they would be with the ports that a member's node has lost; ``lost``: which those are."""
+    """``nic`` and ``fabric`` (its kind) as they would be with the ports that a member's node has
+    lost; ``lost``: which those are.
+    """
 
     nic: str
     fabric: str
@@ -28,10 +34,12 @@ class Comparable(NamedTuple):
 
 
 def of_gang(hellos: Mapping[int, Hello]) -> dict[int, Comparable]:
-    """By rank. Members on nodes that have lost ports get what the nodes with as many GPUs of the same model have; all others what they say.
+    """By rank. Members on nodes that have lost ports get what the nodes with as many GPUs of the
+    same model have; all others what they say.
 
-    A port is lost where the kernel lists fewer than it does there, or lists all of them and none is active. A pod that was merely given fewer
-    adapters has lost none, and neither has a node with half of them or less: that is another sort of node.
+    A port is lost where the kernel lists fewer than it does there, or lists all of them and none is
+    active. A pod that was merely given fewer adapters has lost none, and neither has a node with
+    half of them or less: that is another sort of node.
     """
     found = {
         rank: Comparable(hello.nic, nics.kind_of(hello.fabric) if hello.nic else hello.fabric)
@@ -54,23 +62,39 @@ def _restored(hellos: Mapping[int, Hello], ranks: Sequence[int]) -> dict[int, Co
     listed = Counter(hellos[rank].listed for rank in whole).most_common(1)[0][0]
     if has is None or not listed or count <= USUAL * len(nodes):
         return {}
-    lacking = {rank: fault for rank in ranks if (fault := _lost(hellos[rank], has, listed)) is not None}
+    lacking = {
+        rank: fault for rank in ranks if (fault := _lost(hellos[rank], has, listed)) is not None
+    }
     if len({hellos[rank].node for rank in lacking}) > max(1, FEW * len(nodes)):
         return {}
     many = f"as on {count} of {len(nodes)} nodes"
     kind = nics.kind_of(hellos[whole[0]].fabric)
     return {
-        rank: Comparable(usual, kind, tuple(PortFault(f.port, f.kind, f.found, f"{f.expected}, {many}") for f in fault))
+        rank: Comparable(
+            usual,
+            kind,
+            tuple(PortFault(f.port, f.kind, f.found, f"{f.expected}, {many}") for f in fault),
+        )
         for rank, fault in lacking.items()
     }
 
 
-def _lost(hello: Hello, has: tuple[str, int, float], listed: Sequence[str]) -> tuple[PortFault, ...] | None:
+def _lost(
+    hello: Hello, has: tuple[str, int, float], listed: Sequence[str]
+) -> tuple[PortFault, ...] | None:
     """What this member's node lacks of that; None where it lacks nothing, or is of another sort."""
-    if not hello.nic and len(hello.listed) == len(listed) and any(fault.kind == "state" for fault in hello.ports):
+    if (
+        not hello.nic
+        and len(hello.listed) == len(listed)
+        and any(fault.kind == "state" for fault in hello.ports)
+    ):
         return ()  # its ports say themselves that they are down
     mine = nics.able(hello.nic)
-    if mine is None or (mine[0], mine[2]) != (has[0], has[2]) or not 0 < len(hello.listed) < len(listed):
+    if (
+        mine is None
+        or (mine[0], mine[2]) != (has[0], has[2])
+        or not 0 < len(hello.listed) < len(listed)
+    ):
         return None
     if not has[1] / 2 < mine[1] < has[1]:
         return None
@@ -80,7 +104,9 @@ def _lost(hello: Hello, has: tuple[str, int, float], listed: Sequence[str]) -> t
     return (PortFault(told or "a port", "missing", f"is {found}", f"where it lists {len(listed)}"),)
 
 
-def of_node(hellos: Mapping[int, Hello], adapters: Mapping[int, Comparable], ranks: Sequence[int]) -> Local:
+def of_node(
+    hellos: Mapping[int, Hello], adapters: Mapping[int, Comparable], ranks: Sequence[int]
+) -> Local:
     """What the members with these ``ranks``, all on one node, know of its ports before any round."""
     faults: dict[tuple[str, str], PortFault] = {}
     for rank in ranks:

@@ -1,4 +1,6 @@
-"""What the output of a failed launch means: the kit's reading of NCCL, and what torch and gloo say besides."""
+"""What the output of a failed launch means: the kit's reading of NCCL, and what torch and gloo say
+besides.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ __all__ = ["MAX_TEXT", "by_output", "died", "stuck", "unresponsive"]
 MAX_TEXT: Final = 400
 
 _PEER: Final = re.compile(
-    r"Connection (?:closed|reset) by peer|Connection closed by remote|Broken pipe|gloo.*(?:EOF|closed)", re.IGNORECASE
+    r"Connection (?:closed|reset) by peer|Connection closed by remote|Broken pipe|gloo.*(?:EOF|closed)",
+    re.IGNORECASE,
 )
 _RENDEZVOUS: Final = re.compile(
     r"DistStoreError|DistNetworkError|RendezvousConnectionError|RendezvousTimeoutError|TCPStore|EADDRINUSE|client socket"
@@ -25,13 +28,19 @@ _RENDEZVOUS: Final = re.compile(
 
 
 def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
-    """The trouble of a worker that raised ``error`` (empty: torchrun itself ended), or whose ``output`` tells more."""
+    """The trouble of a worker that raised ``error`` (empty: torchrun itself ended), or whose
+    ``output`` tells more.
+    """
     known = nccl.classify(f"{output}\n{error}")
     if known is not None and known.kind is not nccl.ErrorKind.CLASS:
         return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
     said = error or _last_line(output)
     if _PEER.search(error):
-        return Failure("peer", "NCCL_REMOTE_ERROR", _short(f"a peer ended, or the network between failed: {said}"))
+        return Failure(
+            "peer",
+            "NCCL_REMOTE_ERROR",
+            _short(f"a peer ended, or the network between failed: {said}"),
+        )
     if before_ready and (not error or _RENDEZVOUS.search(error)):
         return Failure("launch", "RENDEZVOUS_FAILED", _short(said))
     if known is not None:
@@ -44,26 +53,36 @@ def died(who: str, output: str) -> Failure:
     known = nccl.classify(output)
     if known is not None:
         return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
-    return Failure("died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?"))
+    return Failure(
+        "died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?")
+    )
 
 
 def stuck(*, asleep: bool) -> Failure:
-    """Killed workers that are not gone. That alone is no fact about a device: tearing eight of them down at once takes its time."""
+    """Killed workers that are not gone. That alone is no fact about a device: tearing eight of them
+    down at once takes its time.
+    """
     where = (
         "in the kernel (state D), where no signal ends it"
         if asleep
         else "after SIGKILL, although it does not sleep in the kernel"
     )
-    return Failure("environment", "RANK_STUCK", f"a killed worker stays {where}; see the node's dmesg")
+    return Failure(
+        "environment", "RANK_STUCK", f"a killed worker stays {where}; see the node's dmesg"
+    )
 
 
 def unresponsive(silent: Mapping[str, str]) -> Failure:
-    """Of one that sleeps in the kernel, where the driver does not answer for GPUs either (UUID → words)."""
+    """Of one that sleeps in the kernel, where the driver does not answer for GPUs either (UUID →
+    words).
+    """
     told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
     return Failure(
         "device",
         "GPU_UNRESPONSIVE",
-        _short(f"a killed worker stays in the kernel (state D), and the driver does not answer for {told}"),
+        _short(
+            f"a killed worker stays in the kernel (state D), and the driver does not answer for {told}"
+        ),
     )
 
 

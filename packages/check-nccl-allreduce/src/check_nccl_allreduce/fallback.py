@@ -1,7 +1,7 @@
 """A gang that went by TCP although its nodes have adapters that do better. Pure.
 
-NCCL tries its ways one after another and takes sockets where none works, without a warning. The gang runs, at a tenth of its speed, and pairs
-would show nodes that are alike.
+NCCL tries its ways one after another and takes sockets where none works, without a warning. The
+gang runs, at a tenth of its speed, and pairs would show nodes that are alike.
 """
 
 from __future__ import annotations
@@ -30,31 +30,47 @@ _LOOK: Final = {
 
 def chosen(environ: Mapping[str, str]) -> bool:
     """Whether the workload has told NCCL to go by TCP: then nothing has fallen back."""
-    return environ.get("NCCL_NET", "").lower() == "socket" or environ.get("NCCL_IB_DISABLE", "0") not in {"", "0"}
+    return environ.get("NCCL_NET", "").lower() == "socket" or environ.get(
+        "NCCL_IB_DISABLE", "0"
+    ) not in {"", "0"}
 
 
-def verdict(hellos: Mapping[int, Hello], last: LaunchRound, base: VerdictMessage) -> VerdictMessage | None:
-    """What the launch that ``base`` is about says of its transport; None where nothing fell back, or it has not ended well."""
-    if base.code not in {"OK", "LOW_BANDWIDTH"} or len({hello.node for hello in hellos.values()}) < 2:
+def verdict(
+    hellos: Mapping[int, Hello], last: LaunchRound, base: VerdictMessage
+) -> VerdictMessage | None:
+    """What the launch that ``base`` is about says of its transport; None where nothing fell back,
+    or it has not ended well.
+    """
+    if (
+        base.code not in {"OK", "LOW_BANDWIDTH"}
+        or len({hello.node for hello in hellos.values()}) < 2
+    ):
         return None
     if gate.fabric_of(hellos) == "mnnvl":
         return None  # NVLink carries the data, whatever NCCL has for the rest
     fallen = {
         rank: " and ".join(result.networks)
         for rank, result in sorted(last.results.items())
-        if hellos[rank].rdma and any(part in network for network in result.networks for part in _TCP)
+        if hellos[rank].rdma
+        and any(part in network for network in result.networks for part in _TCP)
     }
     if not fallen:
         return None
     first = hellos[min(fallen)]
-    who = "every member" if len(fallen) == len(hellos) else ", ".join(hellos[rank].who for rank in list(fallen)[:MOST])
+    who = (
+        "every member"
+        if len(fallen) == len(hellos)
+        else ", ".join(hellos[rank].who for rank in list(fallen)[:MOST])
+    )
     more = f" and {len(fallen) - MOST} more" if MOST < len(fallen) < len(hellos) else ""
     look = _LOOK.get(first.nic.partition(" ")[0], "look for NCCL's network plugin in the image")
     reason = (
         f"NCCL went by TCP (network {fallen[first.rank]}) in {who}{more}, although the pod may use {first.nic or 'RDMA adapters'}, "
         f"and reached {base.metadata.get('measured_gbps', '')} GB/s; {look}."
     )
-    return VerdictMessage("failed", "TRANSPORT_FALLBACK", reason, base.measured, base.expected, base.metadata)
+    return VerdictMessage(
+        "failed", "TRANSPORT_FALLBACK", reason, base.measured, base.expected, base.metadata
+    )
 
 
 def noted(last: LaunchRound, message: VerdictMessage) -> VerdictMessage:
@@ -62,4 +78,6 @@ def noted(last: LaunchRound, message: VerdictMessage) -> VerdictMessage:
     networks = sorted({network for result in last.results.values() for network in result.networks})
     if not networks:
         return message
-    return msgspec.structs.replace(message, metadata=message.metadata | {"transport": ", ".join(networks)})
+    return msgspec.structs.replace(
+        message, metadata=message.metadata | {"transport": ", ".join(networks)}
+    )

@@ -45,7 +45,9 @@ class FloorRow:
 
     @property
     def corroborated(self) -> bool:
-        """Whether two sources say what is healthy. One alone may have measured something else: its floor fails nobody by itself."""
+        """Whether two sources say what is healthy. One alone may have measured something else: its
+        floor fails nobody by itself.
+        """
         return len(self.source.split(";")) > 1
 
 
@@ -109,38 +111,50 @@ def nodes_class(nodes: int) -> str:
 
 
 def find(model: str, gpus: int, fabric: str, nodes: int, size: int) -> FloorRow | None:
-    """The row for this gang, or None: then nothing is known that could fail it. ``size`` in bytes per rank."""
+    """The row for this gang, or None: then nothing is known that could fail it. ``size`` in bytes
+    per rank.
+    """
     if size not in SIZES or nodes < 2 or not fabric:
         return None
     for row in known():
-        if (row.gpus, row.nodes, row.fabric) == (gpus, nodes_class(nodes), fabric) and _is(model, row):
+        if (row.gpus, row.nodes, row.fabric) == (gpus, nodes_class(nodes), fabric) and _is(
+            model, row
+        ):
             return row
     return None
 
 
 def wire(fabric: str) -> float | None:
-    """GB/s (10^9) that a node's adapters carry together, by the fabric's name: ``ib-8x400`` is 400. None where the name does not say."""
+    """GB/s (10^9) that a node's adapters carry together, by the fabric's name: ``ib-8x400`` is 400.
+    None where the name does not say.
+    """
     match = re.fullmatch(r"[a-z]+-(\d+)x(\d+)", fabric)
     return int(match[1]) * int(match[2]) / 8 if match else None
 
 
 def ring_floor(model: str, gpus: int, fabric: str) -> float | None:
-    """GB/s of bus bandwidth that a ring between two such nodes must reach; None where that is not known."""
+    """GB/s of bus bandwidth that a ring between two such nodes must reach; None where that is not
+    known.
+    """
     carried, kind = wire(fabric), fabric.partition("-")[0]
-    row = next((one for one in rings() if (one.gpus, one.kind) == (gpus, kind) and _is(model, one)), None)
+    row = next(
+        (one for one in rings() if (one.gpus, one.kind) == (gpus, kind) and _is(model, one)), None
+    )
     return row.share * carried if row is not None and carried is not None else None
 
 
 def _is(model: str, row: FloorRow | Ring) -> bool:
     name = model.lower()
-    return any(part.lower() in name for part in row.model) and not any(part.lower() in name for part in row.but_not)
+    return any(part.lower() in name for part in row.model) and not any(
+        part.lower() in name for part in row.but_not
+    )
 
 
 def bus_bandwidth(size: int, times: Sequence[Sequence[float]], world: int) -> float:
     """GB/s (10^9) that each rank's link carries: size / time · 2(w-1)/w.
 
-    ``times``: of each member, the seconds of each iteration. An iteration takes as long as on its slowest rank; the median
-    iteration counts.
+    ``times``: of each member, the seconds of each iteration. An iteration takes as long as on its
+    slowest rank; the median iteration counts.
     """
     return float(size / median(slowest(times)) * 2 * (world - 1) / world / 1e9)
 

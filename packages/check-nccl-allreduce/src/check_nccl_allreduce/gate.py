@@ -34,13 +34,21 @@ class FloorComparison:
     expected: float | None = None
 
 
-def compare_with_floor(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) -> FloorComparison:
+def compare_with_floor(
+    settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound
+) -> FloorComparison:
     """A launch of which every member has reported."""
     start = last.start
-    busbw = floors.bus_bandwidth(start.size, [result.times for result in last.results.values()], start.world)
+    busbw = floors.bus_bandwidth(
+        start.size, [result.times for result in last.results.values()], start.world
+    )
     row = table_row(hellos, start)
     if settings.threshold is not None:
-        floor, expected, source = settings.threshold, settings.threshold, "NCCL_ALLREDUCE_THRESHOLD_GBPS"
+        floor, expected, source = (
+            settings.threshold,
+            settings.threshold,
+            "NCCL_ALLREDUCE_THRESHOLD_GBPS",
+        )
     elif row is not None:
         floor, expected, source = row.floor, row.expected, f"the table ({row.source})"
     else:
@@ -59,7 +67,11 @@ def verdict(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) 
     gate = compare_with_floor(settings, hellos, last)
     busbw, floor, expected, source = gate.busbw, gate.floor, gate.expected, gate.source
     measured = float(gbps(busbw))
-    metadata = {"measured_gbps": gbps(busbw), "ranks": str(start.world), "size": show_size(start.size)}
+    metadata = {
+        "measured_gbps": gbps(busbw),
+        "ranks": str(start.world),
+        "size": show_size(start.size),
+    }
     if floor is None or expected is None:
         return VerdictMessage(
             "passed",
@@ -100,7 +112,8 @@ def verdict(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) 
 def fabric_of(hellos: Mapping[int, Hello]) -> str | None:
     """The fabric that all members share, empty where it is unknown; None where theirs differ.
 
-    Members whose adapters can do the same share one, whatever they do now: a node with a dead port is held against what its peers have.
+    Members whose adapters can do the same share one, whatever they do now: a node with a dead port
+    is held against what its peers have.
     """
     if _one_nvlink_domain(hellos):
         return "mnnvl"
@@ -119,7 +132,9 @@ def _one_nvlink_domain(hellos: Mapping[int, Hello]) -> bool:
 
 
 def table_row(hellos: Mapping[int, Hello], start: LaunchOrder) -> floors.FloorRow | None:
-    """What the table says of this gang; None where it knows nothing of it, or the measurement is none of the table's."""
+    """What the table says of this gang; None where it knows nothing of it, or the measurement is
+    none of the table's.
+    """
     kinds, fabric = {(hello.model, hello.workers) for hello in hellos.values()}, fabric_of(hellos)
     if (
         len(kinds) > 1
@@ -130,11 +145,14 @@ def table_row(hellos: Mapping[int, Hello], start: LaunchOrder) -> floors.FloorRo
     ):
         return None
     [(model, gpus)] = kinds
-    return floors.find(model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size)
+    return floors.find(
+        model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size
+    )
 
 
 def ring_fabric(hellos: Mapping[int, Hello], start: LaunchOrder) -> str | None:
-    """The fabric whose wire the probes' rings are held against; None where a variable may bend them, or NCCL does not carry them.
+    """The fabric whose wire the probes' rings are held against; None where a variable may bend
+    them, or NCCL does not carry them.
 
     Between nodes of one NVLink domain rings pass no adapter, and no wire is known.
     """

@@ -1,7 +1,8 @@
 """What makes NCCL go through a node's own NICs where it would stay inside the node. Pure.
 
-With peer access and shared memory off, NCCL's only way from one GPU to another is its network: GPU → NIC → switch or loopback → NIC → GPU.
-Read by NCCL as a process makes its first communicator, so a hairpin takes workers of its own.
+With peer access and shared memory off, NCCL's only way from one GPU to another is its network: GPU
+→ NIC → switch or loopback → NIC → GPU. Read by NCCL as a process makes its first communicator, so a
+hairpin takes workers of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ LEAST_WORKERS: Final = 2
 
 
 def workers(backend: str, here: int, node: int) -> int:
-    """How many workers a member has in its node's hairpin, of ``here`` in all its pods' ``node``; 0 where there can be none.
+    """How many workers a member has in its node's hairpin, of ``here`` in all its pods' ``node``; 0
+    where there can be none.
 
     gloo's are processes, as many as wanted; NCCL's have a GPU each, and one GPU makes no hairpin.
     """

@@ -1,7 +1,9 @@
-"""From what the members reported to the next launch, the next probes, or the one verdict of all. Pure: no clock, no I/O.
+"""From what the members reported to the next launch, the next probes, or the one verdict of all.
+Pure: no clock, no I/O.
 
-What the gang's own all-reduce says blames nobody: a verdict on the gang's bandwidth is not one on a node, and where a sentence
-names a pod, it says where to look. That is what :mod:`.localise` is asked for.
+What the gang's own all-reduce says blames nobody: a verdict on the gang's bandwidth is not one on a
+node, and where a sentence names a pod, it says where to look. That is what :mod:`.localise` is
+asked for.
 """
 
 from __future__ import annotations
@@ -13,32 +15,57 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from . import blame, equipment, fallback, floors, gate, localise, memory, probing, syndrome, topology
-from .control.messages import STAGES, Failure, Hello, LaunchOrder, Leaving, RankReport, RankStage, VerdictMessage
+from . import (
+    blame,
+    equipment,
+    fallback,
+    floors,
+    gate,
+    localise,
+    memory,
+    probing,
+    syndrome,
+    topology,
+)
+from .control.messages import (
+    STAGES,
+    Failure,
+    Hello,
+    LaunchOrder,
+    Leaving,
+    RankReport,
+    RankStage,
+    VerdictMessage,
+)
 from .control.rounds import LaunchRound, ProbeRound, Probes
 from .localise import Zone
 from .settings import DEFAULT_SIZE, Settings
 
 T = TypeVar("T")
 CONTRAST: Final = 1.1
-"""Times the members' median, from which one member's own time stands out: all wait for each other, so that healthy ones hardly differ."""
+"""Times the members' median, from which one member's own time stands out: all wait for each other,
+so that healthy ones hardly differ.
+"""
 SUSPECTS: Final = 8
 """Names in a line of the log."""
 
 __all__ = ["ROUNDS", "JudgePlan", "first", "judge", "next_step", "remarks", "spread"]
 
 ROUNDS: Final = 2
-"""Launches at most: what may be an accident of starting (a port that was taken, a rank that was killed) is tried once more.
+"""Launches at most: what may be an accident of starting (a port that was taken, a rank that was
+killed) is tried once more.
 
 One without topology files comes on top of them."""
 
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """What rank 0 brings to the decisions: its settings, ports, the seconds left, whether they allow another launch, a seed.
+    """What rank 0 brings to the decisions: its settings, ports, the seconds left, whether they
+    allow another launch, a seed.
 
-    ``now``: seconds on the clock of the rounds. ``spare``: seconds that a launch without topology files may take, 0 where it does not fit. ``say`` hears what the log should tell
-    besides the verdict.
+    ``now``: seconds on the clock of the rounds. ``spare``: seconds that a launch without topology
+    files may take, 0 where it does not fit. ``say`` hears what the log should tell besides the
+    verdict.
     """
 
     settings: Settings
@@ -63,22 +90,31 @@ def next_step(
 
 
 def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> VerdictMessage:
-    """The failed gang's verdict with what members know of their own network adapters. It makes nothing fatal and blames nobody."""
+    """The failed gang's verdict with what members know of their own network adapters. It makes
+    nothing fatal and blames nobody.
+    """
     if verdict.outcome != "failed" or not (known := _ports(hellos)):
         return verdict
     told = "; ".join(f"{_who(hellos, rank)}: {'; '.join(texts)}" for rank, texts in known.items())
     said = {rank: verdict.named.get(rank, "") for rank in known}
     new = {rank: [one for one in texts if one not in said[rank]] for rank, texts in known.items()}
-    named = {rank: f"its network adapters: {'; '.join(texts)}" for rank, texts in new.items() if texts}
+    named = {
+        rank: f"its network adapters: {'; '.join(texts)}" for rank, texts in new.items() if texts
+    }
     named = blame.together(verdict.named, named)
-    return msgspec.structs.replace(verdict, named=named, metadata=verdict.metadata | {"adapters": told})
+    return msgspec.structs.replace(
+        verdict, named=named, metadata=verdict.metadata | {"adapters": told}
+    )
 
 
 def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
-    """By rank, what is wrong with the ports of a member's node, in words: as it says itself, and beside the others."""
+    """By rank, what is wrong with the ports of a member's node, in words: as it says itself, and
+    beside the others.
+    """
     lost = equipment.of_gang(hellos)
     told = {
-        rank: [*hello.adapters, *(fault.told for fault in lost[rank].lost)] for rank, hello in sorted(hellos.items())
+        rank: [*hello.adapters, *(fault.told for fault in lost[rank].lost)]
+        for rank, hello in sorted(hellos.items())
     }
     return {rank: texts for rank, texts in told.items() if texts}
 
@@ -109,7 +145,9 @@ def _next(
     if probed and probed[-1].left:
         return _left(probed[-1].left)
     if last.start.without_topology_file:
-        verdict, final = topology.compared(hellos, gate.verdict(plan.settings, hellos, launches[-2]), last, verdict)
+        verdict, final = topology.compared(
+            hellos, gate.verdict(plan.settings, hellos, launches[-2]), last, verdict
+        )
         if final:
             return verdict
     if (found := zone_of(plan.settings, hellos, last, plan.seed)) is None:
@@ -127,27 +165,43 @@ def _localised(
     found: tuple[Zone, float],
 ) -> Probes | VerdictMessage:
     zone, gbps = found
-    shape = probing.EndpointMap.of(hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold)
+    shape = probing.EndpointMap.of(
+        hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold
+    )
     if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
         shape = shape.counted(one.results for one in (last, *probed))
-    state = localise.State(shape.endpoints, plan.seed).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
+    state = localise.State(shape.endpoints, plan.seed).after_gang(
+        zone, gbps, _corrupted(shape, hellos, last, zone)
+    )
     state = probing.replay(state, shape, hellos, last.start, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
     step, in_time = localise.next(state, plan.now, until), True
     if isinstance(step, localise.Round):
         hung = zone in {Zone.HANG, Zone.ERROR}
         probes = probing.next_probes(
-            step, shape, hellos, last.start, probed, left=plan.timeout, hung=hung, launched=last.ready_after
+            step,
+            shape,
+            hellos,
+            last.start,
+            probed,
+            left=plan.timeout,
+            hung=hung,
+            launched=last.ready_after,
         )
         if probes is not None:
             number = last.number + len(probed) + 1
             if not probed:
-                if zone is Zone.WRONG and (told := syndrome.gang(last.start.world, hellos, last.results)) is not None:
+                if (
+                    zone is Zone.WRONG
+                    and (told := syndrome.gang(last.start.world, hellos, last.results)) is not None
+                ):
                     plan.say(f"the sum: {told.told}")
                 plan.say(f"looking for the cause: {base.reason}")
                 plan.say(shape.told())
             waits = f", in {step.wait:.0f} s" if step.wait >= 1 else ""
-            suspects = ", ".join(shape.endpoints[one].name for one in localise.suspected(state)[:SUSPECTS])
+            suspects = ", ".join(
+                shape.endpoints[one].name for one in localise.suspected(state)[:SUSPECTS]
+            )
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
                 f"{waits}{f'; suspected so far: {suspects}' if suspects else ''}"
@@ -156,30 +210,41 @@ def _localised(
         step, in_time = probing.finish(state), False
     for line in localise.matrix(state, step):
         plan.say(f"edges| {line}")
-    verdict = blame.verdict(base, zone, blame.Localised(step, shape, probing.causes(probed), in_time))
+    verdict = blame.verdict(
+        base, zone, blame.Localised(step, shape, probing.causes(probed), in_time)
+    )
     return msgspec.structs.replace(verdict, seen=memory.seen(shape.ranks, state))
 
 
-def _corrupted(shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone) -> int:
+def _corrupted(
+    shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone
+) -> int:
     """The node whose part of the gang's own sum was wrong, -1 where that is not told."""
     told = syndrome.gang(last.start.world, hellos, last.results) if zone is Zone.WRONG else None
     return shape.endpoint(told.member) if told is not None and told.rank >= 0 else -1
 
 
-def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int) -> tuple[Zone, float] | None:
+def zone_of(
+    settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int
+) -> tuple[Zone, float] | None:
     """Where the gang's own all-reduce stands, and its GB/s; None where nothing is to be localised.
 
-    That is: it passed, somebody could not take part, or what it says is known already. A gang that moves its data by
-    gloo and has no floor is not compared among itself: the machines under it are shared, and it says nothing about hardware.
-    Without a floor, nothing says that the gang is slow: its nodes are compared where its own ranks' times differ, where it is slower than
-    what its nodes usually reach, and in a share of starts that ``seed`` chooses.
+    That is: it passed, somebody could not take part, or what it says is known already. A gang that
+    moves its data by gloo and has no floor is not compared among itself: the machines under it are
+    shared, and it says nothing about hardware. Without a floor, nothing says that the gang is slow:
+    its nodes are compared where its own ranks' times differ, where it is slower than what its nodes
+    usually reach, and in a share of starts that ``seed`` chooses.
     """
     if last.left or last.lost:
         return None
     if any(result.wrong for result in last.results.values()):
         return Zone.WRONG, 0.0
-    if troubles := [result.trouble for result in last.results.values() if result.trouble is not None]:
-        of_links = all(one.kind in {"peer", "class"} and one.code != "WORKER_ERROR" for one in troubles)
+    if troubles := [
+        result.trouble for result in last.results.values() if result.trouble is not None
+    ]:
+        of_links = all(
+            one.kind in {"peer", "class"} and one.code != "WORKER_ERROR" for one in troubles
+        )
         return (Zone.ERROR, 0.0) if of_links else None
     if len(last.results) < len(hellos):
         silent = any(last.stages[rank].silent for rank in last.stages if rank not in last.results)
@@ -188,13 +253,17 @@ def zone_of(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, 
     held = gate.compare_with_floor(settings, hellos, last)
     if held.zone is Zone.PASSED:
         return None
-    if held.floor is None and (last.start.backend != "nccl" or not _curious(settings, hellos, last, seed)):
+    if held.floor is None and (
+        last.start.backend != "nccl" or not _curious(settings, hellos, last, seed)
+    ):
         return None
     return held.zone, held.busbw
 
 
 def _curious(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int) -> bool:
-    """Whether a gang without a floor is looked into: a member's own times stand out, its nodes usually reach more, or it is its turn."""
+    """Whether a gang without a floor is looked into: a member's own times stand out, its nodes
+    usually reach more, or it is its turn.
+    """
     if memory.slower(hellos, last.start, gate.compare_with_floor(settings, hellos, last).busbw):
         return True
     middles = sorted(median(result.times) for result in last.results.values())
@@ -211,7 +280,9 @@ def first(plan: JudgePlan, hellos: Mapping[int, Hello]) -> LaunchOrder | Verdict
             return VerdictMessage(outcome, trouble.code, f"{_who(hellos, rank)}: {trouble.text}")
     backends = {hello.backend for hello in hellos.values()}
     if len(backends) > 1:
-        each = ", ".join(f"{_who(hellos, rank)} {hello.backend}" for rank, hello in sorted(hellos.items()))
+        each = ", ".join(
+            f"{_who(hellos, rank)} {hello.backend}" for rank, hello in sorted(hellos.items())
+        )
         return VerdictMessage(
             "inconclusive",
             "MEMBERS_DIFFER",
@@ -256,7 +327,9 @@ def _of_floor(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrde
             )
             return [f"no floor: {gate.no_row(hellos, start)}; the gang {then}"]
         alone = "" if row.corroborated else ", one source alone: it fails nobody by itself"
-        return [f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}){alone}"]
+        return [
+            f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}){alone}"
+        ]
     lines = [f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS"]
     if row is not None and settings.threshold < row.floor / 2:
         lines.append(
@@ -265,7 +338,9 @@ def _of_floor(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrde
     return lines
 
 
-def judge(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[VerdictMessage, bool]:
+def judge(
+    settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound
+) -> tuple[VerdictMessage, bool]:
     """(the verdict on one round, whether another round might end better)."""
     if last.left:
         return _left(last.left), False
@@ -274,8 +349,12 @@ def judge(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) ->
         return _wrong_data(hellos, last, wrong), False
     if last.lost:
         each = "; ".join(f"{_who(hellos, rank)}: {why}" for rank, why in sorted(last.lost.items()))
-        return VerdictMessage("inconclusive", "MEMBER_LOST", f"the check of {each}; look at that pod first."), False
-    troubles = {rank: result.trouble for rank, result in last.results.items() if result.trouble is not None}
+        return VerdictMessage(
+            "inconclusive", "MEMBER_LOST", f"the check of {each}; look at that pod first."
+        ), False
+    troubles = {
+        rank: result.trouble for rank, result in last.results.items() if result.trouble is not None
+    }
     if troubles:
         return _troubled(hellos, troubles)
     if len(last.results) < len(hellos):
@@ -288,10 +367,16 @@ def _left(left: Mapping[int, Leaving]) -> VerdictMessage:
     return VerdictMessage("inconclusive", leaving.code, leaving.reason)
 
 
-def _wrong_data(hellos: Mapping[int, Hello], last: LaunchRound, wrong: Mapping[int, RankReport]) -> VerdictMessage:
+def _wrong_data(
+    hellos: Mapping[int, Hello], last: LaunchRound, wrong: Mapping[int, RankReport]
+) -> VerdictMessage:
     elements = sum(result.wrong for result in wrong.values())
     _, result = _first(wrong)
-    whole = "every member" if len(wrong) == len(hellos) else ", ".join(_who(hellos, rank) for rank in sorted(wrong))
+    whole = (
+        "every member"
+        if len(wrong) == len(hellos)
+        else ", ".join(_who(hellos, rank) for rank in sorted(wrong))
+    )
     seen = f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {result.where}"
     verdict = VerdictMessage(
         "failed",
@@ -300,20 +385,32 @@ def _wrong_data(hellos: Mapping[int, Hello], last: LaunchRound, wrong: Mapping[i
         metadata={"wrong_elements": str(elements), "first": result.where, "seen_by": whole},
     )
     told = syndrome.gang(last.start.world, hellos, last.results)
-    return verdict if told is None else blame.by_syndrome(msgspec.structs.replace(verdict, reason=seen), told)
+    return (
+        verdict
+        if told is None
+        else blame.by_syndrome(msgspec.structs.replace(verdict, reason=seen), told)
+    )
 
 
 _ORDER = ("environment", "device", "died", "refused", "launch", "class", "peer")
 
 
 def _explains(trouble: Failure) -> str:
-    """Its kind; but that nobody answers at a peer's address is what the survivors of a rank that ended say too."""
+    """Its kind; but that nobody answers at a peer's address is what the survivors of a rank that
+    ended say too.
+    """
     return "refused" if trouble.code == "BOOTSTRAP" else trouble.kind
 
 
-def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Failure]) -> tuple[VerdictMessage, bool]:
-    """Errors, in the order in which they explain each other: a survivor's complaint says nothing about the survivor."""
-    rank, trouble = min(troubles.items(), key=lambda item: (_ORDER.index(_explains(item[1])), item[0]))
+def _troubled(
+    hellos: Mapping[int, Hello], troubles: Mapping[int, Failure]
+) -> tuple[VerdictMessage, bool]:
+    """Errors, in the order in which they explain each other: a survivor's complaint says nothing
+    about the survivor.
+    """
+    rank, trouble = min(
+        troubles.items(), key=lambda item: (_ORDER.index(_explains(item[1])), item[0])
+    )
     text = f"{_who(hellos, rank)}: {trouble.text}"
     if trouble.kind == "environment":
         return VerdictMessage("inconclusive", trouble.code, f"{text}."), False
@@ -333,9 +430,13 @@ def _troubled(hellos: Mapping[int, Hello], troubles: Mapping[int, Failure]) -> t
 def _of_devices(
     hellos: Mapping[int, Hello], troubles: Mapping[int, Failure], verdict: VerdictMessage
 ) -> VerdictMessage:
-    """Each node's own word on its own device: nobody else could know better, unless many say it at once."""
+    """Each node's own word on its own device: nobody else could know better, unless many say it at
+    once.
+    """
     codes = {
-        hellos[rank].node: one.code for rank, one in sorted(troubles.items(), reverse=True) if one.kind == "device"
+        hellos[rank].node: one.code
+        for rank, one in sorted(troubles.items(), reverse=True)
+        if one.kind == "device"
     }
     same = {one: codes[hello.node] for one, hello in sorted(hellos.items()) if hello.node in codes}
     if len(codes) <= localise.many(len({hello.node for hello in hellos.values()})):
@@ -364,11 +465,19 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
         where = {"waiting": "did not launch", "launched": "did not reach the rendezvous"}
         what = where.get(behind.name, "did not open the communicator")
         return VerdictMessage(
-            "inconclusive", "RENDEZVOUS_FAILED", f"{names} {what} in time; may the pods reach each other on every port?"
+            "inconclusive",
+            "RENDEZVOUS_FAILED",
+            f"{names} {what} in time; may the pods reach each other on every port?",
         ), True
-    place = f"after iteration {behind.iteration}" if behind.iteration else "before the first iteration"
+    place = (
+        f"after iteration {behind.iteration}" if behind.iteration else "before the first iteration"
+    )
     all_alike = len(set(stages.values())) == 1
-    who = f"every rank stands {place}" if all_alike else f"{names} stand(s) {place}, the others further on"
+    who = (
+        f"every rank stands {place}"
+        if all_alike
+        else f"{names} stand(s) {place}, the others further on"
+    )
     return VerdictMessage(
         "inconclusive",
         "ALLREDUCE_STALLED",
@@ -377,7 +486,9 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
 
 
 def spread(last: LaunchRound) -> str:
-    """How long the gang's iterations took, for the log: each as long as on its slowest rank. Empty where some did not end."""
+    """How long the gang's iterations took, for the log: each as long as on its slowest rank. Empty
+    where some did not end.
+    """
     times = [result.times for result in last.results.values()]
     if not times or not all(times):
         return ""

@@ -1,8 +1,10 @@
-"""torchrun as a child: loaded while the gang is awaited, started once, watched over a socket, ended without a trace.
+"""torchrun as a child: loaded while the gang is awaited, started once, watched over a socket, ended
+without a trace.
 
-torchrun itself tells too little and too late: its agents hold on to each other at the end for minutes, and exit 1 for everything. So
-the workers speak to this process over a unix socket of their own, and their word alone counts. They hold their connections open
-until they are ended: none falls over a peer that was done first.
+torchrun itself tells too little and too late: its agents hold on to each other at the end for
+minutes, and exit 1 for everything. So the workers speak to this process over a unix socket of their
+own, and their word alone counts. They hold their connections open until they are ended: none falls
+over a peer that was done first.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from preflight_proto.roster import Roster
 
 from . import failures
-from .control.messages import Detail, Failure, LaunchOrder, Opened, ProbeOrder, RankReport, RankStage
+from .control.messages import (
+    Detail,
+    Failure,
+    LaunchOrder,
+    Opened,
+    ProbeOrder,
+    RankReport,
+    RankStage,
+)
 from .lines import Began, Worker, WorkerLine, numbers, order_of, residuals, slowest
 from .output import Output
 
@@ -38,19 +48,25 @@ MAX_LINE: Final = 1024 * 1024
 LAST_WORDS: Final = 2.0
 """Seconds between one worker's failure and the end of listening to the others of this pod."""
 DETAIL_WITHIN: Final = 8.0
-"""Seconds to wait for rails and directions once a probe is done, and the share of the probe's time that they may take."""
+"""Seconds to wait for rails and directions once a probe is done, and the share of the probe's time
+that they may take.
+"""
 DETAIL_SHARE: Final = 0.25
 DEATH_WITHIN: Final = 10.0
 """Seconds to wait for killed processes where nobody says how long there is time."""
 DEATH_SHARE: Final = 0.25
-"""Of a second launch's time, what the first one's processes may take to go: eight contexts are torn down under one lock of the driver."""
+"""Of a second launch's time, what the first one's processes may take to go: eight contexts are torn
+down under one lock of the driver.
+"""
 
 
 class Agent:
-    """One process with torch loaded: :meth:`load` it ahead of time, :meth:`end` it with all that it has started.
+    """One process with torch loaded: :meth:`load` it ahead of time, :meth:`end` it with all that it
+    has started.
 
-    In between it forks torchrun with each :meth:`run`, and then, with each :meth:`fork`, fresh workers for probes in the place of
-    whatever it has forked. Torchrun's workers serve :meth:`open` and :meth:`probe` as well. ``group`` holds its watchers.
+    In between it forks torchrun with each :meth:`run`, and then, with each :meth:`fork`, fresh
+    workers for probes in the place of whatever it has forked. Torchrun's workers serve :meth:`open`
+    and :meth:`probe` as well. ``group`` holds its watchers.
     """
 
     def __init__(self, environ: Mapping[str, str], group: TaskGroup) -> None:
@@ -110,7 +126,8 @@ class Agent:
         *,
         variables: Mapping[str, str | None],
     ) -> RankReport:
-        """Run ``count`` workers here as this roster's rank, with these ``variables`` too (None: unset), which fresh ones get as well.
+        """Run ``count`` workers here as this roster's rank, with these ``variables`` too (None:
+        unset), which fresh ones get as well.
 
         Returns when all have spoken, or one has failed.
         """
@@ -140,7 +157,11 @@ class Agent:
         self._workers.clear()
         self._output = Output()
         self._launches, self._forks, self._over = self._launches + 1, False, self.ended
-        self._ordered, self._warmup, self._backend = anyio.current_time(), start.warmup, start.backend
+        self._ordered, self._warmup, self._backend = (
+            anyio.current_time(),
+            start.warmup,
+            start.backend,
+        )
         await self._tell_agent(
             {
                 "argv": argv,
@@ -165,7 +186,9 @@ class Agent:
 
     @property
     def began(self) -> Began | None:
-        """When the last launch's slowest worker here got how far; None before the first timed iteration."""
+        """When the last launch's slowest worker here got how far; None before the first timed
+        iteration.
+        """
         times = [worker.timed for worker in self._workers.values()]
         if not times or None in times:
             return None
@@ -173,22 +196,36 @@ class Agent:
         return Began(self._ordered, entered, max(time for time in times if time is not None))
 
     async def fork(
-        self, count: int, first_rank: int, ranks: int, variables: Mapping[str, str | None], within: float = 0.0
+        self,
+        count: int,
+        first_rank: int,
+        ranks: int,
+        variables: Mapping[str, str | None],
+        within: float = 0.0,
     ) -> None:
-        """Have ``count`` fresh workers for probes, with these ``variables`` too (None: unset); the earlier ones are killed.
+        """Have ``count`` fresh workers for probes, with these ``variables`` too (None: unset); the
+        earlier ones are killed.
 
-        Those have ``within`` seconds to go, or :data:`DEATH_WITHIN`. The new ones stand for this member's ``ranks`` of the gang, from ``first_rank`` on.
+        Those have ``within`` seconds to go, or :data:`DEATH_WITHIN`. The new ones stand for this
+        member's ``ranks`` of the gang, from ``first_rank`` on.
         """
         self._workers.clear()
         self._forks = True
-        env = {**variables, "FIRST_RANK": str(first_rank), "OWN_RANKS": str(ranks), "OMP_NUM_THREADS": "1"}
+        env = {
+            **variables,
+            "FIRST_RANK": str(first_rank),
+            "OWN_RANKS": str(ranks),
+            "OMP_NUM_THREADS": "1",
+        }
         self._over = self.ended
         await self._tell_agent({"fork": count, "env": env, "within": within or DEATH_WITHIN})
         while len(self._workers) < count and not self._over and not self._stuck:
             await self._next_news()
 
     async def open(self, number: int, address: str, *, store: bool = True) -> Opened:
-        """A store in the first worker here, for the others of a probe to meet in; without ``store``, that there are workers."""
+        """A store in the first worker here, for the others of a probe to meet in; without
+        ``store``, that there are workers.
+        """
         if self._stuck:
             return Opened(number, trouble=failures.stuck(asleep=self.asleep))
         worker = self._workers.get(0)
@@ -203,7 +240,10 @@ class Agent:
                 await self._next_news()
         if worker.port is None:
             said = worker.done.error if worker.done is not None else None
-            return Opened(number, trouble=Failure("died", "RANK_DIED", said or "no worker is left to hold a store"))
+            return Opened(
+                number,
+                trouble=Failure("died", "RANK_DIED", said or "no worker is left to hold a store"),
+            )
         return Opened(number, worker.port, address)
 
     async def probe(
@@ -241,7 +281,9 @@ class Agent:
         return result
 
     async def _detail(self, count: int, last: float) -> Detail | None:
-        """Rails and directions, unless they take too long or a worker is gone: the result is not to wait for hints."""
+        """Rails and directions, unless they take too long or a worker is gone: the result is not to
+        wait for hints.
+        """
         workers = [worker for _, worker in sorted(self._workers.items())]
         with anyio.CancelScope(deadline=last):
             while any(worker.detail is None and not worker.gone for worker in workers):
@@ -252,7 +294,9 @@ class Agent:
         rails = tuple(rail for rail, _, _ in parts) if count > 1 else ()
         return Detail(rails, max(there for _, there, _ in parts), max(back for _, _, back in parts))
 
-    async def _outcome(self, number: int, count: int, changed: Callable[[RankStage], None]) -> RankReport:
+    async def _outcome(
+        self, number: int, count: int, changed: Callable[[RankStage], None]
+    ) -> RankReport:
         """When all workers have spoken, or one has failed."""
         last = None
         failed_at: float | None = None
@@ -263,13 +307,19 @@ class Agent:
             if len(workers) == count and (now := slowest(workers, anyio.current_time())) != last:
                 last = now
                 changed(now)
-            if len(workers) == count and all(w.done is not None and w.done.error is None for w in workers):
+            if len(workers) == count and all(
+                w.done is not None and w.done.error is None for w in workers
+            ):
                 found = numbers(number, [w.done for w in workers if w.done is not None])
                 return msgspec.structs.replace(found, networks=self._output.networks)
-            broken = self._over or any(w.gone or (w.done is not None and w.done.error is not None) for w in workers)
+            broken = self._over or any(
+                w.gone or (w.done is not None and w.done.error is not None) for w in workers
+            )
             if broken:
                 failed_at = failed_at or anyio.current_time()
-                all_said = len(workers) == count and all(w.gone or w.done is not None for w in workers)
+                all_said = len(workers) == count and all(
+                    w.gone or w.done is not None for w in workers
+                )
                 if all_said or self._over or anyio.current_time() > failed_at + LAST_WORDS:
                     await anyio.sleep(0.2)  # the last of its output
                     return self._failure(number)
@@ -283,13 +333,19 @@ class Agent:
 
     def _failure(self, number: int) -> RankReport:
         workers = sorted(self._workers.values(), key=lambda w: w.local)
-        ready = all(order_of(w.stage) >= order_of(RankStage("ready")) for w in workers) and bool(workers)
+        ready = all(order_of(w.stage) >= order_of(RankStage("ready")) for w in workers) and bool(
+            workers
+        )
         for worker in workers:
             if worker.gone and worker.done is None:
-                return RankReport(number, trouble=failures.died(f"rank {worker.rank}'s process", self.output))
+                return RankReport(
+                    number, trouble=failures.died(f"rank {worker.rank}'s process", self.output)
+                )
         errors = [w.done.error for w in workers if w.done is not None and w.done.error]
         error = errors[0] if errors else ""
-        return RankReport(number, trouble=failures.by_output(error, self.output, before_ready=not ready))
+        return RankReport(
+            number, trouble=failures.by_output(error, self.output, before_ready=not ready)
+        )
 
     # --- watching
 
@@ -309,11 +365,15 @@ class Agent:
     async def _tell_agent(self, what: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _watch knows
+        with suppress(
+            anyio.BrokenResourceError, anyio.ClosedResourceError, OSError
+        ):  # it ended: _watch knows
             await self._process.stdin.send(msgspec.json.encode(what) + b"\n")
 
     async def _tell_worker(self, worker: Worker, what: dict[str, Any]) -> None:
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):  # it ended: _listen knows
+        with suppress(
+            anyio.BrokenResourceError, anyio.ClosedResourceError, OSError
+        ):  # it ended: _listen knows
             await worker.stream.send(msgspec.json.encode(what) + b"\n")
 
     async def _listen(self, stream: SocketStream) -> None:
@@ -323,7 +383,9 @@ class Agent:
         async with stream:
             try:
                 while True:
-                    line = msgspec.json.decode(await reader.receive_until(b"\n", MAX_LINE), type=WorkerLine)
+                    line = msgspec.json.decode(
+                        await reader.receive_until(b"\n", MAX_LINE), type=WorkerLine
+                    )
                     worker = self._take(worker, line, stream)
                     if not line.beat:
                         self._wake()
@@ -348,7 +410,9 @@ class Agent:
                 self.loaded.set()
             if line.rank is None or line.local is None:
                 return None
-            worker = self._workers[line.local] = Worker(line.rank, line.local, stream, anyio.current_time())
+            worker = self._workers[line.local] = Worker(
+                line.rank, line.local, stream, anyio.current_time()
+            )
             worker.entered = line.at or 0.0
         worker.hear(line, anyio.current_time(), warmup=None if self._forks else self._warmup)
         return worker

@@ -39,14 +39,18 @@ class WorkerLine(msgspec.Struct, frozen=True):
     beat: bool = False
     loaded: bool = False
     stuck: bool = False
-    """Killed workers are not gone after their time; ``asleep``: one of their threads is in a sleep that no signal ends."""
+    """Killed workers are not gone after their time; ``asleep``: one of their threads is in a sleep
+    that no signal ends.
+    """
     asleep: bool = False
     over: int = 0
 
 
 @dataclass
 class Worker:
-    """One worker, as far as it has told. ``heard`` and, of its launch, ``entered`` and ``timed`` (see :class:`Began`) in seconds."""
+    """One worker, as far as it has told. ``heard`` and, of its launch, ``entered`` and ``timed``
+    (see :class:`Began`) in seconds.
+    """
 
     rank: int
     local: int
@@ -69,7 +73,9 @@ class Worker:
         return self.port is not None or self.gone or self.done is not None
 
     def hear(self, line: WorkerLine, now: float, *, warmup: int | None) -> None:
-        """Take what it says. ``warmup``: iterations of a launch that are not timed; None in what is no launch."""
+        """Take what it says. ``warmup``: iterations of a launch that are not timed; None in what is
+        no launch.
+        """
         self.heard = now
         if line.port is not None:
             self.port = line.port
@@ -78,7 +84,9 @@ class Worker:
         elif line.stage is not None:
             self.stage = RankStage(line.stage, line.iteration)
             if line.stage == "measuring" and line.iteration == warmup:
-                self.timed = line.at  # said twice: by the last warm-up as it ended, and then as the clock starts
+                self.timed = (
+                    line.at
+                )  # said twice: by the last warm-up as it ended, and then as the clock starts
         elif line.times is not None or line.error is not None:
             self.done = line
             if line.error is None:
@@ -87,7 +95,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Began:
-    """A launch, on the clock of :func:`anyio.current_time`: told to start, torchrun done with starting its ranks, first timed iteration."""
+    """A launch, on the clock of :func:`anyio.current_time`: told to start, torchrun done with
+    starting its ranks, first timed iteration.
+    """
 
     ordered: float
     entered: float
@@ -125,4 +135,6 @@ def numbers(number: int, lines: Sequence[WorkerLine]) -> RankReport:
     wrong = sum(line.wrong for line in lines)
     where = next((line.where for line in lines if line.wrong), "")
     latency = max(line.latency for line in lines)
-    return RankReport(number, times, min(line.verified for line in lines), wrong, where, latency=latency)
+    return RankReport(
+        number, times, min(line.verified for line in lines), wrong, where, latency=latency
+    )

@@ -1,4 +1,6 @@
-"""This pod's side of the network: the interface that NCCL and gloo must be told, where there are several, and ports."""
+"""This pod's side of the network: the interface that NCCL and gloo must be told, where there are
+several, and ports.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ __all__ = ["free_port", "interface_of"]
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has ``address``, else the one in whose subnet it lies (127.0.0.2 is lo's); None without one."""
+    """The interface that has ``address``, else the one in whose subnet it lies (127.0.0.2 is lo's);
+    None without one.
+    """
     wanted = ipaddress.ip_address(address)
     containing = None
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
             try:
-                own = ipaddress.ip_interface(f"{entry.address.split('%')[0]}/{entry.netmask or ''}".rstrip("/"))
+                own = ipaddress.ip_interface(
+                    f"{entry.address.split('%')[0]}/{entry.netmask or ''}".rstrip("/")
+                )
             except ValueError:  # a hardware address
                 continue
             if own.ip == wanted:

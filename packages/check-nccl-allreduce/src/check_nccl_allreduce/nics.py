@@ -1,7 +1,8 @@
 """Which fabric a node stands on, from what the kernel says of its network adapters. Pure.
 
-A tree is the files that :mod:`.sysfs` has read, by path. Only adapters that the pod may use count: a container sees the node's ``/sys`` whole,
-and a character device for each adapter that it was given. What is not certain has no name, and then no floor of the table applies.
+A tree is the files that :mod:`.sysfs` has read, by path. Only adapters that the pod may use count:
+a container sees the node's ``/sys`` whole, and a character device for each adapter that it was
+given. What is not certain has no name, and then no floor of the table applies.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ VERBS: Final = "sys/class/infiniband_verbs"
 """``uverbsN/ibdev`` names the adapter that a character device belongs to."""
 UVERBS: Final = "dev/infiniband"
 APERTURES: Final = "dev/aperture_devices"
-"""One entry for each adapter of GPUDirect-TCPXO (Google's a3-mega, which mounts the folder into pods)."""
+"""One entry for each adapter of GPUDirect-TCPXO (Google's a3-mega, which mounts the folder into
+pods).
+"""
 IMEX: Final = "dev/nvidia-caps-imex-channels"
 """A channel in it lets the pod reach GPUs of other nodes by NVLink."""
 PCIE: Final = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
@@ -46,14 +49,18 @@ _MOST_LISTED: Final = 64
 """Names of ports that a message takes."""
 _LANES: Final = 32
 _TCPXO: Final = (8, 200)
-"""Adapters of an a3-mega node and what each carries in Gbit/s, by Google's documentation of the machine type."""
+"""Adapters of an a3-mega node and what each carries in Gbit/s, by Google's documentation of the
+machine type.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port. ``kind``: ib, roce or efa; ``rate`` in Gbit/s; ``model``: PCI vendor and device, ports of one model are siblings.
+    """One port. ``kind``: ib, roce or efa; ``rate`` in Gbit/s; ``model``: PCI vendor and device,
+    ports of one model are siblings.
 
-    ``physical``: its physical state. ``pcie``: lanes and GT/s of the adapter's PCIe link, now and at best; None where the kernel does not say.
+    ``physical``: its physical state. ``pcie``: lanes and GT/s of the adapter's PCIe link, now and
+    at best; None where the kernel does not say.
     """
 
     device: str
@@ -74,11 +81,14 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """What a node brings. ``fabric`` as ``floors.toml`` calls it, empty where unknown; ``nic``: what the adapters can do, whatever they do now.
+    """What a node brings. ``fabric`` as ``floors.toml`` calls it, empty where unknown; ``nic``:
+    what the adapters can do, whatever they do now.
 
-    ``rdma``: whether the pod may use one that works, so that TCP would be a fallback. ``imex``: whether it may reach other nodes by NVLink.
-    ``findings``: ports that are down or slower than their siblings, in words; ``faults``: these, and ports whose adapter's PCIe link could do more.
-    ``watched``: the ports that the workload uses; ``listed``: the names of all ports of their model that the kernel lists, the pod's or not.
+    ``rdma``: whether the pod may use one that works, so that TCP would be a fallback. ``imex``:
+    whether it may reach other nodes by NVLink. ``findings``: ports that are down or slower than
+    their siblings, in words; ``faults``: these, and ports whose adapter's PCIe link could do more.
+    ``watched``: the ports that the workload uses; ``listed``: the names of all ports of their model
+    that the kernel lists, the pod's or not.
     """
 
     fabric: str = ""
@@ -97,12 +107,16 @@ def reaches(tree: Mapping[str, str]) -> bool:
 
 
 def kind_of(fabric: str) -> str:
-    """``ib``, ``roce``, ``efa``, ``tcpxo``, ``mnnvl``: the class of a fabric, whose name begins with it; empty for none."""
+    """``ib``, ``roce``, ``efa``, ``tcpxo``, ``mnnvl``: the class of a fabric, whose name begins
+    with it; empty for none.
+    """
     return fabric.partition("-")[0]
 
 
 def able(nic: str) -> tuple[str, int, float] | None:
-    """Kind, number and rate (Gbit/s) of what :attr:`Adapters.nic` says; None where it says something else."""
+    """Kind, number and rate (Gbit/s) of what :attr:`Adapters.nic` says; None where it says
+    something else.
+    """
     match = re.fullmatch(r"([a-z]{1,8}) ([0-9]{1,4})x([0-9]{1,6}(?:\.[0-9]{1,3})?)", nic, re.ASCII)
     return (match[1], int(match[2]), float(match[3])) if match else None
 
@@ -113,7 +127,9 @@ def recognise(tree: Mapping[str, str], hca: str = "") -> Adapters:
     if apertures := len({path.split("/")[2] for path in tree if path.startswith(f"{APERTURES}/")}):
         count, rate = _TCPXO
         usual = apertures == count
-        return Adapters(f"tcpxo-{count}x{rate}" if usual else "", f"tcpxo {apertures}", rdma=True, imex=imex)
+        return Adapters(
+            f"tcpxo-{count}x{rate}" if usual else "", f"tcpxo {apertures}", rdma=True, imex=imex
+        )
     known = ports(tree)
     usable = [port for port in known if port.usable and _selected(port, hca)]
     active = [port for port in usable if port.state == _ACTIVE]
@@ -150,7 +166,9 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
     open_to_us = {
         name
         for path, name in tree.items()
-        if path.startswith(f"{VERBS}/") and path.endswith("/ibdev") and f"{UVERBS}/{path.split('/')[3]}" in tree
+        if path.startswith(f"{VERBS}/")
+        and path.endswith("/ibdev")
+        and f"{UVERBS}/{path.split('/')[3]}" in tree
     }
     found = []
     for path in sorted(tree):
@@ -158,14 +176,31 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
         if match is None:
             continue
         device, number = match.groups()
-        vendor, model = (tree.get(f"{PORTS}/{device}/device/{what}", "") for what in ("vendor", "device"))
-        layer, state = (tree.get(f"{PORTS}/{device}/ports/{number}/{what}", "") for what in ("link_layer", "state"))
-        kind = "efa" if vendor == _AMAZON else "ib" if layer == "InfiniBand" else "roce" if layer == "Ethernet" else ""
+        vendor, model = (
+            tree.get(f"{PORTS}/{device}/device/{what}", "") for what in ("vendor", "device")
+        )
+        layer, state = (
+            tree.get(f"{PORTS}/{device}/ports/{number}/{what}", "")
+            for what in ("link_layer", "state")
+        )
+        kind = (
+            "efa"
+            if vendor == _AMAZON
+            else "ib"
+            if layer == "InfiniBand"
+            else "roce"
+            if layer == "Ethernet"
+            else ""
+        )
         rate = re.match(r"[\d.]+", tree[path])
         if kind and rate is not None:
             now = state.rpartition(":")[2].strip()
             whole = f"{kind} {vendor}:{model}"
-            physical = tree.get(f"{PORTS}/{device}/ports/{number}/phys_state", "").rpartition(":")[2].strip()
+            physical = (
+                tree.get(f"{PORTS}/{device}/ports/{number}/phys_state", "")
+                .rpartition(":")[2]
+                .strip()
+            )
             found.append(
                 Port(
                     device,
@@ -183,7 +218,9 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
 
 
 def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """Of speeds such as ``32.0 GT/s PCIe`` and widths; a virtual function's and an unplugged adapter's are no figures, or none that are possible."""
+    """Of speeds such as ``32.0 GT/s PCIe`` and widths; a virtual function's and an unplugged
+    adapter's are no figures, or none that are possible.
+    """
     speeds = [re.match(r"[0-9]{1,3}(?:\.[0-9])? GT/s", text, re.ASCII) for text in texts[:2]]
     widths = [int(text) if re.fullmatch(r"[0-9]{1,2}", text, re.ASCII) else 0 for text in texts[2:]]
     if not all(speeds) or not all(0 < width <= _LANES for width in widths):
@@ -193,7 +230,9 @@ def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] |
 
 
 def _selected(port: Port, hca: str) -> bool:
-    """Whether NCCL_IB_HCA leaves this port: a list of names or their beginnings, ``=`` for whole names, ``^`` for all but these."""
+    """Whether NCCL_IB_HCA leaves this port: a list of names or their beginnings, ``=`` for whole
+    names, ``^`` for all but these.
+    """
     if not hca or port.kind == "efa":
         return True
     but_not, exact = hca.startswith("^"), hca.lstrip("^").startswith("=")
@@ -206,7 +245,9 @@ def _selected(port: Port, hca: str) -> bool:
 
 
 def _faults(usable: Sequence[Port]) -> list[PortFault]:
-    """Of ports that are not active, slower than siblings that are, or behind a PCIe link that could do more."""
+    """Of ports that are not active, slower than siblings that are, or behind a PCIe link that could
+    do more.
+    """
     found = []
     for port in usable:
         siblings = [one for one in usable if one.model == port.model and one.state == _ACTIVE]
@@ -233,7 +274,9 @@ def _lacking(port: Port) -> PortFault | None:
 
 
 def _findings(usable: Sequence[Port], faults: Sequence[PortFault]) -> tuple[str, ...]:
-    """In words; of PCIe links only those that siblings have better: where all are so, the slots are."""
+    """In words; of PCIe links only those that siblings have better: where all are so, the slots
+    are.
+    """
     slow = {fault.port for fault in faults if fault.kind == "pcie"}
     models = {port.model for port in usable if port.pcie is not None and port.name not in slow}
     mixed = {port.name for port in usable if port.model in models}

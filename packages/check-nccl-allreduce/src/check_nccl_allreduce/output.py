@@ -1,7 +1,8 @@
-"""What torchrun and its workers print: the end of it to show and to explain a failure, and which network NCCL says it took. Pure.
+"""What torchrun and its workers print: the end of it to show and to explain a failure, and which
+network NCCL says it took. Pure.
 
-NCCL tells its network at the level INFO alone, as one line of each rank: ``Using network IB``. Its other INFO lines are dropped as they come; with
-thousands of ranks they would push out the errors.
+NCCL tells its network at the level INFO alone, as one line of each rank: ``Using network IB``. Its
+other INFO lines are dropped as they come; with thousands of ranks they would push out the errors.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ __all__ = ["Output"]
 MAX_OUTPUT: Final = 256 * 1024
 MAX_LINE: Final = 64 * 1024
 _INFO: Final = b" NCCL INFO "
-_KEPT: Final = re.compile(rb" NCCL INFO .*(?:NCCL_IB_HCA set |NET/IB : No device found|Using network )")
+_KEPT: Final = re.compile(
+    rb" NCCL INFO .*(?:NCCL_IB_HCA set |NET/IB : No device found|Using network )"
+)
 """The first two without the third say that NCCL_IB_HCA names no card that is there."""
 _NETWORK: Final = re.compile(rb" NCCL INFO Using network ([ -~]{1,64})")
 _PROVIDER: Final = re.compile(rb"NET/OFI Selected [Pp]rovider is ([!-+\--~]{1,64})")
@@ -49,9 +52,16 @@ class Output:
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """As NCCL calls them: one, unless the ranks here differ; none where it has not said. libfabric's provider stands in brackets."""
+        """As NCCL calls them: one, unless the ranks here differ; none where it has not said.
+        libfabric's provider stands in brackets.
+        """
         providers = f" ({', '.join(sorted(self._providers))})" if self._providers else ""
-        return tuple(sorted(f"{name}{providers}" if "fabric" in name.lower() else name for name in self._networks))
+        return tuple(
+            sorted(
+                f"{name}{providers}" if "fabric" in name.lower() else name
+                for name in self._networks
+            )
+        )
 
     def _take(self, line: bytes) -> None:
         if (network := _NETWORK.search(line)) is not None:

@@ -1,8 +1,10 @@
-"""What a node knows of its own network ports: what is wrong with one, and error counters that grew under load. Pure.
+"""What a node knows of its own network ports: what is wrong with one, and error counters that grew
+under load. Pure.
 
-Which counters speak of a port's own link, and which of congestion or of the other end, is by the kernel's ``Documentation/ABI/stable/
-sysfs-class-infiniband``, the InfiniBand port counters of NVIDIA's UFM manual, the kernel's ``efa`` driver, and what NVSentinel's NIC health monitor
-takes for fatal, for degradation and for congestion. `docs/localisation.md` has the table.
+Which counters speak of a port's own link, and which of congestion or of the other end, is by the
+kernel's ``Documentation/ABI/stable/ sysfs-class-infiniband``, the InfiniBand port counters of
+NVIDIA's UFM manual, the kernel's ``efa`` driver, and what NVSentinel's NIC health monitor takes for
+fatal, for degradation and for congestion. `docs/localisation.md` has the table.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ TEXT: Final = 96
 _AGES: Final = 1e9
 """Seconds, more than any round takes."""
 _PER_HOUR: Final = 120 / 3600
-"""Errors a second on a link within its specification, at most: NVSentinel's bound on symbol errors, 120 an hour, from InfiniBand's bit error rate of 10⁻¹²."""
+"""Errors a second on a link within its specification, at most: NVSentinel's bound on symbol errors,
+120 an hour, from InfiniBand's bit error rate of 10⁻¹².
+"""
 
 LINK: Final[Mapping[str, tuple[str, frozenset[str], float]]] = {
     "symbol_error": ("ports/{port}/counters", frozenset({"ib", "roce"}), _PER_HOUR),
@@ -52,8 +56,9 @@ LINK: Final[Mapping[str, tuple[str, frozenset[str], float]]] = {
     "carrier_changes": ("device/net/*", frozenset({"roce"}), 0.0),
     "no_completion_cmds": ("hw_counters", frozenset({"efa"}), 0.0),
 }
-"""Of the port's own link, its cable and the switch port at its other end included: folder below the adapter's, kinds of fabric, and how many a second
-say nothing yet. A credit loop or a switch that drops makes none of these grow at an adapter."""
+"""Of the port's own link, its cable and the switch port at its other end included: folder below the
+adapter's, kinds of fabric, and how many a second say nothing yet. A credit loop or a switch that
+drops makes none of these grow at an adapter."""
 
 TRANSPORT: Final[Mapping[str, str]] = {
     "port_xmit_wait": "ports/{port}/counters",
@@ -67,14 +72,18 @@ TRANSPORT: Final[Mapping[str, str]] = {
     "roce_slow_restart": "ports/{port}/hw_counters",
     "rx_drops": "ports/{port}/hw_counters",
 }
-"""Of congestion, of adaptive routing, or of any place between the two ends: the log has them, and they are no evidence about a node."""
+"""Of congestion, of adaptive routing, or of any place between the two ends: the log has them, and
+they are no evidence about a node.
+"""
 
 Reading = Mapping[tuple[str, str], int]
 """By port and counter."""
 
 
 class PortFault(msgspec.Struct, frozen=True):
-    """What is wrong with a port: ``kind`` is state, rate, pcie or missing; ``found`` and ``expected`` make a clause together."""
+    """What is wrong with a port: ``kind`` is state, rate, pcie or missing; ``found`` and
+    ``expected`` make a clause together.
+    """
 
     port: str
     kind: str
@@ -103,7 +112,9 @@ class PortErrors(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct, frozen=True):
-    """What a node knows of its own ports. ``counted``: its error counters can be read, so that none in ``errors`` means that none grew."""
+    """What a node knows of its own ports. ``counted``: its error counters can be read, so that none
+    in ``errors`` means that none grew.
+    """
 
     faults: tuple[PortFault, ...] = ()
     errors: tuple[PortErrors, ...] = ()
@@ -121,12 +132,18 @@ def plain(text: str) -> str:
 def bounded(found: Iterable[PortFault]) -> tuple[PortFault, ...]:
     """As many as a message takes, in plain words; whoever sent them."""
     some = [one for one, _ in zip(found, range(MOST), strict=False)]
-    return tuple(PortFault(plain(f.port), plain(f.kind), plain(f.found), plain(f.expected)) for f in some)
+    return tuple(
+        PortFault(plain(f.port), plain(f.kind), plain(f.found), plain(f.expected)) for f in some
+    )
 
 
 def paths(device: str, port: str, kind: str) -> dict[str, str]:
-    """By counter, the pattern of its file below ``/sys/class/infiniband``, for a port of this kind of fabric."""
-    found = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(TRANSPORT)
+    """By counter, the pattern of its file below ``/sys/class/infiniband``, for a port of this kind
+    of fabric.
+    """
+    found = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(
+        TRANSPORT
+    )
     return {name: f"{device}/{folder.format(port=port)}/{name}" for name, folder in found.items()}
 
 
@@ -136,7 +153,9 @@ def number(text: str) -> int | None:
 
 
 def grown(before: Reading, after: Reading, seconds: float) -> tuple[PortErrors, ...]:
-    """What grew in between, most of it first. One that shrank was reset, or has wrapped: it says nothing."""
+    """What grew in between, most of it first. One that shrank was reset, or has wrapped: it says
+    nothing.
+    """
     if not seconds > 0:
         return ()
     found = [
@@ -156,9 +175,11 @@ def totals(errors: Iterable[PortErrors]) -> str:
 
 
 def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
-    """Of a node, from each round's seconds under watch and what grew in it, by whichever of its members. Hostile figures are left out.
+    """Of a node, from each round's seconds under watch and what grew in it, by whichever of its
+    members. Hostile figures are left out.
 
-    A counter's seconds are those of all rounds: one error in an hour is another rate than one in each second that it was looked for.
+    A counter's seconds are those of all rounds: one error in an hour is another rate than one in
+    each second that it was looked for.
     """
     watched = 0.0
     found: dict[tuple[str, str], tuple[int, int]] = {}
@@ -174,5 +195,7 @@ def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
         for key, count in most.items():
             total, times = found.get(key, (0, 0))
             found[key] = (total + count, times + 1)
-    errors = tuple(PortErrors(*key, count, watched, times) for key, (count, times) in sorted(found.items()))
+    errors = tuple(
+        PortErrors(*key, count, watched, times) for key, (count, times) in sorted(found.items())
+    )
     return Local(errors=errors, counted=watched > 0)

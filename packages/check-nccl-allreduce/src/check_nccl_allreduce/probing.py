@@ -1,4 +1,6 @@
-"""Between the gang and :mod:`.localise`: members become endpoints, a round of pairs becomes probes, reports become results. Pure."""
+"""Between the gang and :mod:`.localise`: members become endpoints, a round of pairs becomes probes,
+reports become results. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,29 @@ __all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "repl
 TRIALS: Final = 3
 WARMUP: Final = 1
 INIT_SHARE: Final = 0.6
-"""Of a round's time, for its communicators to come up: eight GPUs load kernels for most of a minute."""
+"""Of a round's time, for its communicators to come up: eight GPUs load kernels for most of a
+minute.
+"""
 LONGER: Final = 1.5
 """Times what the longest round so far has taken, for one to come."""
 AS_LAUNCHED: Final = 1.5
-"""Times what the gang's own communicator took to come up, for those of new workers, which load the same."""
+"""Times what the gang's own communicator took to come up, for those of new workers, which load the
+same.
+"""
 LEAST_ROUND: Final = 1.0
 """Seconds; a round that has less is not begun."""
 
 _OWN: Final = frozenset({"environment", "device", "died", "local"})
-"""Kinds of trouble that say something of the member that has it, and nothing of the others of its probe."""
+"""Kinds of trouble that say something of the member that has it, and nothing of the others of its
+probe.
+"""
 
 
 @dataclass(frozen=True)
 class EndpointMap:
-    """The gang's nodes: ``endpoints``, and the ranks of the members (pods) on each. ``label``: of the nodes, that which says their domains."""
+    """The gang's nodes: ``endpoints``, and the ranks of the members (pods) on each. ``label``: of
+    the nodes, that which says their domains.
+    """
 
     endpoints: tuple[localise.Endpoint, ...]
     ranks: tuple[tuple[int, ...], ...]
@@ -39,12 +49,18 @@ class EndpointMap:
 
     @classmethod
     def of(
-        cls, hellos: Mapping[int, Hello], start: LaunchOrder, fabric: str | None = None, threshold: float | None = None
+        cls,
+        hellos: Mapping[int, Hello],
+        start: LaunchOrder,
+        fabric: str | None = None,
+        threshold: float | None = None,
     ) -> EndpointMap:
-        """Members on the same node are one endpoint. ``fabric``: what all share; None where theirs differ or the gang has no floor.
+        """Members on the same node are one endpoint. ``fabric``: what all share; None where theirs
+        differ or the gang has no floor.
 
-        With NCCL two nodes must reach what a ring reaches on their wire, never what the gang must: trees and NVLS may exceed the wire,
-        rings cannot. gloo has rings only, so that the gang's ``threshold`` holds for its pairs too.
+        With NCCL two nodes must reach what a ring reaches on their wire, never what the gang must:
+        trees and NVLS may exceed the wire, rings cannot. gloo has rings only, so that the gang's
+        ``threshold`` holds for its pairs too.
         """
         nodes: dict[str, list[int]] = {}
         for rank, hello in sorted(hellos.items()):
@@ -60,12 +76,14 @@ class EndpointMap:
             floor = threshold if start.backend == "gloo" else None
             if fabric and start.size in floors.SIZES:
                 floor = floors.ring_floor(hello.model, workers, fabric)
-            # A file or a variable may slow a healthy node: nodes with different ones are no more comparable than different hardware.
+            # A file or a variable may slow a healthy node: nodes with different ones are no more
+            # comparable than different hardware.
             own = sorted({hellos[rank].variables for rank in ranks} - {""})
             if not start.without_topology_file:
                 own += sorted({hellos[rank].topology_file for rank in ranks} - {""})
                 own += sorted({hellos[rank].topology_content for rank in ranks} - {""})
-            # What adapters can do says more than what they do: a node with a dead port, or one less, stays comparable.
+            # What adapters can do says more than what they do: a node with a dead port, or one
+            # less, stays comparable.
             kind = "/".join([hello.model, str(workers), adapters[ranks[0]].fabric, *own])
             nic = "/".join(sorted({adapters[rank].nic for rank in ranks}))
             rack = racks[len(made)]
@@ -78,13 +96,17 @@ class EndpointMap:
                     nic=nic,
                     nvlink=rack,
                     past=memory.known(hello, start.size),
-                    local=equipment.of_node(hellos, adapters, ranks) if start.backend == "nccl" else UNKNOWN,
+                    local=equipment.of_node(hellos, adapters, ranks)
+                    if start.backend == "nccl"
+                    else UNKNOWN,
                 )
             )
         return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
 
     def counted(self, rounds: Iterable[Mapping[int, RankReport]]) -> EndpointMap:
-        """The same, with the error counters that grew in these rounds, each with its members' reports by rank."""
+        """The same, with the error counters that grew in these rounds, each with its members'
+        reports by rank.
+        """
         reports = [one for one in rounds if any(result.watched for result in one.values())]
         if not reports:
             return self
@@ -107,7 +129,9 @@ class EndpointMap:
         return tuple(sorted(rank for one in endpoints for rank in self.ranks[one]))
 
     def endpoint(self, rank: int) -> int:
-        """The number of the endpoint that a rank belongs to. Raises StopIteration where there is none."""
+        """The number of the endpoint that a rank belongs to. Raises StopIteration where there is
+        none.
+        """
         return next(i for i, ranks in enumerate(self.ranks) if rank in ranks)
 
 
@@ -131,7 +155,10 @@ def _skipped(
     state: localise.State, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
 ) -> localise.State:
     """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
-    while isinstance(step := localise.next(state), localise.Round) and step.phase is localise.Phase.HAIRPIN:
+    while (
+        isinstance(step := localise.next(state), localise.Round)
+        and step.phase is localise.Phase.HAIRPIN
+    ):
         nodes = [probe.members[0] for probe in step.probes]
         if all(_workers(shape, hellos, start, node) for node in nodes):
             break
@@ -140,7 +167,9 @@ def _skipped(
     return state
 
 
-def _workers(shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder, node: int) -> dict[int, int]:
+def _workers(
+    shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder, node: int
+) -> dict[int, int]:
     """By rank, each member's workers in its node's hairpin; empty where there can be none."""
     ranks = shape.ranks[node]
     whole = sum(hellos[rank].workers for rank in ranks)
@@ -149,7 +178,9 @@ def _workers(shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
 
 
 def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, left: float) -> float:
-    """The last second at which a round may start that waits for another moment: those after it take as long as the longest so far."""
+    """The last second at which a round may start that waits for another moment: those after it take
+    as long as the longest so far.
+    """
     to_come = localise.most_rounds(len(shape.endpoints)) - 1 - len(rounds)
     longest = max((played.took for played in rounds), default=0.0)
     return now + left - to_come * max(LEAST_ROUND, LONGER * longest)
@@ -174,9 +205,11 @@ def next_probes(
     hung: bool,
     launched: float = 0.0,
 ) -> Probes | None:
-    """The probes of one round; None when there is no time for it. ``left``: seconds for all rounds to come. ``hung``: the gang's own workers may sit in it still.
+    """The probes of one round; None when there is no time for it. ``left``: seconds for all rounds
+    to come. ``hung``: the gang's own workers may sit in it still.
 
-    ``launched``: seconds that the gang's communicator took to come up. New workers may take longer for theirs than a round's share of the time.
+    ``launched``: seconds that the gang's communicator took to come up. New workers may take longer
+    for theirs than a round's share of the time.
     """
     own = step.phase is not localise.Phase.HAIRPIN and _looped(step, shape, rounds)
     fresh = hung or own or any(_broke(played) for played in rounds)
@@ -232,13 +265,24 @@ def _broke(played: ProbeRound) -> bool:
 
 
 def _looped(step: localise.Round, shape: EndpointMap, rounds: Sequence[ProbeRound]) -> bool:
-    """Whether members of this round have workers that still keep to their own NICs: their last round was a hairpin."""
-    last = {rank: rank in played.order.hairpins for played in rounds for group in played.order.groups for rank in group}
-    return any(last.get(rank, False) for probe in step.probes for rank in shape.members(probe.members))
+    """Whether members of this round have workers that still keep to their own NICs: their last
+    round was a hairpin.
+    """
+    last = {
+        rank: rank in played.order.hairpins
+        for played in rounds
+        for group in played.order.groups
+        for rank in group
+    }
+    return any(
+        last.get(rank, False) for probe in step.probes for rank in shape.members(probe.members)
+    )
 
 
 def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
-    """Whether each worker of one node has a counterpart on the other: one member each, with equally many."""
+    """Whether each worker of one node has a counterpart on the other: one member each, with equally
+    many.
+    """
     return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 
@@ -262,22 +306,38 @@ def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Result
     if len(results) < len(group):
         return localise.Result(Status.HANG if ready else Status.UNJUDGED)
     parts = [result.detail for result in results if result.detail is not None]
-    rails, directions = _detail(order.size, parts) if index in order.detail and len(parts) == len(group) else ((), None)
+    rails, directions = (
+        _detail(order.size, parts)
+        if index in order.detail and len(parts) == len(group)
+        else ((), None)
+    )
     latency = max(result.latency for result in results) if order.backend == "nccl" else 0.0
     return localise.Result(
-        Status.OK, _bandwidth(order, index, results), rails=rails, directions=directions, latency=latency
+        Status.OK,
+        _bandwidth(order, index, results),
+        rails=rails,
+        directions=directions,
+        latency=latency,
     )
 
 
-def _detail(size: int, parts: Sequence[Detail]) -> tuple[tuple[float, ...], tuple[float, float] | None]:
-    """GB/s of each rail and direction, as slow as the slower end saw it. Between two ranks, bus bandwidth is size / time."""
+def _detail(
+    size: int, parts: Sequence[Detail]
+) -> tuple[tuple[float, ...], tuple[float, float] | None]:
+    """GB/s of each rail and direction, as slow as the slower end saw it. Between two ranks, bus
+    bandwidth is size / time.
+    """
     there, back = max(part.there for part in parts), max(part.back for part in parts)
-    rails = tuple(size / max(both) / 1e9 for both in zip(*(part.rails for part in parts), strict=True))
+    rails = tuple(
+        size / max(both) / 1e9 for both in zip(*(part.rails for part in parts), strict=True)
+    )
     return rails, (size / there / 1e9, size / back / 1e9)
 
 
 def _bandwidth(order: Probes, index: int, results: Sequence[RankReport]) -> float:
-    return floors.bus_bandwidth(order.size, [result.times for result in results], order.worlds[index])
+    return floors.bus_bandwidth(
+        order.size, [result.times for result in results], order.worlds[index]
+    )
 
 
 def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
@@ -291,13 +351,19 @@ def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> locali
     for rank in group:
         if rank in played.lost:
             return localise.Result(
-                Status.VOID, member=shape.endpoint(rank), cause=played.lost[rank], fact=FactKind.LOST
+                Status.VOID,
+                member=shape.endpoint(rank),
+                cause=played.lost[rank],
+                fact=FactKind.LOST,
             )
     found = sorted(_local(played, group), key=_devices_first)
     for rank, trouble in found:
         kind = FactKind.DEVICE if trouble.kind == "device" else FactKind.MEMBER
         return localise.Result(
-            Status.VOID, member=shape.endpoint(rank), cause=f"{trouble.code}, {trouble.text}", fact=kind
+            Status.VOID,
+            member=shape.endpoint(rank),
+            cause=f"{trouble.code}, {trouble.text}",
+            fact=kind,
         )
     return None
 
@@ -308,7 +374,11 @@ def _devices_first(one: tuple[int, Failure]) -> bool:
 
 def _local(played: ProbeRound, ranks: Sequence[int]) -> Iterator[tuple[int, Failure]]:
     for rank in ranks:
-        held, result, stage = played.opened.get(rank), played.results.get(rank), played.stages.get(rank)
+        held, result, stage = (
+            played.opened.get(rank),
+            played.results.get(rank),
+            played.stages.get(rank),
+        )
         for trouble in (held.trouble if held else None, result.trouble if result else None):
             if trouble is not None and trouble.kind in _OWN:
                 yield rank, trouble

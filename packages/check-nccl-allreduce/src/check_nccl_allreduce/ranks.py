@@ -1,4 +1,6 @@
-"""This pod's ranks, round after round: each launch is a torchrun of its own, and the last one stays until the verdict is there."""
+"""This pod's ranks, round after round: each launch is a torchrun of its own, and the last one stays
+until the verdict is there.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from preflight_proto.check import gpus as devices
 from preflight_proto.roster import Roster
 
 from . import failures, hairpin, ports, tuning
-from .control.messages import Failure, LaunchOrder, Opened, Order, ProbeOrder, RankReport, RankStage, StoreOrder
+from .control.messages import (
+    Failure,
+    LaunchOrder,
+    Opened,
+    Order,
+    ProbeOrder,
+    RankReport,
+    RankStage,
+    StoreOrder,
+)
 from .launch import Agent
 from .settings import show_size
 from .sysfs import Counters
@@ -23,16 +34,24 @@ __all__ = ["TOPOLOGY_FILE", "Ranks"]
 
 TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
-"""Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this member fared."""
+"""Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this
+member fared.
+"""
 REPORT: Final = 1.0
 """And those for the answer to reach the leader."""
 
 
 class Ranks:
-    """``async with Ranks(...)`` loads torch, so that its seconds pass while the gang is awaited; leaving ends all."""
+    """``async with Ranks(...)`` loads torch, so that its seconds pass while the gang is awaited;
+    leaving ends all.
+    """
 
     def __init__(
-        self, environ: Mapping[str, str], address: str, say: Callable[[str], None], counters: Counters | None = None
+        self,
+        environ: Mapping[str, str],
+        address: str,
+        say: Callable[[str], None],
+        counters: Counters | None = None,
     ) -> None:
         self._environ, self._address, self._say = environ, address, say
         self._counters = counters or Counters(())
@@ -56,25 +75,36 @@ class Ranks:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool | None:
         if self._agent is not None:
             await self._agent.end()
         self._group.cancel_scope.cancel()
         return await self._group.__aexit__(kind, error, trace)
 
-    def join(self, roster: Roster, count: int, variables: Mapping[str, str], gpus: tuple[Gpu, ...] = ()) -> None:
-        """Be ``count`` ranks, with these ``variables`` too, on these ``gpus``, of this roster's member, which has just been read."""
+    def join(
+        self, roster: Roster, count: int, variables: Mapping[str, str], gpus: tuple[Gpu, ...] = ()
+    ) -> None:
+        """Be ``count`` ranks, with these ``variables`` too, on these ``gpus``, of this roster's
+        member, which has just been read.
+        """
         self._roster, self._count, self._joined = roster, count, anyio.current_time()
         self._variables, self._gpus = variables, gpus
 
-    async def execute(self, order: Order, changed: Callable[[RankStage], None]) -> RankReport | Opened:
+    async def execute(
+        self, order: Order, changed: Callable[[RankStage], None]
+    ) -> RankReport | Opened:
         """Do what the leader orders."""
         match order:
             case LaunchOrder():
                 return await self._watched(self.measure(order, changed))
             case StoreOrder():
-                agent = await self._probers(order.round, fresh=order.fresh, looped=order.hairpin, time=order.within)
+                agent = await self._probers(
+                    order.round, fresh=order.fresh, looped=order.hairpin, time=order.within
+                )
                 opened = await agent.open(order.round, self._address, store=order.store)
                 return msgspec.structs.replace(opened, trouble=await self._told(opened.trouble))
             case ProbeOrder():
@@ -94,13 +124,19 @@ class Ranks:
         found = ports.grown(before, after, seconds)
         errors = tuple(one for one in found if one.counter in ports.LINK)[: ports.MOST]
         for one in errors:
-            self._say(f"round {result.round}: port {one.port} counted {one.count} {one.counter} in {seconds:.1f} s")
+            self._say(
+                f"round {result.round}: port {one.port} counted {one.count} {one.counter} in {seconds:.1f} s"
+            )
         if other := ports.totals(one for one in found if one.counter in ports.TRANSPORT):
-            self._say(f"round {result.round}: of congestion or another end, no evidence about this node: {other}")
+            self._say(
+                f"round {result.round}: of congestion or another end, no evidence about this node: {other}"
+            )
         return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
 
     async def measure(self, start: LaunchOrder, changed: Callable[[RankStage], None]) -> RankReport:
-        """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay until the next or the end."""
+        """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay
+        until the next or the end.
+        """
         roster = self._roster
         assert roster is not None
         self._say(
@@ -117,8 +153,14 @@ class Ranks:
                 self._say("the communicator works")
 
         self._looped = False
-        variables = {**self._variables, TOPOLOGY_FILE: None} if start.without_topology_file else self._variables
-        result = await agent.run(start, roster, self._address, self._count, tell, variables=variables)
+        variables = (
+            {**self._variables, TOPOLOGY_FILE: None}
+            if start.without_topology_file
+            else self._variables
+        )
+        result = await agent.run(
+            start, roster, self._address, self._count, tell, variables=variables
+        )
         result = await self._explained(result)
         if result.trouble is not None:
             self._say(f"here: {result.trouble.code}: {result.trouble.text}")
@@ -139,21 +181,27 @@ class Ranks:
 
     async def _probe(self, probe: ProbeOrder, changed: Callable[[RankStage], None]) -> RankReport:
         assert self._roster is not None
-        agent = await self._probers(probe.round, fresh=probe.fresh, looped=probe.hairpin, time=probe.init)
+        agent = await self._probers(
+            probe.round, fresh=probe.fresh, looped=probe.hairpin, time=probe.init
+        )
         count = probe.hairpin or self._count
         result = await self._explained(await agent.probe(probe, self._roster, count, changed))
         what = f"here: {'hairpin' if probe.hairpin else 'probe'} {probe.index + 1} of round {probe.round}, {probe.world} ranks"
         if result.trouble is not None:
             self._say(f"{what}: {result.trouble.code}: {result.trouble.text}")
         else:
-            self._say(f"{what}: median {median(result.times) * 1e3:.3f} ms, {result.wrong} wrong element(s)")
+            self._say(
+                f"{what}: median {median(result.times) * 1e3:.3f} ms, {result.wrong} wrong element(s)"
+            )
         return result
 
     async def _probers(self, number: int, *, fresh: bool, looped: int, time: float = 0.0) -> Agent:
-        """Whose workers serve probes: the last launch's own, which have all loaded already, or new ones where these may hang.
+        """Whose workers serve probes: the last launch's own, which have all loaded already, or new
+        ones where these may hang.
 
-        ``looped``: so many that speak to each other over the node's NICs, which takes workers of their own. ``time``: seconds until
-        they must have found each other; whether the old ones are gone has to be told before.
+        ``looped``: so many that speak to each other over the node's NICs, which takes workers of
+        their own. ``time``: seconds until they must have found each other; whether the old ones are
+        gone has to be told before.
         """
         agent, roster = self._agent, self._roster
         assert agent is not None
@@ -165,7 +213,13 @@ class Ranks:
             )
             variables = {**variables, **tuning.FRESH}
             within = max(time / 2, time - NVML_WITHIN - REPORT)
-            await agent.fork(looped or self._count, (roster.rank or 0) * self._count, self._count, variables, within)
+            await agent.fork(
+                looped or self._count,
+                (roster.rank or 0) * self._count,
+                self._count,
+                variables,
+                within,
+            )
         return agent
 
     async def _loaded(self) -> Agent:
@@ -185,7 +239,9 @@ class Ranks:
         return RankReport(result.round, trouble=told)
 
     async def _told(self, trouble: Failure | None) -> Failure | None:
-        """What the driver makes of it: a GPU that it has lost, or that answers neither it nor the kernel."""
+        """What the driver makes of it: a GPU that it has lost, or that answers neither it nor the
+        kernel.
+        """
         if trouble is None or not self._gpus:
             return trouble
         if trouble.code == "RANK_STUCK":

@@ -1,4 +1,6 @@
-"""The variables of this check. What shapes the measurement is rank 0's to say: the others follow its start message."""
+"""The variables of this check. What shapes the measurement is rank 0's to say: the others follow
+its start message.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from preflight_proto.check.topology import TopologySettings
 __all__ = ["DEFAULT_SIZE", "Settings", "show_size"]
 
 DEFAULT_SIZE: Final = {"nccl": 4 * 1024**3, "gloo": 8 * 1024**2}
-"""Bytes per rank: 4 GiB is ADR-026's; gloo, the stand-in on machines without GPUs, moves a few hundred MB/s."""
+"""Bytes per rank: 4 GiB is ADR-026's; gloo, the stand-in on machines without GPUs, moves a few
+hundred MB/s.
+"""
 
 _UNITS: Final = {"": 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 
@@ -46,9 +50,14 @@ class Settings(TopologySettings):
         help="bytes that each rank reduces; by default 4Gi with nccl and 8Mi with gloo",
     )
     iterations: int = setting(
-        "NCCL_ALLREDUCE_ITERATIONS", whole_number(1, 1000), default=20, help="timed iterations; the median counts"
+        "NCCL_ALLREDUCE_ITERATIONS",
+        whole_number(1, 1000),
+        default=20,
+        help="timed iterations; the median counts",
     )
-    warmup: int = setting("NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them")
+    warmup: int = setting(
+        "NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them"
+    )
     localise_share: int = setting(
         "NCCL_ALLREDUCE_LOCALISE_PERCENT",
         whole_number(0, 100),

@@ -1,9 +1,11 @@
 """Whose part of a sum is wrong, from what one collective left behind. Pure.
 
-Every rank's data are a code that only this rank has (:mod:`.worker.pattern`): its value at each position of the period is its weight there.
-What all ranks' sum differs by from what it must be (the *residual*) is then a syndrome: where one rank's part was lost, counted
-twice, scaled, old or had one bit flipped, the residuals follow that rank's values and nobody else's. What does not follow any single
-rank's (several culprits, exchanged chunks, an addend that has nothing to do with the data) is told of nobody.
+Every rank's data are a code that only this rank has (:mod:`.worker.pattern`): its value at each
+position of the period is its weight there. What all ranks' sum differs by from what it must be (the
+*residual*) is then a syndrome: where one rank's part was lost, counted twice, scaled, old or had
+one bit flipped, the residuals follow that rank's values and nobody else's. What does not follow any
+single rank's (several culprits, exchanged chunks, an addend that has nothing to do with the data)
+is told of nobody.
 """
 
 from __future__ import annotations
@@ -22,16 +24,22 @@ from .worker import pattern
 __all__ = ["LEAST_ODDS", "Culprit", "Decoded", "ResidualSample", "decode", "gang", "holding"]
 
 LEAST_ODDS: Final = 1e6
-"""A rank is told where residuals that have nothing to do with its data would follow them at most once in so many times."""
+"""A rank is told where residuals that have nothing to do with its data would follow them at most
+once in so many times.
+"""
 BITS: Final = 32
 HYPOTHESES: Final = BITS + 2
 """What may have become of a rank's part: one of its bits, its scale, its age."""
 COPIES: Final = 4
-"""Different wrong sums at most: of one rank's wrong part there is one, or one for each way that a collective takes at once."""
+"""Different wrong sums at most: of one rank's wrong part there is one, or one for each way that a
+collective takes at once.
+"""
 
 
 class ResidualSample(NamedTuple):
-    """One wrong element: what one rank held, less what it had to hold. A residual of 0 stands for one that is no exact number."""
+    """One wrong element: what one rank held, less what it had to hold. A residual of 0 stands for
+    one that is no exact number.
+    """
 
     iteration: int
     element: int
@@ -40,7 +48,9 @@ class ResidualSample(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoded:
-    """The rank whose part is wrong, what became of it, and the odds against any rank's data being followed by chance."""
+    """The rank whose part is wrong, what became of it, and the odds against any rank's data being
+    followed by chance.
+    """
 
     rank: int
     what: str
@@ -50,7 +60,9 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Culprit:
-    """What the syndrome tells: the worker's ``rank`` or -1, its ``member`` and ``gpu`` (UUID, empty where it has none), and it in words."""
+    """What the syndrome tells: the worker's ``rank`` or -1, its ``member`` and ``gpu`` (UUID, empty
+    where it has none), and it in words.
+    """
 
     rank: int
     member: int
@@ -60,7 +72,8 @@ class Culprit:
 
 
 def decode(world: int, samples: Sequence[ResidualSample]) -> Decoded | None:
-    """The one rank of ``world`` whose data all these residuals follow; None where there is none, or chance could do it.
+    """The one rank of ``world`` whose data all these residuals follow; None where there is none, or
+    chance could do it.
 
     Nor in a world of more ranks than the period: there some have the same data.
     """
@@ -70,10 +83,14 @@ def decode(world: int, samples: Sequence[ResidualSample]) -> Decoded | None:
 @lru_cache(maxsize=16)
 def _decoded(world: int, samples: tuple[ResidualSample, ...]) -> Decoded | None:
     """Once for each sum: whoever decides asks again after each round of probes."""
-    seen = dict.fromkeys(_offset(sample) for sample in samples)  # one that repeats within a period shows nothing more
+    seen = dict.fromkeys(
+        _offset(sample) for sample in samples
+    )  # one that repeats within a period shows nothing more
     if len(seen) < 2 or world > pattern.M or any(sample.residual == 0.0 for sample in samples):
         return None
-    found = list(_matches(world, [(_offset(sample), sample.residual) for sample in samples], len(seen)))
+    found = list(
+        _matches(world, [(_offset(sample), sample.residual) for sample in samples], len(seen))
+    )
     told = [one for one in found if one.odds >= LEAST_ODDS]
     if not told or len({one.rank for one in found}) > 1:
         return None
@@ -85,7 +102,9 @@ def _offset(sample: ResidualSample) -> int:
     return (sample.element * pattern.P + sample.iteration) % pattern.M
 
 
-def _matches(world: int, residuals: Sequence[tuple[int, float]], distinct: int) -> Iterator[Decoded]:
+def _matches(
+    world: int, residuals: Sequence[tuple[int, float]], distinct: int
+) -> Iterator[Decoded]:
     f, known = _values(world), _Chances(world)
     once = dict(residuals)
     for rank in range(world):
@@ -95,11 +114,17 @@ def _matches(world: int, residuals: Sequence[tuple[int, float]], distinct: int) 
             factor = residual / own
             chances = [known.share(f[(o + shift) % pattern.M]) for o in once if o != first]
             yield Decoded(rank, _scaled(factor), _odds(world, chances), distinct)
-        if all(f[(o - 1 + shift) % pattern.M] - f[(o + shift) % pattern.M] == d for o, d in residuals):
+        if all(
+            f[(o - 1 + shift) % pattern.M] - f[(o + shift) % pattern.M] == d for o, d in residuals
+        ):
             least = 1 / (2 * pattern.bound(world) + 1)
-            yield Decoded(rank, "that of the iteration before", _odds(world, [least] * distinct), distinct)
+            yield Decoded(
+                rank, "that of the iteration before", _odds(world, [least] * distinct), distinct
+            )
         bit = known.bit(own, residual)
-        if bit is not None and all(known.bit(f[(o + shift) % pattern.M], d) == bit for o, d in residuals):
+        if bit is not None and all(
+            known.bit(f[(o + shift) % pattern.M], d) == bit for o, d in residuals
+        ):
             chances = [known.chance(bit, d) for d in once.values()]
             yield Decoded(rank, f"given with bit {bit} flipped", _odds(world, chances), distinct)
 
@@ -121,7 +146,9 @@ def _values(world: int) -> list[int]:
 
 
 class _Chances:
-    """Of the values of this world: how often there is one, and how often a flipped bit changes one so, as float32."""
+    """Of the values of this world: how often there is one, and how often a flipped bit changes one
+    so, as float32.
+    """
 
     def __init__(self, world: int) -> None:
         self._values = _values(world)
@@ -152,7 +179,9 @@ class _Chances:
 
 
 def holding(ranks: Sequence[int], world: int) -> str:
-    """Which ranks hold a wrong copy, in words; where in a ring it went wrong, as far as that shows it."""
+    """Which ranks hold a wrong copy, in words; where in a ring it went wrong, as far as that shows
+    it.
+    """
     held = sorted(set(ranks))
     if len(held) == world:
         return "every rank holds it: it went wrong before the sum was complete"
@@ -169,9 +198,15 @@ def holding(ranks: Sequence[int], world: int) -> str:
     return f"{len(held)} of {world} ranks hold it"
 
 
-def gang(world: int, hellos: Mapping[int, Hello], results: Mapping[int, RankReport]) -> Culprit | None:
-    """What the gang's own sum tells; None where no residuals came (no sum, or a worker that reports none)."""
-    reports = [(member, one) for member, result in sorted(results.items()) for one in result.residuals]
+def gang(
+    world: int, hellos: Mapping[int, Hello], results: Mapping[int, RankReport]
+) -> Culprit | None:
+    """What the gang's own sum tells; None where no residuals came (no sum, or a worker that reports
+    none).
+    """
+    reports = [
+        (member, one) for member, result in sorted(results.items()) for one in result.residuals
+    ]
     if not reports:
         return None
     holders = [rank for _, one in reports for rank in one.ranks]
@@ -181,7 +216,11 @@ def gang(world: int, hellos: Mapping[int, Hello], results: Mapping[int, RankRepo
     told = [one for one in found if one is not None]
     if len(told) < len(found) or len({one.rank for one in told}) > 1:
         return Culprit(
-            -1, -1, "", f"not told by the syndrome: the residuals follow no single rank's data; {where}", where
+            -1,
+            -1,
+            "",
+            f"not told by the syndrome: the residuals follow no single rank's data; {where}",
+            where,
         )
     best = min(told, key=lambda one: one.odds)
     if set(holders) not in ({best.rank}, set(range(world))):

@@ -1,6 +1,8 @@
-"""What the kernel tells of this node's network adapters: their description, once, for :mod:`.nics`; their ports' counters, for :mod:`.ports`.
+"""What the kernel tells of this node's network adapters: their description, once, for :mod:`.nics`;
+their ports' counters, for :mod:`.ports`.
 
-Every read is bounded: so many files of a pattern, so many bytes of a file, and nothing but regular files.
+Every read is bounded: so many files of a pattern, so many bytes of a file, and nothing but regular
+files.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _MOST_FILES: Final = 512
 """Of each pattern: more adapters than any node has."""
 _MOST_BYTES: Final = 256
 _WITHIN: Final = 2.0
-"""Seconds for all counters. An adapter whose firmware hangs holds up whoever asks it; then counters are not asked for any more."""
+"""Seconds for all counters. An adapter whose firmware hangs holds up whoever asks it; then counters
+are not asked for any more.
+"""
 
 
 def snapshot(root: Path = Path("/")) -> dict[str, str]:
@@ -51,7 +55,9 @@ def snapshot(root: Path = Path("/")) -> dict[str, str]:
 
 
 def counters(watched: Sequence[nics.Port], root: Path = Path("/")) -> dict[tuple[str, str], int]:
-    """By port and counter, its value; of several files that match, the sum. Never raises: what cannot be read is left out."""
+    """By port and counter, its value; of several files that match, the sum. Never raises: what
+    cannot be read is left out.
+    """
     found: dict[tuple[str, str], int] = {}
     for port in watched[:_MOST_FILES]:
         for name, pattern in ports.paths(port.device, port.number, port.kind).items():
@@ -64,9 +70,13 @@ def counters(watched: Sequence[nics.Port], root: Path = Path("/")) -> dict[tuple
 
 
 class Counters:
-    """Reads counters in a thread of its own, which ends with the process: a read that never comes back holds up nothing."""
+    """Reads counters in a thread of its own, which ends with the process: a read that never comes
+    back holds up nothing.
+    """
 
-    def __init__(self, watched: Sequence[nics.Port], root: Path = Path("/"), within: float = _WITHIN) -> None:
+    def __init__(
+        self, watched: Sequence[nics.Port], root: Path = Path("/"), within: float = _WITHIN
+    ) -> None:
         self._watched, self._root, self._within = tuple(watched), root, within
 
     async def read(self) -> Mapping[tuple[str, str], int]:
@@ -74,7 +84,9 @@ class Counters:
         if not self._watched:
             return {}
         answer: list[dict[tuple[str, str], int]] = []
-        thread = threading.Thread(target=lambda: answer.append(counters(self._watched, self._root)), daemon=True)
+        thread = threading.Thread(
+            target=lambda: answer.append(counters(self._watched, self._root)), daemon=True
+        )
         thread.start()
         give_up = time.monotonic() + self._within
         while thread.is_alive() and time.monotonic() < give_up:  # noqa: ASYNC110 (a thread of its own answers)

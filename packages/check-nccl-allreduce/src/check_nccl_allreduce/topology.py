@@ -1,7 +1,8 @@
 """A gang below its floor whose members gave NCCL a topology file: is the file the cause? Pure.
 
-One launch without any file tells, before pairs are measured. Whose file it is makes no difference: a mapping can be as wrong as a
-workload, and the loopback check does not ask either. Pairs are then measured without it too, so that what they show is the hardware's.
+One launch without any file tells, before pairs are measured. Whose file it is makes no difference:
+a mapping can be as wrong as a workload, and the loopback check does not ask either. Pairs are then
+measured without it too, so that what they show is the hardware's.
 """
 
 from __future__ import annotations
@@ -44,20 +45,24 @@ def compared(
 ) -> tuple[VerdictMessage, bool]:
     """(the verdict of both launches, whether it stands and no pair is to be measured).
 
-    ``slow``: of the launch with the file. ``last`` is the one without, and ``verdict`` what it says by itself.
+    ``slow``: of the launch with the file. ``last`` is the one without, and ``verdict`` what it says
+    by itself.
     """
     files, without = _files(hellos), verdict.metadata.get("measured_gbps", "")
     if verdict.outcome == "passed":
         # Of what failed the gang this is the cause, and no node's doing.
         reason = f"{slow.reason.rstrip('.')}, but {without} without NCCL's topology file; the nodes are healthy: correct or remove {files}."
         metadata = slow.metadata | {"without_file_gbps": without, "files": files}
-        return msgspec.structs.replace(slow, code="TOPOLOGY_FILE", reason=reason, metadata=metadata), True
+        return msgspec.structs.replace(
+            slow, code="TOPOLOGY_FILE", reason=reason, metadata=metadata
+        ), True
     if verdict.code == "LOW_BANDWIDTH":
         told = f"without NCCL's topology file it is {without}, so the cause is not {files}"
         return _noted(slow, told, files=files, without_file_gbps=without), False
     if last.left or last.lost or verdict.code == "WRONG_DATA" or verdict.blamed:
         return verdict, False  # true with and without a file
-    # NCCL may need the file here: what pairs without it would say of the nodes is not to be trusted.
+    # NCCL may need the file here: what pairs without it would say of the nodes is not to be
+    # trusted.
     told = f"whether the reason is {files} is not known, and no pairs were measured, as a launch without it failed ({verdict.reason.rstrip('.')})"
     return _noted(slow, told, files=files), True
 

@@ -1,7 +1,9 @@
-"""What a member's workload has set for NCCL, as one short digest: nodes with different digests are not compared. Pure.
+"""What a member's workload has set for NCCL, as one short digest: nodes with different digests are
+not compared. Pure.
 
-A pod may set NCCL_IB_HCA, NCCL_IB_SL or a topology file of its own. Such a setting is harmless where every member has it. Where one
-member alone has it, it can make that member's healthy node slow, so it must never count as evidence about the node.
+A pod may set NCCL_IB_HCA, NCCL_IB_SL or a topology file of its own. Such a setting is harmless
+where every member has it. Where one member alone has it, it can make that member's healthy node
+slow, so it must never count as evidence about the node.
 """
 
 from __future__ import annotations
@@ -17,19 +19,26 @@ __all__ = ["FRESH", "PATTERNS", "digest"]
 PATTERNS: Final = ("NCCL_*", "UCX_*", "OMPI_*", "FI_*", "GLOO_*")
 """Families of variables that steer NCCL, its network plugins and gloo."""
 FRESH: Final = {"NCCL_IB_TIMEOUT": "17", "NCCL_IB_RETRY_CNT": "7"}
-"""Of fresh workers for probes: 4.096 µs · 2^17 · 8 = 4.3 s until a path that is dead ends in an error that names it.
+"""Of fresh workers for probes: 4.096 µs · 2^17 · 8 = 4.3 s until a path that is dead ends in an
+error that names it.
 
-Since NCCL 2.23 the default is 20, 34 s, which is longer than any probe. Read once in each process, so workers that are used again keep theirs.
+Since NCCL 2.23 the default is 20, 34 s, which is longer than any probe. Read once in each process,
+so workers that are used again keep theirs.
 """
-_APART: Final = frozenset({"NCCL_TOPO_FILE", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "GLOO_SOCKET_IFNAME"})
+_APART: Final = frozenset(
+    {"NCCL_TOPO_FILE", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "GLOO_SOCKET_IFNAME"}
+)
 """The file is compared by its content; the others are the check's own."""
 
 
-def digest(environ: Mapping[str, str], own_interface: str, topology_file: bytes | None) -> tuple[str, str]:
-    """Digests of the variables and of the topology file's content; each is empty where there is nothing.
+def digest(
+    environ: Mapping[str, str], own_interface: str, topology_file: bytes | None
+) -> tuple[str, str]:
+    """Digests of the variables and of the topology file's content; each is empty where there is
+    nothing.
 
-    ``environ``: what the workers get. ``own_interface``: the NCCL_SOCKET_IFNAME that the check has chosen, which differs
-    between healthy nodes and is left out; empty where the workload set it.
+    ``environ``: what the workers get. ``own_interface``: the NCCL_SOCKET_IFNAME that the check has
+    chosen, which differs between healthy nodes and is left out; empty where the workload set it.
     """
     chosen = sorted(
         (name, value)

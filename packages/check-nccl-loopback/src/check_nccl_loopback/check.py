@@ -1,7 +1,8 @@
-"""The check's whole way: our GPUs → what the driver knows of them → what to hold them to → measure, until it can be judged.
+"""The check's whole way: our GPUs → what the driver knows of them → what to hold them to → measure,
+until it can be judged.
 
-Before and after the load the driver's counters are read, and sampled under it: they name a link or a GPU that bandwidth hides, and say
-why a run was slow.
+Before and after the load the driver's counters are read, and sampled under it: they name a link or
+a GPU that bandwidth hides, and say why a run was slow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from typing import Final, NoReturn
 
 import anyio
 from preflight_proto import time_limits
-from preflight_proto.check import Check, Gpu, Outcome, Run, Verdict, counters, run_main, scan, throttling
+from preflight_proto.check import (
+    Check,
+    Gpu,
+    Outcome,
+    Run,
+    Verdict,
+    counters,
+    run_main,
+    scan,
+    throttling,
+)
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import bends, workload_variables
 from preflight_proto.check.topology import find_topology
@@ -44,8 +55,13 @@ class DriverWatch:
     @property
     def signs(self) -> list[scan.Sign]:
         """Each thing once, the worst first."""
-        found = scan.scan(self.before) + (scan.load(self.before, self.after, self.samples) if self.after else [])
-        return sorted({(s.code, s.uuid): s for s in found}.values(), key=lambda s: (-s.severity, s.code, s.uuid))
+        found = scan.scan(self.before) + (
+            scan.load(self.before, self.after, self.samples) if self.after else []
+        )
+        return sorted(
+            {(s.code, s.uuid): s for s in found}.values(),
+            key=lambda s: (-s.severity, s.code, s.uuid),
+        )
 
     @property
     def held(self) -> dict[str, int]:
@@ -66,13 +82,21 @@ async def probe(run: Run[Settings]) -> Verdict:
     gpus = await run.gpus()
     if mig := [gpu for gpu in gpus if gpu.mig]:
         return Verdict(
-            Outcome.SKIPPED, "MIG", f"NCCL does not run between MIG devices, and this pod was given {len(mig)}."
+            Outcome.SKIPPED,
+            "MIG",
+            f"NCCL does not run between MIG devices, and this pod was given {len(mig)}.",
         )
     if len(gpus) == 1:
-        return Verdict(Outcome.SKIPPED, "ONE_GPU", "the pod has one GPU, and between GPUs there is nothing to measure.")
+        return Verdict(
+            Outcome.SKIPPED,
+            "ONE_GPU",
+            "the pod has one GPU, and between GPUs there is nothing to measure.",
+        )
     watch = DriverWatch(gpus, await counters.look(gpus))
     for sign in watch.signs:
-        run.progress(f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})")
+        run.progress(
+            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})"
+        )
     if any(sign.severity is scan.FactSeverity.FATAL for sign in watch.signs):
         nothing = Verdict.inconclusive("NOT_MEASURED", "nothing was measured.")
         return scan.with_signs(nothing, watch.signs, watch.seen)
@@ -90,10 +114,18 @@ async def probe(run: Run[Settings]) -> Verdict:
 
 
 async def _measure(
-    run: Run[Settings], case: Progress, topology_file: str | None, tool: perf.Tool, watch: DriverWatch
+    run: Run[Settings],
+    case: Progress,
+    topology_file: str | None,
+    tool: perf.Tool,
+    watch: DriverWatch,
 ) -> tuple[Verdict, Progress]:
     """Take the steps that the judge asks for, until it has a verdict."""
-    gpus, reserve, longest = case.gpus, min(RESERVE, 0.2 * (run.deadline - anyio.current_time())), 0.0
+    gpus, reserve, longest = (
+        case.gpus,
+        min(RESERVE, 0.2 * (run.deadline - anyio.current_time())),
+        0.0,
+    )
     while not isinstance(step := decide(case), Verdict):
         _announce(run, case, step)
         started, periods = anyio.current_time(), throttling.look()
@@ -108,7 +140,9 @@ async def _measure(
             throttled = throttling.part(periods, throttling.look())
             case = replace(case, signs=signs, throttled=max(case.throttled, throttled))
         if result.busbw is not None:
-            run.progress(f"{_who(case, step)}: {result.busbw:.2f} GB/s, {result.wrong or 0:g} wrong, {spent:.1f} s")
+            run.progress(
+                f"{_who(case, step)}: {result.busbw:.2f} GB/s, {result.wrong or 0:g} wrong, {spent:.1f} s"
+            )
         case = replace(case, results=(*case.results, StepResult(step, result)))
         if result.busbw is None and not result.too_big:
             case = replace(case, lost=await devices.lost(gpus))
@@ -128,10 +162,15 @@ def _allowed(case: Progress, step: Step, left: float, longest: float) -> float:
     return left if step.decides else min(left, 3 * longest + 5)
 
 
-def _with_watch(run: Run[Settings], verdict: Verdict, case: Progress, watch: DriverWatch) -> Verdict:
+def _with_watch(
+    run: Run[Settings], verdict: Verdict, case: Progress, watch: DriverWatch
+) -> Verdict:
     """The verdict beside what the driver said, and the measurement for the fleet's baseline."""
     signs = watch.signs
-    measured = next((t for t in case.results if t.step.what is StepKind.ALL and t.result.busbw is not None), None)
+    measured = next(
+        (t for t in case.results if t.step.what is StepKind.ALL and t.result.busbw is not None),
+        None,
+    )
     if verdict.code in {"SLOW_GPU", "SLOW_NODE", "BELOW_ONE_SOURCE"} and signs:
         verdict = replace(verdict, reason=f"{verdict.reason} The driver says: {scan.words(signs)}.")
     verdict = scan.with_signs(verdict, signs, watch.seen)
@@ -148,7 +187,9 @@ def _with_watch(run: Run[Settings], verdict: Verdict, case: Progress, watch: Dri
     }
     details = {name: value for name, value in details.items() if value}
     curve = {size_text(size): round(busbw, 2) for size, busbw in result.curve}
-    run.progress(f"measurement: {json.dumps({**details, 'busbw_gbps': verdict.measured, 'curve': curve})}")
+    run.progress(
+        f"measurement: {json.dumps({**details, 'busbw_gbps': verdict.measured, 'curve': curve})}"
+    )
     return replace(verdict, details=details)
 
 
@@ -157,11 +198,15 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str 
     settings = run.settings
     models = sorted({gpu.name for gpu in gpus})
     model = models[0] if len(models) == 1 else ""
-    joined, source, kinds = await links.find(lambda argv, patience: run.command(argv, timeout=patience), gpus)
+    joined, source, kinds = await links.find(
+        lambda argv, patience: run.command(argv, timeout=patience), gpus
+    )
     sizes = (settings.size, *(size for size in SMALLER if size < settings.size))
     known = {size: row for size in sizes if (row := floors.find(model, len(gpus), joined, size))}
     # The workload's own file is one of its variables; what decides is run with the operator's.
-    topology = await find_topology(settings, {name: v for name, v in os.environ.items() if name != "NCCL_TOPO_FILE"})
+    topology = await find_topology(
+        settings, {name: v for name, v in os.environ.items() if name != "NCCL_TOPO_FILE"}
+    )
     asked = workload_variables(os.environ)
     case = Progress(
         tuple(gpus),
@@ -178,10 +223,18 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str 
     run.progress(f"links: {joined} ({source}); {case.shm}")
     run.progress(f"topology: {topology.why}")
     floor, limit = known.get(settings.size), case.limit(settings.size)
-    held_to = f"at least {limit:g} GB/s" if limit is not None else "each other, as no floor is known"
+    held_to = (
+        f"at least {limit:g} GB/s" if limit is not None else "each other, as no floor is known"
+    )
     known_from = f" (expected {floor.expected:g}: {floor.source})" if floor else ""
-    run.progress(f"{size_text(settings.size)} over {len(gpus)} {', '.join(models)}: held to {held_to}{known_from}")
-    if settings.threshold is not None and floor is not None and settings.threshold < floor.floor / 2:
+    run.progress(
+        f"{size_text(settings.size)} over {len(gpus)} {', '.join(models)}: held to {held_to}{known_from}"
+    )
+    if (
+        settings.threshold is not None
+        and floor is not None
+        and settings.threshold < floor.floor / 2
+    ):
         run.progress(
             f"warning: NCCL_LOOPBACK_THRESHOLD_GBPS is {settings.threshold:g}, less than half of this hardware's floor of {floor.floor:g}: sick GPUs will pass"
         )

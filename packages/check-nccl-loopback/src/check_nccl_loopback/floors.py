@@ -1,4 +1,6 @@
-"""What healthy hardware reaches, by model, number of GPUs, link class and size. The table itself is ``floors.toml``."""
+"""What healthy hardware reaches, by model, number of GPUs, link class and size. The table itself is
+``floors.toml``.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from typing import Any, Final
 __all__ = ["Floor", "LinkClass", "Published", "find", "published", "table", "uniform"]
 
 FEWER: Final = 0.5
-"""Of a whole board's floor by rings, for fewer GPUs of the same board: each has the same port, whoever takes part."""
+"""Of a whole board's floor by rings, for fewer GPUs of the same board: each has the same port,
+whoever takes part.
+"""
 
 
 class LinkClass(StrEnum):
-    """What joins the pairs of a pod's GPUs: all by NVLink, all by PCIe, some by either, or nobody can tell."""
+    """What joins the pairs of a pod's GPUs: all by NVLink, all by PCIe, some by either, or nobody
+    can tell.
+    """
 
     NVLINK = "nvlink"
     PCIE = "pcie"
@@ -27,10 +33,12 @@ class LinkClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """One row; bandwidths in GB/s. ``no_nvls`` is the floor of rings where the hardware would have NVLS.
+    """One row; bandwidths in GB/s. ``no_nvls`` is the floor of rings where the hardware would have
+    NVLS.
 
-    ``sources`` are independent publications of the figure; with fewer than two the row is ``advisory`` and fails nobody by itself.
-    ``algorithm`` is how NCCL went where the figure comes from.
+    ``sources`` are independent publications of the figure; with fewer than two the row is
+    ``advisory`` and fails nobody by itself. ``algorithm`` is how NCCL went where the figure comes
+    from.
     """
 
     models: tuple[str, ...]
@@ -59,7 +67,9 @@ class Floor:
         return self.gpus == gpus and self.joined(link) and _named(model, self.models)
 
     def joined(self, link: LinkClass) -> bool:
-        """Whether these links are the row's: where a driver denies peer-to-peer access on a board of NVSwitches, that is the fault."""
+        """Whether these links are the row's: where a driver denies peer-to-peer access on a board
+        of NVSwitches, that is the fault.
+        """
         return self.uniform or self.link is link
 
 
@@ -85,15 +95,23 @@ def table() -> tuple[Floor, ...]:
 def published() -> tuple[Published, ...]:
     """The figures that no floor may fail."""
     rows = (dict(row) for row in _document()["published"])
-    return tuple(Published(**{**row, "link": LinkClass(row["link"]), "size": _size(row["size"])}) for row in rows)
+    return tuple(
+        Published(**{**row, "link": LinkClass(row["link"]), "size": _size(row["size"])})
+        for row in rows
+    )
 
 
 def find(model: str, gpus: int, link: LinkClass, size: int) -> Floor | None:
     """The row for exactly this hardware and ``size``; None where nobody has published a figure.
 
-    Fewer GPUs of a board whose pairs are joined alike by design are held to half of the whole board's floor by rings.
+    Fewer GPUs of a board whose pairs are joined alike by design are held to half of the whole
+    board's floor by rings.
     """
-    rows = [row for row in table() if row.size == size and row.joined(link) and _named(model, row.models)]
+    rows = [
+        row
+        for row in table()
+        if row.size == size and row.joined(link) and _named(model, row.models)
+    ]
     if (own := next((row for row in rows if row.gpus == gpus), None)) is not None:
         return own
     whole = next((row for row in rows if row.uniform and row.gpus > gpus >= 2), None)
@@ -101,19 +119,28 @@ def find(model: str, gpus: int, link: LinkClass, size: int) -> Floor | None:
         return None
     rings = whole.no_nvls if whole.no_nvls is not None else whole.floor
     floor = round(FEWER * rings, 1)
-    derived = tuple(f"half of the floor of {whole.gpus} by rings: {source}" for source in whole.sources)
+    derived = tuple(
+        f"half of the floor of {whole.gpus} by rings: {source}" for source in whole.sources
+    )
     return replace(whole, gpus=gpus, expected=rings, floor=floor, no_nvls=None, sources=derived)
 
 
 def uniform(model: str) -> bool:
-    """Whether every pair of this model's GPUs is joined alike by design, so that pairs may be compared."""
+    """Whether every pair of this model's GPUs is joined alike by design, so that pairs may be
+    compared.
+    """
     return any(row.uniform and _named(model, row.models) for row in table())
 
 
 def _named(model: str, models: tuple[str, ...]) -> bool:
-    """Whole product names, or beginnings of one that end in a star; the maker's own name and letter case aside."""
+    """Whole product names, or beginnings of one that end in a star; the maker's own name and letter
+    case aside.
+    """
     name = _plain(model)
-    return any(name.startswith(_plain(one[:-1])) if one.endswith("*") else name == _plain(one) for one in models)
+    return any(
+        name.startswith(_plain(one[:-1])) if one.endswith("*") else name == _plain(one)
+        for one in models
+    )
 
 
 def _plain(name: str) -> str:

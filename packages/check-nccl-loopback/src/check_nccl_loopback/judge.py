@@ -1,8 +1,10 @@
 """What to measure next, or the verdict: a pure function of everything measured so far.
 
-The shell runs a :class:`Step` and asks again; tests ask the very same function. Every step that decides is run with a clean environment: the
-workload's variables are measured beside it and can neither pass nor fail a node. A floor decides whether the run fails; only contrast
-between GPUs of the node, or a device fault that CUDA or the driver names, accuses a GPU; everything else is about the node.
+The shell runs a :class:`Step` and asks again; tests ask the very same function. Every step that
+decides is run with a clean environment: the workload's variables are measured beside it and can
+neither pass nor fail a node. A floor decides whether the run fails; only contrast between GPUs of
+the node, or a device fault that CUDA or the driver names, accuses a GPU; everything else is about
+the node.
 """
 
 from __future__ import annotations
@@ -20,23 +22,33 @@ from .progress import SMALLER, SWEEP, Progress, Step, StepKind, StepResult
 
 __all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult", "decide"]
 
-LOCALISABLE: Final = frozenset({"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCCL_CUDA_ERROR", "NCCL_REMOTE_ERROR"})
+LOCALISABLE: Final = frozenset(
+    {"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCCL_CUDA_ERROR", "NCCL_REMOTE_ERROR"}
+)
 """Classes that may be some GPU's doing. Wrong usage and time-outs are nobody's."""
 
 ALIKE: Final = (0.9, 1.1)
-"""Rings alone are as fast as the whole run: then that went by rings too. NVLS makes a healthy node faster by a quarter."""
+"""Rings alone are as fast as the whole run: then that went by rings too. NVLS makes a healthy node
+faster by a quarter.
+"""
 
 COSTS: Final = 0.9
-"""With the workload's variables less than this part of the clean run's bandwidth is told to the workload."""
+"""With the workload's variables less than this part of the clean run's bandwidth is told to the
+workload.
+"""
 _TOPOLOGY: Final = "NCCL_TOPO_FILE"
 MOST_WISHES: Final = 4
 """So many variables are measured one by one."""
 
 
-BY_TIME: Final = frozenset({"BELOW_ONE_SOURCE", "NCCL_HANG", "SLOW_GPU", "SLOW_NODE", "TOPOLOGY_FILE"})
+BY_TIME: Final = frozenset(
+    {"BELOW_ONE_SOURCE", "NCCL_HANG", "SLOW_GPU", "SLOW_NODE", "TOPOLOGY_FILE"}
+)
 """What only the time that a run took says of a node."""
 THROTTLED: Final = 0.1
-"""With its CPUs taken away in more than this part of a run that decides, time says nothing about the GPUs."""
+"""With its CPUs taken away in more than this part of a run that decides, time says nothing about
+the GPUs.
+"""
 
 
 def decide(case: Progress) -> Step | Verdict:
@@ -102,12 +114,23 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
         if with_file is None and not case.exhausted:
             return _all(case, StepKind.TOPOLOGY, size, variables=(_TOPOLOGY,))
         if with_file is not None and with_file.right and (with_file.busbw or 0.0) >= limit:
-            return verdicts.passed(case.gpus, replace(bar, measured=with_file.busbw or 0.0), by_file=True)
-    if floor is not None and floor.no_nvls is not None and best >= floor.no_nvls and case.threshold is None:
+            return verdicts.passed(
+                case.gpus, replace(bar, measured=with_file.busbw or 0.0), by_file=True
+            )
+    if (
+        floor is not None
+        and floor.no_nvls is not None
+        and best >= floor.no_nvls
+        and case.threshold is None
+    ):
         rings = case.of(StepKind.RINGS)
         if rings is None and not case.exhausted:
             return _all(case, StepKind.RINGS, size, set_={"NCCL_NVLS_ENABLE": "0"})
-        if rings is not None and rings.right and ALIKE[0] * best < (rings.busbw or 0.0) < ALIKE[1] * best:
+        if (
+            rings is not None
+            and rings.right
+            and ALIKE[0] * best < (rings.busbw or 0.0) < ALIKE[1] * best
+        ):
             return verdicts.without_nvls(case.gpus, bar)
     if step := _next_pair(case, "slow"):
         return step
@@ -116,8 +139,16 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
         return step
     alone = localise.left_out(best, case.without)
     if not found.accused and alone is not None:
-        return verdicts.slow_without(case.gpus, bar, alone, case.without[alone], case.signed(case.gpus[alone].uuid))
-    if floor is not None and floor.advisory and case.threshold is None and not found.accused and not case.signs:
+        return verdicts.slow_without(
+            case.gpus, bar, alone, case.without[alone], case.signed(case.gpus[alone].uuid)
+        )
+    if (
+        floor is not None
+        and floor.advisory
+        and case.threshold is None
+        and not found.accused
+        and not case.signs
+    ):
         return verdicts.unconfirmed(case.gpus, bar)
     return verdicts.slow(case.gpus, bar, found, case.pairs, case.signs, sure=case.comparable)
 
@@ -164,8 +195,14 @@ def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:
         return _all(case, StepKind.VARIABLES, size, variables=case.variables)
     best = max(t.result.busbw or 0.0 for t in case.full_runs)
     costly = wished.busbw is None or wished.busbw < COSTS * best
-    alone = {t.step.variables[0]: t.result for t in case.results if t.step.what is StepKind.VARIABLE}
-    left = [name for name in case.variables[:MOST_WISHES] if name not in alone] if len(case.variables) > 1 else []
+    alone = {
+        t.step.variables[0]: t.result for t in case.results if t.step.what is StepKind.VARIABLE
+    }
+    left = (
+        [name for name in case.variables[:MOST_WISHES] if name not in alone]
+        if len(case.variables) > 1
+        else []
+    )
     if costly and left and not case.exhausted:
         return _all(case, StepKind.VARIABLE, size, variables=(left[0],))
     guilty = [name for name, one in alone.items() if one.busbw is None or one.busbw < COSTS * best]
@@ -174,7 +211,9 @@ def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:
 
 
 def _contrast(case: Progress, mode: Mode) -> Contrast:
-    return localise.contrast(len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds)
+    return localise.contrast(
+        len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds
+    )
 
 
 def _next_pair(case: Progress, mode: Mode) -> Step | None:
@@ -186,7 +225,9 @@ def _next_pair(case: Progress, mode: Mode) -> Step | None:
 
 
 def _next_group(case: Progress) -> Step | None:
-    """All GPUs but the next one that has not been left out yet: for a GPU that is slow only where many take part."""
+    """All GPUs but the next one that has not been left out yet: for a GPU that is slow only where
+    many take part.
+    """
     count, without = len(case.gpus), case.without
     left = [gpu for gpu in range(count) if gpu not in without]
     if case.exhausted or not case.comparable or count < 4 or not left:

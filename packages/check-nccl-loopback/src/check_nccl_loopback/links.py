@@ -1,4 +1,5 @@
-"""How the GPUs of this pod are joined: NVML's answer for each pair, else the matrix of `nvidia-smi topo -m`.
+"""How the GPUs of this pod are joined: NVML's answer for each pair, else the matrix of `nvidia-smi
+topo -m`.
 
 Not knowing is fine: then only the model decides which floor holds.
 """
@@ -18,7 +19,14 @@ __all__ = ["find", "parse_matrix"]
 
 PATIENCE: Final = 30.0
 _NVLINK_CAPABILITY: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
-_LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # nvml.h: nvmlGpuTopologyLevel_t
+_LEVELS: Final = {
+    0: "PIX",
+    10: "PIX",
+    20: "PXB",
+    30: "PHB",
+    40: "NODE",
+    50: "SYS",
+}  # nvml.h: nvmlGpuTopologyLevel_t
 NVLINK: Final = "NVLINK"
 _OK: Final = 0  # nvml.h: NVML_P2P_STATUS_OK
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -26,10 +34,16 @@ _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 
 
-async def find(command: Command, gpus: Sequence[Gpu]) -> tuple[LinkClass, str, dict[tuple[int, int], str]]:
-    """The class of the pod's links, who says so, and what joins each pair of positions in ``gpus`` (``NVLINK``, or how far the pair is apart on PCIe)."""
+async def find(
+    command: Command, gpus: Sequence[Gpu]
+) -> tuple[LinkClass, str, dict[tuple[int, int], str]]:
+    """The class of the pod's links, who says so, and what joins each pair of positions in ``gpus``
+    (``NVLINK``, or how far the pair is apart on PCIe).
+    """
     count = len(gpus)
-    by_nvml = await anyio.to_thread.run_sync(_ask_nvml, [gpu.uuid for gpu in gpus], abandon_on_cancel=True)
+    by_nvml = await anyio.to_thread.run_sync(
+        _ask_nvml, [gpu.uuid for gpu in gpus], abandon_on_cancel=True
+    )
     if by_nvml:
         return _classify(by_nvml, count), "NVML", by_nvml
     try:
@@ -42,14 +56,22 @@ async def find(command: Command, gpus: Sequence[Gpu]) -> tuple[LinkClass, str, d
         gpu.index: position for position, gpu in enumerate(gpus)
     }  # a GPU that is lost leaves a gap in the driver's numbers
     matrix = parse_matrix(done.stdout)
-    pairs = {(place[one], place[other]): kind for (one, other), kind in matrix.items() if {one, other} <= place.keys()}
+    pairs = {
+        (place[one], place[other]): kind
+        for (one, other), kind in matrix.items()
+        if {one, other} <= place.keys()
+    }
     return _classify(pairs, count), "nvidia-smi", pairs
 
 
 def parse_matrix(stdout: str) -> dict[tuple[int, int], str]:
-    """Pair of the driver's numbers → ``NVLINK`` or the matrix's word for a way over PCIe (PIX, PXB, PHB, NODE, SYS), from the rows `GPU0 X NV18 …`; the columns of NICs are passed over."""
+    """Pair of the driver's numbers → ``NVLINK`` or the matrix's word for a way over PCIe (PIX, PXB,
+    PHB, NODE, SYS), from the rows `GPU0 X NV18 …`; the columns of NICs are passed over.
+    """
     lines = [_ESCAPES.sub("", line).split() for line in stdout.splitlines()]
-    header = next((words for words in lines if words and words[0] == "GPU0" and "X" not in words), [])
+    header = next(
+        (words for words in lines if words and words[0] == "GPU0" and "X" not in words), []
+    )
     columns = [int(word[3:]) for word in header if re.fullmatch(r"GPU\d{1,3}", word)]
     pairs: dict[tuple[int, int], str] = {}
     for words in lines:
@@ -66,7 +88,13 @@ def _classify(pairs: Mapping[tuple[int, int], str], count: int) -> LinkClass:
     if len(pairs) != count * (count - 1) // 2 or not pairs:
         return LinkClass.UNKNOWN
     joined = {kind == NVLINK for kind in pairs.values()}
-    return LinkClass.MIXED if len(joined) > 1 else LinkClass.NVLINK if True in joined else LinkClass.PCIE
+    return (
+        LinkClass.MIXED
+        if len(joined) > 1
+        else LinkClass.NVLINK
+        if True in joined
+        else LinkClass.PCIE
+    )
 
 
 def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:

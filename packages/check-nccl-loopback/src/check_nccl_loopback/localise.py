@@ -1,8 +1,9 @@
 """Which GPU? Two at a time, by contrast alone.
 
-A GPU is accused when it is bad with two partners that are good with somebody else. A good pair clears both of its ends; slow is
-relative to the fastest pairs of the same kind of link on this very node, so a node whose pairs are all alike accuses nobody. Kinds of links
-need not be told apart where all pairs are joined alike by design (:func:`.floors.uniform`).
+A GPU is accused when it is bad with two partners that are good with somebody else. A good pair
+clears both of its ends; slow is relative to the fastest pairs of the same kind of link on this very
+node, so a node whose pairs are all alike accuses nobody. Kinds of links need not be told apart
+where all pairs are joined alike by design (:func:`.floors.uniform`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ Kinds = Mapping[Pair, str]
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """``accused`` and ``good`` are GPU numbers; ``links`` are bad pairs of GPUs that are good otherwise."""
+    """``accused`` and ``good`` are GPU numbers; ``links`` are bad pairs of GPUs that are good
+    otherwise.
+    """
 
     accused: tuple[int, ...] = ()
     good: frozenset[int] = frozenset()
@@ -42,10 +45,13 @@ class Contrast:
     reference: float = 0.0
 
 
-def next_pair(count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None) -> Pair | None:
+def next_pair(
+    count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None
+) -> Pair | None:
     """The next pair to measure among ``count`` GPUs, None when nothing more can be learned.
 
-    First the ring of neighbours, so that each GPU is seen with two partners; then each suspect with known-good GPUs that it has not met.
+    First the ring of neighbours, so that each GPU is seen with two partners; then each suspect with
+    known-good GPUs that it has not met.
     """
     if count < 3:
         return None  # a single pair has nothing to be compared with
@@ -58,17 +64,26 @@ def next_pair(count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: K
         return None
     for suspect in sorted(suspects):
         met = {_other(pair, suspect) for pair in seen if suspect in pair}
-        if len(_witnesses(suspect, seen, good, mode, kinds)) < WITNESSES and len(met) < WITNESSES + 2:
+        if (
+            len(_witnesses(suspect, seen, good, mode, kinds)) < WITNESSES
+            and len(met) < WITNESSES + 2
+        ):
             for witness in sorted(good - met):
                 return _pair(suspect, witness)
     return None
 
 
-def contrast(count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None) -> Contrast:
-    """Whom the pairs seen so far accuse. More accused than a quarter of the GPUs are a matter of the node."""
+def contrast(
+    count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None
+) -> Contrast:
+    """Whom the pairs seen so far accuse. More accused than a quarter of the GPUs are a matter of
+    the node.
+    """
     good, suspects, bad, reference = _sort(seen, mode, kinds)
     links = tuple(sorted(pair for pair in bad if set(pair) <= good))
-    accused = tuple(s for s in sorted(suspects) if len(_witnesses(s, seen, good, mode, kinds)) >= WITNESSES)
+    accused = tuple(
+        s for s in sorted(suspects) if len(_witnesses(s, seen, good, mode, kinds)) >= WITNESSES
+    )
     if len(accused) > max(1, count // 4):
         accused = ()
     return Contrast(accused, frozenset(good), links, reference)
@@ -105,7 +120,9 @@ def _references(seen: Mapping[Pair, Measurement], kinds: Kinds | None) -> dict[s
         if m.busbw is not None and m.wrong == 0:
             values.setdefault(_kind(pair, kinds), []).append(m.busbw)
     # An upper quantile: faults only slow things, and with three pairs one bad GPU spoils two.
-    return {kind: sorted(of, reverse=True)[math.ceil(len(of) / 4) - 1] for kind, of in values.items()}
+    return {
+        kind: sorted(of, reverse=True)[math.ceil(len(of) / 4) - 1] for kind, of in values.items()
+    }
 
 
 def _kind(pair: Pair, kinds: Kinds | None) -> str:

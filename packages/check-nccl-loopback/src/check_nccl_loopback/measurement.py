@@ -16,13 +16,15 @@ WRONG_STATUSES = frozenset({1, 7})
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``busbw`` in GB/s is the better half of a row of exactly ``size`` bytes, since faults only slow things down; of several such rows the
-    worst.
+    """``busbw`` in GB/s is the better half of a row of exactly ``size`` bytes, since faults only
+    slow things down; of several such rows the worst.
 
-    ``wrong`` counts wrong elements over all sizes that ran, None where one was not verified; ``wrong_size`` is the smallest size with any.
-    Without ``busbw`` the run gave no result: ``error`` says why where its output does, ``too_big`` that the GPUs' memory does not
-    suffice for ``size``, ``contradiction`` that size, time and bandwidths of its rows do not agree, ``status`` is the exit status
-    (negative for a signal), ``said`` the last words; ``stuck`` that not even SIGKILL ended it. ``curve`` holds what each size reached.
+    ``wrong`` counts wrong elements over all sizes that ran, None where one was not verified;
+    ``wrong_size`` is the smallest size with any. Without ``busbw`` the run gave no result:
+    ``error`` says why where its output does, ``too_big`` that the GPUs' memory does not suffice for
+    ``size``, ``contradiction`` that size, time and bandwidths of its rows do not agree, ``status``
+    is the exit status (negative for a signal), ``said`` the last words; ``stuck`` that not even
+    SIGKILL ended it. ``curve`` holds what each size reached.
     """
 
     size: int
@@ -57,14 +59,18 @@ def read(
     gpus: int | None = None,
     document: str = "",
 ) -> Measurement:
-    """What a run over ``gpus`` GPUs that was asked for ``size`` bytes has shown; ``document`` is its JSON, if any. Never raises."""
+    """What a run over ``gpus`` GPUs that was asked for ``size`` bytes has shown; ``document`` is
+    its JSON, if any. Never raises.
+    """
     report = parse.parse(stdout)
     written = parse.parse_json(document) if document else None
     rows = (*report.rows, *(written.rows if written is not None else ()))
     library = report.library or (written.library if written is not None else "")
     said = _last_words(stdout, stderr)
     if timed_out:
-        return Measurement(size, timed_out=True, stuck=stuck, status=status, said=said, version=report.version)
+        return Measurement(
+            size, timed_out=True, stuck=stuck, status=status, said=said, version=report.version
+        )
     asked = [row for row in rows if row.size == size]
     tails = (report.out_of_bounds, written.out_of_bounds if written is not None else None)
     bounds = max((count for count in tails if count is not None), default=None)
@@ -73,7 +79,12 @@ def read(
         contradiction = next((why for row in asked if (why := row.contradiction(gpus))), "")
         if contradiction and not wrong:
             return Measurement(
-                size, status=status, said=said, version=report.version, library=library, contradiction=contradiction
+                size,
+                status=status,
+                said=said,
+                version=report.version,
+                library=library,
+                contradiction=contradiction,
             )
         best = min(max(half.busbw for half in row.halves) for row in asked)
         curve = {row.size: max(half.busbw for half in row.halves) for row in rows}
@@ -93,12 +104,24 @@ def read(
     out_of_memory = error is not None and error.code == "GPU_MEMORY"
     too_big = out_of_memory or (reduced and (error is None or status == 0))
     return Measurement(
-        size, None, None, error, too_big, status=status, said=said, version=report.version, library=library
+        size,
+        None,
+        None,
+        error,
+        too_big,
+        status=status,
+        said=said,
+        version=report.version,
+        library=library,
     )
 
 
-def _wrong(rows: tuple[parse.PerfRow, ...], out_of_bounds: int | None) -> tuple[float | None, int | None]:
-    """Wrong elements, and the smallest size with any: the rows' own counts and the tail's, whichever is more."""
+def _wrong(
+    rows: tuple[parse.PerfRow, ...], out_of_bounds: int | None
+) -> tuple[float | None, int | None]:
+    """Wrong elements, and the smallest size with any: the rows' own counts and the tail's,
+    whichever is more.
+    """
     if any(not row.counts_wrong for row in rows):
         return out_of_bounds, None  # the oldest era's column is a deviation; only the tail counts
     by_row = {row.size: sum(half.wrong or 0 for half in row.halves) for row in rows}

@@ -1,8 +1,10 @@
-"""What `all_reduce_perf` printed, in every era of nccl-tests, and what it wrote as JSON, as plain data.
+"""What `all_reduce_perf` printed, in every era of nccl-tests, and what it wrote as JSON, as plain
+data.
 
-Columns are found by the header line, which names each of them; a column that this module does not know is passed over. Output without a
-header is read by the number of words, timestamps put aside: 12 until mid 2022 (`error`, a float, where later eras count wrong
-elements), 13 since (`root` and `#wrong`), more where each half has further columns.
+Columns are found by the header line, which names each of them; a column that this module does not
+know is passed over. Output without a header is read by the number of words, timestamps put aside:
+12 until mid 2022 (`error`, a float, where later eras count wrong elements), 13 since (`root` and
+`#wrong`), more where each half has further columns.
 
 NCCL writes to the same stream, between lines and into them.
 """
@@ -22,7 +24,9 @@ _LAUNCHER: Final = re.compile(
     r"^\s*(?:\[(?:\d+|[\w.@-]{1,200}),\d+\]<std(?:out|err)>:|\d{1,5}:(?= ))"
 )  # mpirun's (4, 5), or srun -l's
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # a wrapper's colours
-_NCCL: Final = re.compile(r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?[\w.-]+:\d+:\d+ \[-?\d+\].*$|NCCL version \S+\s*$")
+_NCCL: Final = re.compile(
+    r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?[\w.-]+:\d+:\d+ \[-?\d+\].*$|NCCL version \S+\s*$"
+)
 _DATE: Final = re.compile(r"^\d{4}-\d\d-\d\d$")
 _VERSION: Final = re.compile(r"^# nccl-tests version (\S+)(?:.*nccl-library=(\d{4,6}))?")
 _LIBRARY: Final = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)\+")
@@ -32,13 +36,22 @@ _BEGINNING: Final = ["size", "count", "type", "redop"]
 _TIMES: Final = {"time", "cputime"}
 _TRAILING: Final = 4
 """Words behind the last known column that a newer era may add."""
-BYTES: Final = {"float": 4, "int32": 4, "uint32": 4, "half": 2, "bfloat16": 2, "double": 8, "int64": 8, "uint64": 8}
+BYTES: Final = {
+    "float": 4,
+    "int32": 4,
+    "uint32": 4,
+    "half": 2,
+    "bfloat16": 2,
+    "double": 8,
+    "int64": 8,
+    "uint64": 8,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """Out-of-place or in-place: ``time`` in microseconds, bandwidths in GB/s. ``wrong`` counts elements and is None where nothing was
-    compared or the era tells a deviation instead."""
+    """Out-of-place or in-place: ``time`` in microseconds, bandwidths in GB/s. ``wrong`` counts
+    elements and is None where nothing was compared or the era tells a deviation instead."""
 
     time: float
     algbw: float
@@ -57,9 +70,11 @@ class PerfRow:
     kind: str = "float"
 
     def contradiction(self, gpus: int | None) -> str:
-        """Where the row contradicts itself; empty when size, time and both bandwidths agree within 2 %.
+        """Where the row contradicts itself; empty when size, time and both bandwidths agree within
+        2 %.
 
-        The algorithm's bandwidth is size / time, and a ring over n GPUs moves 2(n-1)/n of it (nccl-tests' PERFORMANCE page).
+        The algorithm's bandwidth is size / time, and a ring over n GPUs moves 2(n-1)/n of it
+        (nccl-tests' PERFORMANCE page).
         """
         if self.kind in BYTES and self.count * BYTES[self.kind] != self.size:
             return f"{self.count} elements of {self.kind} are not {self.size} bytes"
@@ -70,17 +85,23 @@ class PerfRow:
             if not _agree(half.algbw, algbw):
                 return f"{self.size} bytes in {half.time:g} us are {algbw:.2f} GB/s, and algbw is {half.algbw:g}"
             if gpus is not None and not _agree(half.busbw, half.algbw * 2 * (gpus - 1) / gpus):
-                return f"algbw {half.algbw:g} over {gpus} GPUs does not make a busbw of {half.busbw:g}"
+                return (
+                    f"algbw {half.algbw:g} over {gpus} GPUs does not make a busbw of {half.busbw:g}"
+                )
         return ""
 
 
 def _agree(one: float, other: float) -> bool:
-    return abs(one - other) <= max(0.02 * max(one, other), 0.011)  # small values are printed with two digits
+    return abs(one - other) <= max(
+        0.02 * max(one, other), 0.011
+    )  # small values are printed with two digits
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole output. ``out_of_bounds`` is the tail's count, None when the run did not get that far; ``library`` is NCCL's version."""
+    """The whole output. ``out_of_bounds`` is the tail's count, None when the run did not get that
+    far; ``library`` is NCCL's version.
+    """
 
     version: str = ""
     rows: tuple[PerfRow, ...] = ()
@@ -89,7 +110,9 @@ class Report:
     library: str = ""
 
     def of(self, size: int) -> tuple[PerfRow, ...]:
-        """All rows of exactly ``size`` bytes: the average mixes sizes, and a reduced size has no floor."""
+        """All rows of exactly ``size`` bytes: the average mixes sizes, and a reduced size has no
+        floor.
+        """
         return tuple(row for row in self.rows if row.size == size)
 
 
@@ -126,7 +149,9 @@ def parse_json(text: str) -> Report | None:
         return None
     if len(rows) != len(results):
         return None
-    bounds = count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+    bounds = (
+        count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
+    )
     return Report("", rows, bounds, None, library)
 
 
@@ -138,7 +163,12 @@ def _from_json(one: dict[str, Any]) -> PerfRow | None:
         values = [half.get("time", half.get("cpu_time")), half["alg_bw"], half["bus_bw"]]
         time, algbw, busbw = (_number(str(value)) for value in values)
         wrong = half.get("nwrong")
-        if time is None or algbw is None or busbw is None or not isinstance(wrong, int | float | None):
+        if (
+            time is None
+            or algbw is None
+            or busbw is None
+            or not isinstance(wrong, int | float | None)
+        ):
             return None
         halves.append(Half(time, algbw, busbw, float(wrong) if wrong is not None else None))
     size, count = one["size"], one["count"]
@@ -158,7 +188,9 @@ def _library(digits: str | None) -> str:
 
 
 def _lines(output: str) -> Iterator[tuple[str, list[str]]]:
-    """The tool's own lines, each with the header above it: launchers' prefixes and NCCL's words taken out, rows cut in two joined again."""
+    """The tool's own lines, each with the header above it: launchers' prefixes and NCCL's words
+    taken out, rows cut in two joined again.
+    """
     begun, header = "", list[str]()
     for raw in output.splitlines():
         line = _NCCL.sub("", _LAUNCHER.sub("", _ESCAPES.sub("", raw))).strip()
@@ -185,19 +217,28 @@ def _row(words: list[str], header: Sequence[str]) -> PerfRow | None:
         return None
     read = []
     for starts, width, counts in _layouts(len(words), header):
-        halves = [_half(words[start : start + 3], words[start + width], counts=counts) for start in starts]
+        halves = [
+            _half(words[start : start + 3], words[start + width], counts=counts) for start in starts
+        ]
         known = tuple(half for half in halves if half is not None)
         if len(known) == len(halves):
             read.append(PerfRow(size, known, counts, count, words[2]))
-    # A further column behind the halves and one within each of them look alike: the numbers themselves tell which it is.
+    # A further column behind the halves and one within each of them look alike: the numbers
+    # themselves tell which it is.
     return next((row for row in read if not row.contradiction(None)), read[0] if read else None)
 
 
 def _layouts(words: int, header: Sequence[str]) -> Iterator[tuple[list[int], int, bool]]:
-    """Where each half may begin (time, algbw, busbw), how far behind that its wrong elements are, and whether they are counted."""
+    """Where each half may begin (time, algbw, busbw), how far behind that its wrong elements are,
+    and whether they are counted.
+    """
     counts = words != 12
     if header:
-        starts = [i for i, n in enumerate(header) if n in _TIMES and list(header[i + 1 : i + 3]) == ["algbw", "busbw"]]
+        starts = [
+            i
+            for i, n in enumerate(header)
+            if n in _TIMES and list(header[i + 1 : i + 3]) == ["algbw", "busbw"]
+        ]
         marks = [i for i, name in enumerate(header) if name in {"#wrong", "error"}]
         counts = "#wrong" in header
         if len(header) > words or len(starts) != 2 or len(marks) != 2:

@@ -1,7 +1,7 @@
 """Running `all_reduce_perf`: its arguments, its environment, its end.
 
-One process drives all GPUs (`-g`), as ADR-026 has it: no MPI, no launcher. What decides is run with an emptied environment; only then is
-`-J` used, for its file holds the whole environment.
+One process drives all GPUs (`-g`), as ADR-026 has it: no MPI, no launcher. What decides is run with
+an emptied environment; only then is `-J` used, for its file holds the whole environment.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ class Tool:
 
 
 async def find_tool(run: Run[Settings]) -> Tool:
-    """What the image's program can do, by its own usage. Raises :class:`preflight_proto.check.ToolMissing`."""
-    done = await run.command([run.settings.tool, "-h"], timeout=PATIENCE, env=words.clean_environment(os.environ))
+    """What the image's program can do, by its own usage. Raises
+    :class:`preflight_proto.check.ToolMissing`.
+    """
+    done = await run.command(
+        [run.settings.tool, "-h"], timeout=PATIENCE, env=words.clean_environment(os.environ)
+    )
     said = f"{done.stdout}\n{done.stderr}"
     found = words.classify(said)
     broken = found.line if found is not None and found.code == "LIBRARY_MISSING" else ""
@@ -49,7 +53,9 @@ async def find_tool(run: Run[Settings]) -> Tool:
 
 
 def argv(settings: Settings, step: Step, document: Path | None = None) -> list[str]:
-    """Floats, summed, every element compared: one size, or ADR-026's sweep with the judged size at its end."""
+    """Floats, summed, every element compared: one size, or ADR-026's sweep with the judged size at
+    its end.
+    """
     span = (
         ["-b", "8", "-e", str(max(step.size, SWEEP)), "-f", "2"]
         if step.sweep
@@ -72,10 +78,11 @@ def environment(
     topology_file: str | None,
     operator: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """CUDA's number i is the i-th GPU of ``step``: by UUID, so that a bad GPU is never mistaken for its neighbour.
+    """CUDA's number i is the i-th GPU of ``step``: by UUID, so that a bad GPU is never mistaken for
+    its neighbour.
 
-    Clean, but for the ``operator``'s variables and the ``topology_file`` of the image; ``step.variables`` names those of the workload that come
-    along.
+    Clean, but for the ``operator``'s variables and the ``topology_file`` of the image;
+    ``step.variables`` names those of the workload that come along.
     """
     visible = ",".join(gpus[number].uuid for number in step.gpus)
     kept = words.clean_environment(environ, CUDA_VISIBLE_DEVICES=visible, **(operator or {}))
@@ -87,11 +94,19 @@ def environment(
 
 
 async def run(
-    run: Run[Settings], gpus: Sequence[Gpu], step: Step, timeout: float, topology_file: str | None, *, tool: Tool
+    run: Run[Settings],
+    gpus: Sequence[Gpu],
+    step: Step,
+    timeout: float,
+    topology_file: str | None,
+    *,
+    tool: Tool,
 ) -> Measurement:
     """Take one step. Raises :class:`preflight_proto.check.ToolMissing`."""
     given = environment(os.environ, gpus, step, topology_file, dict(run.settings.environment))
-    folder = await anyio.to_thread.run_sync(_folder) if tool.writes_json and not step.variables else None
+    folder = (
+        await anyio.to_thread.run_sync(_folder) if tool.writes_json and not step.variables else None
+    )
     file = folder / "all_reduce.json" if folder is not None else None
     try:
         done = await run.command(argv(run.settings, step, file), timeout=timeout, env=given)

@@ -1,4 +1,6 @@
-"""What is known of one pod's GPUs, and what was measured on them: plain data that the functions which decide share."""
+"""What is known of one pod's GPUs, and what was measured on them: plain data that the functions
+which decide share.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,11 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One run of the tool: on ``gpus`` (numbers in the case's order), over ``size`` bytes, with or without some variables.
+    """One run of the tool: on ``gpus`` (numbers in the case's order), over ``size`` bytes, with or
+    without some variables.
 
-    ``sweep``: the sizes from 8 bytes on come first. ``variables``: names of the workload's variables that come along.
+    ``sweep``: the sizes from 8 bytes on come first. ``variables``: names of the workload's
+    variables that come along.
     """
 
     what: StepKind
@@ -68,11 +72,13 @@ class StepResult:
 class Progress:
     """All that is known.
 
-    ``floors`` maps a size to its floor, for this hardware only. ``comparable``: every pair is joined alike by design; ``kinds`` tells
-    what joins each pair otherwise. ``variables`` are names of the workload's variables. ``lost`` are GPUs that the driver has lost, with its
-    words; ``held`` are GPUs that processes of somebody else hold, with their number; ``signs`` are findings of the scan around
-    the load, a second kind of evidence. ``throttled``: in which part of the time of a run that decides the container had no CPU left, at most.
-    ``exhausted``: no time for further steps.
+    ``floors`` maps a size to its floor, for this hardware only. ``comparable``: every pair is
+    joined alike by design; ``kinds`` tells what joins each pair otherwise. ``variables`` are names
+    of the workload's variables. ``lost`` are GPUs that the driver has lost, with its words;
+    ``held`` are GPUs that processes of somebody else hold, with their number; ``signs`` are
+    findings of the scan around the load, a second kind of evidence. ``throttled``: in which part of
+    the time of a run that decides the container had no CPU left, at most. ``exhausted``: no time
+    for further steps.
     """
 
     gpus: tuple[Gpu, ...]
@@ -106,20 +112,30 @@ class Progress:
     @property
     def pairs(self) -> dict[Pair, Measurement]:
         """What each pair of GPUs came to."""
-        return {(t.step.gpus[0], t.step.gpus[1]): t.result for t in self.results if t.step.what is StepKind.PAIR}
+        return {
+            (t.step.gpus[0], t.step.gpus[1]): t.result
+            for t in self.results
+            if t.step.what is StepKind.PAIR
+        }
 
     @property
     def without(self) -> dict[int, Measurement]:
         """What all GPUs but one came to, by the one that was left out."""
         everyone = set(range(len(self.gpus)))
-        return {min(everyone - set(t.step.gpus)): t.result for t in self.results if t.step.what is StepKind.WITHOUT}
+        return {
+            min(everyone - set(t.step.gpus)): t.result
+            for t in self.results
+            if t.step.what is StepKind.WITHOUT
+        }
 
     def of(self, what: StepKind) -> Measurement | None:
         """The result of the step taken for ``what``, if any."""
         return next((t.result for t in reversed(self.results) if t.step.what is what), None)
 
     def limit(self, size: int) -> float | None:
-        """The least bandwidth in GB/s at ``size``: the operator's threshold is for the size that was asked for, whatever else is known."""
+        """The least bandwidth in GB/s at ``size``: the operator's threshold is for the size that
+        was asked for, whatever else is known.
+        """
         if self.threshold is not None and size == self.size:
             return self.threshold
         return self.floors[size].floor if size in self.floors else None

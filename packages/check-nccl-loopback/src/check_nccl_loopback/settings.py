@@ -52,15 +52,23 @@ class Settings(TopologySettings):
     )
     size: int = setting(
         "NCCL_LOOPBACK_SIZE",
-        size(1 << 20, 64 << 30, 64),  # a whole number of floats for each of any number of ranks up to 16
+        size(
+            1 << 20, 64 << 30, 64
+        ),  # a whole number of floats for each of any number of ranks up to 16
         default=1 << 30,
         help="bytes that are reduced; floors are known for 1G and some for 256M, any other size is measured only",
     )
     iterations: int = setting(
-        "NCCL_LOOPBACK_ITERATIONS", whole_number(1, 1000), default=20, help="timed all-reduces of one measurement"
+        "NCCL_LOOPBACK_ITERATIONS",
+        whole_number(1, 1000),
+        default=20,
+        help="timed all-reduces of one measurement",
     )
     warmup: int = setting(
-        "NCCL_LOOPBACK_WARMUP", whole_number(0, 1000), default=5, help="all-reduces before the clock starts"
+        "NCCL_LOOPBACK_WARMUP",
+        whole_number(0, 1000),
+        default=5,
+        help="all-reduces before the clock starts",
     )
     environment: tuple[tuple[str, str], ...] = setting(
         "PREFLIGHT_LOOPBACK_ENV",

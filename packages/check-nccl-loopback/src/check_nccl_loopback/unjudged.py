@@ -1,4 +1,6 @@
-"""The ends of a run that say nothing about the GPUs, in words: what is in the way, and what to do about it."""
+"""The ends of a run that say nothing about the GPUs, in words: what is in the way, and what to do
+about it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def memory(result: Measurement) -> Verdict:
 
 def refused(error: NcclError) -> Verdict:
     """NCCL was asked for something it refuses, or gave up waiting."""
-    return Verdict.inconclusive(error.code, f'{error.says} ("{error.line}"); no verdict about the GPUs.')
+    return Verdict.inconclusive(
+        error.code, f'{error.says} ("{error.line}"); no verdict about the GPUs.'
+    )
 
 
 def not_verified(result: Measurement) -> Verdict:
@@ -83,7 +87,8 @@ def unexplained(result: Measurement, shm: str) -> Verdict:
         signal = -result.status if result.status < 0 else result.status - 128
         hint = _SIGNALS.get(signal, "")
         return Verdict.inconclusive(
-            "TOOL_KILLED", f'all_reduce_perf was ended by signal {signal} ("{result.said}", {shm}){hint or "."}'
+            "TOOL_KILLED",
+            f'all_reduce_perf was ended by signal {signal} ("{result.said}", {shm}){hint or "."}',
         )
     return Verdict.inconclusive(
         "NO_RESULT",

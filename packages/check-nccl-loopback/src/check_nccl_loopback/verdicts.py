@@ -1,7 +1,8 @@
 """The verdicts of this check in words: codes, sentences, findings, and what a run has seen healthy.
 
-Subjects: a GPU's ``Bandwidth``, ``Data`` and ``Device``, and the node. A pass against a floor clears all of them; a pass that only measured
-has not seen the bandwidth healthy and leaves that one standing.
+Subjects: a GPU's ``Bandwidth``, ``Data`` and ``Device``, and the node. A pass against a floor
+clears all of them; a pass that only measured has not seen the bandwidth healthy and leaves that one
+standing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ BANDWIDTH, DATA, DEVICE = "Bandwidth", "Data", "Device"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A measured bandwidth beside what it is held to; GB/s and bytes. ``reduced``: smaller than asked, for want of memory."""
+    """A measured bandwidth beside what it is held to; GB/s and bytes. ``reduced``: smaller than
+    asked, for want of memory.
+    """
 
     measured: float
     size: int
@@ -63,15 +66,26 @@ class Comparison:
     def metadata(self) -> dict[str, str]:
         """The measurement for an event."""
         held_to = {"limit_gbps": f"{self.limit:g}"} if self.limit is not None else {}
-        source = {"expected_gbps": f"{self.floor.expected:g}", "source": self.floor.source} if self.floor else {}
-        return {"busbw_gbps": f"{self.measured:.2f}", "size": size_text(self.size), **held_to, **source}
+        source = (
+            {"expected_gbps": f"{self.floor.expected:g}", "source": self.floor.source}
+            if self.floor
+            else {}
+        )
+        return {
+            "busbw_gbps": f"{self.measured:.2f}",
+            "size": size_text(self.size),
+            **held_to,
+            **source,
+        }
 
 
 # --- passed
 
 
 def passed(gpus: Sequence[Gpu], bar: Comparison, *, by_file: bool = False) -> Verdict:
-    """Fast enough, and right; ``by_file``: with the workload's topology file alone, which this kind of node needs."""
+    """Fast enough, and right; ``by_file``: with the workload's topology file alone, which this kind
+    of node needs.
+    """
     held_to = (
         "the threshold set"
         if bar.floor is None or bar.limit != bar.floor.floor
@@ -83,7 +97,11 @@ def passed(gpus: Sequence[Gpu], bar: Comparison, *, by_file: bool = False) -> Ve
         else ""
     )
     return _pass(
-        "OK", f"{bar.text}{needs}, {held_to} is {bar.limit:g}; every element is right.", gpus, bar, judged=True
+        "OK",
+        f"{bar.text}{needs}, {held_to} is {bar.limit:g}; every element is right.",
+        gpus,
+        bar,
+        judged=True,
     )
 
 
@@ -105,7 +123,12 @@ def unknown(gpus: Sequence[Gpu], bar: Comparison, sizes: Sequence[int]) -> Verdi
     what = f"{len(gpus)} {gpus[0].name}"
     if sizes:
         known = ", ".join(size_text(size) for size in sizes)
-        return _pass("NO_FLOOR_FOR_SIZE", f"{bar.text}; for {what} floors are known at {known} only.", gpus, bar)
+        return _pass(
+            "NO_FLOOR_FOR_SIZE",
+            f"{bar.text}; for {what} floors are known at {known} only.",
+            gpus,
+            bar,
+        )
     return _pass(
         "UNKNOWN_HARDWARE",
         f"{bar.text}; no floor is known for {what} joined like this, so it was measured only; set NCCL_LOOPBACK_THRESHOLD_GBPS to have it judged.",
@@ -126,11 +149,19 @@ def unconfirmed(gpus: Sequence[Gpu], bar: Comparison) -> Verdict:
     )
 
 
-def cost_of_variables(names: Sequence[str], result: Measurement, clean: float, *, costly: bool) -> str:
+def cost_of_variables(
+    names: Sequence[str], result: Measurement, clean: float, *, costly: bool
+) -> str:
     """What the workload's own variables make of a healthy node; empty where they cost nothing."""
     yours = "your " + " and ".join(names)
     if result.busbw is None:
-        why = "did not end in time" if result.timed_out else result.error.says if result.error else f'"{result.said}"'
+        why = (
+            "did not end in time"
+            if result.timed_out
+            else result.error.says
+            if result.error
+            else f'"{result.said}"'
+        )
         return f"With {yours}, NCCL fails on this healthy node: {why}."
     if result.wrong:
         return f"With {yours}, NCCL gets {result.wrong:g} wrong elements on this healthy node; remove the variable."
@@ -141,10 +172,17 @@ def cost_of_variables(names: Sequence[str], result: Measurement, clean: float, *
     return f"For the workload: {yours} {verb} {cost} % ({result.busbw:.1f} instead of {clean:.1f} GB/s)."
 
 
-def _pass(code: str, reason: str, gpus: Sequence[Gpu], bar: Comparison, *, judged: bool = False) -> Verdict:
+def _pass(
+    code: str, reason: str, gpus: Sequence[Gpu], bar: Comparison, *, judged: bool = False
+) -> Verdict:
     tests = (BANDWIDTH, DATA, DEVICE) if judged else (DATA, DEVICE)
     return Verdict(
-        Outcome.PASSED, code, reason, clears=_all(gpus, tests), measured=round(bar.measured, 2), expected=bar.expected
+        Outcome.PASSED,
+        code,
+        reason,
+        clears=_all(gpus, tests),
+        measured=round(bar.measured, 2),
+        expected=bar.expected,
     )
 
 
@@ -160,12 +198,16 @@ def slow(
     *,
     sure: bool = True,
 ) -> Verdict:
-    """Below the floor, or below the siblings. A GPU is named by contrast; a floor alone fails the run and quarantines nobody.
+    """Below the floor, or below the siblings. A GPU is named by contrast; a floor alone fails the
+    run and quarantines nobody.
 
-    ``sure``: the pairs are joined alike by design, so that contrast alone is fatal; elsewhere it needs one of ``signs`` beside it.
+    ``sure``: the pairs are joined alike by design, so that contrast alone is fatal; elsewhere it
+    needs one of ``signs`` beside it.
     """
     by_pair = [
-        f"{gpus[a].uuid}+{gpus[b].uuid}={m.busbw:.1f}" for (a, b), m in sorted(pairs.items()) if m.busbw is not None
+        f"{gpus[a].uuid}+{gpus[b].uuid}={m.busbw:.1f}"
+        for (a, b), m in sorted(pairs.items())
+        if m.busbw is not None
     ]
     measured = {**bar.metadata, **({"pairs_gbps": " ".join(by_pair)} if by_pair else {})}
     clears = _some(gpus, found.good, BANDWIDTH) | _all(gpus, (DATA,))
@@ -189,9 +231,18 @@ def slow(
             f"{against}: {named} is slow with every partner ({worst:.1f} GB/s) while the others reach {found.reference:.1f} among themselves; "
             "take it out of service and contact support."
         )
-        return _failed("SLOW_GPU", reason, findings, clears=clears, bar=bar, subject=gpus[found.accused[0]].uuid)
+        return _failed(
+            "SLOW_GPU",
+            reason,
+            findings,
+            clears=clears,
+            bar=bar,
+            subject=gpus[found.accused[0]].uuid,
+        )
     links = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in found.links)
-    where = f"only the link between {links} is slow" if links else "no GPU stands out from the others"
+    where = (
+        f"only the link between {links} is slow" if links else "no GPU stands out from the others"
+    )
     finding = Finding(
         "SLOW_NODE",
         "SLOW_NODE: NCCL between the GPUs of this node is slower than it should be",
@@ -207,7 +258,9 @@ def slow(
 def slow_without(
     gpus: Sequence[Gpu], bar: Comparison, alone: int, rest: Measurement, signs: Sequence[Finding]
 ) -> Verdict:
-    """All pairs are alike, and without one GPU the others are fast: fatal where the driver knows something of that GPU too."""
+    """All pairs are alike, and without one GPU the others are fast: fatal where the driver knows
+    something of that GPU too.
+    """
     uuid = gpus[alone].uuid
     finding = Finding(
         "SLOW_GPU",
@@ -218,7 +271,9 @@ def slow_without(
         metadata={**bar.metadata, "without_it_gbps": f"{rest.busbw or 0:.2f}"},
     )
     reason = f"{bar.text} is below {bar.limit:g}, and the others reach {rest.busbw or 0:.1f} without {uuid}; run dcgmi diag -r 3 on it."
-    return _failed("SLOW_GPU", reason, (finding,), clears=_all(gpus, (DATA,)), bar=bar, subject=uuid)
+    return _failed(
+        "SLOW_GPU", reason, (finding,), clears=_all(gpus, (DATA,)), bar=bar, subject=uuid
+    )
 
 
 def topology(gpus: Sequence[Gpu], bar: Comparison, without: float, path: str) -> Verdict:
@@ -231,11 +286,15 @@ def topology(gpus: Sequence[Gpu], bar: Comparison, without: float, path: str) ->
         metadata={**bar.metadata, "without_file_gbps": f"{without:.2f}", "file": path},
     )
     reason = f"{bar.text} with NCCL_TOPO_FILE={path}, and {without:.1f} without it; the GPUs are healthy; correct ncclTopology.instanceTypeMapping."
-    return _failed("TOPOLOGY_FILE", reason, (finding,), clears=_all(gpus, (BANDWIDTH, DATA, DEVICE)), bar=bar)
+    return _failed(
+        "TOPOLOGY_FILE", reason, (finding,), clears=_all(gpus, (BANDWIDTH, DATA, DEVICE)), bar=bar
+    )
 
 
 def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
-    """Data came out wrong. No threshold is involved, so this is fatal even where only the node can be named."""
+    """Data came out wrong. No threshold is involved, so this is fatal even where only the node can
+    be named.
+    """
     size = size_text(result.wrong_size or result.size)
     metadata = {"wrong_elements": f"{result.wrong:g}", "size": size}
     clears = _some(gpus, found.good, DATA)
@@ -254,7 +313,9 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
         )
         named = ", ".join(gpus[i].uuid for i in found.accused)
         reason = f"{count}; only pairs with {named} are wrong: take it out of service and contact support."
-        return _failed("WRONG_DATA", reason, findings, clears=clears, subject=gpus[found.accused[0]].uuid)
+        return _failed(
+            "WRONG_DATA", reason, findings, clears=clears, subject=gpus[found.accused[0]].uuid
+        )
     finding = Finding(
         "WRONG_DATA",
         "WRONG_DATA: NCCL gets wrong data between the GPUs of this node",
@@ -266,12 +327,25 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
     return _failed("WRONG_DATA", reason, (finding,), clears=clears)
 
 
-def device(gpus: Sequence[Gpu], ran: Sequence[int], error: NcclError, signs: Sequence[Finding] = ()) -> Verdict:
-    """A fault that only a device has; the GPU is named where NCCL printed its number, or where the counters of one GPU alone grew."""
-    gpu = gpus[ran[error.device]].uuid if error.device is not None and error.device < len(ran) else None
+def device(
+    gpus: Sequence[Gpu], ran: Sequence[int], error: NcclError, signs: Sequence[Finding] = ()
+) -> Verdict:
+    """A fault that only a device has; the GPU is named where NCCL printed its number, or where the
+    counters of one GPU alone grew.
+    """
+    gpu = (
+        gpus[ran[error.device]].uuid
+        if error.device is not None and error.device < len(ran)
+        else None
+    )
     if gpu is None:
-        codes = {"GPU_ECC": ("ECC_UNDER_LOAD", "ROW_REMAP_PENDING"), "GPU_NVLINK": ("NVLINK_RECOVERY", "NVLINK_DOWN")}
-        counted = {sign.subject.gpu_uuid for sign in signs if sign.code in codes.get(error.code, ())}
+        codes = {
+            "GPU_ECC": ("ECC_UNDER_LOAD", "ROW_REMAP_PENDING"),
+            "GPU_NVLINK": ("NVLINK_RECOVERY", "NVLINK_DOWN"),
+        }
+        counted = {
+            sign.subject.gpu_uuid for sign in signs if sign.code in codes.get(error.code, ())
+        }
         gpu = counted.pop() if len(counted) == 1 else None
     subject = Subject(DEVICE, gpu) if gpu is not None else Subject()
     where = gpu or "a GPU of this node"
@@ -283,7 +357,9 @@ def device(gpus: Sequence[Gpu], ran: Sequence[int], error: NcclError, signs: Seq
         subject=subject,
         metadata={"line": error.line},
     )
-    reason = f'{error.says} on {where} ("{error.line}"); take it out of service and contact support.'
+    reason = (
+        f'{error.says} on {where} ("{error.line}"); take it out of service and contact support.'
+    )
     return _failed(error.code, reason, (finding,), subject=gpu or "")
 
 
@@ -318,8 +394,12 @@ def stuck(result: Measurement) -> Verdict:
     return _failed("DRIVER_HANG", reason, (finding,))
 
 
-def failed_class(gpus: Sequence[Gpu], error: NcclError, found: Contrast, signs: Sequence[Finding] = ()) -> Verdict:
-    """NCCL failed with a class that accuses nobody by itself: fatal only for a GPU that contrast names and the driver's counters too."""
+def failed_class(
+    gpus: Sequence[Gpu], error: NcclError, found: Contrast, signs: Sequence[Finding] = ()
+) -> Verdict:
+    """NCCL failed with a class that accuses nobody by itself: fatal only for a GPU that contrast
+    names and the driver's counters too.
+    """
     named = [gpus[i].uuid for i in found.accused]
     said = {sign.subject.gpu_uuid for sign in signs}
     subjects = [Subject(DEVICE, uuid) for uuid in named] or [Subject()]
@@ -335,11 +415,13 @@ def failed_class(gpus: Sequence[Gpu], error: NcclError, found: Contrast, signs: 
         for subject in subjects
     )
     who = f"only with {', '.join(named)}" if named else "and no single GPU can be told as the cause"
-    reason = (
-        f'{error.says} ("{error.line}"), {who}; see the lines above, and the driver\'s log on the node (dmesg, Xid).'
-    )
+    reason = f'{error.says} ("{error.line}"), {who}; see the lines above, and the driver\'s log on the node (dmesg, Xid).'
     return _failed(
-        error.code, reason, findings, clears=_some(gpus, found.good, DEVICE), subject=named[0] if named else ""
+        error.code,
+        reason,
+        findings,
+        clears=_some(gpus, found.good, DEVICE),
+        subject=named[0] if named else "",
     )
 
 
@@ -368,8 +450,12 @@ def _failed(
 # --- inconclusive
 
 
-def hung(gpus: Sequence[Gpu], result: Measurement, found: Contrast, pairs: Mapping[Pair, Measurement]) -> Verdict:
-    """The time was up. Where some pairs end and others do not, those that do not are named; a hang is not fatal (ADR-026)."""
+def hung(
+    gpus: Sequence[Gpu], result: Measurement, found: Contrast, pairs: Mapping[Pair, Measurement]
+) -> Verdict:
+    """The time was up. Where some pairs end and others do not, those that do not are named; a hang
+    is not fatal (ADR-026).
+    """
     last = f'; its last words: "{result.said}"' if result.said else ""
     hanging = [pair for pair, one in sorted(pairs.items()) if one.timed_out]
     if hanging and any(one.right for one in pairs.values()):

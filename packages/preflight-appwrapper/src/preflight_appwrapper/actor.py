@@ -1,7 +1,8 @@
-"""The one place that asks and writes for a wrapper. Its client is fenced by the leadership: each write asks for the right as it is sent.
+"""The one place that asks and writes for a wrapper. Its client is fenced by the leadership: each
+write asks for the right as it is sent.
 
-Nothing is repeated here. A write whose answer does not come is not believed to have failed: what there is is read before anything
-else is decided.
+Nothing is repeated here. A write whose answer does not come is not believed to have failed: what
+there is is read before anything else is decided.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Actor:
         return await self._client.get_or_none(wrapper_path(namespace, name), Loose)
 
     async def write(self, wrapper: AppWrapper, status: Status) -> Loose:
-        """Write the whole status. Raises Conflict where the wrapper has changed meanwhile, and :class:`KubeError`."""
+        """Write the whole status. Raises Conflict where the wrapper has changed meanwhile, and
+        :class:`KubeError`.
+        """
         metadata = wrapper.metadata
         body = {
             "apiVersion": API_VERSION,
@@ -68,10 +71,14 @@ class Actor:
             "status": written(status),
         }
         path = wrapper_path(metadata.namespace, metadata.name)
-        return self._loose(await self._counted("status", self._client.replace_status(path, body)), path)
+        return self._loose(
+            await self._counted("status", self._client.replace_status(path, body)), path
+        )
 
     async def finalizer(self, wrapper: AppWrapper, *, wanted: bool) -> Loose:
-        """Set or remove our finalizer, and nothing else of the wrapper. Raises as :meth:`write`, and PreconditionFailed for Conflict."""
+        """Set or remove our finalizer, and nothing else of the wrapper. Raises as :meth:`write`,
+        and PreconditionFailed for Conflict.
+        """
         metadata = wrapper.metadata
         others = [one for one in metadata.finalizers if one != FINALIZER]
         patch = [
@@ -80,7 +87,9 @@ class Actor:
             jsonpatch.add("/metadata/finalizers", [*others, FINALIZER] if wanted else others),
         ]
         path = wrapper_path(metadata.namespace, metadata.name)
-        return self._loose(await self._counted("finalizer", self._client.json_patch(path, patch)), path)
+        return self._loose(
+            await self._counted("finalizer", self._client.json_patch(path, patch)), path
+        )
 
     # --- components
 
@@ -101,7 +110,9 @@ class Actor:
             return
         memory.found.pop(name, None)
         try:
-            made = self._loose(await self._counted("component", self._client.create(path, body)), path)
+            made = self._loose(
+                await self._counted("component", self._client.create(path, body)), path
+            )
         except Fenced:
             raise
         except KubeError as error:
@@ -115,7 +126,9 @@ class Actor:
         memory.creates.pop(action.index, None)
         memory.saw(name, cluster.thing(made, kind, self._rules.failure_rules))
 
-    async def look(self, namespace: str, name: tuple[Kind, str], memory: Memory, *uids: str) -> Thing | None:
+    async def look(
+        self, namespace: str, name: tuple[Kind, str], memory: Memory, *uids: str
+    ) -> Thing | None:
         """What is there under a component's name, by a GET. Raises :class:`KubeError`."""
         path = await self._kinds.collection(name[0], namespace)
         raw = None
@@ -130,19 +143,25 @@ class Actor:
         kind = kind_of(action.api_version, action.kind)
         path = await self._kinds.collection(kind, namespace)
         grace = 0 if action.force else None
-        await self._delete(f"{path}/{action.name}" if path else "", action.key, action.uid, grace, memory)
+        await self._delete(
+            f"{path}/{action.name}" if path else "", action.key, action.uid, grace, memory
+        )
 
     async def delete_pod(self, namespace: str, action: DeletePod, memory: Memory) -> None:
         """The same of a pod, without waiting for its kubelet."""
         path = f"/api/v1/namespaces/{namespace}/pods/{action.name}"
         await self._delete(path, action.key, action.uid, 0, memory)
 
-    async def _delete(self, path: str, key: str, uid: str, grace: int | None, memory: Memory) -> None:
+    async def _delete(
+        self, path: str, key: str, uid: str, grace: int | None, memory: Memory
+    ) -> None:
         if not path:
             memory.gone.add(uid)
             return
         try:
-            await self._counted("delete", self._client.delete(path, uid=uid, grace=grace, propagation="Background"))
+            await self._counted(
+                "delete", self._client.delete(path, uid=uid, grace=grace, propagation="Background")
+            )
         except (NotFound, Conflict):  # gone, or another one has its name
             memory.gone.add(uid)
         except KubeError as error:
@@ -154,7 +173,9 @@ class Actor:
     # --- everything at once
 
     async def survey(self, wrapper: AppWrapper, memory: Memory) -> bool:
-        """Read all pods and components as they are now; whether there are any. Raises :class:`KubeError`."""
+        """Read all pods and components as they are now; whether there are any. Raises
+        :class:`KubeError`.
+        """
         memory.listed = await self._pods(wrapper.metadata.namespace, wrapper.metadata.name)
         components = await self._look_at_components(wrapper, memory)
         return components or bool(memory.listed.pods)
@@ -173,9 +194,13 @@ class Actor:
         namespace, left = wrapper.metadata.namespace, False
         for one in wrapper.status.component_status:
             if one.name:
-                found = await self.look(namespace, (kind_of(one.api_version, one.kind), one.name), memory, one.uid)
+                found = await self.look(
+                    namespace, (kind_of(one.api_version, one.kind), one.name), memory, one.uid
+                )
                 left = left or (
-                    found is not None and found.owner is not None and found.owner.uid == wrapper.metadata.uid
+                    found is not None
+                    and found.owner is not None
+                    and found.owner.uid == wrapper.metadata.uid
                 )
         return left
 
@@ -186,7 +211,9 @@ class Actor:
         async for page, at in self._client.pages(path, Loose, params=params):
             version = at
             for raw in page:
-                found[raw.metadata.uid] = Held(cluster.pod(raw), version_of(raw.metadata.resource_version))
+                found[raw.metadata.uid] = Held(
+                    cluster.pod(raw), version_of(raw.metadata.resource_version)
+                )
         return Listed(version_of(version), found)
 
     async def _counted(self, kind: str, request: Any) -> Any:

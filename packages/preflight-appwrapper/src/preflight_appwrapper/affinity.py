@@ -1,4 +1,5 @@
-"""Node affinities that keep pods off nodes marked as sick, in exactly the pods that ask for the resource. Pure.
+"""Node affinities that keep pods off nodes marked as sick, in exactly the pods that ask for the
+resource. Pure.
 
 The same input gives the same bytes: everything in the order of the configuration.
 """
@@ -18,11 +19,15 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class AffinityError(ValueError):
-    """The template's own affinity has a shape that nothing can be added to; one sentence that begins with its path in the pod spec."""
+    """The template's own affinity has a shape that nothing can be added to; one sentence that
+    begins with its path in the pod spec.
+    """
 
 
 def inject(spec: dict[str, Any], autopilot: Autopilot) -> None:
-    """Change the pod spec ``spec`` (plain data, the caller's own copy). Raises :class:`AffinityError`."""
+    """Change the pod spec ``spec`` (plain data, the caller's own copy). Raises
+    :class:`AffinityError`.
+    """
     if not autopilot.inject:
         return
     required = _expressions(spec, autopilot, ("NoSchedule", "NoExecute"))
@@ -40,7 +45,9 @@ def inject(spec: dict[str, Any], autopilot: Autopilot) -> None:
             terms.append(made)
 
 
-def _expressions(spec: dict[str, Any], autopilot: Autopilot, effects: tuple[Effect, ...]) -> list[dict[str, Any]]:
+def _expressions(
+    spec: dict[str, Any], autopilot: Autopilot, effects: tuple[Effect, ...]
+) -> list[dict[str, Any]]:
     """One a key, with the values of all resources that are asked for."""
     values: dict[str, list[str]] = {}
     for resource, taints in autopilot.taints.items():

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["CONFIGURATION", "main"]
 
 CONFIGURATION: Final = "appwrapper-preflight"
-"""Of both webhook configurations. Those that change objects are called in the order of their names, and Kueue's begins with ``kueue-``."""
+"""Of both webhook configurations. Those that change objects are called in the order of their names,
+and Kueue's begins with ``kueue-``.
+"""
 _COMPONENT: Final = "preflight-appwrapper"
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.
@@ -93,12 +95,27 @@ def main() -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser, subparsers = commands.parser("preflight-appwrapper", _ABOUT)
     _as_service(commands.command(subparsers, "run", _run, help="be one replica of the controller"))
-    label = commands.command(subparsers, "label-nodes", _label_nodes, help="keep one label on each node right")
+    label = commands.command(
+        subparsers, "label-nodes", _label_nodes, help="keep one label on each node right"
+    )
     _as_service(label)
-    serve = commands.command(subparsers, "serve", _serve, help="answer the API server's admission reviews")
+    serve = commands.command(
+        subparsers, "serve", _serve, help="answer the API server's admission reviews"
+    )
     _as_service(serve)
-    serve.add_argument("--cert-dir", type=Path, required=True, metavar="DIR", help="folder with tls.crt and tls.key")
-    serve.add_argument("--tls-port", type=commands.port, default=8443, help="admission, over TLS (%(default)s; 0: any)")
+    serve.add_argument(
+        "--cert-dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder with tls.crt and tls.key",
+    )
+    serve.add_argument(
+        "--tls-port",
+        type=commands.port,
+        default=8443,
+        help="admission, over TLS (%(default)s; 0: any)",
+    )
     serve.add_argument(
         "--linger",
         type=commands.seconds,
@@ -106,7 +123,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to go on answering after SIGTERM (%(default)s)",
     )
-    if sys.argv[1:2] == ["certs"]:  # what makes certificates is 8 MB in memory that nobody else need carry
+    if sys.argv[1:2] == [
+        "certs"
+    ]:  # what makes certificates is 8 MB in memory that nobody else need carry
         from preflight_kube.admission import certs
 
         certs.add_command(
@@ -119,17 +138,29 @@ def _parser() -> argparse.ArgumentParser:
         )
     else:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
-    explain = commands.command(subparsers, "explain", _explain, help="why a wrapper is as it is and what comes next")
+    explain = commands.command(
+        subparsers, "explain", _explain, help="why a wrapper is as it is and what comes next"
+    )
     explain.add_argument("name", nargs="?", metavar="NAME", help="an AppWrapper of the cluster")
     explain.add_argument(
-        "-n", "--namespace", default="default", help="where NAME is, or where what FILE holds would be (%(default)s)"
+        "-n",
+        "--namespace",
+        default="default",
+        help="where NAME is, or where what FILE holds would be (%(default)s)",
     )
     explain.add_argument(
-        "-f", "--file", metavar="FILE", help="a manifest instead (YAML or JSON): what would be created"
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="a manifest instead (YAML or JSON): what would be created",
     )
     explain.add_argument("--config", metavar="FILE", help="configuration; default: all defaults")
     explain.add_argument(
-        "-o", "--output", choices=("text", "yaml", "json"), default="text", help="yaml: the objects alone (%(default)s)"
+        "-o",
+        "--output",
+        choices=("text", "yaml", "json"),
+        default="text",
+        help="yaml: the objects alone (%(default)s)",
     )
     commands.add_validate_config(subparsers, settings)
     commands.add_schema(subparsers, json_schema)
@@ -146,7 +177,10 @@ def _as_service(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="0.0.0.0", help="address of the ports (%(default)s)")  # noqa: S104
     parser.add_argument(
-        "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+        "--port",
+        type=commands.port,
+        default=8080,
+        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
     )
 
 
@@ -195,7 +229,9 @@ def _serve(args: argparse.Namespace) -> int:
     async def build(client: Client, metrics: Metrics) -> Parts:
         counted = AdmissionMetrics("appwrapper", metrics.registry)
         application = Reviews(Reviewer(client, rules).applications, counted)
-        server = HttpServer("admission", application, counted, certificate, host=args.host, port=args.tls_port)
+        server = HttpServer(
+            "admission", application, counted, certificate, host=args.host, port=args.tls_port
+        )
         return Parts(servers=[server])
 
     return _replica(args, config, build, linger=args.linger)
@@ -267,9 +303,15 @@ def _explain_live(args: argparse.Namespace, rules: Rules) -> int:
     from .live import explained
 
     if args.output == "yaml":
-        raise commands.BadInput("explain: -o yaml shows what would be created, and needs -f FILE; give -o json")
+        raise commands.BadInput(
+            "explain: -o yaml shows what would be created, and needs -f FILE; give -o json"
+        )
     found = anyio.run(explained, args.namespace, args.name, rules)
     if found is None:
-        raise commands.Failed(f"no AppWrapper {args.name} in namespace {args.namespace}; `-n` names another one")
-    print(json.dumps(msgspec.to_builtins(found), indent=2) if args.output == "json" else text(found))
+        raise commands.Failed(
+            f"no AppWrapper {args.name} in namespace {args.namespace}; `-n` names another one"
+        )
+    print(
+        json.dumps(msgspec.to_builtins(found), indent=2) if args.output == "json" else text(found)
+    )
     return commands.DONE

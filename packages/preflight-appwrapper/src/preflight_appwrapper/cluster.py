@@ -1,7 +1,9 @@
-"""Objects as an API server has them, taken apart into what is read here: wrappers, pods, components, nodes. Pure.
+"""Objects as an API server has them, taken apart into what is read here: wrappers, pods,
+components, nodes. Pure.
 
-Only the metadata is decoded strictly, which the API server itself has checked. A spec or status that cannot be read does not hide
-an object: it exists all the same, and counts as what it may be at worst.
+Only the metadata is decoded strictly, which the API server itself has checked. A spec or status
+that cannot be read does not hide an object: it exists all the same, and counts as what it may be at
+worst.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Thing(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that may be a component. ``owner``: its controller, if it has one. ``labelled``: it has a wrapper's label, without which
-    no mirror shows it."""
+    """An object that may be a component. ``owner``: its controller, if it has one. ``labelled``: it
+    has a wrapper's label, without which no mirror shows it."""
 
     kind: Kind
     namespace: str

@@ -1,4 +1,6 @@
-"""A component's manifest as it is created: labels, what Kueue wants in the pods, affinities, the owner. Pure."""
+"""A component's manifest as it is created: labels, what Kueue wants in the pods, affinities, the
+owner. Pure.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Named(Struct, frozen=True):
 
 
 def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
-    """``suffix``: five random characters, for a component that only has a ``generateName``. Raises :class:`ComponentError`."""
+    """``suffix``: five random characters, for a component that only has a ``generateName``. Raises
+    :class:`ComponentError`.
+    """
     where = f"spec.components[{index}].template"
     template = wrapper.spec.components[index].template
     if not isinstance(template, dict):
@@ -54,11 +58,15 @@ def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
 
 
 def build(wrapper: AppWrapper, index: int, name: str, rules: Rules) -> dict[str, Any]:
-    """The object to create under ``name``. Raises :class:`ComponentError` with the first thing that is in the way."""
+    """The object to create under ``name``. Raises :class:`ComponentError` with the first thing that
+    is in the way.
+    """
     where = f"spec.components[{index}]"
     component = wrapper.spec.components[index]
     if nested_too_deeply(component.template):
-        raise ComponentError(f"{where}.template: is nested deeper than {_MOST_DEPTH} levels; make it flatter.")
+        raise ComponentError(
+            f"{where}.template: is nested deeper than {_MOST_DEPTH} levels; make it flatter."
+        )
     if not isinstance(component.template, dict):
         raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
     made = deepcopy(component.template)
@@ -94,7 +102,9 @@ def _into_namespace(metadata: dict[str, Any], namespace: str, where: str) -> Non
 
 def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
     owners = metadata.get("ownerReferences") or []
-    if not isinstance(owners, list) or any(not isinstance(one, dict) or one.get("controller") for one in owners):
+    if not isinstance(owners, list) or any(
+        not isinstance(one, dict) or one.get("controller") for one in owners
+    ):
         raise ComponentError(
             f"{where}.template.metadata.ownerReferences: names another controller, or is no list; remove it."
         )
@@ -109,7 +119,9 @@ def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
     metadata["ownerReferences"] = [*owners, mine]
 
 
-def _fill(made: dict[str, Any], one: PodSet, info: PodSetInfo, owner: str, *, rules: Rules, where: str) -> None:
+def _fill(
+    made: dict[str, Any], one: PodSet, info: PodSetInfo, owner: str, *, rules: Rules, where: str
+) -> None:
     try:
         template = podsets.pod_template(made, one.path)
     except podsets.PodSetError as error:
@@ -121,10 +133,16 @@ def _fill(made: dict[str, Any], one: PodSet, info: PodSetInfo, owner: str, *, ru
     if info.node_selector:
         _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec.nodeSelector")
     if info.tolerations:
-        _list(spec, "tolerations", f"{where}.spec.tolerations").extend(deepcopy(list(info.tolerations)))
+        _list(spec, "tolerations", f"{where}.spec.tolerations").extend(
+            deepcopy(list(info.tolerations))
+        )
     if info.scheduling_gates:
         gates = _list(spec, "schedulingGates", f"{where}.spec.schedulingGates")
-        present = {one.get("name") for one in gates if isinstance(one, dict) and isinstance(one.get("name"), str)}
+        present = {
+            one.get("name")
+            for one in gates
+            if isinstance(one, dict) and isinstance(one.get("name"), str)
+        }
         for gate in info.scheduling_gates:
             if gate.name not in present:
                 present.add(gate.name)

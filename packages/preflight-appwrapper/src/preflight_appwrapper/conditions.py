@@ -1,6 +1,7 @@
 """Conditions of a wrapper and of its components: types, reasons, and how they change. Pure.
 
-``lastTransitionTime`` moves only when ``status`` moves; a message may change without it. Times have whole seconds.
+``lastTransitionTime`` moves only when ``status`` moves; a message may change without it. Times have
+whole seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ FINISHED: Final = "Finished"
 """Of a component, and of our own making: it was seen to end well, so that it may be gone."""
 
 _SKEW: Final = timedelta(minutes=5)
-"""Clocks of leaders differ; a transition further in the future than this was written by hand, and its period would never end."""
+"""Clocks of leaders differ; a transition further in the future than this was written by hand, and
+its period would never end.
+"""
 _MOST: Final = 32
 """Conditions that are kept; we have five."""
 
@@ -65,7 +68,9 @@ def since(status: Status, type_: str) -> datetime | None:
 
 
 def component_is(one: ComponentStatus) -> str:
-    """``True``: created. ``Unknown``: its creation was begun. ``False``: it was deleted, or refused. Empty: never begun."""
+    """``True``: created. ``Unknown``: its creation was begun. ``False``: it was deleted, or
+    refused. Empty: never begun.
+    """
     found = find(one.conditions, DEPLOYED)
     return found.status if found else ""
 
@@ -84,10 +89,17 @@ def _set(
     old = find(conditions, type_)
     moved = old is None or old.status != status or old.last_transition_time is None
     at = now.replace(microsecond=0)
-    if old is not None and old.last_transition_time is not None:  # clocks of two leaders differ; times never go back
+    if (
+        old is not None and old.last_transition_time is not None
+    ):  # clocks of two leaders differ; times never go back
         at = max(at, old.last_transition_time) if moved else old.last_transition_time
     made = Condition(
-        type=type_, status=status, reason=reason, message=message, last_transition_time=at, observed_generation=seen
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=at,
+        observed_generation=seen,
     )
     if old is None:
         return (*conditions, made)
@@ -95,17 +107,35 @@ def _set(
 
 
 def put(
-    status: Status, type_: str, value: bool, reason: str, message: str = "", *, now: datetime, generation: int = 0
+    status: Status,
+    type_: str,
+    value: bool,
+    reason: str,
+    message: str = "",
+    *,
+    now: datetime,
+    generation: int = 0,
 ) -> Status:
     return replace(
-        status, conditions=_set(status.conditions, type_, value, reason, message=message, now=now, seen=generation)
+        status,
+        conditions=_set(
+            status.conditions, type_, value, reason, message=message, now=now, seen=generation
+        ),
     )
 
 
 def put_component(
-    one: ComponentStatus, type_: str, value: bool | None, reason: str, message: str = "", *, now: datetime
+    one: ComponentStatus,
+    type_: str,
+    value: bool | None,
+    reason: str,
+    message: str = "",
+    *,
+    now: datetime,
 ) -> ComponentStatus:
-    return replace(one, conditions=_set(one.conditions, type_, value, reason, message=message, now=now, seen=0))
+    return replace(
+        one, conditions=_set(one.conditions, type_, value, reason, message=message, now=now, seen=0)
+    )
 
 
 def drop(status: Status, type_: str) -> Status:

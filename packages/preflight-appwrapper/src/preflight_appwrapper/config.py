@@ -1,4 +1,6 @@
-"""The operator's configuration. One Struct is its schema; :func:`parse` lists *every* problem of a file with its path. Pure."""
+"""The operator's configuration. One Struct is its schema; :func:`parse` lists *every* problem of a
+file with its path. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,16 @@ __all__ = ["Config", "ConfigError", "NodeHealth", "json_schema", "parse", "setti
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class _Section(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
     """Keys in camel case; others are refused."""
 
 
 class FaultTolerance(_Section, frozen=True, kw_only=True):
-    """Defaults of the parameters that a wrapper's annotations can change. ``failedPods``: ``unreplaced`` counts a failed pod until its
-    controller has made up for it, ``any`` counts it always."""
+    """Defaults of the parameters that a wrapper's annotations can change. ``failedPods``:
+    ``unreplaced`` counts a failed pod until its controller has made up for it, ``any`` counts it
+    always."""
 
     admission_grace_period: Duration = "1m"
     warmup_grace_period: Duration = "5m"
@@ -55,28 +60,34 @@ class AutopilotSection(_Section, frozen=True, kw_only=True):
     prefer_no_schedule_weight: Annotated[int, Meta(ge=1, le=100)] = 50
     resource_taints: dict[str, tuple[ResourceTaint, ...]] = msgspec.field(
         default_factory=lambda: {
-            name: tuple(ResourceTaint(key=one.key, value=one.value, effect=one.effect) for one in taints)
+            name: tuple(
+                ResourceTaint(key=one.key, value=one.value, effect=one.effect) for one in taints
+            )
             for name, taints in DEFAULT_TAINTS.items()
         }
     )
 
 
 class NodeHealth(_Section, frozen=True, kw_only=True):
-    """What `label-nodes` makes of a node's conditions: while one of ``conditions`` (``*`` for any characters) is True, the node has our
-    label ``key`` with this ``value``."""
+    """What `label-nodes` makes of a node's conditions: while one of ``conditions`` (``*`` for any
+    characters) is True, the node has our label ``key`` with this ``value``."""
 
-    conditions: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)] = (
+    conditions: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)
+    ] = (
         "DcgmDiagnostic*",
         "NCCLLoopbackTest",
         "NCCLAllReduceTest",
     )
-    key: Annotated[str, Meta(min_length=1, max_length=317)] = "preflight.nvsentinel.nvidia.com/gpu-health"
+    key: Annotated[str, Meta(min_length=1, max_length=317)] = (
+        "preflight.nvsentinel.nvidia.com/gpu-health"
+    )
     value: Annotated[str, Meta(min_length=1, max_length=63)] = "EVICT"
 
 
 class Config(_Section, frozen=True, kw_only=True):
-    """What a configuration file says. ``failureRules``: how the status of further kinds is read; one for a kind that is known
-    replaces what is known of it."""
+    """What a configuration file says. ``failureRules``: how the status of further kinds is read;
+    one for a kind that is known replaces what is known of it."""
 
     fault_tolerance: FaultTolerance = FaultTolerance()
     autopilot: AutopilotSection = AutopilotSection()
@@ -93,7 +104,9 @@ class Config(_Section, frozen=True, kw_only=True):
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
+    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning
+    with its path.
+    """
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -124,7 +137,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(text: str) -> Rules:
-    """The rules in the YAML document ``text``; an empty one gives the defaults. Raises :class:`ConfigError` with every problem."""
+    """The rules in the YAML document ``text``; an empty one gives the defaults. Raises
+    :class:`ConfigError` with every problem.
+    """
     return settings(text)[1]
 
 
@@ -151,7 +166,9 @@ def _used(raw: object) -> dict[str, str]:
     """By name: the alias that the file uses instead."""
     section = raw.get("faultTolerance") if isinstance(raw, dict) else None
     return {
-        new: old for old, new in _ALIASES.items() if isinstance(section, dict) and old in section and new not in section
+        new: old
+        for old, new in _ALIASES.items()
+        if isinstance(section, dict) and old in section and new not in section
     }
 
 
@@ -181,7 +198,11 @@ def _of_the_rest(raw: object) -> list[str]:
     section = raw.get("faultTolerance") if isinstance(raw, dict) else None
     if not isinstance(section, dict):
         return []
-    fields, good, bad = msgspec.json.schema(FaultTolerance)["$defs"]["FaultTolerance"]["properties"], {}, set()
+    fields, good, bad = (
+        msgspec.json.schema(FaultTolerance)["$defs"]["FaultTolerance"]["properties"],
+        {},
+        set(),
+    )
     for key in fields:
         if key in section:
             try:
@@ -191,7 +212,11 @@ def _of_the_rest(raw: object) -> list[str]:
                 bad.add(key)
     config, problems = Config(fault_tolerance=msgspec.convert(good, FaultTolerance)), list[str]()
     periods = _periods(config, problems)
-    known = {field: period for field, period in periods.items() if {**_GRACES, **_OTHERS}[field] not in bad}
+    known = {
+        field: period
+        for field, period in periods.items()
+        if {**_GRACES, **_OTHERS}[field] not in bad
+    }
     return [*problems, *_meaning(config, known)]
 
 
@@ -204,7 +229,9 @@ def _renamed(raw: object, problems: list[str]) -> object:
         if old not in made:
             continue
         if new in made:
-            problems.append(f"faultTolerance.{old}: means the same as {new}, which is set too; keep one of the two.")
+            problems.append(
+                f"faultTolerance.{old}: means the same as {new}, which is set too; keep one of the two."
+            )
             made.pop(old)
         else:
             made[new] = made.pop(old)
@@ -239,14 +266,18 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
             f"faultTolerance.admissionGracePeriod: {section['admissionGracePeriod']} is more than warmupGracePeriod, {section['warmupGracePeriod']}; lower the one or raise the other."
         )
     if periods.get("success_ttl", 1) <= 0:
-        problems.append(f"faultTolerance.successTTL: is {section['successTTL']}; set a period of more than 0.")
+        problems.append(
+            f"faultTolerance.successTTL: is {section['successTTL']}; set a period of more than 0."
+        )
     if maximum is not None and maximum <= 0:
         problems.append(
             f"faultTolerance.gracePeriodMaximum: is {section['gracePeriodMaximum']}; set a period of more than 0."
         )
     try:
         if config.lease_seconds < 1:
-            problems.append(f"leaseDuration: {config.lease_duration} is less than a second; set e.g. 15s.")
+            problems.append(
+                f"leaseDuration: {config.lease_duration} is less than a second; set e.g. 15s."
+            )
     except ValueError as error:
         problems.append(f"leaseDuration: {error}.")
     for i, rule in enumerate(config.failure_rules):
@@ -262,7 +293,9 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
 def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -> Rules:
     pilot = config.autopilot
     own = {(one.group, one.kind) for one in config.failure_rules}
-    names = {key: field for field, key in {**_GRACES, **_OTHERS, "retry_limit": "retryLimit"}.items()}
+    names = {
+        key: field for field, key in {**_GRACES, **_OTHERS, "retry_limit": "retryLimit"}.items()
+    }
     return Rules(
         **periods,
         retry_limit=config.fault_tolerance.retry_limit,

@@ -1,7 +1,8 @@
-"""The page: what has changed → which wrappers to look at → observe → decide → write the status → act → look again.
+"""The page: what has changed → which wrappers to look at → observe → decide → write the status →
+act → look again.
 
-All that decides is :func:`.step.step`. Whoever leads reads the cluster anew and goes on from what stands in it; nothing that matters
-is kept here.
+All that decides is :func:`.step.step`. Whoever leads reads the cluster anew and goes on from what
+stands in it; nothing that matters is kept here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ from .mirrors import Mirrors
 from .objects import AppWrapper
 from .observe import observe
 from .rules import Rules
-from .seen import Action, AddFinalizer, Confirm, Create, Delete, DeletePod, List, RemoveFinalizer, Seen, Step
+from .seen import (
+    Action,
+    AddFinalizer,
+    Confirm,
+    Create,
+    Delete,
+    DeletePod,
+    List,
+    RemoveFinalizer,
+    Seen,
+    Step,
+)
 from .served import kind_of
 from .speaker import Speaker
 from .step import step
@@ -40,7 +52,9 @@ _TURNS: Final = 50
 _REST: Final = 0.01
 """Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
 _BEGINS: Final = frozenset({"resume", "retry"})
-_VERIFIED: Final = frozenset({"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"})
+_VERIFIED: Final = frozenset(
+    {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
+)
 """Rows that cannot be taken back: they are decided once more, on what the API server says by then."""
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Of names that are made up: without those that are mistaken for others, or make words."""
@@ -59,7 +73,9 @@ class Controller:
     async def lead(self, leadership: Leadership) -> None:
         """Look after every wrapper until cancelled."""
         with self._metrics.leading():
-            await _Leader(self._client.fenced(leadership.valid), self._rules, self._metrics, self).run()
+            await _Leader(
+                self._client.fenced(leadership.valid), self._rules, self._metrics, self
+            ).run()
 
 
 class _Leader:
@@ -87,7 +103,9 @@ class _Leader:
     # --- one look
 
     async def _look(self, key: Key) -> float | None:
-        """Decide and act until nothing is left to do now; returns after how many seconds to look again."""
+        """Decide and act until nothing is left to do now; returns after how many seconds to look
+        again.
+        """
         verified = False
         for _ in range(_TURNS):
             wrapper = self._mirrors.wrapper(key)
@@ -123,7 +141,9 @@ class _Leader:
         return 1.0
 
     async def _verify(self, wrapper: AppWrapper, made: Step, seen: Seen, memory: Memory) -> None:
-        """Ask the API server itself. One pod is enough for what one pod decides: a list of all is dear in a namespace of thousands."""
+        """Ask the API server itself. One pod is enough for what one pod decides: a list of all is
+        dear in a namespace of thousands.
+        """
         if made.row == "evacuate":
             by = must_leave(seen.pods, seen.nodes) or found_by_preflight(seen.pods)
             pod = next((one for one in seen.pods if by is not None and one.name == by.pod), None)
@@ -143,8 +163,12 @@ class _Leader:
             self._metrics.blocked.dec()
         self._armed.pop(key, None)
 
-    async def _write(self, key: Key, wrapper: AppWrapper, made: Step, memory: Memory, now: datetime) -> bool:
-        """Write the status; False where the wrapper is another by now, so that all is to be looked at again."""
+    async def _write(
+        self, key: Key, wrapper: AppWrapper, made: Step, memory: Memory, now: datetime
+    ) -> bool:
+        """Write the status; False where the wrapper is another by now, so that all is to be looked
+        at again.
+        """
         try:
             stored = await self._actor.write(wrapper, made.status)
         except Fenced:
@@ -181,14 +205,22 @@ class _Leader:
         if phase == "Resetting" and before.status.phase != "Resetting":
             unhealthy = c.find(made.status.conditions, c.UNHEALTHY)
             counted = made.status.resetting_count > before.status.resetting_count
-            self._metrics.resets.labels(unhealthy.reason if unhealthy else "", str(counted).lower()).inc()
+            self._metrics.resets.labels(
+                unhealthy.reason if unhealthy else "", str(counted).lower()
+            ).inc()
         start = c.since(before.status, c.DELETING)
-        if start is not None and c.is_true(before.status, c.DELETING) and not c.is_true(made.status, c.DELETING):
+        if (
+            start is not None
+            and c.is_true(before.status, c.DELETING)
+            and not c.is_true(made.status, c.DELETING)
+        ):
             forced = str(any(one.startswith("DeletionForced/") for one in memory.said)).lower()
             self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
         about = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
         moved = {"transition": made.row, "from": before.status.phase, "to": phase}
-        log.info("transition", extra={"about": {**about, **moved, "resets": made.status.resetting_count}})
+        log.info(
+            "transition", extra={"about": {**about, **moved, "resets": made.status.resetting_count}}
+        )
 
     def _note(self, wrapper: AppWrapper, made: Step, memory: Memory) -> None:
         if bool(made.blocked) != memory.blocked:
@@ -196,7 +228,9 @@ class _Leader:
             self._metrics.blocked.inc(1 if memory.blocked else -1)
             if made.blocked:
                 about = {"namespace": wrapper.metadata.namespace, "name": wrapper.metadata.name}
-                log.warning("deletion is blocked", extra={"about": {**about, "by": list(made.blocked)}})
+                log.warning(
+                    "deletion is blocked", extra={"about": {**about, "by": list(made.blocked)}}
+                )
 
     def _timer(self, key: Key, made: Step, now: datetime) -> float | None:
         """One timer a wrapper: a later one than what is armed is armed when that has rung."""

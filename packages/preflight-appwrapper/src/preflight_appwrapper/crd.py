@@ -1,7 +1,9 @@
-"""The CustomResourceDefinition of AppWrapper, made from the Structs that the controller itself reads. Pure.
+"""The CustomResourceDefinition of AppWrapper, made from the Structs that the controller itself
+reads. Pure.
 
-Kueue and manifests of today hold to names, types and columns; what the Structs leave open, because they survive a bad field, is
-closed here: fields that are required, integers of 32 bits, lists that are maps.
+Kueue and manifests of today hold to names, types and columns; what the Structs leave open, because
+they survive a bad field, is closed here: fields that are required, integers of 32 bits, lists that
+are maps.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def crd() -> dict[str, Any]:
     component["properties"]["template"] = {"type": "object", **embedded()}
     _pod_set(_items(component, "podSets"))
     info = _items(component, "podSetInfos")
-    info["properties"]["tolerations"]["items"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    info["properties"]["tolerations"]["items"] = {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
     _items(info, "schedulingGates")["required"] = ["name"]
     _int32(status, "resettingCount", "migrationCount")
     _conditions(status)
@@ -87,7 +92,9 @@ def _conditions(part: dict[str, Any]) -> None:
 
 
 def _plain(part: Any) -> None:
-    """Without what a Struct says and a definition does not: null has no meaning of its own, and titles none at all."""
+    """Without what a Struct says and a definition does not: null has no meaning of its own, and
+    titles none at all.
+    """
     if isinstance(part, dict):
         part.pop("nullable", None)
         for value in part.values():

@@ -1,4 +1,6 @@
-"""Creating the components in their order, each under a name that stands in the status before the create is sent. Pure."""
+"""Creating the components in their order, each under a name that stands in the status before the
+create is sent. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ _LONGEST_PAUSE: Final = 10
 
 
 class Creation(msgspec.Struct, frozen=True, kw_only=True):
-    """``status``: with what is known of the components, and with the name of what is created now. ``fatal``: why it can never succeed;
-    ``late``: why it has not, for longer than AdmissionGracePeriod. ``done``: everything is created."""
+    """``status``: with what is known of the components, and with the name of what is created now.
+    ``fatal``: why it can never succeed; ``late``: why it has not, for longer than
+    AdmissionGracePeriod. ``done``: everything is created."""
 
     status: Status
     actions: tuple[Action, ...] = ()
@@ -32,7 +35,9 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
-def proceed(wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, *, p: Parameters, now: datetime) -> Creation:
+def proceed(
+    wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, *, p: Parameters, now: datetime
+) -> Creation:
     for i, known in enumerate(status.component_status):
         state = c.component_is(known)
         if state == "True":
@@ -47,20 +52,32 @@ def proceed(wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, *, p:
     return Creation(status=status, done=True)
 
 
-def _begin(wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, rules: Rules, now: datetime) -> Creation:
+def _begin(
+    wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, rules: Rules, now: datetime
+) -> Creation:
     try:
         name = named(wrapper, i, seen.suffix)
         build(replace(wrapper, status=status), i, name.name, rules)
     except ComponentError as error:
         return Creation(status=status, fatal=str(error))
-    known = replace(status.component_status[i], name=name.name, kind=name.kind, api_version=name.api_version, uid="")
+    known = replace(
+        status.component_status[i],
+        name=name.name,
+        kind=name.kind,
+        api_version=name.api_version,
+        uid="",
+    )
     known = c.put_component(known, c.DEPLOYED, None, "ComponentCreationInitiated", now=now)
-    known = replace(known, conditions=tuple(one for one in known.conditions if one.type != c.FINISHED))
+    known = replace(
+        known, conditions=tuple(one for one in known.conditions if one.type != c.FINISHED)
+    )
     create = Create(i, name.name, wrapper.metadata.uid)
     return Creation(status=_with(status, i, known), actions=(create,), next=_wait(str(name), None))
 
 
-def _begun(wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, p: Parameters, now: datetime) -> Creation:
+def _begun(
+    wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, p: Parameters, now: datetime
+) -> Creation:
     """The name is written; whether the object exists is to be found out."""
     known, one = status.component_status[i], seen.component(i)
     what = f"{known.kind} {known.name}"
@@ -69,9 +86,12 @@ def _begun(wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, p: Parame
         if not one.ours:
             owner = f"belongs to {one.owner}" if one.owner else "belongs to nobody"
             return Creation(
-                status=status, fatal=f"{where}: {what} exists and {owner}; delete it, or choose another name."
+                status=status,
+                fatal=f"{where}: {what} exists and {owner}; delete it, or choose another name.",
             )
-        return Creation(status=status, next=_wait(what, None, "it is created once its predecessor is gone"))
+        return Creation(
+            status=status, next=_wait(what, None, "it is created once its predecessor is gone")
+        )
     attempt = one.attempt
     create = Create(i, known.name, wrapper.metadata.uid)
     if attempt is None:
@@ -80,14 +100,20 @@ def _begun(wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, p: Parame
         return Creation(status=status, fatal=f"{where}: {what} was refused: {attempt.error}")
     if attempt.unclear and not one.confirmed:
         return Creation(
-            status=status, actions=(Confirm(i),), next=_wait(what, None, "no answer came, so it is asked for")
+            status=status,
+            actions=(Confirm(i),),
+            next=_wait(what, None, "no answer came, so it is asked for"),
         )
     if over(c.since(status, c.DEPLOYED) or now, p.admission, now):
-        return Creation(status=status, late=f"{where}: {what} could not be created: {attempt.error}")
+        return Creation(
+            status=status, late=f"{where}: {what} could not be created: {attempt.error}"
+        )
     again = attempt.at + _pause(attempt)
     if now >= again:
         return Creation(status=status, actions=(create,), next=_wait(what, None))
-    return Creation(status=status, next=_wait(what, again, f"the last try failed: {attempt.error:.300}"))
+    return Creation(
+        status=status, next=_wait(what, again, f"the last try failed: {attempt.error:.300}")
+    )
 
 
 def _pause(attempt: Attempt) -> timedelta:
@@ -96,7 +122,9 @@ def _pause(attempt: Attempt) -> timedelta:
 
 
 def _created(known: ComponentStatus, uid: str, now: datetime) -> ComponentStatus:
-    return c.put_component(replace(known, uid=uid), c.DEPLOYED, True, "ComponentCreatedSuccessfully", now=now)
+    return c.put_component(
+        replace(known, uid=uid), c.DEPLOYED, True, "ComponentCreatedSuccessfully", now=now
+    )
 
 
 def _with(status: Status, i: int, known: ComponentStatus) -> Status:
@@ -104,5 +132,7 @@ def _with(status: Status, i: int, known: ComponentStatus) -> Status:
     return replace(status, component_status=(*held[:i], known, *held[i + 1 :]))
 
 
-def _wait(what: str, at: datetime | None, why: str = "components are created one after another") -> Next:
+def _wait(
+    what: str, at: datetime | None, why: str = "components are created one after another"
+) -> Next:
     return Next(what=f"{what} is created", why=why, at=at, waits=("components", "wrapper"))

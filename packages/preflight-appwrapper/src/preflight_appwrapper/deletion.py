@@ -1,4 +1,6 @@
-"""Deleting everything: once normally, by force when that takes too long, and not believed before two consistent reads agree. Pure."""
+"""Deleting everything: once normally, by force when that takes too long, and not believed before
+two consistent reads agree. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _MOST_NAMED: Final = 8
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """``done``: nothing is left, by two reads. ``forced``: the period for a normal deletion is over."""
+    """``done``: nothing is left, by two reads. ``forced``: the period for a normal deletion is
+    over.
+    """
 
     done: bool = False
     forced: bool = False
@@ -54,7 +58,9 @@ def leftovers(status: Status, seen: Seen) -> bool:
 
 
 def progress(status: Status, seen: Seen, p: Parameters, now: datetime) -> Progress:
-    """What is to be done now; ``DeletingResources`` is True in ``status``, and its transition is when the deletion began."""
+    """What is to be done now; ``DeletingResources`` is True in ``status``, and its transition is
+    when the deletion began.
+    """
     start = c.since(status, c.DELETING) or now
     things = list(_things(status, seen))
     asked = [
@@ -63,7 +69,11 @@ def progress(status: Status, seen: Seen, p: Parameters, now: datetime) -> Progre
         if known.name and seen.component(i).state == "unknown"
     ]
     if not things and not seen.pods:
-        return _assertion(seen, start, now) if not asked else Progress(actions=tuple(asked), next=_wait(None))
+        return (
+            _assertion(seen, start, now)
+            if not asked
+            else Progress(actions=tuple(asked), next=_wait(None))
+        )
     if over(start, p.forceful_deletion, now):
         return _force(things, seen, asked, end(start, p.forceful_deletion), now)
     return _normal(things, seen, asked, end(start, p.forceful_deletion), now)
@@ -76,16 +86,29 @@ def _things(status: Status, seen: Seen) -> Iterator[_Thing]:
         if one.state not in {"present", "going"} or not one.uid or not known.name:
             continue
         if one.ours:
-            yield _Thing(known.api_version, known.kind, known.name, one.uid, one.state == "going", one.finalizers)
+            yield _Thing(
+                known.api_version,
+                known.kind,
+                known.name,
+                one.uid,
+                one.state == "going",
+                one.finalizers,
+            )
     for stray in seen.strays:
-        yield _Thing(stray.api_version, stray.kind, stray.name, stray.uid, stray.going, stray.finalizers)
+        yield _Thing(
+            stray.api_version, stray.kind, stray.name, stray.uid, stray.going, stray.finalizers
+        )
 
 
 def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
-    return Next(what=what, why="deletion goes on until nothing is left", at=at, waits=("components", "pods"))
+    return Next(
+        what=what, why="deletion goes on until nothing is left", at=at, waits=("components", "pods")
+    )
 
 
-def _normal(things: list[_Thing], seen: Seen, asked: list[Confirm], force: datetime, now: datetime) -> Progress:
+def _normal(
+    things: list[_Thing], seen: Seen, asked: list[Confirm], force: datetime, now: datetime
+) -> Progress:
     actions: list[Action] = list(asked)
     again: list[datetime] = [force]
     for one in things:
@@ -102,13 +125,23 @@ def _normal(things: list[_Thing], seen: Seen, asked: list[Confirm], force: datet
     return Progress(actions=tuple(actions), next=_wait(at, f"{what}, if anything is left"))
 
 
-def _force(things: list[_Thing], seen: Seen, asked: list[Confirm], forced_at: datetime, now: datetime) -> Progress:
+def _force(
+    things: list[_Thing], seen: Seen, asked: list[Confirm], forced_at: datetime, now: datetime
+) -> Progress:
     forced: list[Delete | DeletePod]
     if seen.pods:
-        forced = [DeletePod(pod.name, pod.uid) for pod in sorted(seen.pods, key=lambda it: it.name) if pod.uid]
+        forced = [
+            DeletePod(pod.name, pod.uid)
+            for pod in sorted(seen.pods, key=lambda it: it.name)
+            if pod.uid
+        ]
     else:
         forced = [one.delete(force=True) for one in things]
-    due = [one for one in forced if one.key not in seen.attempts or now >= seen.attempts[one.key] + _FORCE_AGAIN]
+    due = [
+        one
+        for one in forced
+        if one.key not in seen.attempts or now >= seen.attempts[one.key] + _FORCE_AGAIN
+    ]
     last = [seen.attempts[one.key] + _FORCE_AGAIN for one in forced if one not in due]
     actions = due[:_AT_ONCE]
     at = min(last, default=now + _FORCE_AGAIN)
@@ -116,7 +149,9 @@ def _force(things: list[_Thing], seen: Seen, asked: list[Confirm], forced_at: da
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
         held = [("Pod", pod.name, pod.metadata.finalizers) for pod in seen.pods]
         held += [(one.kind, one.name, one.finalizers) for one in things]
-        blocked = [f"{kind} {name} (finalizer {', '.join(by)[:200]})" for kind, name, by in held if by]
+        blocked = [
+            f"{kind} {name} (finalizer {', '.join(by)[:200]})" for kind, name, by in held if by
+        ]
     return Progress(
         forced=True,
         actions=(*asked, *actions),

@@ -1,4 +1,6 @@
-"""A YAML document in which no key stands twice: of two, YAML readers take the last one and say nothing. Pure."""
+"""A YAML document in which no key stands twice: of two, YAML readers take the last one and say
+nothing. Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def read(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark is not None else "the file"
-        raise DocumentError([f"{where}: not YAML ({getattr(error, 'problem', None) or error}); correct it."]) from None
+        raise DocumentError(
+            [f"{where}: not YAML ({getattr(error, 'problem', None) or error}); correct it."]
+        ) from None
     except (RecursionError, ValueError) as error:
         if isinstance(error, DocumentError):
             raise

@@ -1,4 +1,6 @@
-"""With which exit codes the containers of failed pods ended, and whether one of them ends the retries. Pure."""
+"""With which exit codes the containers of failed pods ended, and whether one of them ends the
+retries. Pure.
+"""
 
 from __future__ import annotations
 

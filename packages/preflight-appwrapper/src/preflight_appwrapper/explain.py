@@ -1,4 +1,6 @@
-"""Why a wrapper is as it is, and what happens next, for people. Pure: the same step that is acted on."""
+"""Why a wrapper is as it is, and what happens next, for people. Pure: the same step that is acted
+on.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,11 @@ def explain(wrapper: AppWrapper, seen: Seen, made: Step, now: datetime) -> Expla
             waits=made.next.waits,
         )
     status, p = made.status, made.parameters
-    moved = [one.last_transition_time for one in wrapper.status.conditions if one.last_transition_time is not None]
+    moved = [
+        one.last_transition_time
+        for one in wrapper.status.conditions
+        if one.last_transition_time is not None
+    ]
     limit = p.retry_limit if p else 0
     evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
     figures = holding.figures if holding else None
@@ -97,14 +103,20 @@ def explain(wrapper: AppWrapper, seen: Seen, made: Step, now: datetime) -> Expla
 
 
 def _foreign(wrapper: AppWrapper) -> str:
-    return "" if wrapper.ours else f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
+    return (
+        ""
+        if wrapper.ours
+        else f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
+    )
 
 
 def _shown(wrapper: AppWrapper, rules: Rules | None, made: Step | None = None) -> tuple[Shown, ...]:
     p = made.parameters if made is not None else None
     if p is None:
         p = parameters(wrapper.metadata.annotations, rules or Rules())
-    return tuple(Shown(name=it.name, value=it.shown, source=it.source, written=it.written) for it in p.listed)
+    return tuple(
+        Shown(name=it.name, value=it.shown, source=it.source, written=it.written) for it in p.listed
+    )
 
 
 def _pod(pod: Pod) -> str:
@@ -112,7 +124,9 @@ def _pod(pod: Pod) -> str:
     ends = ", ".join(f"{one.container} exited with {one.code}" for one in exits(pod))
     going = ", being deleted" if pod.going else ""
     why = f" ({pod.status.reason})" if pod.status.reason else ""
-    return printable(f"{pod.name}: {pod.status.phase}{why}{where}{going}{f'; {ends}' if ends else ''}")
+    return printable(
+        f"{pod.name}: {pod.status.phase}{why}{where}{going}{f'; {ends}' if ends else ''}"
+    )
 
 
 def text(one: Explanation) -> str:
@@ -128,7 +142,11 @@ def _lines(one: Explanation) -> Iterator[str]:
         yield "  next: nothing; it stays as it is until it is deleted"
     else:
         when = f" in {one.next.within}, at {one.next.at}" if one.next.at else ""
-        waits = f"; sooner when one of these changes: {', '.join(one.next.waits)}" if one.next.waits else ""
+        waits = (
+            f"; sooner when one of these changes: {', '.join(one.next.waits)}"
+            if one.next.waits
+            else ""
+        )
         yield f"  next: {one.next.what}{when}: {one.next.why}{waits}"
     yield f"  resets: {one.resets}"
     yield from (f"  cannot be deleted: {it}" for it in one.blocked)
@@ -162,7 +180,9 @@ def plan(wrapper: AppWrapper, rules: Rules) -> Plan:
         try:
             name = named(wrapper, i, "xxxxx")
             objects.append(build(wrapper, i, name.name, rules))
-            sets += [f"{name}: {one.count} pods at {one.path}" for one in podsets.pod_sets(component)]
+            sets += [
+                f"{name}: {one.count} pods at {one.path}" for one in podsets.pod_sets(component)
+            ]
         except ComponentError as error:
             if not any(_same_place(str(error), known) for known in problems):
                 problems.append(str(error))

@@ -1,4 +1,6 @@
-"""Whether a running workload is healthy: nine rules in their order, of which the first that applies decides. Pure."""
+"""Whether a running workload is healthy: nine rules in their order, of which the first that applies
+decides. Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ __all__ = ["Judgement", "figures", "finished", "judge"]
 Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "fail"]
 
 _PREFLIGHTS_IN_A_ROW = 3
-"""So many evacuations in a row are not counted against the workload; a check that always fails is not the nodes' fault."""
+"""So many evacuations in a row are not counted against the workload; a check that always fails is
+not the nodes' fault.
+"""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """``result``: what follows when no grace is left; ``grace``: the rule has one. ``counts``: a reset for it is counted.
-    ``confirm``: components to be asked for. ``at``: when another rule may begin to hold, and ``then`` what that is."""
+    """``result``: what follows when no grace is left; ``grace``: the rule has one. ``counts``: a
+    reset for it is counted. ``confirm``: components to be asked for. ``at``: when another rule may
+    begin to hold, and ``then`` what that is."""
 
     result: Result
     holding: Holding
@@ -65,7 +70,9 @@ def figures(wrapper: AppWrapper, seen: Seen, rules: Rules) -> Figures:
         failed=len(failed),
         credit=credit,
     )
-    counting = len(failed) if rules.failed_pods == "any" else len(list(_counting(wrapper, seen, made)))
+    counting = (
+        len(failed) if rules.failed_pods == "any" else len(list(_counting(wrapper, seen, made)))
+    )
     return msgspec.structs.replace(made, counting=counting)
 
 
@@ -79,7 +86,9 @@ def _credit(status: Status, seen: Seen) -> int:
             everything = False
             continue
         uid = known.uid or seen.component(i).uid
-        if uid and (seen.component(i).verdict.owns_pods or any(pod.owner == uid for pod in seen.pods)):
+        if uid and (
+            seen.component(i).verdict.owns_pods or any(pod.owner == uid for pod in seen.pods)
+        ):
             found = sum(1 for pod in seen.pods if pod.owner == uid and not _lost(pod))
             credit += max(0, known.expected - found)
     if not everything:
@@ -96,7 +105,11 @@ def _counting(wrapper: AppWrapper, seen: Seen, found: Figures) -> Iterator[Pod]:
     """Failed pods that nobody has made up for."""
     status = wrapper.status
     made_up = found.ready >= found.expected
-    ended = {known.uid for i, known in enumerate(status.component_status) if known.uid and finished(status, seen, i)}
+    ended = {
+        known.uid
+        for i, known in enumerate(status.component_status)
+        if known.uid and finished(status, seen, i)
+    }
     with_pods = [i for i, known in enumerate(status.component_status) if known.expected]
     all_ended = bool(with_pods) and all(finished(status, seen, i) for i in with_pods)
     for pod in seen.pods:
@@ -138,17 +151,25 @@ def _missing(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | Non
         if not one.confirmed or one.state == "unknown":
             ask.append(i)
             continue
-        what = {"absent": "is gone", "going": "is being deleted"}.get(one.state, "is another object of that name")
+        what = {"absent": "is gone", "going": "is being deleted"}.get(
+            one.state, "is another object of that name"
+        )
         sentence = f"{known.kind} {known.name} {what}, and somebody else did that"
-        return Judgement(result="fail", reason="MissingComponent", holding=_held(1, found, sentence))
+        return Judgement(
+            result="fail", reason="MissingComponent", holding=_held(1, found, sentence)
+        )
     if not ask:
         return None
-    names = ", ".join(f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask)
+    names = ", ".join(
+        f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask
+    )
     sentence = f"{names} not seen by the watch, and asked for"
     return Judgement(result="confirm", confirm=tuple(ask), holding=_held(1, found, sentence))
 
 
-def _component_failed(wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters) -> Judgement | None:
+def _component_failed(
+    wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters
+) -> Judgement | None:
     for i, known in enumerate(wrapper.status.component_status):
         one = seen.component(i)
         if one.verdict.says != "failed" or c.component_is(known) != "True":
@@ -159,7 +180,10 @@ def _component_failed(wrapper: AppWrapper, seen: Seen, found: Figures, p: Parame
         if last is not None:
             sentence += f"; {_exit(last)}, which ends the retries"
         return Judgement(
-            result="fail" if last else "reset", reason="FailedComponent", counts=True, holding=_held(2, found, sentence)
+            result="fail" if last else "reset",
+            reason="FailedComponent",
+            counts=True,
+            holding=_held(2, found, sentence),
         )
     return None
 
@@ -178,8 +202,12 @@ def _succeeded(seen: Seen, found: Figures) -> Judgement | None:
 def _evacuation(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | None:
     sick = must_leave(seen.pods, seen.nodes)
     if sick is not None:
-        sentence = f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
-        return Judgement(result="evacuate", reason="AutopilotNoExecute", holding=_held(4, found, sentence))
+        sentence = (
+            f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
+        )
+        return Judgement(
+            result="evacuate", reason="AutopilotNoExecute", holding=_held(4, found, sentence)
+        )
     hit = found_by_preflight(seen.pods)
     if hit is None:
         return None
@@ -194,7 +222,9 @@ def _evacuation(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | 
     )
 
 
-def _failed_pods(wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, rules: Rules) -> Judgement | None:
+def _failed_pods(
+    wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, rules: Rules
+) -> Judgement | None:
     if not found.counting:
         return None
     pods = [pod for pod in seen.pods if pod.status.phase == "Failed"]
@@ -224,28 +254,39 @@ def _plain(pod: Pod) -> str:
     return f"{pod.name}{where} failed{f' ({pod.status.reason})' if pod.status.reason else ''}"
 
 
-def _too_few(wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, now: datetime) -> Judgement | None:
+def _too_few(
+    wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, now: datetime
+) -> Judgement | None:
     if found.ready >= found.expected:
         return None
     queued = next((i for i, one in enumerate(seen.components) if one.verdict.suspended), None)
     if queued is not None and queued < len(wrapper.status.component_status):
         known = wrapper.status.component_status[queued]
-        sentence = (
-            f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up stands still"
-        )
+        sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up stands still"
         return Judgement(result="waiting", holding=_held(9, found, sentence))
     start = _started(wrapper.status, seen, now)
     missing = found.expected - found.existing
     if missing > 0:
-        rule, period, extra, what = 7, p.admission, 0.0, f"{missing} of {found.expected} pods do not exist"
+        rule, period, extra, what = (
+            7,
+            p.admission,
+            0.0,
+            f"{missing} of {found.expected} pods do not exist",
+        )
     else:
         spent = examined(seen.pods, start, now, p.preflight_allowance)
         extra = p.preflight_allowance if is_examined(seen.pods) else spent
-        rule, period, what = 8, p.warmup, f"{found.expected - found.ready} of {found.expected} pods do not run"
+        rule, period, what = (
+            8,
+            p.warmup,
+            f"{found.expected - found.ready} of {found.expected} pods do not run",
+        )
         if over(start, period + spent, now):
             extra = spent
     if over(start, period + extra, now):
-        sentence = f"{what} {(now - start).total_seconds():.0f} s after {_text(start, wrapper.status)}"
+        sentence = (
+            f"{what} {(now - start).total_seconds():.0f} s after {_text(start, wrapper.status)}"
+        )
         return Judgement(
             result="reset",
             reason="InsufficientPodsReady",
@@ -266,13 +307,21 @@ def _text(start: datetime, status: Status) -> str:
 
 
 def _started(status: Status, seen: Seen, now: datetime) -> datetime:
-    """Since when pods are missed: creation, or the loss of readiness, or the end of a component's own suspension."""
+    """Since when pods are missed: creation, or the loss of readiness, or the end of a component's
+    own suspension.
+    """
     if c.is_true(status, c.READY):
         return now.replace(microsecond=0)
-    known = [c.since(status, c.DEPLOYED), c.since(status, c.READY), *(one.verdict.resumed for one in seen.components)]
+    known = [
+        c.since(status, c.DEPLOYED),
+        c.since(status, c.READY),
+        *(one.verdict.resumed for one in seen.components),
+    ]
     return min(max((at for at in known if at is not None), default=now), now)
 
 
 def _healthy(found: Figures) -> Judgement:
     sentence = f"{found.ready} of {found.expected} pods run or have succeeded"
-    return Judgement(result="healthy", reason="FoundNoFailedPods", holding=_held(9, found, sentence))
+    return Judgement(
+        result="healthy", reason="FoundNoFailedPods", holding=_held(9, found, sentence)
+    )

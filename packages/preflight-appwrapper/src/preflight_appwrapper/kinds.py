@@ -1,4 +1,6 @@
-"""Where the API server serves the kinds that are wrapped: asked once for each group and version, and again for what was not there."""
+"""Where the API server serves the kinds that are wrapped: asked once for each group and version,
+and again for what was not there.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Kinds:
         self._locks: dict[str, anyio.Lock] = {}
 
     async def find(self, kind: Kind) -> Served | None:
-        """How it is served; None where it is not. Raises :class:`~preflight_kube.errors.KubeError` when the cluster does not say."""
+        """How it is served; None where it is not. Raises :class:`~preflight_kube.errors.KubeError`
+        when the cluster does not say.
+        """
         where = root(kind)
         async with self._locks.setdefault(where, anyio.Lock()):
             at, known = self._known.get(where, (-_AGAIN, {}))
@@ -54,7 +58,9 @@ class Kinds:
         return found
 
     async def collection(self, kind: Kind, namespace: str = "") -> str | None:
-        """The path of its objects, in one namespace or in all; None where it is not served. Raises as :meth:`find`."""
+        """The path of its objects, in one namespace or in all; None where it is not served. Raises
+        as :meth:`find`.
+        """
         served = await self.find(kind)
         if served is None:
             return None
@@ -62,10 +68,17 @@ class Kinds:
         return f"{root(kind)}{within}/{served.resource}"
 
     async def _read(self, where: str) -> dict[str, Served]:
-        if any(part in {"", ".", ".."} or "%" in part or "?" in part or "#" in part for part in where[1:].split("/")):
+        if any(
+            part in {"", ".", ".."} or "%" in part or "?" in part or "#" in part
+            for part in where[1:].split("/")
+        ):
             return {}  # from a manifest: it must not lead elsewhere
         try:
             found = await self._client.get(where, _Resources)
         except NotFound:
             return {}
-        return {one.kind: Served(one.name, one.namespaced) for one in found.resources if "/" not in one.name}
+        return {
+            one.kind: Served(one.name, one.namespaced)
+            for one in found.resources
+            if "/" not in one.name
+        }

@@ -1,5 +1,6 @@
-"""One label of our own on each node, made from its conditions, and nothing else of it: what a check has found stands in a condition
-until a check that finds nothing takes it back, so the label stays through any restart."""
+"""One label of our own on each node, made from its conditions, and nothing else of it: what a check
+has found stands in a condition until a check that finds nothing takes it back, so the label stays
+through any restart."""
 
 from __future__ import annotations
 
@@ -51,14 +52,17 @@ class _Node(msgspec.Struct, frozen=True):
 def wanted(conditions: Iterable[Condition], health: NodeHealth) -> str:
     """The label's value; empty: there should be none."""
     bad = any(
-        one.status == "True" and any(fnmatchcase(one.type, pattern) for pattern in health.conditions)
+        one.status == "True"
+        and any(fnmatchcase(one.type, pattern) for pattern in health.conditions)
         for one in conditions
     )
     return health.value if bad else ""
 
 
 def patch(uid: str, labels: Mapping[str, str], key: str, value: str) -> list[jsonpatch.Operation]:
-    """What sets the label to ``value``, or removes it, on the node with this uid; nothing where it is so already."""
+    """What sets the label to ``value``, or removes it, on the node with this uid; nothing where it
+    is so already.
+    """
     if labels.get(key, "") == value:
         return []
     about = [jsonpatch.test("/metadata/uid", uid)]

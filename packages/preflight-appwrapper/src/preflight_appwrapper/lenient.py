@@ -1,7 +1,8 @@
 """Decoding that does not give up an object for one bad field. Pure.
 
-A typed conversion of the whole comes first, and nearly always succeeds. Where it does not, field by field and item by item: what
-cannot be read has its default, and an item of a list keeps its place, for some lists run parallel to others.
+A typed conversion of the whole comes first, and nearly always succeeds. Where it does not, field by
+field and item by item: what cannot be read has its default, and an item of a list keeps its place,
+for some lists run parallel to others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _FAILS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionE
 
 
 def lenient(type_: type[T], raw: object) -> T:
-    """``raw`` (plain data) as the Struct ``type_``, every field of which has a default. Never raises."""
+    """``raw`` (plain data) as the Struct ``type_``, every field of which has a default. Never
+    raises.
+    """
     try:
         return msgspec.convert(raw, type_)
     except _FAILS:
@@ -62,7 +65,12 @@ def _value(wanted: Any, raw: object) -> Any:
     if get_origin(wanted) is tuple and isinstance(raw, list | tuple):
         return tuple(made for item in raw for made in _item(parts[0], item))
     if get_origin(wanted) is dict and isinstance(raw, dict):
-        return {key: made for key, item in raw.items() if isinstance(key, str) for made in _item(parts[1], item)}
+        return {
+            key: made
+            for key, item in raw.items()
+            if isinstance(key, str)
+            for made in _item(parts[1], item)
+        }
     raise _UnreadableError
 
 

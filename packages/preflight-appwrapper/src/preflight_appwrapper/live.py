@@ -1,4 +1,6 @@
-"""One wrapper of a cluster, looked at once: the same view, and so the same step, that a controller would decide on."""
+"""One wrapper of a cluster, looked at once: the same view, and so the same step, that a controller
+would decide on.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ __all__ = ["explained", "look"]
 
 
 async def explained(namespace: str, name: str, rules: Rules) -> Explanation | None:
-    """What there is to say of a wrapper; None where there is none. Raises :class:`~preflight_kube.errors.KubeError`."""
+    """What there is to say of a wrapper; None where there is none. Raises
+    :class:`~preflight_kube.errors.KubeError`.
+    """
     async with Client(connection(home=Path.home()), agent="preflight-appwrapper") as client:
         return await look(client, namespace, name, rules)
 
@@ -39,10 +43,22 @@ async def look(client: Client, namespace: str, name: str, rules: Rules) -> Expla
     await actor.survey(wrapper, memory)
     nodes = {}
     for node in {held.pod.node for held in memory.listed.pods.values()} if memory.listed else ():
-        found = await client.get_or_none(f"/api/v1/nodes/{node}", Node) if node and rules.autopilot.monitor else None
+        found = (
+            await client.get_or_none(f"/api/v1/nodes/{node}", Node)
+            if node and rules.autopilot.monitor
+            else None
+        )
         if found is not None:
             nodes[node] = sick_resources(found.metadata.labels, rules.autopilot)
-    nothing = Mirrored(complete=True, things={}, departed={}, pods={}, nodes=nodes, version=lambda _: 0, pods_version=0)
+    nothing = Mirrored(
+        complete=True,
+        things={},
+        departed={},
+        pods={},
+        nodes=nodes,
+        version=lambda _: 0,
+        pods_version=0,
+    )
     now = datetime.now(UTC)
     seen = observe(wrapper, nothing, memory, suffix="xxxxx")
     return explain(wrapper, seen, step(wrapper, seen, rules, now), now)

@@ -1,7 +1,9 @@
-"""What one leader knows of one wrapper beyond the mirrors: what it has done, what it was answered, and what it has read for itself.
+"""What one leader knows of one wrapper beyond the mirrors: what it has done, what it was answered,
+and what it has read for itself.
 
-A mirror may be behind what this leader itself has written or read; what it knows better stands in here until the mirror has passed
-it. Pure; nothing of it matters to the next leader, who reads everything anew.
+A mirror may be behind what this leader itself has written or read; what it knows better stands in
+here until the mirror has passed it. Pure; nothing of it matters to the next leader, who reads
+everything anew.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, kw_only=True):
-    """``found``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is known that they are no more.
-    ``empty``: when consistent reads of everything found nothing, since they last found something."""
+    """``found``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
+    known that they are no more. ``empty``: when consistent reads of everything found nothing, since
+    they last found something."""
 
     uid: str
     attempts: dict[str, datetime] = {}
@@ -64,7 +67,9 @@ class Memory(msgspec.Struct, kw_only=True):
         self.found.clear()
         self.attempts.clear()
 
-    def tried(self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False) -> None:
+    def tried(
+        self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False
+    ) -> None:
         known = self.creates.get(index)
         tries = known.tries + 1 if known is not None else 1
         self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
@@ -72,7 +77,9 @@ class Memory(msgspec.Struct, kw_only=True):
     def saw(self, name: Name, one: Thing | None, uids: Iterable[str] = ()) -> None:
         """What the API server says of a name just now; ``uids``: of what was known under it."""
         before = self.found.get(name)
-        known = {uid for uid in uids if uid} | ({before.uid} if isinstance(before, Thing) else set())
+        known = {uid for uid in uids if uid} | (
+            {before.uid} if isinstance(before, Thing) else set()
+        )
         self.gone |= known - ({one.uid} if one is not None else set())
         self.found[name] = Absent() if one is None else one
 

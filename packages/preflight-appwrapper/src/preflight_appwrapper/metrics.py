@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from preflight_kube.client import Requests
 from preflight_kube.mirrors import Mirrors
 from preflight_proto.program import package_version
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -44,7 +51,10 @@ class Metrics:
             registry=registry,
         )
         self.resets = Counter(
-            "appwrapper_resets", "Resets, by why and by whether they count.", ["reason", "counted"], registry=registry
+            "appwrapper_resets",
+            "Resets, by why and by whether they count.",
+            ["reason", "counted"],
+            registry=registry,
         )
         self.deletion = Histogram(
             "appwrapper_deletion_seconds",
@@ -70,11 +80,13 @@ class Metrics:
             buckets=_LOOK,
             registry=registry,
         )
-        self.writes = Counter("appwrapper_writes", "Writes by kind and result.", ["kind", "result"], registry=registry)
+        self.writes = Counter(
+            "appwrapper_writes", "Writes by kind and result.", ["kind", "result"], registry=registry
+        )
         self.leader = Gauge("appwrapper_leader", "1 on the replica that leads.", registry=registry)
-        Gauge("appwrapper_build_info", "1, with the version.", ["version"], registry=registry).labels(
-            package_version("preflight-appwrapper")
-        ).set(1)
+        Gauge(
+            "appwrapper_build_info", "1, with the version.", ["version"], registry=registry
+        ).labels(package_version("preflight-appwrapper")).set(1)
 
     @contextmanager
     def leading(self) -> Iterator[None]:
@@ -101,7 +113,9 @@ class Metrics:
         """Show what a client has sent, as it counts it itself."""
 
         def collect() -> Iterator[Metric]:
-            family = CounterMetricFamily("appwrapper_requests", "Requests to the API server by verb.", labels=["verb"])
+            family = CounterMetricFamily(
+                "appwrapper_requests", "Requests to the API server by verb.", labels=["verb"]
+            )
             for verb, value in sorted(dict(requests.count).items()):
                 family.add_metric([verb], value)
             yield family
@@ -113,7 +127,9 @@ class Metrics:
 
         def collect() -> Iterator[Metric]:
             behind = GaugeMetricFamily(
-                "appwrapper_mirror_behind_seconds", "For how long a mirror has been behind.", labels=["path"]
+                "appwrapper_mirror_behind_seconds",
+                "For how long a mirror has been behind.",
+                labels=["path"],
             )
             for path, seconds in sorted(mirrors.behind().items()):
                 behind.add_metric([path], seconds)

@@ -1,7 +1,8 @@
-"""What is mirrored: wrappers, labelled pods, labelled objects of each kind that is wrapped, and the labels of nodes.
+"""What is mirrored: wrappers, labelled pods, labelled objects of each kind that is wrapped, and the
+labels of nodes.
 
-A mirror of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been answered goes in here, too: it is
-newer than what a watch has told so far.
+A mirror of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been
+answered goes in here, too: it is newer than what a watch has told so far.
 """
 
 from __future__ import annotations
@@ -62,10 +63,14 @@ class _Mirror:
 class Mirrors:
     """``changed`` is called with each wrapper that something has changed about."""
 
-    def __init__(self, client: Client, kinds: Kinds, rules: Rules, changed: Callable[[Key], None]) -> None:
+    def __init__(
+        self, client: Client, kinds: Kinds, rules: Rules, changed: Callable[[Key], None]
+    ) -> None:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
         self._wrappers: dict[Key, AppWrapper] = {}
-        self._removed: set[str] = set()  # uids of wrappers that are gone, though a watch may still speak of them
+        self._removed: set[str] = (
+            set()
+        )  # uids of wrappers that are gone, though a watch may still speak of them
         self._pods: dict[Key, dict[str, Held]] = {}
         self._things: dict[Place, Thing] = {}
         self._owned: dict[str, set[Place]] = {}  # by the controller's uid
@@ -176,7 +181,9 @@ class Mirrors:
         return mirror.version if mirror is not None else 0
 
     async def follow(self, wrapper: AppWrapper) -> None:
-        """Open the mirrors that this wrapper needs. Raises :class:`KubeError` where the cluster does not say what it serves."""
+        """Open the mirrors that this wrapper needs. Raises :class:`KubeError` where the cluster
+        does not say what it serves.
+        """
         for kind in _kinds_of(wrapper):
             if kind in self._open:
                 continue
@@ -246,7 +253,11 @@ class Mirrors:
                 self._disown(before, place)
             if made.owner is not None and self._is_wrapper(made):
                 # A list only says that it has gone; then what was seen before says more.
-                last = before if before is not None and before.uid == made.uid and not change.object.full else made
+                last = (
+                    before
+                    if before is not None and before.uid == made.uid and not change.object.full
+                    else made
+                )
                 self._departed.setdefault(made.owner.uid, {})[kind, made.name] = last
         else:
             if before is not None:
@@ -275,7 +286,11 @@ class Mirrors:
     def _node_changed(self, change: Change[Node]) -> None:
         metadata = change.object.metadata
         before = self._nodes.get(metadata.name, frozenset())
-        sick = frozenset() if change.kind == "deleted" else sick_resources(metadata.labels, self._rules.autopilot)
+        sick = (
+            frozenset()
+            if change.kind == "deleted"
+            else sick_resources(metadata.labels, self._rules.autopilot)
+        )
         if sick == before:
             return
         if sick:

@@ -1,7 +1,8 @@
 """The fields of Kubernetes objects that are read here, and no others. Pure.
 
-Every Struct is filled by :func:`wrapper_from` or :func:`pod_from`, which never raise: a wrapper somebody has edited by hand, or a
-pod that cannot be decoded, still has to be deleted in the end. Texts that anybody may write without a limit have one here.
+Every Struct is filled by :func:`wrapper_from` or :func:`pod_from`, which never raise: a wrapper
+somebody has edited by hand, or a pod that cannot be decoded, still has to be deleted in the end.
+Texts that anybody may write without a limit have one here.
 """
 
 from __future__ import annotations
@@ -300,13 +301,20 @@ def wrapper_from(raw: object) -> AppWrapper:
 
 
 def pod_from(raw: object) -> Pod:
-    """The Pod in plain data. Never raises: one that cannot be read exists all the same, in the phase ``Unknown``."""
+    """The Pod in plain data. Never raises: one that cannot be read exists all the same, in the
+    phase ``Unknown``.
+    """
     return lenient(Pod, raw)
 
 
 def written(status: Status) -> dict[str, Any]:
-    """``status`` as the API server wants it: required fields always, others only where they say something."""
-    made: dict[str, Any] = {"phase": status.phase, "conditions": [_condition(one) for one in status.conditions]}
+    """``status`` as the API server wants it: required fields always, others only where they say
+    something.
+    """
+    made: dict[str, Any] = {
+        "phase": status.phase,
+        "conditions": [_condition(one) for one in status.conditions],
+    }
     if status.resetting_count:
         made["resettingCount"] = status.resetting_count
     if status.migration_count:

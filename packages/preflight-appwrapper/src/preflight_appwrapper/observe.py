@@ -1,4 +1,6 @@
-"""From what is mirrored, and what this leader knows better, to the view that a decision is made from. Pure."""
+"""From what is mirrored, and what this leader knows better, to the view that a decision is made
+from. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ _MOST_GONE: Final = 4096
 
 
 class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
-    """What the mirrors have of one wrapper. ``things``: whose controller it is, or what has one of its components' names. ``departed``:
-    the last that was seen of what the mirrors had. ``version``: up to where a kind's mirror has come; ``pods_version``: that of pods."""
+    """What the mirrors have of one wrapper. ``things``: whose controller it is, or what has one of
+    its components' names. ``departed``: the last that was seen of what the mirrors had.
+    ``version``: up to where a kind's mirror has come; ``pods_version``: that of pods."""
 
     complete: bool
     things: Mapping[tuple[Kind, str], Thing]
@@ -37,9 +40,12 @@ def observe(wrapper: AppWrapper, mirrored: Mirrored, memory: Memory, *, suffix: 
     """``memory`` loses what the mirrors have passed."""
     pods = _pods(mirrored, memory)
     components = tuple(
-        _component(wrapper, i, known, mirrored, memory) for i, known in enumerate(wrapper.status.component_status)
+        _component(wrapper, i, known, mirrored, memory)
+        for i, known in enumerate(wrapper.status.component_status)
     )
-    named = {(kind_of(one.api_version, one.kind), one.name) for one in wrapper.status.component_status}
+    named = {
+        (kind_of(one.api_version, one.kind), one.name) for one in wrapper.status.component_status
+    }
     if len(memory.gone) > _MOST_GONE:
         memory.gone &= {*mirrored.pods, *(one.uid for one in mirrored.things.values())}
     strays = tuple(_strays(wrapper, named, mirrored, memory))
@@ -104,7 +110,9 @@ def _component(
     )
 
 
-def _newer(shown: Thing | None, found: Thing | Absent | None, passed: int) -> tuple[Thing | None, bool]:
+def _newer(
+    shown: Thing | None, found: Thing | Absent | None, passed: int
+) -> tuple[Thing | None, bool]:
     """What is there by the newest that is known, and whether the API server itself was asked."""
     if found is None:
         return shown, False
@@ -125,9 +133,16 @@ def _last(known: ComponentStatus, departed: Thing | None, found: Thing | Absent 
     return Verdict()
 
 
-def _strays(wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: Memory) -> Iterable[Stray]:
+def _strays(
+    wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: Memory
+) -> Iterable[Stray]:
     for name, one in sorted(mirrored.things.items()):
-        if name in named or one.uid in memory.gone or one.owner is None or one.owner.uid != wrapper.metadata.uid:
+        if (
+            name in named
+            or one.uid in memory.gone
+            or one.owner is None
+            or one.owner.uid != wrapper.metadata.uid
+        ):
             continue
         yield Stray(
             api_version=one.api_version,

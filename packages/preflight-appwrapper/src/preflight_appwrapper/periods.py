@@ -1,4 +1,6 @@
-"""When a period is over, on timestamps of whole seconds: never early, about a second late at most. Pure."""
+"""When a period is over, on timestamps of whole seconds: never early, about a second late at most.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 def end(since: datetime, seconds: float) -> datetime:
-    """The moment at which it is acted: one second after the period, except that a period of zero is over at once."""
+    """The moment at which it is acted: one second after the period, except that a period of zero is
+    over at once.
+    """
     if seconds <= 0:
         return since
     try:

@@ -1,6 +1,7 @@
 """One function a phase: what follows from the status, the view and the time. Pure.
 
-Each returns a step that writes the status at most once; the row of :mod:`.table` that was taken gives the next phase.
+Each returns a step that writes the status at most once; the row of :mod:`.table` that was taken
+gives the next phase.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _EVACUATIONS = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a phase may ask. ``status``: the wrapper's, with times that periods can be counted from."""
+    """All that a phase may ask. ``status``: the wrapper's, with times that periods can be counted
+    from.
+    """
 
     wrapper: AppWrapper
     status: Status
@@ -48,14 +51,21 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     p: Parameters
     now: datetime
 
-    def put(self, status: Status, type_: str, value: bool, reason: str, message: str = "") -> Status:
+    def put(
+        self, status: Status, type_: str, value: bool, reason: str, message: str = ""
+    ) -> Status:
         generation = self.wrapper.metadata.generation
         return c.put(status, type_, value, reason, message, now=self.now, generation=generation)
 
     def say(self, reason: str, message: str, *, warning: bool = False) -> Say:
-        """Once a version of the wrapper: only one leader can have written the status that this goes with."""
+        """Once a version of the wrapper: only one leader can have written the status that this goes
+        with.
+        """
         return Say(
-            reason=reason, message=message, warning=warning, key=f"{reason}/{self.wrapper.metadata.resource_version}"
+            reason=reason,
+            message=message,
+            warning=warning,
+            key=f"{reason}/{self.wrapper.metadata.resource_version}",
         )
 
     def take(self, row: str, status: Status, **more: object) -> Step:
@@ -96,7 +106,10 @@ def _delete(look: Look, step: Step) -> tuple[Step, bool]:
     start = c.since(status, c.DELETING)
     if found.forced:
         said = f"not deleted within {format_duration(look.p.forceful_deletion)}; what is left is deleted by force"
-        say = (*say, Say(reason="DeletionForced", message=said, warning=True, key=f"DeletionForced/{start}"))
+        say = (
+            *say,
+            Say(reason="DeletionForced", message=said, warning=True, key=f"DeletionForced/{start}"),
+        )
     if blocked:
         key = f"DeletionBlocked/{start}/{blocked}"
         say = (*say, Say(reason="DeletionBlocked", message=message, warning=True, key=key))
@@ -114,9 +127,15 @@ def _delete(look: Look, step: Step) -> tuple[Step, bool]:
 
 
 def _begin_deletion(look: Look, step: Step) -> Step:
-    """``step``, which takes a row, with the first of deletion; whether it is done is for the next look, for that is a row of its own."""
+    """``step``, which takes a row, with the first of deletion; whether it is done is for the next
+    look, for that is a row of its own.
+    """
     step, _ = _delete(look, step)
-    return step if step.next else replace(step, next=_at_once(look, "deletion", "nothing is seen of it any more"))
+    return (
+        step
+        if step.next
+        else replace(step, next=_at_once(look, "deletion", "nothing is seen of it any more"))
+    )
 
 
 def _undeployed(look: Look, status: Status, reason: str, *, quota: bool) -> Status:
@@ -132,7 +151,9 @@ def _undeployed(look: Look, status: Status, reason: str, *, quota: bool) -> Stat
 def _forgotten(look: Look, one: ComponentStatus) -> ComponentStatus:
     if not c.component_is(one):
         return one
-    one = replace(one, uid="", conditions=tuple(it for it in one.conditions if it.type != c.FINISHED))
+    one = replace(
+        one, uid="", conditions=tuple(it for it in one.conditions if it.type != c.FINISHED)
+    )
     return c.put_component(one, c.DEPLOYED, False, "ComponentDeleted", now=look.now)
 
 
@@ -145,12 +166,18 @@ def unseen(look: Look) -> Step:
     status = look.status
     if len(status.component_status) != len(look.wrapper.spec.components):
         status = replace(status, component_status=podsets.initial(look.wrapper.spec.components))
-    return look.take("seen", status, next=_at_once(look, "Suspended", "it was seen for the first time"))
+    return look.take(
+        "seen", status, next=_at_once(look, "Suspended", "it was seen for the first time")
+    )
 
 
 def leftover(look: Look) -> Step:
-    """Its status was changed by somebody else, so that nobody knows what exists of it: everything is deleted, and made anew."""
-    return _to_suspending(look, "leftover", "something of it exists that its status does not speak of")
+    """Its status was changed by somebody else, so that nobody knows what exists of it: everything
+    is deleted, and made anew.
+    """
+    return _to_suspending(
+        look, "leftover", "something of it exists that its status does not speak of"
+    )
 
 
 def _leftover(look: Look) -> bool:
@@ -162,11 +189,15 @@ def suspended(look: Look) -> Step:
     if _leftover(look):
         return leftover(look)
     if wrapper.spec.suspend:
-        return look.stay(status, next=Next(what="Resuming", why="spec.suspend is true", waits=("wrapper",)))
+        return look.stay(
+            status, next=Next(what="Resuming", why="spec.suspend is true", waits=("wrapper",))
+        )
     if FINALIZER not in wrapper.metadata.finalizers:
         add = AddFinalizer(wrapper.metadata.uid, wrapper.metadata.resource_version)
         return look.stay(
-            status, actions=(add,), next=Next(what="Resuming", why="the finalizer comes first", waits=("wrapper",))
+            status,
+            actions=(add,),
+            next=Next(what="Resuming", why="the finalizer comes first", waits=("wrapper",)),
         )
     return _resume(look, "resume", "suspend is false")
 
@@ -175,12 +206,18 @@ def _resume(look: Look, row: str, why: str) -> Step:
     status = look.status
     if len(status.component_status) != len(look.wrapper.spec.components):
         status = replace(status, component_status=podsets.initial(look.wrapper.spec.components))
-    status = replace(status, component_status=tuple(_forgotten(look, one) for one in status.component_status))
+    status = replace(
+        status, component_status=tuple(_forgotten(look, one) for one in status.component_status)
+    )
     status = look.put(status, c.QUOTA, True, "Resuming", why)
     status = look.put(status, c.DEPLOYED, True, "Resuming", why)
     status = look.put(status, c.READY, False, "Resuming")
     status = look.put(status, c.UNHEALTHY, False, "Resuming")
-    step = look.take(row, c.drop(status, c.DELETING), say=(look.say("Resuming", f"components are created: {why}"),))
+    step = look.take(
+        row,
+        c.drop(status, c.DELETING),
+        say=(look.say("Resuming", f"components are created: {why}"),),
+    )
     # What was seen under the names of an earlier life says nothing of this one.
     fresh = replace(look, seen=replace(look.seen, components=()))
     return _creating(fresh, step)
@@ -199,13 +236,18 @@ def _creating(look: Look, step: Step) -> Step:
     if made.done:
         said = look.say("Running", "all components are created")
         return look.take(
-            "created", made.status, say=(*step.say, said), next=_at_once(look, "Running", "all is created")
+            "created",
+            made.status,
+            say=(*step.say, said),
+            next=_at_once(look, "Running", "all is created"),
         )
     return replace(step, status=made.status, actions=(*step.actions, *made.actions), next=made.next)
 
 
 def _failing(look: Look, step: Step, row: str, why: str) -> Step:
-    """A wrapper whose first component cannot be created fails in a look of its own, so that each row is one write."""
+    """A wrapper whose first component cannot be created fails in a look of its own, so that each
+    row is one write.
+    """
     if step.row:
         return replace(step, next=_at_once(look, "Failed", why))
     return _fail(look, step.status, row, "CreateFailed", why)
@@ -228,7 +270,9 @@ def running(look: Look) -> Step:
     status = _marked(look, look.status, found)
     if found.result == "confirm":
         actions = tuple(Confirm(i) for i in found.confirm)
-        waits = Next(what="rule 1: a component is missing", why=found.holding.sentence, waits=("components",))
+        waits = Next(
+            what="rule 1: a component is missing", why=found.holding.sentence, waits=("components",)
+        )
         return look.stay(look.status, actions=actions, next=waits, holding=found.holding)
     if found.result == "succeeded":
         return _succeed(look, status, found.holding)
@@ -238,24 +282,40 @@ def running(look: Look) -> Step:
 
 
 def _marked(look: Look, status: Status, found: Judgement) -> Status:
-    """What the judgement says of readiness, and which components have ended well: their objects may go."""
+    """What the judgement says of readiness, and which components have ended well: their objects may
+    go.
+    """
     status = _readiness(look, status, found.holding.figures)
     components = tuple(
         c.put_component(one, c.FINISHED, True, "ComponentFinished", now=look.now)
-        if not c.is_true(one, c.FINISHED) and c.component_is(one) == "True" and finished(status, look.seen, i)
+        if not c.is_true(one, c.FINISHED)
+        and c.component_is(one) == "True"
+        and finished(status, look.seen, i)
         else one
         for i, one in enumerate(status.component_status)
     )
-    return status if components == status.component_status else replace(status, component_status=components)
+    return (
+        status
+        if components == status.component_status
+        else replace(status, component_status=components)
+    )
 
 
 def _readiness(look: Look, status: Status, found: Figures) -> Status:
     if found.ready >= found.expected:
         if c.is_true(status, c.READY):
             return status
-        return look.put(status, c.READY, True, "SufficientPodsReady", f"{found.ready} of {found.expected} pods")
+        return look.put(
+            status, c.READY, True, "SufficientPodsReady", f"{found.ready} of {found.expected} pods"
+        )
     if c.is_true(status, c.READY):
-        return look.put(status, c.READY, False, "InsufficientPodsReady", f"{found.ready} of {found.expected} pods")
+        return look.put(
+            status,
+            c.READY,
+            False,
+            "InsufficientPodsReady",
+            f"{found.ready} of {found.expected} pods",
+        )
     return status
 
 
@@ -318,10 +378,16 @@ def _reset(look: Look, status: Status, row: str, reason: str, why: str, *, count
     status = look.put(status, c.READY, False, "Resetting")
     status = _deleting(look, c.drop(status, c.DELETING))
     which = (
-        f"reset {status.resetting_count} of {look.p.retry_limit}" if counted else f"evacuation {status.migration_count}"
+        f"reset {status.resetting_count} of {look.p.retry_limit}"
+        if counted
+        else f"evacuation {status.migration_count}"
     )
     again = format_duration(_retry_pause(look, status))
-    said = look.say("Resetting", f"{which}: {why}; created again {again} after everything is deleted", warning=True)
+    said = look.say(
+        "Resetting",
+        f"{which}: {why}; created again {again} after everything is deleted",
+        warning=True,
+    )
     return _begin_deletion(look, look.take(row, status, say=(said,)))
 
 
@@ -330,13 +396,19 @@ def _fail(look: Look, status: Status, row: str, reason: str, why: str) -> Step:
         status = look.put(status, c.UNHEALTHY, True, reason, why)
     status = c.drop(status, c.DELETING)
     if look.p.deletion_on_failure > 0 and not look.wrapper.spec.suspend:
-        status = look.put(status, c.DELETING, False, "DeletionPaused", "DeletionOnFailureGracePeriod")
+        status = look.put(
+            status, c.DELETING, False, "DeletionPaused", "DeletionOnFailureGracePeriod"
+        )
         at = end(look.now.replace(microsecond=0), look.p.deletion_on_failure)
-        waits = Next(what="deletion", why="DeletionOnFailureGracePeriod is over", at=at, waits=("wrapper",))
+        waits = Next(
+            what="deletion", why="DeletionOnFailureGracePeriod is over", at=at, waits=("wrapper",)
+        )
     else:
         waits = _at_once(look, "deletion", "it has failed")
     used = f" after {status.resetting_count} resets" if status.resetting_count else ""
-    return look.take(row, status, say=(look.say("Failed", f"failed{used}: {why}", warning=True),), next=waits)
+    return look.take(
+        row, status, say=(look.say("Failed", f"failed{used}: {why}", warning=True),), next=waits
+    )
 
 
 # --- until nothing is left
@@ -352,19 +424,32 @@ def _to_suspending(look: Look, row: str, why: str) -> Step:
 def suspending(look: Look) -> Step:
     step, done = _delete(look, look.stay(look.status))
     if not done:
-        return step if step.next else replace(step, next=_at_once(look, "deletion", why="it is suspended"))
+        return (
+            step
+            if step.next
+            else replace(step, next=_at_once(look, "deletion", why="it is suspended"))
+        )
     status = _undeployed(look, look.status, "Suspended", quota=True)
     status = look.put(status, c.READY, False, "Suspended")
     status = look.put(status, c.UNHEALTHY, False, "Suspended")
     said = look.say("Suspended", "everything is deleted")
-    return look.take("suspended", status, say=(said,), next=_at_once(look, "Suspended", "everything is deleted"))
+    return look.take(
+        "suspended", status, say=(said,), next=_at_once(look, "Suspended", "everything is deleted")
+    )
 
 
 def _retry_pause(look: Look, status: Status) -> float:
-    """Seconds. It doubles with each evacuation after the first in a row, or a label everywhere would move a workload for ever."""
+    """Seconds. It doubles with each evacuation after the first in a row, or a label everywhere
+    would move a workload for ever.
+    """
     known = c.find(status.conditions, c.UNHEALTHY)
     pause = look.p.retry_pause
-    if known is not None and known.status == "True" and known.reason in _EVACUATIONS and status.migration_count > 1:
+    if (
+        known is not None
+        and known.status == "True"
+        and known.reason in _EVACUATIONS
+        and status.migration_count > 1
+    ):
         pause *= 2.0 ** min(status.migration_count - 1, 64)
     return min(pause, look.p.maximum)
 
@@ -375,7 +460,11 @@ def resetting(look: Look) -> Step:
     if not c.is_false(look.status, c.DEPLOYED):
         step, done = _delete(look, look.stay(look.status))
         if not done:
-            return step if step.next else replace(step, next=_at_once(look, "deletion", why="it is reset"))
+            return (
+                step
+                if step.next
+                else replace(step, next=_at_once(look, "deletion", why="it is reset"))
+            )
         status = _undeployed(look, look.status, "Resetting", quota=False)
         at = end(look.now.replace(microsecond=0), _retry_pause(look, status))
         waits = Next(what="Resuming", why="RetryPausePeriod is over", at=at, waits=("wrapper",))
@@ -383,7 +472,12 @@ def resetting(look: Look) -> Step:
     since = c.since(look.status, c.DEPLOYED) or look.now
     pause = _retry_pause(look, look.status)
     if not over(since, pause, look.now):
-        waits = Next(what="Resuming", why="RetryPausePeriod is over", at=end(since, pause), waits=("wrapper",))
+        waits = Next(
+            what="Resuming",
+            why="RetryPausePeriod is over",
+            at=end(since, pause),
+            waits=("wrapper",),
+        )
         return look.stay(look.status, next=waits)
     return _resume(look, "retry", "the pause after the reset is over")
 
@@ -402,11 +496,17 @@ def _ended(look: Look, rows: str, reason: str, *, quota: bool) -> Step:
         return look.stay(status)
     if c.is_true(status, c.DELETING):
         step, done = _delete(look, look.stay(status))
-        return look.take(f"{rows}-deleted", _undeployed(look, status, reason, quota=quota)) if done else step
+        return (
+            look.take(f"{rows}-deleted", _undeployed(look, status, reason, quota=quota))
+            if done
+            else step
+        )
     at = None if c.is_false(status, c.DEPLOYED) else _deletion_due(look, reason)
     if at is not None and look.now < at:
         name = "SuccessTTL" if reason == "Succeeded" else "DeletionOnFailureGracePeriod"
-        return look.stay(status, next=Next(what="deletion", why=f"{name} is over", at=at, waits=("wrapper",)))
+        return look.stay(
+            status, next=Next(what="deletion", why=f"{name} is over", at=at, waits=("wrapper",))
+        )
     status = _deleting(look, c.drop(status, c.DELETING))
     return _begin_deletion(look, look.take(f"{rows}-delete", status))
 
@@ -426,9 +526,19 @@ def terminating(look: Look) -> Step:
     if FINALIZER not in wrapper.metadata.finalizers:
         return look.stay(status)
     complete = c.find(status.conditions, c.DELETING)
-    told = complete is not None and complete.reason == "DeletionComplete" and complete.status == "False"
-    gone = not c.is_true(status, c.DEPLOYED) and not deletion.leftovers(status, look.seen) and not look.seen.pods
-    begun = bool(c.find(status.conditions, c.DEPLOYED)) or any(one.name for one in status.component_status)
+    told = (
+        complete is not None
+        and complete.reason == "DeletionComplete"
+        and complete.status == "False"
+    )
+    gone = (
+        not c.is_true(status, c.DEPLOYED)
+        and not deletion.leftovers(status, look.seen)
+        and not look.seen.pods
+    )
+    begun = bool(c.find(status.conditions, c.DEPLOYED)) or any(
+        one.name for one in status.component_status
+    )
     if gone and (told or not begun) and not c.is_true(status, c.DELETING):
         remove = RemoveFinalizer(wrapper.metadata.uid, wrapper.metadata.resource_version)
         waits = Next(what="the wrapper is gone", why="everything is deleted", waits=("wrapper",))
@@ -440,6 +550,12 @@ def terminating(look: Look) -> Step:
         return _begin_deletion(look, look.take("terminating", status, say=(said,)))
     step, done = _delete(look, look.stay(status))
     if not done:
-        return step if step.next else replace(step, next=_at_once(look, "deletion", "it is being deleted"))
+        return (
+            step
+            if step.next
+            else replace(step, next=_at_once(look, "deletion", "it is being deleted"))
+        )
     status = _undeployed(look, status, "Terminating", quota=True)
-    return look.take("gone", status, next=_at_once(look, "the finalizer is removed", "everything is deleted"))
+    return look.take(
+        "gone", status, next=_at_once(look, "the finalizer is removed", "everything is deleted")
+    )

@@ -1,7 +1,8 @@
-"""Where a component's pods come from: the paths of its pod templates, how many pods each makes, and what follows from its kind. Pure.
+"""Where a component's pods come from: the paths of its pod templates, how many pods each makes, and
+what follows from its kind. Pure.
 
-What :func:`inferred` finds for a kind that Kueue knows equals what Kueue finds, in order, counts, paths and annotations: else Kueue
-would see another workload, and suspend it.
+What :func:`inferred` finds for a kind that Kueue knows equals what Kueue finds, in order, counts,
+paths and annotations: else Kueue would see another workload, and suspend it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class PodSetError(ValueError):
 
 
 def pod_template(template: object, path: str) -> dict[str, Any]:
-    """The pod template at ``path`` (``template.spec.template``) of the manifest ``template``. Raises :class:`PodSetError`."""
+    """The pod template at ``path`` (``template.spec.template``) of the manifest ``template``.
+    Raises :class:`PodSetError`.
+    """
     match = _PATH.fullmatch(path) if len(path) <= _LONGEST else None
     if match is None:
         raise PodSetError(
@@ -55,8 +58,14 @@ def pod_template(template: object, path: str) -> dict[str, Any]:
         walked += step[0]
     spec = found.get("spec") if isinstance(found, dict) else None
     containers = spec.get("containers") if isinstance(spec, dict) else None
-    if not isinstance(containers, list) or not containers or not all(isinstance(one, dict) for one in containers):
-        raise PodSetError(f'"{path:.80}" leads to no pod template (something with spec.containers); correct the path')
+    if (
+        not isinstance(containers, list)
+        or not containers
+        or not all(isinstance(one, dict) for one in containers)
+    ):
+        raise PodSetError(
+            f'"{path:.80}" leads to no pod template (something with spec.containers); correct the path'
+        )
     assert isinstance(found, dict)
     return found
 
@@ -87,7 +96,9 @@ def kueue_knows(template: object) -> bool:
 
 
 def inferred(template: object) -> tuple[PodSet, ...]:
-    """The pod sets that follow from the kind; none for one that is not known. Raises :class:`PodSetError`."""
+    """The pod sets that follow from the kind; none for one that is not known. Raises
+    :class:`PodSetError`.
+    """
     known = {**_KUEUE, **_OURS}.get(group_kind(template))
     if known is None:
         return ()
@@ -103,7 +114,9 @@ def pod_sets(component: _Component) -> tuple[PodSet, ...]:
 
 
 def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
-    """``status.componentStatus`` at first sight; a component whose pod sets cannot be told has none."""
+    """``status.componentStatus`` at first sight; a component whose pod sets cannot be told has
+    none.
+    """
     return tuple(ComponentStatus(pod_sets=_or_none(one)) for one in components)
 
 
@@ -139,7 +152,9 @@ def _replicas(template: object, *keys: str | int) -> int:
 
 
 def _dotted(keys: tuple[str | int, ...]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(
+        "."
+    )
 
 
 def _at_once(template: object, *keys: str | int) -> int:
@@ -156,11 +171,15 @@ def _pod(_: object) -> Iterator[PodSet]:
 
 def _replicated(template: object) -> Iterator[PodSet]:
     if _at(template, "spec", "template") is not None:
-        yield PodSet(path="template.spec.template", replicas=_replicas(template, "spec", "replicas"))
+        yield PodSet(
+            path="template.spec.template", replicas=_replicas(template, "spec", "replicas")
+        )
 
 
 def _job(template: object) -> Iterator[PodSet]:
-    yield PodSet(path="template.spec.template", replicas=_at_once(template, "spec"), annotations=_JOB_INDEX)
+    yield PodSet(
+        path="template.spec.template", replicas=_at_once(template, "spec"), annotations=_JOB_INDEX
+    )
 
 
 def _job_set(template: object) -> Iterator[PodSet]:
@@ -182,7 +201,9 @@ def _job_set(template: object) -> Iterator[PodSet]:
         )
 
 
-def _replica_specs(template: object, key: str, roles: tuple[str, ...], said: dict[str, str]) -> Iterator[PodSet]:
+def _replica_specs(
+    template: object, key: str, roles: tuple[str, ...], said: dict[str, str]
+) -> Iterator[PodSet]:
     for role in roles:
         if _at(template, "spec", key, role, "template") is not None:
             yield PodSet(
@@ -219,9 +240,14 @@ def _ray_job(template: object) -> Iterator[PodSet]:
 
 
 def _leader_worker_set(template: object) -> Iterator[PodSet]:
-    groups, size = _replicas(template, "spec", "replicas"), _replicas(template, "spec", "leaderWorkerTemplate", "size")
+    groups, size = (
+        _replicas(template, "spec", "replicas"),
+        _replicas(template, "spec", "leaderWorkerTemplate", "size"),
+    )
     below = "template.spec.leaderWorkerTemplate"
-    if _at(template, "spec", "leaderWorkerTemplate", "leaderTemplate") is None:  # leaders are made as workers are
+    if (
+        _at(template, "spec", "leaderWorkerTemplate", "leaderTemplate") is None
+    ):  # leaders are made as workers are
         yield PodSet(path=f"{below}.workerTemplate", replicas=groups * size)
         return
     yield PodSet(path=f"{below}.leaderTemplate", replicas=groups)
@@ -244,4 +270,6 @@ _OURS: Final = {
     ("kubeflow.org", "v2beta1", "MPIJob"): _mpi,
     ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"): _leader_worker_set,
 }
-"""Kinds that Kueue does not know: admission writes their pod sets into the wrapper, so that it need not."""
+"""Kinds that Kueue does not know: admission writes their pod sets into the wrapper, so that it need
+not.
+"""

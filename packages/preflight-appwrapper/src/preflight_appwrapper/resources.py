@@ -1,4 +1,6 @@
-"""Whether something asks for more than none of a resource: Kubernetes quantities, as far as that needs them. Pure."""
+"""Whether something asks for more than none of a resource: Kubernetes quantities, as far as that
+needs them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any, Final
 __all__ = ["asks", "positive"]
 
 _QUANTITY: Final = re.compile(
-    r"\+?(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE]?)", re.ASCII
+    r"\+?(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE]?)",
+    re.ASCII,
 )
 _LONGEST: Final = 64
 """Characters; the API server's own spelling of its largest amount takes 30."""
@@ -27,7 +30,9 @@ def positive(quantity: object) -> bool:
 
 
 def asks(spec: object, resource: str) -> bool:
-    """Whether a container or init container of the pod spec ``spec`` (plain data) requests or limits more than none of ``resource``."""
+    """Whether a container or init container of the pod spec ``spec`` (plain data) requests or
+    limits more than none of ``resource``.
+    """
     if not isinstance(spec, dict):
         return False
     return any(
@@ -46,4 +51,6 @@ def _amounts(container: object) -> list[dict[str, Any]]:
     resources = container.get("resources") if isinstance(container, dict) else None
     if not isinstance(resources, dict):
         return []
-    return [found for key in ("requests", "limits") if isinstance(found := resources.get(key), dict)]
+    return [
+        found for key in ("requests", "limits") if isinstance(found := resources.get(key), dict)
+    ]

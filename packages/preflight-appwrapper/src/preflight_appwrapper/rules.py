@@ -1,4 +1,5 @@
-"""The parameters of fault tolerance: defaults, what the operator sets, what a wrapper's annotations say, and where each value is from.
+"""The parameters of fault tolerance: defaults, what the operator sets, what a wrapper's annotations
+say, and where each value is from.
 
 Pure. Annotations are read at every decision, so one that is changed holds at once.
 """
@@ -56,7 +57,9 @@ DEFAULT_TAINTS: Final[Mapping[str, tuple[Taint, ...]]] = {
 
 
 class Autopilot(msgspec.Struct, frozen=True, kw_only=True):
-    """``taints``: by resource name, in configured order. ``weight``: of the preferred terms, 1 to 100."""
+    """``taints``: by resource name, in configured order. ``weight``: of the preferred terms, 1 to
+    100.
+    """
 
     inject: bool = True
     monitor: bool = True
@@ -67,8 +70,8 @@ class Autopilot(msgspec.Struct, frozen=True, kw_only=True):
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for all wrappers, from the operator's configuration. Periods are in seconds.
 
-    ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed pod counts: ``unreplaced`` until
-    its controller has made up for it, ``any`` always.
+    ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
+    pod counts: ``unreplaced`` until its controller has made up for it, ``any`` always.
     """
 
     admission: float = 60
@@ -89,8 +92,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter as it holds for one wrapper. ``value``: seconds, or a count; ``problem``: why the annotation does not hold as it is
-    written, one sentence."""
+    """One parameter as it holds for one wrapper. ``value``: seconds, or a count; ``problem``: why
+    the annotation does not hold as it is written, one sentence."""
 
     name: str
     annotation: str
@@ -152,14 +155,18 @@ FAULT_TOLERANCE: Final = frozenset(
 
 
 def seconds(text: str) -> float:
-    """A Go duration. Raises :class:`ValueError` with one sentence, also for what no int64 of nanoseconds holds."""
+    """A Go duration. Raises :class:`ValueError` with one sentence, also for what no int64 of
+    nanoseconds holds.
+    """
     if not text:
         raise ValueError("it is empty; write e.g. 90s, 10m or 1h30m")
     if len(text) > _LONGEST:
         raise ValueError(f"it has {len(text)} characters; write e.g. 90s, 10m or 1h30m")
     found = parse_duration(text)
     if abs(found) * 1e9 >= _MOST_NANOSECONDS:
-        raise ValueError(f'"{printable(text, 60)}" is longer than a duration can be (about 292 years)')
+        raise ValueError(
+            f'"{printable(text, 60)}" is longer than a duration can be (about 292 years)'
+        )
     return found
 
 
@@ -188,7 +195,9 @@ def _base(rules: Rules, field: str) -> tuple[float, Source]:
     return value, "operator" if field in rules.set_ else "default"
 
 
-def _period(annotations: Mapping[str, str], rules: Rules, field: str, name: str, key: str) -> Parameter:
+def _period(
+    annotations: Mapping[str, str], rules: Rules, field: str, name: str, key: str
+) -> Parameter:
     annotation = PREFIX + key
     value, source = _base(rules, field)
     value = min(max(value, 0.0), rules.maximum)
@@ -201,7 +210,12 @@ def _period(annotations: Mapping[str, str], rules: Rules, field: str, name: str,
     except ValueError as error:
         problem = f'annotation {annotation}: "{shown}" is no duration ({printable(str(error))}); {format_duration(value)} holds instead.'
         return Parameter(
-            name=name, annotation=annotation, value=value, source="malformed", written=shown, problem=problem
+            name=name,
+            annotation=annotation,
+            value=value,
+            source="malformed",
+            written=shown,
+            problem=problem,
         )
     bounded = min(max(asked, 0.0), rules.maximum)
     return Parameter(
@@ -225,7 +239,12 @@ def _success_ttl(annotations: Mapping[str, str], rules: Rules) -> Parameter:
     except ValueError as error:
         problem = f'annotation {annotation}: "{shown}" is no duration ({printable(str(error))}); {format_duration(value)} holds instead.'
         return Parameter(
-            name=name, annotation=annotation, value=value, source="malformed", written=shown, problem=problem
+            name=name,
+            annotation=annotation,
+            value=value,
+            source="malformed",
+            written=shown,
+            problem=problem,
         )
     held = 0 < asked < value
     return Parameter(
@@ -248,9 +267,16 @@ def _retry_limit(annotations: Mapping[str, str], rules: Rules) -> Parameter:
     if asked is None:
         problem = f'annotation {annotation}: "{shown}" is no whole number of 32 bits; write e.g. 3; {int(value)} holds instead.'
         return Parameter(
-            name=name, annotation=annotation, value=value, source="malformed", written=shown, problem=problem
+            name=name,
+            annotation=annotation,
+            value=value,
+            source="malformed",
+            written=shown,
+            problem=problem,
         )
-    return Parameter(name=name, annotation=annotation, value=float(asked), source="annotation", written=shown)
+    return Parameter(
+        name=name, annotation=annotation, value=float(asked), source="annotation", written=shown
+    )
 
 
 def _int32(text: str) -> int | None:
@@ -260,7 +286,9 @@ def _int32(text: str) -> int | None:
     return found if _INT32[0] <= found <= _INT32[1] else None
 
 
-def _codes(annotations: Mapping[str, str], key: str) -> tuple[frozenset[int], tuple[tuple[str, str], ...]]:
+def _codes(
+    annotations: Mapping[str, str], key: str
+) -> tuple[frozenset[int], tuple[tuple[str, str], ...]]:
     """Comma-separated whole numbers; what is none is skipped, and named."""
     annotation = PREFIX + key
     text = annotations.get(annotation)

@@ -36,8 +36,8 @@ State = Literal["unknown", "absent", "present", "going"]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A create that did not succeed. ``fatal``: it never will. ``unclear``: no answer came, and only a GET can tell.
-    ``tries``: how many there were since the component was last begun."""
+    """A create that did not succeed. ``fatal``: it never will. ``unclear``: no answer came, and
+    only a GET can tell. ``tries``: how many there were since the component was last begun."""
 
     error: str
     at: datetime
@@ -49,9 +49,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
     """A component in the cluster, under the name that the status says.
 
-    ``confirmed``: a GET, or the answer to a create, says so; else a watch does, which may be behind. ``ours``: its controller is
-    this very wrapper, by uid; ``owner``: who else it belongs to, in words. ``verdict`` may be the last one seen of an object that is
-    gone. ``attempt``: the last create, where that did not succeed.
+    ``confirmed``: a GET, or the answer to a create, says so; else a watch does, which may be
+    behind. ``ours``: its controller is this very wrapper, by uid; ``owner``: who else it belongs
+    to, in words. ``verdict`` may be the last one seen of an object that is gone. ``attempt``: the
+    last create, where that did not succeed.
     """
 
     state: State = "unknown"
@@ -78,11 +79,12 @@ class Stray(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The newest view of what belongs to one wrapper.
 
-    ``complete``: every mirror is synced, and not behind what this leader itself has written or listed; without it nothing is
-    decided. ``components`` run parallel to the status. ``pods``: all with the wrapper's label in its namespace. ``nodes``: by name,
-    the resources that running pods must leave. ``attempts``: by :attr:`Action.key`, when this leader last did it. ``empty``: when
-    consistent reads of everything found nothing, since they last found something. ``suffix``: five random characters for names.
-    ``said``: keys of what has been said already.
+    ``complete``: every mirror is synced, and not behind what this leader itself has written or
+    listed; without it nothing is decided. ``components`` run parallel to the status. ``pods``: all
+    with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
+    must leave. ``attempts``: by :attr:`Action.key`, when this leader last did it. ``empty``: when
+    consistent reads of everything found nothing, since they last found something. ``suffix``: five
+    random characters for names. ``said``: keys of what has been said already.
     """
 
     complete: bool = True
@@ -122,7 +124,9 @@ class RemoveFinalizer(Action, frozen=True, tag=True):
 
 
 class Create(Action, frozen=True, tag=True):
-    """Component ``index`` under ``name``, owned by the wrapper with ``uid``; see :func:`.components.build`."""
+    """Component ``index`` under ``name``, owned by the wrapper with ``uid``; see
+    :func:`.components.build`.
+    """
 
     index: int
     name: str
@@ -144,7 +148,9 @@ class Confirm(Action, frozen=True, tag=True):
 
 
 class Delete(Action, frozen=True, tag=True):
-    """With ``uid`` as precondition and ``propagationPolicy: Background``; ``force``: with a grace period of 0."""
+    """With ``uid`` as precondition and ``propagationPolicy: Background``; ``force``: with a grace
+    period of 0.
+    """
 
     api_version: str
     kind: str
@@ -182,7 +188,9 @@ class Say(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Next(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens next. ``at``: when, at the latest, where time decides; ``waits``: whose change is looked at before that."""
+    """What happens next. ``at``: when, at the latest, where time decides; ``waits``: whose change
+    is looked at before that.
+    """
 
     what: str
     why: str
@@ -191,8 +199,8 @@ class Next(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Pods by what they count as. ``counting``: the failed ones nobody has made up for; ``credit``: pods of components that have
-    ended well without as many."""
+    """Pods by what they count as. ``counting``: the failed ones nobody has made up for; ``credit``:
+    pods of components that have ended well without as many."""
 
     expected: int = 0
     pending: int = 0
@@ -220,10 +228,11 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision. ``status`` is the whole new one, written first where it differs; then ``actions`` in their order, then ``say``.
+    """A decision. ``status`` is the whole new one, written first where it differs; then ``actions``
+    in their order, then ``say``.
 
-    ``row``: the row of the state table that was taken, where one was. ``next`` is None only where nothing happens any more.
-    ``blocked``: what even force has not removed.
+    ``row``: the row of the state table that was taken, where one was. ``next`` is None only where
+    nothing happens any more. ``blocked``: what even force has not removed.
     """
 
     status: Status

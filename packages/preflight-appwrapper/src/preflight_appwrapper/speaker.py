@@ -1,4 +1,6 @@
-"""Events on wrappers: said beside the work, so that nobody waits for them. Each has a name of its own, and so is there once."""
+"""Events on wrappers: said beside the work, so that nobody waits for them. Each has a name of its
+own, and so is there once.
+"""
 
 from __future__ import annotations
 
@@ -86,4 +88,6 @@ class Speaker:
     def _failed(self, body: dict[str, Any], error: KubeError) -> None:
         self._metrics.writes.labels("event", "failed").inc()
         about = {"namespace": body["metadata"]["namespace"], "name": body["involvedObject"]["name"]}
-        log.warning("an Event could not be written", extra={"about": {**about, "error": str(error)}})
+        log.warning(
+            "an Event could not be written", extra={"about": {**about, "error": str(error)}}
+        )

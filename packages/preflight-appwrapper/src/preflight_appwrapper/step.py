@@ -1,4 +1,6 @@
-"""The whole of a decision, as one pure function: a wrapper, what is seen of it, the rules and the time give what to write and do."""
+"""The whole of a decision, as one pure function: a wrapper, what is seen of it, the rules and the
+time give what to write and do.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,12 @@ _PHASES: Final[Mapping[str, Callable[[phases.Look], Step]]] = {
 
 
 def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
-    """What is to be written, done and said now, and what comes next. ``now`` has a time zone. Never raises.
+    """What is to be written, done and said now, and what comes next. ``now`` has a time zone. Never
+    raises.
 
-    The status is written first, with the wrapper's resourceVersion; a conflict means that all of this is to be looked at again. Then
-    come the actions, in their order; what each of them finds is seen in the next look.
+    The status is written first, with the wrapper's resourceVersion; a conflict means that all of
+    this is to be looked at again. Then come the actions, in their order; what each of them finds is
+    seen in the next look.
     """
     p = parameters(wrapper.metadata.annotations, rules)
     if not wrapper.ours:
@@ -40,15 +44,23 @@ def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
     if not seen.complete:
         waits = Next(what="a decision", why="not everything is seen yet", waits=("mirrors",))
         return Step(status=wrapper.status, next=waits, parameters=p)
-    look = phases.Look(wrapper=wrapper, status=c.repaired(wrapper.status, now), seen=seen, rules=rules, p=p, now=now)
+    look = phases.Look(
+        wrapper=wrapper,
+        status=c.repaired(wrapper.status, now),
+        seen=seen,
+        rules=rules,
+        p=p,
+        now=now,
+    )
     if wrapper.metadata.deletion_timestamp is not None:
         made = phases.terminating(look)
     else:
-        if wrapper.status.phase in {"Resuming", "Running"} and len(wrapper.status.component_status) != len(
-            wrapper.spec.components
-        ):
+        if wrapper.status.phase in {"Resuming", "Running"} and len(
+            wrapper.status.component_status
+        ) != len(wrapper.spec.components):
             return phases.leftover(look)
-        # A phase that we do not know, or one that only a deletion leads to, was written by somebody else.
+        # A phase that we do not know, or one that only a deletion leads to, was written by somebody
+        # else.
         made = _PHASES.get(wrapper.status.phase, phases.suspending)(look)
     said = tuple(
         Say(reason="BadAnnotation", message=problem, warning=True, key=f"annotation/{key}")

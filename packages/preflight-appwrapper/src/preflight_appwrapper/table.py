@@ -1,4 +1,6 @@
-"""The state machine as a table. The code takes each next phase from here; the README shows the same rows. Pure."""
+"""The state machine as a table. The code takes each next phase from here; the README shows the same
+rows. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,30 @@ import msgspec
 
 __all__ = ["PHASES", "ROWS", "TERMINAL", "Phase", "Row", "markdown"]
 
-Phase = Literal["", "Suspended", "Resuming", "Running", "Suspending", "Resetting", "Succeeded", "Failed", "Terminating"]
+Phase = Literal[
+    "",
+    "Suspended",
+    "Resuming",
+    "Running",
+    "Suspending",
+    "Resetting",
+    "Succeeded",
+    "Failed",
+    "Terminating",
+]
 
 PHASES: Final[tuple[Phase, ...]] = (
-    *("", "Suspended", "Resuming", "Running", "Suspending", "Resetting", "Succeeded", "Failed", "Terminating"),
+    *(
+        "",
+        "Suspended",
+        "Resuming",
+        "Running",
+        "Suspending",
+        "Resetting",
+        "Succeeded",
+        "Failed",
+        "Terminating",
+    ),
 )
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Nothing revives a wrapper in one of these; only deletion leads on."""
@@ -61,7 +83,13 @@ ROWS: Final[dict[str, Row]] = {
             "Running",
             "status written before and after each create",
         ),
-        Row("create-fatal", ("Resuming",), "a create that can never succeed", "Failed", "Unhealthy=T `CreateFailed`"),
+        Row(
+            "create-fatal",
+            ("Resuming",),
+            "a create that can never succeed",
+            "Failed",
+            "Unhealthy=T `CreateFailed`",
+        ),
         Row(
             "create-late",
             ("Resuming",),
@@ -79,7 +107,11 @@ ROWS: Final[dict[str, Row]] = {
         Row("running-suspend", ("Running",), "`suspend` is true", "Suspending", "deletion"),
         Row("succeeded", ("Running",), "rule 3", "Succeeded", "QR=F at once"),
         Row(
-            "reset", ("Running",), "rule 2, 5, 6, 7 or 8, grace over, a reset is left", "Resetting", "counted; deletion"
+            "reset",
+            ("Running",),
+            "rule 2, 5, 6, 7 or 8, grace over, a reset is left",
+            "Resetting",
+            "counted; deletion",
         ),
         Row(
             "evacuate",
@@ -88,7 +120,13 @@ ROWS: Final[dict[str, Row]] = {
             "Resetting",
             "not counted; `migrationCount` +1; deletion",
         ),
-        Row("failed", ("Running",), "rule 1, a terminal exit code, or no reset is left", "Failed", "Unhealthy=T"),
+        Row(
+            "failed",
+            ("Running",),
+            "rule 1, a terminal exit code, or no reset is left",
+            "Failed",
+            "Unhealthy=T",
+        ),
         Row(
             "suspended",
             ("Suspending",),
@@ -96,7 +134,13 @@ ROWS: Final[dict[str, Row]] = {
             "Suspended",
             "RD=F, QR=F; also if `suspend` is false by now",
         ),
-        Row("resetting-suspend", ("Resetting",), "`suspend` is true", "Suspending", "deletion goes on"),
+        Row(
+            "resetting-suspend",
+            ("Resetting",),
+            "`suspend` is true",
+            "Suspending",
+            "deletion goes on",
+        ),
         Row(
             "reset-deleted",
             ("Resetting",),
@@ -119,9 +163,21 @@ ROWS: Final[dict[str, Row]] = {
             "deletion",
         ),
         Row("failed-deleted", ("Failed",), "everything is deleted", "Failed", "RD=F, QR=F"),
-        Row("succeeded-delete", ("Succeeded",), "SuccessTTL is over since QR=F", "Succeeded", "deletion"),
+        Row(
+            "succeeded-delete",
+            ("Succeeded",),
+            "SuccessTTL is over since QR=F",
+            "Succeeded",
+            "deletion",
+        ),
         Row("succeeded-deleted", ("Succeeded",), "everything is deleted", "Succeeded", "RD=F"),
-        Row("terminating", _ALL[:-1], "`deletionTimestamp` is set", "Terminating", "deletion, or going on with one"),
+        Row(
+            "terminating",
+            _ALL[:-1],
+            "`deletionTimestamp` is set",
+            "Terminating",
+            "deletion, or going on with one",
+        ),
         Row(
             "gone",
             ("Terminating",),
@@ -137,6 +193,10 @@ def markdown() -> str:
     """The table as the README has it."""
     lines = ["| row | phase | when | next | effects |", "| --- | --- | --- | --- | --- |"]
     for row in ROWS.values():
-        phases = "any other" if len(row.phases) > 4 else ", ".join(phase or "*(empty)*" for phase in row.phases)
+        phases = (
+            "any other"
+            if len(row.phases) > 4
+            else ", ".join(phase or "*(empty)*" for phase in row.phases)
+        )
         lines.append(f"| `{row.name}` | {phases} | {row.when} | {row.to} | {row.effects} |")
     return "\n".join(lines)

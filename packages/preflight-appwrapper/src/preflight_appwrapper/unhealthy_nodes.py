@@ -37,12 +37,16 @@ def sick_resources(labels: Mapping[str, str], autopilot: Autopilot) -> frozenset
     return frozenset(
         resource
         for resource, taints in autopilot.taints.items()
-        if any(taint.effect == "NoExecute" and labels.get(taint.key) == taint.value for taint in taints)
+        if any(
+            taint.effect == "NoExecute" and labels.get(taint.key) == taint.value for taint in taints
+        )
     )
 
 
 def must_leave(pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]) -> Sick | None:
-    """The first running pod, by name, that uses what ``nodes`` (by name: resources) says it must not."""
+    """The first running pod, by name, that uses what ``nodes`` (by name: resources) says it must
+    not.
+    """
     for pod in sorted(pods, key=lambda it: it.name):
         if pod.going or pod.status.phase != "Running":
             continue
@@ -55,7 +59,8 @@ def must_leave(pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]) -> Sick
 def found_by_preflight(pods: Iterable[Pod]) -> Found | None:
     """The first pod, by name, in which a preflight check says *failed* in a result of its own.
 
-    An exit status alone says nothing of the hardware, and a check that only observes decides nothing.
+    An exit status alone says nothing of the hardware, and a check that only observes decides
+    nothing.
     """
     for pod in sorted(pods, key=lambda it: it.name):
         for one in pod.status.init_container_statuses:
@@ -66,6 +71,10 @@ def found_by_preflight(pods: Iterable[Pod]) -> Found | None:
                     continue
                 check = one.name.removeprefix(names.CONTAINER_PREFIX)
                 result = from_termination(check, ended.message, ended.exit_code)
-                if result.outcome == "failed" and result.gated and result.code != f"EXIT_{ended.exit_code}":
+                if (
+                    result.outcome == "failed"
+                    and result.gated
+                    and result.code != f"EXIT_{ended.exit_code}"
+                ):
                     return Found(pod.name, pod.node, result)
     return None

@@ -1,8 +1,11 @@
-"""What a component's own status says of it: failed, ended well, or with more to do; by kind, as data. Pure.
+"""What a component's own status says of it: failed, ended well, or with more to do; by kind, as
+data. Pure.
 
-The paths are those of the kinds' own APIs: batch/v1 JobStatus; kubeflow.org/v1 JobStatus (PyTorchJob and MPIJob share it, and
-v2beta1 of MPIJob has the same conditions); jobset.x-k8s.io/v1alpha2 JobSetStatus; trainer.kubeflow.org/v1alpha1 TrainJobStatus;
-ray.io/v1 RayJobStatus, whose ``jobStatus`` flaps while Ray retries and whose ``jobDeploymentStatus`` does not.
+The paths are those of the kinds' own APIs: batch/v1 JobStatus; kubeflow.org/v1 JobStatus
+(PyTorchJob and MPIJob share it, and v2beta1 of MPIJob has the same conditions);
+jobset.x-k8s.io/v1alpha2 JobSetStatus; trainer.kubeflow.org/v1alpha1 TrainJobStatus; ray.io/v1
+RayJobStatus, whose ``jobStatus`` flaps while Ray retries and whose ``jobDeploymentStatus`` does
+not.
 """
 
 from __future__ import annotations
@@ -24,17 +27,24 @@ _MOST_CONDITIONS: Final = 64
 _MOST_TEXT: Final = 256
 
 
-class StatusMatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A test of an object: a condition of this type is True, or the text at ``path`` (dotted, from the object) is among ``values``."""
+class StatusMatch(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """A test of an object: a condition of this type is True, or the text at ``path`` (dotted, from
+    the object) is among ``values``.
+    """
 
     condition: str = ""
     path: str = ""
     values: tuple[str, ...] = ()
 
 
-class FailureRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How the status of one kind is read. ``group``: without version. ``owns_pods``: its pods have it as their controller, so that
-    they can be told from those of other components. ``unless_finished``: while neither holds it has more to do."""
+class FailureRule(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """How the status of one kind is read. ``group``: without version. ``owns_pods``: its pods have
+    it as their controller, so that they can be told from those of other components.
+    ``unless_finished``: while neither holds it has more to do."""
 
     group: str
     kind: str
@@ -45,8 +55,9 @@ class FailureRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """``message``: in the object's own words. ``suspended``: it is held back by its own ``suspend``, e.g. queues by itself;
-    ``resumed``: when that ended. ``owns_pods``: as in :class:`FailureRule`."""
+    """``message``: in the object's own words. ``suspended``: it is held back by its own
+    ``suspend``, e.g. queues by itself; ``resumed``: when that ended. ``owns_pods``: as in
+    :class:`FailureRule`."""
 
     says: Says = "nothing"
     message: str = ""
@@ -61,7 +72,11 @@ def _condition(type_: str) -> tuple[StatusMatch, ...]:
 
 BUILT_IN: Final = (
     FailureRule(
-        group="batch", kind="Job", failed=_condition("Failed"), finished=_condition("Complete"), owns_pods=True
+        group="batch",
+        kind="Job",
+        failed=_condition("Failed"),
+        finished=_condition("Complete"),
+        owns_pods=True,
     ),
     FailureRule(
         group="kubeflow.org",
@@ -70,16 +85,31 @@ BUILT_IN: Final = (
         finished=_condition("Succeeded"),
         owns_pods=True,
     ),
-    FailureRule(group="kubeflow.org", kind="MPIJob", failed=_condition("Failed"), finished=_condition("Succeeded")),
-    FailureRule(group="jobset.x-k8s.io", kind="JobSet", failed=_condition("Failed"), finished=_condition("Completed")),
     FailureRule(
-        group="trainer.kubeflow.org", kind="TrainJob", failed=_condition("Failed"), finished=_condition("Complete")
+        group="kubeflow.org",
+        kind="MPIJob",
+        failed=_condition("Failed"),
+        finished=_condition("Succeeded"),
+    ),
+    FailureRule(
+        group="jobset.x-k8s.io",
+        kind="JobSet",
+        failed=_condition("Failed"),
+        finished=_condition("Completed"),
+    ),
+    FailureRule(
+        group="trainer.kubeflow.org",
+        kind="TrainJob",
+        failed=_condition("Failed"),
+        finished=_condition("Complete"),
     ),
     FailureRule(
         group="ray.io",
         kind="RayJob",
         # ValidationFailed is final, too: the operator never looks at such a RayJob again.
-        failed=(StatusMatch(path="status.jobDeploymentStatus", values=("Failed", "ValidationFailed")),),
+        failed=(
+            StatusMatch(path="status.jobDeploymentStatus", values=("Failed", "ValidationFailed")),
+        ),
         finished=(StatusMatch(path="status.jobDeploymentStatus", values=("Complete",)),),
         unless_finished=True,
     ),
@@ -97,10 +127,14 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> Verdict:
     if rule is None:
         return Verdict(suspended=suspended, resumed=resumed)
     says, message = _says(rule, raw, conditions)
-    return Verdict(says=says, message=message, suspended=suspended, resumed=resumed, owns_pods=rule.owns_pods)
+    return Verdict(
+        says=says, message=message, suspended=suspended, resumed=resumed, owns_pods=rule.owns_pods
+    )
 
 
-def _says(rule: FailureRule, raw: Mapping[str, Any], conditions: Mapping[str, Condition]) -> tuple[Says, str]:
+def _says(
+    rule: FailureRule, raw: Mapping[str, Any], conditions: Mapping[str, Condition]
+) -> tuple[Says, str]:
     for says, tests in (("failed", rule.failed), ("finished", rule.finished)):
         for test in tests:
             said = _holds(test, raw, conditions)
@@ -111,7 +145,9 @@ def _says(rule: FailureRule, raw: Mapping[str, Any], conditions: Mapping[str, Co
     return "nothing", ""
 
 
-def _holds(test: StatusMatch, raw: Mapping[str, Any], conditions: Mapping[str, Condition]) -> str | None:
+def _holds(
+    test: StatusMatch, raw: Mapping[str, Any], conditions: Mapping[str, Condition]
+) -> str | None:
     if test.condition:
         found = conditions.get(test.condition)
         if found is None or found.status != "True":
@@ -139,12 +175,20 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _suspension(raw: Mapping[str, Any], conditions: Mapping[str, Condition]) -> tuple[bool, datetime | None]:
-    for path in ("spec.suspend", "spec.runPolicy.suspend"):  # Job, JobSet, TrainJob, RayJob; then Kubeflow's
+def _suspension(
+    raw: Mapping[str, Any], conditions: Mapping[str, Condition]
+) -> tuple[bool, datetime | None]:
+    for path in (
+        "spec.suspend",
+        "spec.runPolicy.suspend",
+    ):  # Job, JobSet, TrainJob, RayJob; then Kubeflow's
         if _at(raw, path) is True:
             return True, None
     found = conditions.get("Suspended")
-    return False, found.last_transition_time if found is not None and found.status == "False" else None
+    return (
+        False,
+        found.last_transition_time if found is not None and found.status == "False" else None,
+    )
 
 
 def _conditions(raw: Mapping[str, Any]) -> dict[str, Condition]:

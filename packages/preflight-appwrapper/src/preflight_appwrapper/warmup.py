@@ -1,4 +1,5 @@
-"""The time that preflight's own init containers take, which does not count against the warm-up. Pure.
+"""The time that preflight's own init containers take, which does not count against the warm-up.
+Pure.
 
 Computed from the pods' status alone, so that whoever leads next computes the same.
 """
@@ -16,7 +17,9 @@ __all__ = ["examined", "is_examined"]
 
 
 def examined(pods: Iterable[Pod], start: datetime, now: datetime, allowance: float) -> float:
-    """Seconds between ``start`` and ``now`` in which a preflight container of any of the pods ran, at most ``allowance``."""
+    """Seconds between ``start`` and ``now`` in which a preflight container of any of the pods ran,
+    at most ``allowance``.
+    """
     total, covered = 0.0, start
     for begin, end in sorted(_runs(pods, now)):
         begin, end = max(begin, covered), min(end, now)  # noqa: PLW2901
@@ -47,5 +50,9 @@ def _runs(pods: Iterable[Pod], now: datetime) -> Iterator[tuple[datetime, dateti
             if one.state.running is not None and one.state.running.started_at is not None:
                 yield one.state.running.started_at, now
             for ended in (one.state.terminated, one.last_state.terminated):
-                if ended is not None and ended.started_at is not None and ended.finished_at is not None:
+                if (
+                    ended is not None
+                    and ended.started_at is not None
+                    and ended.finished_at is not None
+                ):
                     yield ended.started_at, ended.finished_at

@@ -1,4 +1,6 @@
-"""The program ``preflight-computedomain``: what an administrator asks. It reads; it changes nothing."""
+"""The program ``preflight-computedomain``: what an administrator asks. It reads; it changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,17 @@ def _parser() -> argparse.ArgumentParser:
     from .crd import crd
 
     made, subparsers = commands.parser("preflight-computedomain", _ABOUT)
-    doctor = commands.command(subparsers, "doctor", _doctor, help="what is wrong in the cluster, and what to do")
-    doctor.add_argument(
-        "--runbook", action="store_true", help="print how to change between driver-managed and host-managed IMEX"
+    doctor = commands.command(
+        subparsers, "doctor", _doctor, help="what is wrong in the cluster, and what to do"
     )
-    explain = commands.command(subparsers, "explain", _explain, help="one ComputeDomain, down to its pods")
+    doctor.add_argument(
+        "--runbook",
+        action="store_true",
+        help="print how to change between driver-managed and host-managed IMEX",
+    )
+    explain = commands.command(
+        subparsers, "explain", _explain, help="one ComputeDomain, down to its pods"
+    )
     explain.add_argument("name", metavar="NAME", help="of the ComputeDomain")
     explain.add_argument("-n", "--namespace", default="default", help="where it is (%(default)s)")
     commands.add_validate_config(subparsers, _values)
@@ -59,7 +67,9 @@ def _values(text: str) -> object:
     if isinstance(values, dict) and isinstance(values.get(CHART), dict):
         path, values = f"{CHART}.", values[CHART]
     if isinstance(values, dict):
-        values = {key: value for key, value in values.items() if key not in OWN and value is not None}
+        values = {
+            key: value for key, value in values.items() if key not in OWN and value is not None
+        }
     if found := problems(values, path):
         raise ConfigError(found)
     return values

@@ -1,6 +1,8 @@
-"""What of the chart's values the programs themselves read: the feature gates, IMEX's mode, the log, and the leader's lease.
+"""What of the chart's values the programs themselves read: the feature gates, IMEX's mode, the log,
+and the leader's lease.
 
-Pure. The programs get it in their environment and arguments; ``validate-config`` judges the values as the programs will.
+Pure. The programs get it in their environment and arguments; ``validate-config`` judges the values
+as the programs will.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ OWN: Final = frozenset(
             "fullnameOverride",
             "image",
         ),
-        *("imagePullPolicy", "imagePullSecrets", "kubeletPlugin", "networkPolicy", "nvidiaDriverRoot"),
+        *(
+            "imagePullPolicy",
+            "imagePullSecrets",
+            "kubeletPlugin",
+            "networkPolicy",
+            "nvidiaDriverRoot",
+        ),
     )
 )
 """Values that say how the chart itself is deployed; the others are what the programs read."""
@@ -42,7 +50,9 @@ Gate = bool | Literal["true", "false"]
 
 
 class Imex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``mode``, ``isolation``: as NVIDIA's chart has them; the mode counts with the gate HostManagedIMEXDaemon."""
+    """``mode``, ``isolation``: as NVIDIA's chart has them; the mode counts with the gate
+    HostManagedIMEXDaemon.
+    """
 
     mode: Literal["", "driverManaged", "hostManaged"] = ""
     isolation: Literal["", "domain"] = ""
@@ -57,13 +67,17 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     enabled: bool = False
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class Resources(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
     compute_domains: ComputeDomains = ComputeDomains()
     gpus: Gpus = Gpus()
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """``featureGates``: by name. ``leaseSeconds``: a leader that has not renewed its lease for so long writes no more."""
+    """``featureGates``: by name. ``leaseSeconds``: a leader that has not renewed its lease for so
+    long writes no more.
+    """
 
     feature_gates: dict[str, Gate] = {}
     lease_seconds: Annotated[int, Meta(ge=1, le=3600)] = 15
@@ -95,8 +109,12 @@ def judged(config: Config) -> Gates:
 
 
 def problems(raw: object, path: str = "") -> list[str]:
-    """All that is wrong with ``raw``, which stands at ``path`` in its file; also that IMEX is not host-managed."""
-    found = schema.problems(_schema(), raw, "the file")  # the names of gates are judged below, in better words
+    """All that is wrong with ``raw``, which stands at ``path`` in its file; also that IMEX is not
+    host-managed.
+    """
+    found = schema.problems(
+        _schema(), raw, "the file"
+    )  # the names of gates are judged below, in better words
     if found:
         return [one if one.startswith("the file") else f"{path}{one}" for one in found]
     try:

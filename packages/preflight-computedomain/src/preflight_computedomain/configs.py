@@ -1,4 +1,5 @@
-"""The configuration by which a claim says which ComputeDomain it belongs to: read strictly, or only recognized.
+"""The configuration by which a claim says which ComputeDomain it belongs to: read strictly, or only
+recognized.
 
 Pure. It comes as JSON that the API server has kept as its author wrote it.
 """
@@ -24,7 +25,9 @@ class ConfigInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ChannelConfig:
-    """``domain``: the ComputeDomain's uid. ``mode``: the allocation mode as given, or empty; it is not judged here."""
+    """``domain``: the ComputeDomain's uid. ``mode``: the allocation mode as given, or empty; it is
+    not judged here.
+    """
 
     domain: str
     mode: str = ""
@@ -42,7 +45,9 @@ def channel_config(parameters: bytes) -> ChannelConfig:
         raise ConfigInvalid(f"field {shown} is not known; known are {', '.join(_FIELDS)}")
     domain, mode = found.get("domainID"), found.get("allocationMode", "")
     if not isinstance(domain, str) or not domain:
-        raise ConfigInvalid(f"field domainID is {_shown(domain)}; it must be the uid of a ComputeDomain")
+        raise ConfigInvalid(
+            f"field domainID is {_shown(domain)}; it must be the uid of a ComputeDomain"
+        )
     if not isinstance(mode, str):
         raise ConfigInvalid(f"field allocationMode is {_shown(mode)}; it must be text")
     return ChannelConfig(domain, mode)
@@ -68,15 +73,21 @@ def _kind(found: dict[str, Any]) -> str:
 
 def _strict(parameters: bytes) -> dict[str, Any]:
     if len(parameters) > _MOST_BYTES:
-        raise ConfigInvalid(f"parameters have {len(parameters)} bytes; {_MOST_BYTES} at most are read")
+        raise ConfigInvalid(
+            f"parameters have {len(parameters)} bytes; {_MOST_BYTES} at most are read"
+        )
     try:
         found = json.loads(parameters, object_pairs_hook=_each_once, parse_constant=_no_number)
     except ConfigInvalid:
         raise
     except (ValueError, RecursionError) as error:
-        raise ConfigInvalid(f"parameters are not JSON ({one_line(str(error), 80)}); write an object") from None
+        raise ConfigInvalid(
+            f"parameters are not JSON ({one_line(str(error), 80)}); write an object"
+        ) from None
     if not isinstance(found, dict):
-        raise ConfigInvalid(f"parameters are {_shown(found)}; write an object with {', '.join(_FIELDS)}")
+        raise ConfigInvalid(
+            f"parameters are {_shown(found)}; write an object with {', '.join(_FIELDS)}"
+        )
     return found
 
 

@@ -15,7 +15,9 @@ _STATUS: Final = {"type": "string", "enum": ["Ready", "NotReady"], "default": "N
 _SPEC: Final = {
     "type": "object",
     "required": ["channel"],
-    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "A computeDomain.spec is immutable"}],
+    "x-kubernetes-validations": [
+        {"rule": "self == oldSelf", "message": "A computeDomain.spec is immutable"}
+    ],
     "properties": {
         "numNodes": {
             "type": "integer",
@@ -70,7 +72,10 @@ def crd() -> dict[str, Any]:
                 "type": "object",
                 "required": ["status"],
                 "properties": {
-                    "status": {**_STATUS, "description": "Ready: the template exists. It says nothing about IMEX."},
+                    "status": {
+                        **_STATUS,
+                        "description": "Ready: the template exists. It says nothing about IMEX.",
+                    },
                     "nodes": {
                         "type": "array",
                         "items": _NODE,
@@ -89,7 +94,12 @@ def crd() -> dict[str, Any]:
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
-            "names": {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": KIND.lower()},
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+            },
             "versions": [
                 {
                     "name": VERSION,

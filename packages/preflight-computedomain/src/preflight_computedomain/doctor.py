@@ -1,4 +1,5 @@
-"""What is wrong about ComputeDomains in a cluster, from what was read of it, and what to do about it.
+"""What is wrong about ComputeDomains in a cluster, from what was read of it, and what to do about
+it.
 
 Pure. Nothing is said of IMEX: nobody here asks it.
 """
@@ -56,8 +57,14 @@ def _leftovers(seen: Seen) -> list[str]:
         for one in seen.templates
         if is_daemon_template(one)
     ]
-    found += [f"ComputeDomainClique {one.metadata.namespace}/{one.metadata.name}" for one in seen.cliques]
-    found += [f"label {LABEL} on node {one.metadata.name}" for one in seen.nodes if LABEL in one.metadata.labels]
+    found += [
+        f"ComputeDomainClique {one.metadata.namespace}/{one.metadata.name}" for one in seen.cliques
+    ]
+    found += [
+        f"label {LABEL} on node {one.metadata.name}"
+        for one in seen.nodes
+        if LABEL in one.metadata.labels
+    ]
     return sorted(found)
 
 
@@ -84,9 +91,13 @@ def _domains(seen: Seen) -> list[str]:
         name = f"{about.namespace}/{about.name}"
         there = templates.get((about.namespace, one.template))
         if one.spec.channel.allocation_mode == "All":
-            found.append(f"{name} has allocationMode All: pods with its claim do not start; make it anew with Single")
+            found.append(
+                f"{name} has allocationMode All: pods with its claim do not start; make it anew with Single"
+            )
         if about.deletion_timestamp:
-            found.append(f"{name} is being deleted, and held by {', '.join(about.finalizers) or 'nothing'}")
+            found.append(
+                f"{name} is being deleted, and held by {', '.join(about.finalizers) or 'nothing'}"
+            )
         elif there is not None and _owner(there) != about.uid:
             found.append(
                 f"{name} cannot have its ResourceClaimTemplate {one.template}, which belongs to something else"
@@ -108,7 +119,11 @@ def _stale(seen: Seen) -> list[str]:
 
 
 def _owner(template: ClaimTemplate) -> str:
-    found = [domain_of(bytes(one.opaque.parameters)) for one in template_configs(template) if one.opaque is not None]
+    found = [
+        domain_of(bytes(one.opaque.parameters))
+        for one in template_configs(template)
+        if one.opaque is not None
+    ]
     return next(iter(filter(None, found)), "")
 
 

@@ -1,4 +1,5 @@
-"""One ComputeDomain as a person wants to see it: its template, and of each claim where it is and who uses it.
+"""One ComputeDomain as a person wants to see it: its template, and of each claim where it is and
+who uses it.
 
 Pure.
 """
@@ -16,7 +17,12 @@ __all__ = ["explain"]
 def explain(seen: Seen, namespace: str, name: str) -> list[str]:
     """Lines for a person; none where there is no such ComputeDomain."""
     domain = next(
-        (one for one in seen.domains if (one.metadata.namespace, one.metadata.name) == (namespace, name)), None
+        (
+            one
+            for one in seen.domains
+            if (one.metadata.namespace, one.metadata.name) == (namespace, name)
+        ),
+        None,
     )
     if domain is None:
         return []
@@ -31,7 +37,11 @@ def explain(seen: Seen, namespace: str, name: str) -> list[str]:
 
 def _head(domain: ComputeDomain) -> str:
     about = domain.metadata
-    state = "being deleted" if about.deletion_timestamp else domain.status.status or "not seen by the controller yet"
+    state = (
+        "being deleted"
+        if about.deletion_timestamp
+        else domain.status.status or "not seen by the controller yet"
+    )
     return f"ComputeDomain {about.namespace}/{about.name} ({about.uid}): {state}, mode {one_line(domain.spec.channel.allocation_mode)}"
 
 
@@ -48,8 +58,13 @@ def _claim(seen: Seen, claim: Claim) -> str:
     users = []
     for one in claim.status.reserved_for:
         pod = pods.get(one.uid)
-        users.append(f"pod {one.name}" + (f" ({pod.status.phase} on {pod.spec.node_name})" if pod is not None else ""))
+        users.append(
+            f"pod {one.name}"
+            + (f" ({pod.status.phase} on {pod.spec.node_name})" if pod is not None else "")
+        )
     where = (
-        f"channel 0 of {', '.join(claim.nodes)}" if claim.nodes else "not allocated: the scheduler has found no node"
+        f"channel 0 of {', '.join(claim.nodes)}"
+        if claim.nodes
+        else "not allocated: the scheduler has found no node"
     )
     return f"claim {claim.metadata.name}: {where}; {', '.join(users) or 'used by no pod'}"

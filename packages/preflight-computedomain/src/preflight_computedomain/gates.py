@@ -1,6 +1,7 @@
 """The feature gates of an installation: read, forced, and judged, in this order.
 
-Pure. The gate ``HostManagedIMEX`` says that the operator owns ``nvidia-imex``; it is all that this package does.
+Pure. The gate ``HostManagedIMEX`` says that the operator owns ``nvidia-imex``; it is all that this
+package does.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class Gates:
 def read(text: str, *, mode: str = "", isolation: str = "") -> Gates:
     """The gates in ``text`` (``Name=true,Other=false``), with ``IMEX_MODE`` and ``IMEX_ISOLATION``.
 
-    Forced before they are judged: with host-managed IMEX ``IMEXDaemonsWithDNSNames`` and ``ComputeDomainCliques`` are false, whatever
-    was given. Raises :class:`GatesInvalid` with every problem.
+    Forced before they are judged: with host-managed IMEX ``IMEXDaemonsWithDNSNames`` and
+    ``ComputeDomainCliques`` are false, whatever was given. Raises :class:`GatesInvalid` with every
+    problem.
     """
     given, ignored, problems = _parse(text)
     values = {**KNOWN, **given}
@@ -87,15 +89,24 @@ def read(text: str, *, mode: str = "", isolation: str = "") -> Gates:
             "IMEX_ISOLATION: 'channel' is not supported, as every ComputeDomain uses channel 0; use domain."
         )
     elif isolation and isolation not in _ISOLATIONS:
-        problems.append(f"IMEX_ISOLATION: {one_line(isolation)!r} is no kind of isolation; use domain.")
+        problems.append(
+            f"IMEX_ISOLATION: {one_line(isolation)!r} is no kind of isolation; use domain."
+        )
     if mode == "hostManaged" and not (values[ALIAS] or values[GATE]):
-        problems.append(f"IMEX_MODE: hostManaged needs the feature gate {GATE} (or {ALIAS}); set it to true.")
+        problems.append(
+            f"IMEX_MODE: hostManaged needs the feature gate {GATE} (or {ALIAS}); set it to true."
+        )
     host_managed = values[GATE] or (values[ALIAS] and mode == "hostManaged")
-    notes = [f"Feature gate {name} means nothing to this driver, and is ignored." for name in sorted(ignored)]
+    notes = [
+        f"Feature gate {name} means nothing to this driver, and is ignored."
+        for name in sorted(ignored)
+    ]
     if host_managed:
         for name in (DNS_NAMES, CLIQUES):
             if values[name]:
-                notes.append(f"Feature gate {name} is forced to false, because IMEX is host-managed.")
+                notes.append(
+                    f"Feature gate {name} is forced to false, because IMEX is host-managed."
+                )
             values[name] = False
     if values[CLIQUES] and not values[DNS_NAMES]:
         problems.append(f"feature gate {CLIQUES} requires {DNS_NAMES} to also be enabled")
@@ -120,11 +131,15 @@ def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
             )
         if (on := _BOOLEANS.get(value)) is None:
             found = repr(one_line(value)) if sign else "no value"
-            problems.append(f"FEATURE_GATES: {one_line(name)} has {found}; write {one_line(name)}=true or =false.")
+            problems.append(
+                f"FEATURE_GATES: {one_line(name)} has {found}; write {one_line(name)}=true or =false."
+            )
         elif name in IGNORED:
             ignored.add(name)
         elif known:
             if given.get(name, on) != on:
-                problems.append(f"FEATURE_GATES: {name} is given as true and as false; keep one of them.")
+                problems.append(
+                    f"FEATURE_GATES: {name} is given as true and as false; keep one of them."
+                )
             given[name] = on
     return given, ignored, problems

@@ -1,4 +1,6 @@
-"""Reads what there is in a cluster about ComputeDomains, once and with the administrator's own rights. It writes nothing."""
+"""Reads what there is in a cluster about ComputeDomains, once and with the administrator's own
+rights. It writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ T = TypeVar("T")
 
 
 async def look(namespace: str = "") -> Seen:
-    """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError where the cluster is not reached."""
+    """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError where the
+    cluster is not reached.
+    """
     async with Client(connection(home=Path.home()), agent="preflight-computedomain") as client:
         return await _look(client, namespace)
 
@@ -35,7 +39,9 @@ async def _look(client: Client, namespace: str) -> Seen:
                 found += page
         except NotFound:
             if not missing:
-                seen.unread.append(f"{there}: this cluster does not serve it; install the definition.")
+                seen.unread.append(
+                    f"{there}: this cluster does not serve it; install the definition."
+                )
         except KubeError as error:
             if error.status == 0:
                 raise
@@ -48,8 +54,12 @@ async def _look(client: Client, namespace: str) -> Seen:
     if namespace:
         seen.pods = await every("/api/v1/pods", Pod)
         return seen
-    seen.slices = await every("/apis/resource.k8s.io/v1/resourceslices", Slice, fieldSelector=f"spec.driver={DRIVER}")
+    seen.slices = await every(
+        "/apis/resource.k8s.io/v1/resourceslices", Slice, fieldSelector=f"spec.driver={DRIVER}"
+    )
     seen.nodes = await every("/api/v1/nodes", Labelled)
     seen.daemons = await every("/apis/apps/v1/daemonsets", Labelled, labelSelector=LABEL)
-    seen.cliques = await every(f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labelled, missing=True)
+    seen.cliques = await every(
+        f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labelled, missing=True
+    )
     return seen

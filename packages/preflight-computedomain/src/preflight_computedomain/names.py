@@ -104,7 +104,9 @@ def cdi_file(uid: str) -> str:
 
 
 def slice_name(node: str) -> str:
-    """The name of a node's ResourceSlice: of 253 characters at most, a longer one cut and made unique by a hash of the node."""
+    """The name of a node's ResourceSlice: of 253 characters at most, a longer one cut and made
+    unique by a hash of the node.
+    """
     name = f"{node}-{DRIVER}"
     if len(name) <= 253:
         return name
@@ -113,6 +115,8 @@ def slice_name(node: str) -> str:
 
 
 def one_line(text: str, most: int = 200) -> str:
-    """What somebody wrote, fit for a log line: no characters that do not print, and ``most`` of them."""
+    """What somebody wrote, fit for a log line: no characters that do not print, and ``most`` of
+    them.
+    """
     shown = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"

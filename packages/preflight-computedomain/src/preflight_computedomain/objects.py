@@ -1,7 +1,8 @@
 """The fields of Kubernetes objects that the two programs read, and no others.
 
-Pure. Decoded by msgspec from what the API server sends. What is kept as it came (a claim's status, a configuration's
-parameters) stays bytes: the status goes into the checkpoint unchanged, the parameters are judged by ``configs``.
+Pure. Decoded by msgspec from what the API server sends. What is kept as it came (a claim's status,
+a configuration's parameters) stays bytes: the status goes into the checkpoint unchanged, the
+parameters are judged by ``configs``.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class Opaque(_Object, frozen=True, kw_only=True):
 
 
 class DeviceConfig(_Object, frozen=True, kw_only=True):
-    """A configuration in a claim or template. ``requests``: to which ones it applies; none means all."""
+    """A configuration in a claim or template. ``requests``: to which ones it applies; none means
+    all.
+    """
 
     requests: tuple[str, ...] = ()
     opaque: Opaque | None = None
@@ -180,7 +183,9 @@ class _Pool(_Object, frozen=True, kw_only=True):
 
 
 class SliceSpec(_Object, frozen=True, kw_only=True):
-    """What a driver offers on a node. ``devices``: all that is said of them. ``all_nodes`` and the two after it: instead of ``node_name``, which ours never is."""
+    """What a driver offers on a node. ``devices``: all that is said of them. ``all_nodes`` and the
+    two after it: instead of ``node_name``, which ours never is.
+    """
 
     driver: str = ""
     node_name: str = ""

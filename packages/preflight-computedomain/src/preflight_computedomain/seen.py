@@ -1,4 +1,5 @@
-"""What there is in a cluster about ComputeDomains, as far as the administrator's commands speak of it.
+"""What there is in a cluster about ComputeDomains, as far as the administrator's commands speak of
+it.
 
 Pure: ``look`` reads it.
 """
@@ -106,7 +107,9 @@ class Pod(_Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Seen:
-    """``unread``: what could not be read, one sentence each; what is said of it then rests on nothing."""
+    """``unread``: what could not be read, one sentence each; what is said of it then rests on
+    nothing.
+    """
 
     domains: list[ComputeDomain] = field(default_factory=list)
     templates: list[ClaimTemplate] = field(default_factory=list)

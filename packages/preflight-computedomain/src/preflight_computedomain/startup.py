@@ -1,4 +1,5 @@
-"""What both programs do before anything else: read the gates, find the API server, set up the log; each problem is one sentence.
+"""What both programs do before anything else: read the gates, find the API server, set up the log;
+each problem is one sentence.
 
 Exit statuses: 0 after SIGTERM, 1 this node or its cluster does not allow it, 2 bad input.
 """
@@ -37,7 +38,9 @@ class Start:
     port: int
 
 
-def parser(program: str, about: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+def parser(
+    program: str, about: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
     """The arguments that both have; ``run`` gets what was parsed, and returns the exit status."""
     made = argparse.ArgumentParser(
         prog=program,
@@ -49,7 +52,10 @@ def parser(program: str, about: str, run: Callable[[argparse.Namespace], int]) -
     made.add_argument("--version", action="version", version=f"%(prog)s {version}")
     made.add_argument("--host", default="0.0.0.0", help="address of the plain port (%(default)s)")  # noqa: S104
     made.add_argument(
-        "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+        "--port",
+        type=commands.port,
+        default=8080,
+        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
     )
     made.add_argument(
         "--log-level",
@@ -62,7 +68,9 @@ def parser(program: str, about: str, run: Callable[[argparse.Namespace], int]) -
 
 
 def gates_of(environ: Mapping[str, str]) -> Gates:
-    """What the environment says of the gates. Raises :class:`GatesInvalid`, also where IMEX is not host-managed."""
+    """What the environment says of the gates. Raises :class:`GatesInvalid`, also where IMEX is not
+    host-managed.
+    """
     found = gates.read(
         environ.get("FEATURE_GATES", ""),
         mode=environ.get("IMEX_MODE", ""),
@@ -77,7 +85,9 @@ def begin(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> 
     """Raises BadInput with every problem of gates, log level and access."""
     problems: list[str] = []
     if args.log_level not in LEVELS:
-        problems.append(f"LOG_LEVEL: {args.log_level!r:.60} is no level; use one of {', '.join(LEVELS)}.")
+        problems.append(
+            f"LOG_LEVEL: {args.log_level!r:.60} is no level; use one of {', '.join(LEVELS)}."
+        )
     try:
         found = gates_of(environ)
     except GatesInvalid as error:

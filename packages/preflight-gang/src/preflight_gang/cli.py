@@ -38,7 +38,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run = commands.command(subparsers, "run", _run, help="run one replica of the controller")
     run.add_argument(
-        "--config", type=Path, metavar="FILE", help="configuration (YAML; see `schema`); default: all defaults"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration (YAML; see `schema`); default: all defaults",
     )
     run.add_argument(
         "--namespace",
@@ -47,14 +50,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--host", default="0.0.0.0", help="address of the plain port (%(default)s)")  # noqa: S104
     run.add_argument(
-        "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+        "--port",
+        type=commands.port,
+        default=8080,
+        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
     )
 
-    show = commands.command(subparsers, "show", _show, help="show one gang, or all gangs of a namespace")
-    show.add_argument("gang", nargs="?", metavar="GANG", help="its id, its ConfigMap's name, or one of its pods")
-    show.add_argument("-n", "--namespace", default="default", help="namespace of the pods (%(default)s)")
+    show = commands.command(
+        subparsers, "show", _show, help="show one gang, or all gangs of a namespace"
+    )
     show.add_argument(
-        "--config", type=Path, metavar="FILE", help="the controller's configuration or Helm values, for its own sources"
+        "gang", nargs="?", metavar="GANG", help="its id, its ConfigMap's name, or one of its pods"
+    )
+    show.add_argument(
+        "-n", "--namespace", default="default", help="namespace of the pods (%(default)s)"
+    )
+    show.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the controller's configuration or Helm values, for its own sources",
     )
 
     commands.add_validate_config(subparsers, parse_values, about=_about, warnings=_warnings)
@@ -69,7 +84,9 @@ def _run(args: argparse.Namespace) -> int:
     from . import service
 
     config = commands.load(parse, args.config) if args.config else Config()
-    return service.run(connection(), config, namespace=args.namespace, host=args.host, port=args.port)
+    return service.run(
+        connection(), config, namespace=args.namespace, host=args.host, port=args.port
+    )
 
 
 def _show(args: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""The controller's configuration. One Struct is the schema; :func:`parse` lists *every* problem of a file with its path."""
+"""The controller's configuration. One Struct is the schema; :func:`parse` lists *every* problem of
+a file with its path.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,17 @@ TOPOLOGY_LABELS: Final = (
     "network.topology.nvidia.com/datacenter",
     "nvidia.com/gpu.clique",
 )
-"""As Kubernetes, AWS, Google, NVIDIA's topograph (accelerator … datacenter) and its GPU feature discovery (clique) name them."""
+"""As Kubernetes, AWS, Google, NVIDIA's topograph (accelerator … datacenter) and its GPU feature
+discovery (clique) name them.
+"""
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
 Label = Annotated[
-    str, Meta(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=317)
+    str,
+    Meta(
+        pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$",
+        max_length=317,
+    ),
 ]
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
@@ -52,22 +60,33 @@ LEAST_AUDIT: Final = 10.0
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What `preflight-gang run --config FILE` reads.
 
-    ``checks`` are those whose results are counted and become Events. A leader that has not renewed its lease for
-    ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under way at once (see :mod:`.fairness`). ``instanceTypeLabel`` and
-    ``topologyLabels`` are labels of a node that are written to its pods. What gangs have found of a node is remembered for ``history``. ``sources`` are kinds of gangs that only the configuration knows.
+    ``checks`` are those whose results are counted and become Events. A leader that has not renewed
+    its lease for ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under
+    way at once (see :mod:`.fairness`). ``instanceTypeLabel`` and ``topologyLabels`` are labels of a
+    node that are written to its pods. What gangs have found of a node is remembered for
+    ``history``. ``sources`` are kinds of gangs that only the configuration knows.
 
-    Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a device of one of
-    ``gpuDeviceClasses``, without being checked. Pods are counted, and their results, in namespaces that are labelled or among
-    ``namespaces`` and not among ``excludeNamespaces``: the same lists as the injector's.
+    Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a
+    device of one of ``gpuDeviceClasses``, without being checked. Pods are counted, and their
+    results, in namespaces that are labelled or among ``namespaces`` and not among
+    ``excludeNamespaces``: the same lists as the injector's.
     """
 
-    audit_interval: Annotated[str | Literal[0], Meta(description="A Go duration, e.g. 5m; 0: no audit.")] = "5m"
+    audit_interval: Annotated[
+        str | Literal[0], Meta(description="A Go duration, e.g. 5m; 0: no audit.")
+    ] = "5m"
     checks: tuple[Name, ...] = (names.DCGM_DIAG, names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE)
-    exclude_namespaces: tuple[Namespace, ...] = ("nvsentinel", "kube-system", "kube-public", "kube-node-lease")
+    exclude_namespaces: tuple[Namespace, ...] = (
+        "nvsentinel",
+        "kube-system",
+        "kube-public",
+        "kube-node-lease",
+    )
     gpu_device_classes: Annotated[tuple[Label, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
     gpu_resource_names: Annotated[tuple[Label, ...], Meta(min_length=1)] = ("nvidia.com/gpu",)
     history: Annotated[
-        str | Literal[0], Meta(description="A Go duration, e.g. 336h; 0: nothing is remembered of nodes.")
+        str | Literal[0],
+        Meta(description="A Go duration, e.g. 336h; 0: nothing is remembered of nodes."),
     ] = "336h"
     instance_type_label: Label = names.INSTANCE_TYPE_LABEL
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
@@ -93,10 +112,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 def sources_of(config: Config) -> Sources:
-    """All sources that the controller knows: its own and the configured ones. Makes types: ask once."""
+    """All sources that the controller knows: its own and the configured ones. Makes types: ask
+    once.
+    """
     configured = {
         one.name: (
-            SizedKind(group=one.group, resource=one.resource, kind=one.kind, type=sized_by(expression.parse(one.size))),
+            SizedKind(
+                group=one.group,
+                resource=one.resource,
+                kind=one.kind,
+                type=sized_by(expression.parse(one.size)),
+            ),
         )
         for one in config.sources
     }
@@ -111,21 +137,48 @@ def json_schema() -> dict[str, Any]:
 CHART: Final = "preflight-gang"
 OWN: Final = frozenset(
     (
-        *("enabled", "global", "crd", "fullnameOverride", "image", "imagePullPolicy", "imagePullSecrets", "replicas"),
-        *("resources", "nodeSelector", "tolerations", "affinity", "priorityClassName", "podAnnotations", "podLabels"),
-        *("podSecurityContext", "securityContext", "protection", "networkPolicy", "allowSecondRelease"),
+        *(
+            "enabled",
+            "global",
+            "crd",
+            "fullnameOverride",
+            "image",
+            "imagePullPolicy",
+            "imagePullSecrets",
+            "replicas",
+        ),
+        *(
+            "resources",
+            "nodeSelector",
+            "tolerations",
+            "affinity",
+            "priorityClassName",
+            "podAnnotations",
+            "podLabels",
+        ),
+        *(
+            "podSecurityContext",
+            "securityContext",
+            "protection",
+            "networkPolicy",
+            "allowSecondRelease",
+        ),
     )
 )
 """Values that say how the chart itself is deployed; the others are the controller's configuration."""
 
 
 def parse(text: str) -> Config:
-    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
+    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every
+    problem.
+    """
     return _of(_raw(text), "")
 
 
 def parse_values(text: str) -> tuple[Config, str]:
-    """The configuration in a configuration file or in Helm values, and what of the latter was taken. Raises as :func:`parse`."""
+    """The configuration in a configuration file or in Helm values, and what of the latter was
+    taken. Raises as :func:`parse`.
+    """
     part = helm_values.part_of(_raw(text), CHART, OWN, _merged)
     return _of(part.config, part.path), part.said
 
@@ -145,7 +198,9 @@ def _of(raw: Any, path: str) -> Config:
         problems = _meaning(config)
         if not problems:
             return config
-    raise ConfigError([problem if problem.startswith("the file") else f"{path}{problem}" for problem in problems])
+    raise ConfigError(
+        [problem if problem.startswith("the file") else f"{path}{problem}" for problem in problems]
+    )
 
 
 def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +208,9 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
     made = dict(config)
     if "checks" not in made and isinstance(checks := common.get("checks"), list):
         made["checks"] = [one.get("name") if isinstance(one, dict) else one for one in checks]
-    if isinstance(sources := common.get("gangSources"), list) and isinstance(made.get("sources") or [], list):
+    if isinstance(sources := common.get("gangSources"), list) and isinstance(
+        made.get("sources") or [], list
+    ):
         made["sources"] = [*(made.get("sources") or []), *sources]
     if label := common.get("instanceTypeLabel"):
         made["instanceTypeLabel"] = label
@@ -164,7 +221,9 @@ def _meaning(config: Config) -> list[str]:
     problems = gang_source.problems(msgspec.to_builtins(config.sources), "sources")
     try:
         if config.lease_seconds < 1:
-            problems.append(f'leaseDuration: "{config.lease_duration}" is less than a second; set e.g. 15s.')
+            problems.append(
+                f'leaseDuration: "{config.lease_duration}" is less than a second; set e.g. 15s.'
+            )
     except ValueError as error:
         problems.append(f"leaseDuration: {error}.")
     try:

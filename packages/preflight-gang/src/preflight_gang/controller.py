@@ -1,7 +1,9 @@
-"""The main flow: what changes in the cluster → which gangs to look at → decide → commit → publish rosters.
+"""The main flow: what changes in the cluster → which gangs to look at → decide → commit → publish
+rosters.
 
-Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that matters: all of it stands in the pods
-and in one ConfigMap a gang, so whoever leads next goes on from there.
+Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that
+matters: all of it stands in the pods and in one ConfigMap a gang, so whoever leads next goes on
+from there.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from typing import Final, NoReturn
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, Unreadable, Unusable
+from preflight_kube.client import (
+    Client,
+    Conflict,
+    Fenced,
+    KubeError,
+    NotFound,
+    Unreadable,
+    Unusable,
+)
 from preflight_kube.lease import Leadership
 from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
@@ -49,14 +59,18 @@ from .writer import Writer, obstacle
 __all__ = ["Controller"]
 
 LOOK_AGAIN: Final = 0.1
-"""Seconds after which a gang is looked at again whose record somebody else has written: the watch brings it."""
+"""Seconds after which a gang is looked at again whose record somebody else has written: the watch
+brings it.
+"""
 OBSTRUCTED: Final = 5.0
 """Seconds after which it is seen whether a ConfigMap that could not be kept can be by now."""
 REST, MOST_REST = 100e-6, 0.25
-"""Seconds a member, and at most, between two looks at a gang: a look costs 4 µs a member, a burst of changes needs one."""
+"""Seconds a member, and at most, between two looks at a gang: a look costs 4 µs a member, a burst
+of changes needs one.
+"""
 SETTLERS: Final = 48
-"""Gangs looked at at the same time, two thirds of them of one namespace; mostly they wait for answers to their writes, of which fewer
-are under way."""
+"""Gangs looked at at the same time, two thirds of them of one namespace; mostly they wait for
+answers to their writes, of which fewer are under way."""
 
 log = get_logger(__name__)
 
@@ -71,16 +85,26 @@ class Controller:
         self._config_maps = Records(client.clock)
         self._refused: Refusals[Key] = Refusals(random.random)  # records
         self._writer: Writer | None = None  # while this one leads
-        self.gangs = Queue("gang", lambda key: min(MOST_REST, REST * len(self._gangs.members(key))), client.clock)
+        self.gangs = Queue(
+            "gang", lambda key: min(MOST_REST, REST * len(self._gangs.members(key))), client.clock
+        )
         self.reports = Reports(client, config, metrics, home)
         self._config = config
         static, doubtful = self.reports.static, self.reports.doubtful
-        self._audit = Auditor(client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful)
+        self._audit = Auditor(
+            client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful
+        )
         self._policies = OverrideController(client, metrics)
         self._objects = WorkloadWatch(client, self._object_changed, self._sources)
         selected = (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         self._reflectors = [
-            Reflector(client, "/api/v1/pods", Pod, on_change=self._pod_changed, params={"labelSelector": selector})
+            Reflector(
+                client,
+                "/api/v1/pods",
+                Pod,
+                on_change=self._pod_changed,
+                params={"labelSelector": selector},
+            )
             for selector in selected
         ]
         self._mirrored_config_maps = Reflector(
@@ -93,15 +117,27 @@ class Controller:
             params={"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"},
         )
 
-        self._synced = [*(reflector.synced for reflector in self._reflectors), self._mirrored_config_maps.synced]
+        self._synced = [
+            *(reflector.synced for reflector in self._reflectors),
+            self._mirrored_config_maps.synced,
+        ]
 
     # --- what changes in the cluster
 
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            others = (self._objects.run, self.reports.mirror, self._policies.mirror, self._read_left_out)
-            for run in (*(r.run for r in self._reflectors), self._mirrored_config_maps.run, *others):
+            others = (
+                self._objects.run,
+                self.reports.mirror,
+                self._policies.mirror,
+                self._read_left_out,
+            )
+            for run in (
+                *(r.run for r in self._reflectors),
+                self._mirrored_config_maps.run,
+                *others,
+            ):
                 group.start_soon(run)
 
     @property
@@ -159,7 +195,9 @@ class Controller:
             self.gangs.add(key)
 
     def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
-        """It may be a gang's: then its members wait, with this reason, and no second record is made."""
+        """It may be a gang's: then its members wait, with this reason, and no second record is
+        made.
+        """
         place = (one.metadata.namespace, one.metadata.name)
         if there and place[1].startswith(names.GANG_CONFIGMAP_PREFIX):
             self._config_maps.cannot_read(place, one.why)
@@ -177,7 +215,9 @@ class Controller:
             await anyio.sleep(OBSTRUCTED)
             for namespace, name in self._config_maps.left_out():
                 try:
-                    found = await self._client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap)
+                    found = await self._client.get(
+                        f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap
+                    )
                 except NotFound:
                     self._config_maps.drop((namespace, name))
                 except KubeError:
@@ -193,15 +233,23 @@ class Controller:
         except (LeftOut, NotYet):
             return
         if record is not None:
-            state.forget_departed(but=set() if record.passed else {seat.uid for seat in record.seats})
+            state.forget_departed(
+                but=set() if record.passed else {seat.uid for seat in record.seats}
+            )
 
     def _object_changed(self, kind: SizedKind, namespace: str, name: str) -> None:
-        """Have the gangs looked at that an object concerns; without a name, all that have asked for its kind."""
+        """Have the gangs looked at that an object concerns; without a name, all that have asked for
+        its kind.
+        """
         for key in self._gangs:
             if namespace and key[0] != namespace:
                 continue
             named = object_of(tuple(self._gangs.members(key)))
-            if named is not None and kind in self._sources.get(named[0], ()) and (not name or named[1] == name):
+            if (
+                named is not None
+                and kind in self._sources.get(named[0], ())
+                and (not name or named[1] == name)
+            ):
                 self.gangs.add(key)
 
     # --- what the leader does
@@ -210,7 +258,12 @@ class Controller:
         """Settle every gang and report every result, until cancelled."""
         await self.wait_synced()
         await self.reports.wait_nodes()
-        writer = Writer(self._client.fenced(leadership.valid), leadership.epoch, self._metrics, self._config.writes)
+        writer = Writer(
+            self._client.fenced(leadership.valid),
+            leadership.epoch,
+            self._metrics,
+            self._config.writes,
+        )
         self._writer = writer
         for key in self._gangs:
             self.gangs.add(key)
@@ -225,7 +278,9 @@ class Controller:
             self._writer = None
 
     def gang(self, key: Key, obstructed: str = "") -> GangView | None:
-        """All that is known of a gang now; None when it has no member left, or when its record is not to be looked at yet."""
+        """All that is known of a gang now; None when it has no member left, or when its record is
+        not to be looked at yet.
+        """
         if (state := self._gangs.get(key)) is None:
             return None
         try:
@@ -244,14 +299,18 @@ class Controller:
             self._sources,
             config_map=place[1],
             record=record,
-            owner=self._objects.reference(named[0], key[0], named[1]) if named is not None else None,
+            owner=self._objects.reference(named[0], key[0], named[1])
+            if named is not None
+            else None,
             obstacle=blocked,
             departed=tuple(state.departed.values()),
             refused=self._unreachable(members),
         )
 
     def _place(self, key: Key) -> Place:
-        return self._config_maps.place(key, earlier=any(one.earlier for one in self._gangs.members(key)))
+        return self._config_maps.place(
+            key, earlier=any(one.earlier for one in self._gangs.members(key))
+        )
 
     def _unreachable(self, members: Iterable[GangMember]) -> dict[str, str]:
         """Those whose pods cannot be written to, and why."""
@@ -283,7 +342,8 @@ class Controller:
                 return None
             decision = decide(gang)
         if decision.seal:
-            # The record was refused, and it is too early to say why; or a member has changed while the others were sealed.
+            # The record was refused, and it is too early to say why; or a member has changed while
+            # the others were sealed.
             return held_back or LOOK_AGAIN
         answers = decision.answers
         due, again = self._due(key, gang, answers)
@@ -291,10 +351,14 @@ class Controller:
         if self._unreachable(gang.members).keys() != gang.refused.keys():
             times.append(0.0)  # it concerns the answers of the others, too
         if self.reports.namespaces.opted_in(key[0]):
-            asking = (answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING)
+            asking = (
+                answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING
+            )
             waits = any(answer is not None and answer.answer == "wait" for answer in asking)
             times.append(await self._emit_waiting_events(writer, key) if waits else None)
-            times.append(await self._emit_refused_events(writer, key, answers) if writer.pods else None)
+            times.append(
+                await self._emit_refused_events(writer, key, answers) if writer.pods else None
+            )
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def _due(
@@ -313,13 +377,19 @@ class Controller:
     async def _publish(
         self, writer: Writer, key: Key, gang: GangView, answers: Mapping[str, MemberAnswer]
     ) -> float | None:
-        """Write the rosters that the answers make; after how many seconds to try again, if some could not be written."""
-        sent = await writer.send(key[0], self.reports.completed(gang, plan(gang, answers, writer.epoch)))
+        """Write the rosters that the answers make; after how many seconds to try again, if some
+        could not be written.
+        """
+        sent = await writer.send(
+            key[0], self.reports.completed(gang, plan(gang, answers, writer.epoch))
+        )
         for write in sent.written:
             self._gangs.published(key, write)
         return sent.again
 
-    async def _write(self, writer: Writer, key: Key, gang: GangView, decision: GangDecision) -> GangView | None:
+    async def _write(
+        self, writer: Writer, key: Key, gang: GangView, decision: GangDecision
+    ) -> GangView | None:
         """The gang once its record holds what was decided. Raises :class:`KubeError`."""
         if decision.seal:
             gang = await self._commit(writer, key, gang, decision.seal)
@@ -347,8 +417,12 @@ class Controller:
             state.waiting.emitted(one)
         return again
 
-    async def _emit_refused_events(self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]) -> float | None:
-        """An Event on each member whose pod takes no annotation, with its answer; after how many seconds there may be more."""
+    async def _emit_refused_events(
+        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]
+    ) -> float | None:
+        """An Event on each member whose pod takes no annotation, with its answer; after how many
+        seconds there may be more.
+        """
         gang, state = self.gang(key), self._gangs.get(key)  # with whom was refused just now
         if gang is None or state is None:
             return None
@@ -357,14 +431,21 @@ class Controller:
             answer = answers.get(one.uid)
             if answer is None or one.uid not in gang.refused or one.uid in state.with_event:
                 continue
-            if await writer.event(refused_event(gang, one, answer, timestamp(datetime.now(UTC)))) is None:
+            if (
+                await writer.event(refused_event(gang, one, answer, timestamp(datetime.now(UTC))))
+                is None
+            ):
                 left.append(writer.left(one.uid) or LOOK_AGAIN)
             else:
                 state.with_event.add(one.uid)
         return min(left, default=None)
 
-    async def _commit(self, writer: Writer, key: Key, gang: GangView, chosen: tuple[GangMember, ...]) -> GangView:
-        """The gang as it is once it is sealed, or cannot be for its size. Raises :class:`KubeError`."""
+    async def _commit(
+        self, writer: Writer, key: Key, gang: GangView, chosen: tuple[GangMember, ...]
+    ) -> GangView:
+        """The gang as it is once it is sealed, or cannot be for its size. Raises
+        :class:`KubeError`.
+        """
         place = (gang.namespace, gang.config_map)
         own_ports = any(one.host_network for one in chosen)
         taken = self._taken({one.node for one in chosen}) if own_ports else set[int]()
@@ -400,29 +481,42 @@ class Controller:
                 state.forget_departed()
 
     async def _find(self, writer: Writer, gang: GangView) -> NoReturn:
-        """After a write of the record that came to nothing: see what is there. Raises :class:`KubeError`."""
+        """After a write of the record that came to nothing: see what is there. Raises
+        :class:`KubeError`.
+        """
         place = (gang.namespace, gang.config_map)
-        # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the watch may be behind.
+        # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the
+        # watch may be behind.
         try:
             found = await writer.read(gang)
         except Unusable as error:
             self._config_maps.cannot_read(place, str(error))
-            raise Obstructed(f"the ConfigMap {gang.config_map} cannot be read ({error}); delete it", 409) from error
+            raise Obstructed(
+                f"the ConfigMap {gang.config_map} cannot be read ({error}); delete it", 409
+            ) from error
         if found is None:
             self._config_maps.drop(place)
         elif why := obstacle(found):
             raise Obstructed(why, 409)
         else:
             self._config_maps.keep(found)
-        raise Conflict(f"the ConfigMap {gang.config_map} has been written by somebody else meanwhile", 409)
+        raise Conflict(
+            f"the ConfigMap {gang.config_map} has been written by somebody else meanwhile", 409
+        )
 
     def _taken(self, nodes: set[str]) -> set[int]:
-        """The ports on these nodes that gangs have been given, the asking one's last ones among them."""
+        """The ports on these nodes that gangs have been given, the asking one's last ones among
+        them.
+        """
         records = [state.sealing for state in self._gangs.states()]
         for key in self._gangs:
             with suppress(LeftOut, NotYet):
                 records.append(self._config_maps.record(self._place(key)))
-        return {r.master_port for r in records if r is not None and any(seat.node in nodes for seat in r.seats)}
+        return {
+            r.master_port
+            for r in records
+            if r is not None and any(seat.node in nodes for seat in r.seats)
+        }
 
     def _sealed(self, key: Key) -> None:
         if (state := self._gangs.get(key)) is None:

@@ -1,7 +1,8 @@
 """Codes that checks can end with, by check: what may become a label of a metric.
 
-Anybody's check writes its code. Of the built-in ones those listed here are shown as they are, and every other one as `other`, so
-none can push a true one out. A test compares the lists with the checks' own sources.
+Anybody's check writes its code. Of the built-in ones those listed here are shown as they are, and
+every other one as `other`, so none can push a true one out. A test compares the lists with the
+checks' own sources.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ OTHER: Final = "other"
 
 
 def known(check: str, code: str) -> str | None:
-    """The label for a code of a built-in check; None where the check is somebody else's and its codes are not known."""
+    """The label for a code of a built-in check; None where the check is somebody else's and its
+    codes are not known.
+    """
     if code in _STATUS:
         return code
     codes = _BY_CHECK.get(check)

@@ -27,5 +27,12 @@ def event(
     """``about``: what tells this Event from others on the pod. ``now``: RFC 3339."""
     regarding = Regarding("v1", "Pod", pod, uid, namespace, f"spec.initContainers{{{container}}}")
     return events.event(
-        names.MANAGED_BY, regarding, about=about, good=good, reason=reason, message=message, now=now, host=node
+        names.MANAGED_BY,
+        regarding,
+        about=about,
+        good=good,
+        reason=reason,
+        message=message,
+        now=now,
+        host=node,
     )

@@ -1,5 +1,5 @@
-"""Writes under way, shared out between namespaces: whoever has many waiting does not hold up those who have few, and whoever is alone
-has all of them."""
+"""Writes under way, shared out between namespaces: whoever has many waiting does not hold up those
+who have few, and whoever is alone has all of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import anyio
 __all__ = ["FairLimiter"]
 
 RESERVED: Final = 4
-"""To so many places there is one more, for namespaces that have none: writes of one namespace that take long leave room for the next
-one's, though nothing is kept from it while it is alone."""
+"""To so many places there is one more, for namespaces that have none: writes of one namespace that
+take long leave room for the next one's, though nothing is kept from it while it is alone."""
 
 
 class FairLimiter:
-    """At most ``total`` at once, and one for each of a few namespaces more. Who waits is let in namespace by namespace, in turn; within
-    one, in the order of coming."""
+    """At most ``total`` at once, and one for each of a few namespaces more. Who waits is let in
+    namespace by namespace, in turn; within one, in the order of coming."""
 
     def __init__(self, total: int) -> None:
         self._reserved = total // RESERVED
@@ -69,7 +69,9 @@ class FairLimiter:
             raise
 
     def _let_in(self) -> None:
-        """Whose turn it is and who may. Those who may not hold some place already, so there are never more of them than places."""
+        """Whose turn it is and who may. Those who may not hold some place already, so there are
+        never more of them than places.
+        """
         while self._free:
             namespace = next((one for one in self._waiting if self._may(one)), None)
             if namespace is None:

@@ -1,4 +1,5 @@
-"""Values of a metric's label that users choose: so many at once, and nobody's values push out those of others.
+"""Values of a metric's label that users choose: so many at once, and nobody's values push out those
+of others.
 
 Pure. A registry keeps each series for ever; a label whose values users choose needs an end.
 """
@@ -11,16 +12,22 @@ __all__ = ["LabelValues"]
 
 
 class LabelValues:
-    """At most ``most`` values. Beyond, the namespace that brought the most of them loses the one that was not used for longest."""
+    """At most ``most`` values. Beyond, the namespace that brought the most of them loses the one
+    that was not used for longest.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: dict[str, OrderedDict[str, None]] = {}  # by who brought them, least recently used first
+        self._values: dict[
+            str, OrderedDict[str, None]
+        ] = {}  # by who brought them, least recently used first
         self._count = 0
         self._holders: Counter[str] = Counter()
 
     def use(self, namespace: str, value: str) -> list[str]:
-        """Note that ``value`` is used; the values that are now nobody's, whose series are to be removed."""
+        """Note that ``value`` is used; the values that are now nobody's, whose series are to be
+        removed.
+        """
         own = self._values.setdefault(namespace, OrderedDict())
         if value in own:
             own.move_to_end(value)

@@ -1,6 +1,8 @@
-"""The last results of each check on each node: when it passed there last, and the bandwidth that it measured.
+"""The last results of each check on each node: when it passed there last, and the bandwidth that it
+measured.
 
-Pure. Numbers alone, for each node of the cluster and each configured check: 10,000 nodes with three checks take some 10 MB.
+Pure. Numbers alone, for each node of the cluster and each configured check: 10,000 nodes with three
+checks take some 10 MB.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _MOST_NODES: Final = 20_000
 
 
 class NodeResult(msgspec.Struct, gc=False):
-    """``passed``: Unix time of the last pass. ``gbps``: GB/s, the last that was measured, ``at`` which Unix time."""
+    """``passed``: Unix time of the last pass. ``gbps``: GB/s, the last that was measured, ``at``
+    which Unix time.
+    """
 
     passed: float | None = None
     gbps: float | None = None
@@ -33,7 +37,9 @@ class LastResults:
         self._nodes: OrderedDict[str, dict[str, NodeResult]] = OrderedDict()
 
     def note(self, node: str, check: str, at: float, *, passed: bool, gbps: float | None) -> None:
-        """A run of ``check`` on ``node`` ended ``at`` that Unix time. One that ended earlier than another changes nothing."""
+        """A run of ``check`` on ``node`` ended ``at`` that Unix time. One that ended earlier than
+        another changes nothing.
+        """
         checks = self._nodes.setdefault(node, {})
         self._nodes.move_to_end(node)
         seen = checks.setdefault(check, NodeResult())

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from preflight_kube.client import Requests
 from preflight_kube.mirrors import Mirrors
 from preflight_proto.program import package_version
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -27,7 +34,9 @@ _MOST_CODES = 64
 
 
 class _ByNode:
-    """A counter by check, node and error code: so many nodes, and of somebody else's check so many codes, at a time."""
+    """A counter by check, node and error code: so many nodes, and of somebody else's check so many
+    codes, at a time.
+    """
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -41,8 +50,12 @@ class _ByNode:
         label = error_codes.known(check, code)
         if label is None:
             label = code
-            for gone in self._codes.setdefault(check, LabelValues(_MOST_CODES)).use(namespace, code):
-                self._remove([series for series in self._series if (series[0], series[2]) == (check, gone)])
+            for gone in self._codes.setdefault(check, LabelValues(_MOST_CODES)).use(
+                namespace, code
+            ):
+                self._remove(
+                    [series for series in self._series if (series[0], series[2]) == (check, gone)]
+                )
         self._series.add((check, node, label))
         self._counter.labels(check, node, label).inc()
 
@@ -53,8 +66,9 @@ class _ByNode:
 
 
 class Metrics:
-    """One registry. Label values come from closed sets: configured checks, outcomes, codes, nodes of the cluster. What users name
-    is bounded, and a namespace's values push out its own: :mod:`.labels`."""
+    """One registry. Label values come from closed sets: configured checks, outcomes, codes, nodes
+    of the cluster. What users name is bounded, and a namespace's values push out its own:
+    :mod:`.labels`."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
@@ -114,10 +128,16 @@ class Metrics:
             registry=self.registry,
         )
         self.audited = Gauge(
-            "preflight_audit_timestamp_seconds", "When unchecked pods were last counted.", registry=self.registry
+            "preflight_audit_timestamp_seconds",
+            "When unchecked pods were last counted.",
+            registry=self.registry,
         )
-        self.leader = Gauge("preflight_gang_leader", "1 on the replica that leads.", registry=self.registry)
-        self.gangs = Gauge("preflight_gang_gangs", "Gangs with at least one member.", registry=self.registry)
+        self.leader = Gauge(
+            "preflight_gang_leader", "1 on the replica that leads.", registry=self.registry
+        )
+        self.gangs = Gauge(
+            "preflight_gang_gangs", "Gangs with at least one member.", registry=self.registry
+        )
         self.writes = Counter(
             "preflight_gang_writes",
             "Writes to the API server by kind (configmap, roster, node, event, status) and result.",
@@ -131,10 +151,14 @@ class Metrics:
         class Sent(Collector):
             def collect(self) -> Iterator[Metric]:
                 count = CounterMetricFamily(
-                    "preflight_gang_requests", "Requests to the API server by verb.", labels=["verb"]
+                    "preflight_gang_requests",
+                    "Requests to the API server by verb.",
+                    labels=["verb"],
                 )
                 size = CounterMetricFamily(
-                    "preflight_gang_sent_bytes", "Bytes of bodies sent to the API server by verb.", labels=["verb"]
+                    "preflight_gang_sent_bytes",
+                    "Bytes of bodies sent to the API server by verb.",
+                    labels=["verb"],
                 )
                 for family, counted in ((count, requests.count), (size, requests.bytes)):
                     for verb, value in sorted(dict(counted).items()):
@@ -144,7 +168,9 @@ class Metrics:
         self.registry.register(Sent())
 
     def failed(self, namespace: str, check: str, node: str, code: str) -> None:
-        """Count a failure. ``node``: one that the cluster has, else empty; ``namespace``: of the pod."""
+        """Count a failure. ``node``: one that the cluster has, else empty; ``namespace``: of the
+        pod.
+        """
         self._failed.inc(namespace, check, node, code)
 
     def blames(self, namespace: str, check: str, node: str, code: str) -> None:
@@ -193,18 +219,24 @@ class Metrics:
         self.registry.register(Shown())
 
     def formed(self, source: str, seconds: float) -> None:
-        """Observe that a gang was sealed after so many ``seconds``; ``source``: one that is built in or configured."""
+        """Observe that a gang was sealed after so many ``seconds``; ``source``: one that is built
+        in or configured.
+        """
         self.gang_wait.labels(source).observe(seconds)
 
     def count_unchecked(self, found: Mapping[tuple[str, str], int]) -> None:
-        """Show ``found``: pods by namespace and reason. The namespaces beyond the 2,000 with the most pods are one, `other`."""
+        """Show ``found``: pods by namespace and reason. The namespaces beyond the 2,000 with the
+        most pods are one, `other`.
+        """
         by_namespace: TotalOf[str] = TotalOf()
         for (namespace, _), pods in found.items():
             by_namespace[namespace] += pods
         shown = {namespace for namespace, _ in by_namespace.most_common(_MOST_NAMESPACES)}
         self.unchecked.clear()
         for (namespace, reason), pods in found.items():
-            self.unchecked.labels(namespace if namespace in shown else error_codes.OTHER, reason).inc(pods)
+            self.unchecked.labels(
+                namespace if namespace in shown else error_codes.OTHER, reason
+            ).inc(pods)
 
     def mirrored(self, mirrors: Mirrors) -> None:
         """Show how well the mirrors follow the cluster."""

@@ -1,6 +1,8 @@
-"""Which namespaces are opted in: results of pods in other namespaces are not counted, for anybody may write them.
+"""Which namespaces are opted in: results of pods in other namespaces are not counted, for anybody
+may write them.
 
-The webhook works in the same ones: the label, or the lists that injector and controller are given alike.
+The webhook works in the same ones: the label, or the lists that injector and controller are given
+alike.
 """
 
 from __future__ import annotations
@@ -21,12 +23,20 @@ PATH: Final = "/api/v1/namespaces"
 
 
 class Namespaces:
-    """Mirrored while :meth:`mirror` runs. ``changed`` is called with the name of one that has come, changed its label, or gone."""
+    """Mirrored while :meth:`mirror` runs. ``changed`` is called with the name of one that has come,
+    changed its label, or gone.
+    """
 
-    def __init__(self, client: Client, config: Config, changed: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, client: Client, config: Config, changed: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._config, self._changed = config, changed
         self._mirror = Reflector(
-            client, PATH, Namespace, on_change=self._on_change, key=lambda namespace: namespace.metadata.name
+            client,
+            PATH,
+            Namespace,
+            on_change=self._on_change,
+            key=lambda namespace: namespace.metadata.name,
         )
 
     async def mirror(self) -> None:
@@ -37,9 +47,13 @@ class Namespaces:
         return self._mirror.synced
 
     def opted_in(self, name: str) -> bool:
-        """Whether the pods of a namespace are checked, as far as is known; not those of an unknown one."""
+        """Whether the pods of a namespace are checked, as far as is known; not those of an unknown
+        one.
+        """
         found = self._mirror.store.get(name)
-        return found is not None and opted_in(found, self._config.namespaces, self._config.exclude_namespaces)
+        return found is not None and opted_in(
+            found, self._config.namespaces, self._config.exclude_namespaces
+        )
 
     def all_opted_in(self) -> list[str]:
         return sorted(name for name in self._mirror.store if self.opted_in(name))

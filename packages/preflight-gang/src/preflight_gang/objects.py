@@ -1,7 +1,8 @@
 """The fields of Kubernetes objects that the gang controller reads, and no others.
 
-msgspec skips what is not named here without building it: memory follows these fields, not the cluster. What anybody may write into
-them without a limit of Kubernetes' own (annotations, owners, how many containers) has one here.
+msgspec skips what is not named here without building it: memory follows these fields, not the
+cluster. What anybody may write into them without a limit of Kubernetes' own (annotations, owners,
+how many containers) has one here.
 """
 
 from __future__ import annotations
@@ -36,14 +37,19 @@ __all__ = [
 
 GANG_ID_ANNOTATION: Final = names.PREFIX + "gang-id"
 GANG_SOURCE_ANNOTATION: Final = names.PREFIX + "gang-source"
-"""On a gang's ConfigMap: the raw id and the source that its name follows from; releases that stamped version 1 wrote no source."""
+"""On a gang's ConfigMap: the raw id and the source that its name follows from; releases that
+stamped version 1 wrote no source.
+"""
 POD_GROUP_ANNOTATION: Final = "pod-group-name"
-"""What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang keeps its name."""
+"""What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang
+keeps its name.
+"""
 
 _LABELS: Final = (names.GANG_LABEL, names.CHECKED_LABEL, names.MANAGED_BY_LABEL)
 _ANNOTATIONS: Final = {
     names.GANG_ANNOTATION: 4096,  # an id and a few names of 253 at most
-    names.ROSTER_ANNOTATION: 32 * 1024,  # ours name eight missing members, each with what the scheduler says of it
+    names.ROSTER_ANNOTATION: 32
+    * 1024,  # ours name eight missing members, each with what the scheduler says of it
     names.INSTANCE_TYPE_ANNOTATION: 64,  # these two: only whether they are there
     names.TOPOLOGY_ANNOTATION: 64,
     names.CLAIMS_ANNOTATION: 1,  # as these two: the audit reads it anew
@@ -51,8 +57,8 @@ _ANNOTATIONS: Final = {
     GANG_SOURCE_ANNOTATION: 64,
     POD_GROUP_ANNOTATION: 253,
 }
-"""Those that are read, and the characters that are kept of each. One that is longer is none of ours, and is cut: then it is
-refused for what it is, instead of not being there."""
+"""Those that are read, and the characters that are kept of each. One that is longer is none of
+ours, and is cut: then it is refused for what it is, instead of not being there."""
 _MOST_CONTAINERS: Final = 128
 """Init containers of a pod that are looked at: workloads have tens."""
 _MOST_OWNER: Final = 1024
@@ -76,11 +82,15 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        return len(self.api_version) + len(self.kind) + len(self.name) + len(self.uid) <= _MOST_OWNER
+        return (
+            len(self.api_version) + len(self.kind) + len(self.name) + len(self.uid) <= _MOST_OWNER
+        )
 
 
 class Metadata(_Object, frozen=True, kw_only=True):
-    """``labels``, ``annotations``: those that are read. ``annotated``: whether there are any at all. ``owner_references``: the controller."""
+    """``labels``, ``annotations``: those that are read. ``annotated``: whether there are any at
+    all. ``owner_references``: the controller.
+    """
 
     name: str
     namespace: str = ""
@@ -106,7 +116,11 @@ class Metadata(_Object, frozen=True, kw_only=True):
                     kept[key] = value[: most - 1] + "…"
             put(self, "annotations", kept)
         if owners:
-            put(self, "owner_references", tuple(one for one in owners if one.controller and one.fits)[:1])
+            put(
+                self,
+                "owner_references",
+                tuple(one for one in owners if one.controller and one.fits)[:1],
+            )
 
 
 class Mount(_Object, frozen=True, kw_only=True):
@@ -121,7 +135,9 @@ class Container(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.volume_mounts:
-            kept = tuple(mount for mount in self.volume_mounts if mount.name.startswith(names.VOLUME_PREFIX))
+            kept = tuple(
+                mount for mount in self.volume_mounts if mount.name.startswith(names.VOLUME_PREFIX)
+            )
             msgspec.structs.force_setattr(self, "volume_mounts", kept[:_MOST_CONTAINERS])
 
 
@@ -153,9 +169,17 @@ class Volume(_Object, frozen=True, kw_only=True):
     projected: Projected | None = None
 
     def shows(self, annotation: str) -> bool:
-        sources = [self.downward_api, *(s.downward_api for s in (self.projected.sources if self.projected else ()))]
+        sources = [
+            self.downward_api,
+            *(s.downward_api for s in (self.projected.sources if self.projected else ())),
+        ]
         path = f"metadata.annotations['{annotation}']"
-        return any(i.field_ref is not None and i.field_ref.field_path == path for s in sources if s for i in s.items)
+        return any(
+            i.field_ref is not None and i.field_ref.field_path == path
+            for s in sources
+            if s
+            for i in s.items
+        )
 
 
 _SAME: Final[dict[tuple[Volume, ...], tuple[Volume, ...]]] = {}
@@ -165,7 +189,9 @@ _MOST_VOLUMES: Final = 4
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """``volumes``: only ours that show something of the node. Pods have them from one template, so equal ones are one object."""
+    """``volumes``: only ours that show something of the node. Pods have them from one template, so
+    equal ones are one object.
+    """
 
     node_name: str = ""
     host_network: bool = False
@@ -173,19 +199,27 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     volumes: tuple[Volume, ...] = ()
 
     def __post_init__(self) -> None:
-        kept = tuple(v for v in self.volumes if v.name.startswith(names.VOLUME_PREFIX) and _shows_the_node(v))
+        kept = tuple(
+            v for v in self.volumes if v.name.startswith(names.VOLUME_PREFIX) and _shows_the_node(v)
+        )
         kept = tuple(_node_alone(v) for v in kept[:_MOST_VOLUMES])
         if len(_SAME) < _MOST_SAME:
             kept = _SAME.setdefault(kept, kept)
         msgspec.structs.force_setattr(self, "volumes", _SAME.get(kept, kept))
         if len(self.init_containers) > _MOST_CONTAINERS:
-            msgspec.structs.force_setattr(self, "init_containers", self.init_containers[:_MOST_CONTAINERS])
+            msgspec.structs.force_setattr(
+                self, "init_containers", self.init_containers[:_MOST_CONTAINERS]
+            )
 
 
 def _node_alone(volume: Volume) -> Volume:
     """The volume as if it showed nothing but what is read of it."""
-    shown = [a for a in (names.INSTANCE_TYPE_ANNOTATION, names.TOPOLOGY_ANNOTATION) if volume.shows(a)]
-    items = tuple(ShownField(field_ref=FieldRef(field_path=f"metadata.annotations['{one}']")) for one in shown)
+    shown = [
+        a for a in (names.INSTANCE_TYPE_ANNOTATION, names.TOPOLOGY_ANNOTATION) if volume.shows(a)
+    ]
+    items = tuple(
+        ShownField(field_ref=FieldRef(field_path=f"metadata.annotations['{one}']")) for one in shown
+    )
     return Volume(name=volume.name, downward_api=ShownFields(items=items))
 
 
@@ -193,7 +227,9 @@ def _shows_the_node(volume: Volume) -> bool:
     return volume.shows(names.INSTANCE_TYPE_ANNOTATION) or volume.shows(names.TOPOLOGY_ANNOTATION)
 
 
-def _cut(one: ContainerWaiting | ContainerTerminated | PodCondition, most: int = _MOST_MESSAGE) -> None:
+def _cut(
+    one: ContainerWaiting | ContainerTerminated | PodCondition, most: int = _MOST_MESSAGE
+) -> None:
     if len(one.message) > most:
         msgspec.structs.force_setattr(one, "message", one.message[: most - 1] + "…")
     if len(one.reason) > _MOST_OWNER:
@@ -266,7 +302,9 @@ class Pod(_Object, frozen=True, kw_only=True):
 
 
 class ConfigMap(_Object, frozen=True, kw_only=True):
-    """Of a ConfigMap that is no gang's, by its name, the metadata alone; of one that is, what makes its record."""
+    """Of a ConfigMap that is no gang's, by its name, the metadata alone; of one that is, what makes
+    its record.
+    """
 
     metadata: Metadata
     data: dict[str, str] = {}
@@ -280,13 +318,19 @@ class ConfigMap(_Object, frozen=True, kw_only=True):
 
     @property
     def gang(self) -> tuple[str, str] | None:
-        """(source, raw id) of the gang whose ConfigMap this is by its name, the source empty where it does not say it; None where the name
-        does not follow from them."""
+        """(source, raw id) of the gang whose ConfigMap this is by its name, the source empty where
+        it does not say it; None where the name does not follow from them."""
         about = self.metadata
-        raw, source = about.annotations.get(GANG_ID_ANNOTATION), about.annotations.get(GANG_SOURCE_ANNOTATION, "")
+        raw, source = (
+            about.annotations.get(GANG_ID_ANNOTATION),
+            about.annotations.get(GANG_SOURCE_ANNOTATION, ""),
+        )
         if raw is None or not about.name.startswith(names.GANG_CONFIGMAP_PREFIX):
             return None
-        named = any(about.name == configmap_name(about.namespace, raw, by) for by in dict.fromkeys((source, "")))
+        named = any(
+            about.name == configmap_name(about.namespace, raw, by)
+            for by in dict.fromkeys((source, ""))
+        )
         return (source, raw) if named else None
 
 
@@ -305,7 +349,9 @@ class NodeMetadata(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         said = self.annotations.get(names.REPAIRED_ANNOTATION, "")[:_MOST_REPAIRED]
-        msgspec.structs.force_setattr(self, "annotations", {names.REPAIRED_ANNOTATION: said} if said else {})
+        msgspec.structs.force_setattr(
+            self, "annotations", {names.REPAIRED_ANNOTATION: said} if said else {}
+        )
 
 
 class NodeSpec(_Object, frozen=True, kw_only=True):
@@ -321,7 +367,9 @@ class NodeStatus(_Object, frozen=True, kw_only=True):
 
 
 class Node(_Object, frozen=True, kw_only=True):
-    """A node's labels, and which machine it is since which boot; what else it reports, every few minutes, makes no difference here."""
+    """A node's labels, and which machine it is since which boot; what else it reports, every few
+    minutes, makes no difference here.
+    """
 
     metadata: NodeMetadata
     spec: NodeSpec = NodeSpec()
@@ -329,7 +377,9 @@ class Node(_Object, frozen=True, kw_only=True):
 
 
 def node_with(labels: Collection[str]) -> type[Node]:
-    """A :class:`Node` that keeps ``labels`` alone: a node has about fifty, and a cluster thousands of nodes."""
+    """A :class:`Node` that keeps ``labels`` alone: a node has about fifty, and a cluster thousands
+    of nodes.
+    """
     wanted = frozenset(labels)
 
     class SizedObject(Node, frozen=True, kw_only=True):

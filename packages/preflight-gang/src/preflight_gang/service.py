@@ -17,7 +17,9 @@ LEASE = "preflight-gang"
 
 
 def run(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
-    """Run until SIGTERM or SIGINT; the exit status of the process (:func:`preflight_kube.manager.run`)."""
+    """Run until SIGTERM or SIGINT; the exit status of the process
+    (:func:`preflight_kube.manager.run`).
+    """
     metrics = Metrics()
 
     async def build(client: Client) -> manager.Parts:
@@ -33,7 +35,9 @@ def run(target: Connection, config: Config, *, namespace: str, host: str, port: 
                 metrics.leader.set(0)
 
         def unready() -> str:
-            if controller.synced or client.mirrors.trouble(manager.BEHIND):  # the manager says the latter
+            if controller.synced or client.mirrors.trouble(
+                manager.BEHIND
+            ):  # the manager says the latter
                 return ""
             return client.mirrors.trouble(0.0) or "the cluster has not been read yet"
 

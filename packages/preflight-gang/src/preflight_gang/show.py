@@ -1,4 +1,6 @@
-"""`preflight-gang show`: gangs as a person wants to see them. Reads the cluster once; writes nothing."""
+"""`preflight-gang show`: gangs as a person wants to see them. Reads the cluster once; writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end
 
 
 async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
-    """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises :class:`KubeError`."""
+    """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises
+    :class:`KubeError`.
+    """
     async with Client(connection(home=Path.home()), agent="preflight-gang") as client:
         members: dict[Key, list[GangMember]] = {}
         async for pods, _ in client.pages(
@@ -56,7 +60,9 @@ async def _gang(client: Client, key: Key, members: list[GangMember], sources: So
     records, stored = Records(client.clock), dict[str, ConfigMap]()
     for name in dict.fromkeys(config_maps(key)):
         try:
-            stored[name] = await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap)
+            stored[name] = await client.get(
+                f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap
+            )
         except NotFound:
             continue
         if owned_by(stored[name]):
@@ -76,7 +82,9 @@ async def _gang(client: Client, key: Key, members: list[GangMember], sources: So
     )
 
 
-async def _object(client: Client, kinds: Sequence[SizedKind], namespace: str, name: str) -> SizedObject | str:
+async def _object(
+    client: Client, kinds: Sequence[SizedKind], namespace: str, name: str
+) -> SizedObject | str:
     state = "does not exist"
     for kind in kinds:
         try:
@@ -94,23 +102,34 @@ async def _object(client: Client, kinds: Sequence[SizedKind], namespace: str, na
 
 
 def render(gang: GangView) -> str:
-    """A paragraph about one gang: how far it is, what it waits for or ended with (once, not for each member), and a table of its members."""
+    """A paragraph about one gang: how far it is, what it waits for or ended with (once, not for
+    each member), and a table of its members.
+    """
     answers = decide(gang).answers
     first = gang.members[0]
     by = f"{first.source} {first.object}" if first.object else first.source
-    lines = [f"gang {gang.namespace}/{gang.id}  (by {by}; ConfigMap {gang.config_map})", f"  {_state(gang)}"]
+    lines = [
+        f"gang {gang.namespace}/{gang.id}  (by {by}; ConfigMap {gang.config_map})",
+        f"  {_state(gang)}",
+    ]
     causes = dict.fromkeys(a.reason for a in answers.values() if a.answer == "fail")
     lines += [f"  ends, for {cause}" for cause in causes]
-    missing = dict.fromkeys(text for a in answers.values() if a.answer == "wait" for text in a.missing)
+    missing = dict.fromkeys(
+        text for a in answers.values() if a.answer == "wait" for text in a.missing
+    )
     if missing and not gang.sized.unknown:
         lines += ["  waits for", *(f"    {text}" for text in missing)]
     ranks = {seat.uid: rank for rank, seat in enumerate(gang.record.seats)} if gang.record else {}
     table = [("POD", "RANK", "NODE", "ADDRESS", "STATE")]
     for one in gang.members:
         rank = str(ranks[one.uid]) if one.uid in ranks else "-"
-        table.append((one.name, rank, one.node or "-", one.ip or "-", _stage(one, answers.get(one.uid))))
+        table.append(
+            (one.name, rank, one.node or "-", one.ip or "-", _stage(one, answers.get(one.uid)))
+        )
     widths = [max(len(row[column]) for row in table) for column in range(4)]
-    lines += ["  " + "  ".join([*(f"{row[i]:{widths[i]}}" for i in range(4)), row[4]]) for row in table]
+    lines += [
+        "  " + "  ".join([*(f"{row[i]:{widths[i]}}" for i in range(4)), row[4]]) for row in table
+    ]
     return "\n".join(lines)
 
 
@@ -120,7 +139,9 @@ def _state(gang: GangView) -> str:
     if gang.sized.participants is None:
         size_ = gang.sized.unknown
     else:
-        ready = sum(m.alive and m.stage in {MemberStage.CHECKING, MemberStage.WAITING} for m in gang.members)
+        ready = sum(
+            m.alive and m.stage in {MemberStage.CHECKING, MemberStage.WAITING} for m in gang.members
+        )
         size_ = f"{gang.sized.participants} members take part, {ready} of them ready"
     blocked = f"; {gang.obstacle}" if gang.obstacle else ""
     if gang.record is None:
@@ -145,5 +166,9 @@ def _stage(one: GangMember, answer: MemberAnswer | None) -> str:
         answer.answer,
         answer.generation,
     )
-    silent = f"; not told to {_WORDS[answer.answer]} yet" if one.stage is MemberStage.WAITING and not published else ""
+    silent = (
+        f"; not told to {_WORDS[answer.answer]} yet"
+        if one.stage is MemberStage.WAITING and not published
+        else ""
+    )
     return said + again + words + silent

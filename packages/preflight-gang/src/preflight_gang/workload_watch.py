@@ -1,7 +1,7 @@
 """The objects that know sizes, mirrored from the moment a gang asks for one of their kind.
 
-The served version of each API is discovered; an API that the cluster does not have is looked for again every minute, and until
-then its objects are simply not there.
+The served version of each API is discovered; an API that the cluster does not have is looked for
+again every minute, and until then its objects are simply not there.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ log = get_logger(__name__)
 
 
 class WorkloadWatch:
-    """``changed(kind, namespace, name)`` is called, in the event loop, when an object has come, changed or gone.
+    """``changed(kind, namespace, name)`` is called, in the event loop, when an object has come,
+    changed or gone.
 
-    ``changed(kind, "", "")`` says that it is known by now which objects of a kind there are, or that there can be none.
+    ``changed(kind, "", "")`` says that it is known by now which objects of a kind there are, or
+    that there can be none.
     """
 
-    def __init__(self, client: Client, changed: Callable[[SizedKind, str, str], None], sources: Sources) -> None:
+    def __init__(
+        self, client: Client, changed: Callable[[SizedKind, str, str], None], sources: Sources
+    ) -> None:
         self._client, self._changed, self._sources = client, changed, sources
         self._found: dict[tuple[SizedKind, str, str], SizedObject] = {}
         self._unreadable: dict[tuple[SizedKind, str, str], str] = {}
@@ -44,7 +48,9 @@ class WorkloadWatch:
         self._group: anyio.abc.TaskGroup | None = None
 
     def find(self, source: str, namespace: str, name: str) -> SizedObject | str:
-        """The object, or why it cannot be had (fits behind its kind and name). The first question begins the mirroring."""
+        """The object, or why it cannot be had (fits behind its kind and name). The first question
+        begins the mirroring.
+        """
         troubles = []
         for kind in self._sources[source]:
             if (found := self._found.get((kind, namespace, name))) is not None:
@@ -63,7 +69,10 @@ class WorkloadWatch:
         for kind in self._sources.get(source, ()):
             if (found := self._found.get((kind, namespace, name))) is not None:
                 return OwnerReference(
-                    api_version=self._version[kind], kind=kind.kind, name=name, uid=found.metadata.uid
+                    api_version=self._version[kind],
+                    kind=kind.kind,
+                    name=name,
+                    uid=found.metadata.uid,
                 )
         return None
 
@@ -96,7 +105,9 @@ class WorkloadWatch:
                 self._unreadable.pop(key, None)
             self._changed(*key)
 
-        reflector = Reflector(self._client, path, kind.type, on_change=on_change, on_unreadable=on_unreadable)
+        reflector = Reflector(
+            self._client, path, kind.type, on_change=on_change, on_unreadable=on_unreadable
+        )
         async with anyio.create_task_group() as group:
             group.start_soon(reflector.run)
             await reflector.synced.wait()
@@ -115,7 +126,9 @@ class WorkloadWatch:
             if path is not None:
                 log.info("watching workload objects", path=path)
                 return path
-            self._set_state(kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}")
+            self._set_state(
+                kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
+            )
             await anyio.sleep(ABSENT_RETRY)
 
     def _set_state(self, kind: SizedKind, state: str) -> None:

@@ -1,8 +1,9 @@
-"""The one place that writes: the record that commits a generation, the members' rosters, and Events.
+"""The one place that writes: the record that commits a generation, the members' rosters, and
+Events.
 
-Every write asks the leadership right before it is sent (the client is fenced), and carries its own precondition. What fails is not
-repeated here: the gang is looked at again, and what is still right is written again, ever later (:mod:`.refusals`). Namespaces share
-the writes that may be under way.
+Every write asks the leadership right before it is sent (the client is fenced), and carries its own
+precondition. What fails is not repeated here: the gang is looked at again, and what is still right
+is written again, ever later (:mod:`.refusals`). Namespaces share the writes that may be under way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from typing import Any, NamedTuple
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, Conflict, Fenced, Invalid, KubeError, NotFound, PreconditionFailed
+from preflight_kube.client import (
+    Client,
+    Conflict,
+    Fenced,
+    Invalid,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
 from preflight_kube.logs import get_logger
 from preflight_kube.refusals import FIRST, Refusals
 
@@ -40,8 +49,9 @@ class Sent(NamedTuple):
 
 
 class Writer:
-    """Writes as the leader of ``epoch``. ``client`` is fenced by that leadership. ``pods`` and ``events`` are what has been refused
-    lately: writes to pods by their uid, Events by whom they are about.
+    """Writes as the leader of ``epoch``. ``client`` is fenced by that leadership. ``pods`` and
+    ``events`` are what has been refused lately: writes to pods by their uid, Events by whom they
+    are about.
 
     At most ``at_once`` writes are under way.
     """
@@ -52,26 +62,40 @@ class Writer:
         self.pods: Refusals[str] = Refusals(random.random)
         self.events: Refusals[str] = Refusals(random.random)
 
-    async def commit(self, gang: GangView, record: Record, at: ConfigMap | None) -> ConfigMap | None:
-        """Seal a generation: one write of the gang's ConfigMap, with the resourceVersion it was seen ``at``.
+    async def commit(
+        self, gang: GangView, record: Record, at: ConfigMap | None
+    ) -> ConfigMap | None:
+        """Seal a generation: one write of the gang's ConfigMap, with the resourceVersion it was
+        seen ``at``.
 
-        None when somebody else has written first; what they wrote decides. Raises :class:`KubeError`, and :class:`TooLarge`.
+        None when somebody else has written first; what they wrote decides. Raises
+        :class:`KubeError`, and :class:`TooLarge`.
         """
         body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
         if (written := await self._record(gang, body, at)) is None:
             return None
         note = {"note": body["data"]["note"]} if "note" in body["data"] else {}
         name = f"{gang.namespace}/{gang.source}:{gang.id}"
-        log.info("gang sealed", gang=name, generation=record.generation, members=len(record.seats), **note)
+        log.info(
+            "gang sealed",
+            gang=name,
+            generation=record.generation,
+            members=len(record.seats),
+            **note,
+        )
         return written
 
     async def note_pass(self, gang: GangView, at: ConfigMap) -> ConfigMap | None:
-        """Write down that the generation has passed; None when somebody else has written first. Raises :class:`KubeError`."""
+        """Write down that the generation has passed; None when somebody else has written first.
+        Raises :class:`KubeError`.
+        """
         assert gang.record is not None
         record = msgspec.structs.replace(gang.record, passed=True)
         return await self._record(gang, config_map(gang, record, at.metadata.resource_version), at)
 
-    async def _record(self, gang: GangView, body: dict[str, Any], at: ConfigMap | None) -> ConfigMap | None:
+    async def _record(
+        self, gang: GangView, body: dict[str, Any], at: ConfigMap | None
+    ) -> ConfigMap | None:
         collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
         try:
             async with self._fair.of(gang.namespace):
@@ -91,7 +115,9 @@ class Writer:
         return msgspec.json.decode(written, type=ConfigMap)
 
     async def _replace(self, collection: str, body: dict[str, Any], at: ConfigMap) -> bytes:
-        """Replace our record, even where it was made immutable: it is all ours, so it is deleted and created again."""
+        """Replace our record, even where it was made immutable: it is all ours, so it is deleted
+        and created again.
+        """
         path = f"{collection}/{at.metadata.name}"
         try:
             return await self._client.replace(path, body)
@@ -99,12 +125,16 @@ class Writer:
             if not (await self._client.get(path, _Frozen)).immutable:
                 raise
         log.warning("immutable gang record recreated", path=path)
-        await self._client.delete(path, uid=at.metadata.uid, resource_version=at.metadata.resource_version)
+        await self._client.delete(
+            path, uid=at.metadata.uid, resource_version=at.metadata.resource_version
+        )
         about = {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
         return await self._client.create(collection, {**body, "metadata": about})
 
     async def remember(self, body: dict[str, Any]) -> str:
-        """Write one ConfigMap of what is remembered of nodes, new where it has no version; the version that it has now. Raises :class:`KubeError`."""
+        """Write one ConfigMap of what is remembered of nodes, new where it has no version; the
+        version that it has now. Raises :class:`KubeError`.
+        """
         about = body["metadata"]
         collection = f"/api/v1/namespaces/{about['namespace']}/configmaps"
         async with self._fair.of(about["namespace"]):
@@ -116,7 +146,9 @@ class Writer:
         return msgspec.json.decode(written, type=ConfigMap).metadata.resource_version
 
     async def read(self, gang: GangView) -> ConfigMap | None:
-        """The ConfigMap of that name, ours or not; None where there is none. Raises :class:`KubeError`."""
+        """The ConfigMap of that name, ours or not; None where there is none. Raises
+        :class:`KubeError`.
+        """
         try:
             return await self._client.get(
                 f"/api/v1/namespaces/{gang.namespace}/configmaps/{gang.config_map}", ConfigMap
@@ -125,7 +157,9 @@ class Writer:
             return None
 
     async def send(self, namespace: str, writes: Iterable[RosterWrite]) -> Sent:
-        """Write the rosters of one gang, many at a time. A pod that was refused lately is left out until its time has come."""
+        """Write the rosters of one gang, many at a time. A pod that was refused lately is left out
+        until its time has come.
+        """
         written: list[RosterWrite] = []
         left: list[float] = []
 
@@ -141,9 +175,15 @@ class Writer:
                 self._count("roster", "stale")
                 self.pods.done(uid)  # the watch brings it
             except KubeError as error:
-                stale = isinstance(error, PreconditionFailed)  # another pod, or another roster: the watch brings it
+                stale = isinstance(
+                    error, PreconditionFailed
+                )  # another pod, or another roster: the watch brings it
                 self._count("roster", "stale" if stale else "failed")
-                left.append(self._refused(self.pods, uid, error, "" if stale else "roster not written, requeued"))
+                left.append(
+                    self._refused(
+                        self.pods, uid, error, "" if stale else "roster not written, requeued"
+                    )
+                )
             else:
                 self._count("roster", "written")
                 self.pods.done(uid)
@@ -158,7 +198,8 @@ class Writer:
         return Sent(written, min(left, default=None))
 
     async def annotate(self, pod: Metadata, patch: list[dict[str, Any]]) -> bool | None:
-        """Write annotations to a pod: True when done, False when it is another pod by now, None when it could not be written.
+        """Write annotations to a pod: True when done, False when it is another pod by now, None
+        when it could not be written.
 
         None too, with nothing sent, while the time for another try has not come: :meth:`left`.
         """
@@ -166,7 +207,9 @@ class Writer:
             return None
         try:
             async with self._fair.of(pod.namespace):
-                await self._client.json_patch(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", patch)
+                await self._client.json_patch(
+                    f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", patch
+                )
         except (PreconditionFailed, NotFound):
             self._count("node", "stale")
             return False
@@ -181,9 +224,11 @@ class Writer:
         return True
 
     async def event(self, body: dict[str, Any]) -> bool | None:
-        """Create an Event: True when it is new, False when it was there already, None when it could not be written.
+        """Create an Event: True when it is new, False when it was there already, None when it could
+        not be written.
 
-        None too, with nothing sent, while one about the same object was refused lately: :meth:`left`.
+        None too, with nothing sent, while one about the same object was refused lately:
+        :meth:`left`.
         """
         about, uid = body["metadata"], body["involvedObject"]["uid"]
         if self.events.left(uid, self._client.clock()) > 0:
@@ -207,9 +252,14 @@ class Writer:
         return True
 
     def left(self, uid: str) -> float:
-        """Seconds until something about a pod that was refused may be tried again; 0 where nothing was."""
+        """Seconds until something about a pod that was refused may be tried again; 0 where nothing
+        was.
+        """
         now = self._client.clock()
-        return min((s for s in (self.pods.left(uid, now), self.events.left(uid, now)) if s > 0), default=0.0)
+        return min(
+            (s for s in (self.pods.left(uid, now), self.events.left(uid, now)) if s > 0),
+            default=0.0,
+        )
 
     def forget(self, uid: str) -> None:
         """A pod that has gone is refused no more."""
@@ -224,7 +274,9 @@ class Writer:
         return seconds
 
     async def status(self, path: str, body: dict[str, Any]) -> bool:
-        """Write an object's status: False when it is another version by now, or gone. Raises :class:`KubeError`."""
+        """Write an object's status: False when it is another version by now, or gone. Raises
+        :class:`KubeError`.
+        """
         try:
             async with self._fair.of(body.get("metadata", {}).get("namespace", "")):
                 await self._client.replace(f"{path}/status", body)
@@ -243,9 +295,7 @@ def obstacle(found: ConfigMap | None) -> str:
     if found is None or (owned_by(found) and found.metadata.deletion_timestamp is None):
         return ""
     if owned_by(found):
-        return (
-            f"the ConfigMap {found.metadata.name} is being deleted and something holds it back; remove its finalizers"
-        )
+        return f"the ConfigMap {found.metadata.name} is being deleted and something holds it back; remove its finalizers"
     return (
         f"the ConfigMap {found.metadata.name} exists and is not managed by preflight-gang; "
         "rename or delete it, its name is the gang's"

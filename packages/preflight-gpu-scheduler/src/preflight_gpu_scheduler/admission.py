@@ -1,6 +1,7 @@
 """A pod that is created: what it becomes, or why not. One pure function, top to bottom.
 
-What is ours is rebuilt from the pod as it came, never found and skipped: a second call gives an empty patch, whoever came between.
+What is ours is rebuilt from the pod as it came, never found and skipped: a second call gives an
+empty patch, whoever came between.
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ __all__ = ["Rules", "Verdict", "admit"]
 
 Operation = dict[str, Any]
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
-_TOLERATION: Final = {"key": names.MANAGED_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+_TOLERATION: Final = {
+    "key": names.MANAGED_TAINT,
+    "operator": "Equal",
+    "value": "true",
+    "effect": "NoSchedule",
+}
 _OTHERS: Final = ("nvidia.com/gpu", "nvidia.com/mig-")
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """``count_resource``: empty for none. ``missing_claim``: what happens to a pod whose claim is not there yet. ``guard_others``: pods without
-    a claim see no GPU, though their image asks for all. ``gpu_classes``: device classes (DRA) of GPUs."""
+    """``count_resource``: empty for none. ``missing_claim``: what happens to a pod whose claim is
+    not there yet. ``guard_others``: pods without a claim see no GPU, though their image asks for
+    all. ``gpu_classes``: device classes (DRA) of GPUs."""
 
     scheduler_name: str = names.SCHEDULER_NAME
     count_resource: str = names.COUNT_RESOURCE
@@ -84,14 +91,19 @@ class _Shape(msgspec.Struct):
     metadata: _About = msgspec.field(default_factory=_About)
 
 
-def admit(pod: Mapping[str, Any], claim: Claim | None, rules: Rules, *, gpu_entries: Collection[str] = ()) -> Verdict:
-    """``pod``: the object as it came. ``claim``: the one that it names, in its own namespace, or None where that is not there.
-    ``gpu_entries``: those of its ``resourceClaims`` (by name) that are known to be for GPUs. Never raises."""
+def admit(
+    pod: Mapping[str, Any], claim: Claim | None, rules: Rules, *, gpu_entries: Collection[str] = ()
+) -> Verdict:
+    """``pod``: the object as it came. ``claim``: the one that it names, in its own namespace, or
+    None where that is not there. ``gpu_entries``: those of its ``resourceClaims`` (by name) that
+    are known to be for GPUs. Never raises."""
     try:
         shape = msgspec.convert(dict(pod), _Shape)
     except (msgspec.ValidationError, RecursionError) as error:
         what, _, where = str(error).partition(" - at `$.")
-        return Verdict(refused=f"{where.rstrip('`') or 'the pod'}: {what[:1].lower()}{what[1:200]}; correct it.")
+        return Verdict(
+            refused=f"{where.rstrip('`') or 'the pod'}: {what[:1].lower()}{what[1:200]}; correct it."
+        )
     annotations = shape.metadata.annotations or {}
     name = annotations.get(names.CLAIM_ANNOTATION)
     if name is None:
@@ -102,7 +114,13 @@ def admit(pod: Mapping[str, Any], claim: Claim | None, rules: Rules, *, gpu_entr
 
 
 def _refusals(
-    pod: Mapping[str, Any], spec: _Spec, name: str, claim: Claim | None, *, rules: Rules, gpu_entries: Collection[str]
+    pod: Mapping[str, Any],
+    spec: _Spec,
+    name: str,
+    claim: Claim | None,
+    *,
+    rules: Rules,
+    gpu_entries: Collection[str],
 ) -> list[str]:
     """Everything that speaks against the pod, one sentence each."""
     found = []
@@ -112,7 +130,9 @@ def _refusals(
     elif claim is None and rules.missing_claim == "deny":
         found.append(f"{where}: there is no GpuClaim {name} in this namespace; create it first.")
     if spec.node_name:
-        found.append("spec.nodeName: is set, and the scheduler is what gives this pod its GPUs; remove it.")
+        found.append(
+            "spec.nodeName: is set, and the scheduler is what gives this pod its GPUs; remove it."
+        )
     if spec.scheduler_name not in {None, "", _DEFAULT_SCHEDULER, rules.scheduler_name}:
         found.append(
             f"spec.schedulerName: is {_shown(spec.scheduler_name or '')}, and only {rules.scheduler_name} knows GpuClaims; "
@@ -138,7 +158,11 @@ def _refusals(
 
 
 def _with_claim(
-    pod: Mapping[str, Any], spec: _Spec, annotations: Mapping[str, str], claim: Claim | None, rules: Rules
+    pod: Mapping[str, Any],
+    spec: _Spec,
+    annotations: Mapping[str, str],
+    claim: Claim | None,
+    rules: Rules,
 ) -> Verdict:
     patch: list[Operation] = [
         jsonpatch.remove(jsonpatch.pointer("metadata", "annotations", key))
@@ -148,12 +172,21 @@ def _with_claim(
     warnings = []
     raw = pod["spec"]
     patch += _variables(raw, REFERENCES)
-    if claim is not None and rules.count_resource and total(raw, rules.count_resource) == 0 and raw["containers"]:
+    if (
+        claim is not None
+        and rules.count_resource
+        and total(raw, rules.count_resource) == 0
+        and raw["containers"]
+    ):
         resources = with_count(raw["containers"][0], rules.count_resource, claim.spec.devices.count)
         patch.append({"op": "add", "path": "/spec/containers/0/resources", "value": resources})
     if not any(_tolerated(one) for one in spec.tolerations or ()):
         patch.append(
-            {"op": "add", "path": "/spec/tolerations", "value": [*(raw.get("tolerations") or ()), _TOLERATION]}
+            {
+                "op": "add",
+                "path": "/spec/tolerations",
+                "value": [*(raw.get("tolerations") or ()), _TOLERATION],
+            }
         )
     waits = claim is None or claim.gang is not None
     if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
@@ -161,7 +194,9 @@ def _with_claim(
         patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
     if spec.scheduler_name != rules.scheduler_name:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler_name})
-        warnings.append(f"spec.schedulerName: set to {rules.scheduler_name}, as the pod names a GpuClaim")
+        warnings.append(
+            f"spec.schedulerName: set to {rules.scheduler_name}, as the pod names a GpuClaim"
+        )
     return Verdict(patch=tuple(patch), warnings=tuple(warnings))
 
 
@@ -175,7 +210,11 @@ def _without_claim(pod: Mapping[str, Any], annotations: Mapping[str, str], rules
             )
         return Verdict(patch=tuple(_variables(pod["spec"], literal(ids))))
     spec = pod["spec"]
-    if rules.guard_others and not _other_resources(spec, rules.gpu_classes) and not spec.get("resourceClaims"):
+    if (
+        rules.guard_others
+        and not _other_resources(spec, rules.gpu_classes)
+        and not spec.get("resourceClaims")
+    ):
         return Verdict(patch=tuple(_variables(spec, VOID)))
     return Verdict()
 
@@ -205,7 +244,9 @@ def _stored(entry: Any) -> Any:
 
 
 def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
-    """Resources of a device plugin or a DRA driver that are GPUs too; an amount of 0 asks for nothing."""
+    """Resources of a device plugin or a DRA driver that are GPUs too; an amount of 0 asks for
+    nothing.
+    """
     implicit = tuple(IMPLICIT + one for one in classes)
     found = set()
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):

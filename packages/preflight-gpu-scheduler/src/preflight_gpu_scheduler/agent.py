@@ -1,4 +1,6 @@
-"""One node's agent: what NVML, the Node object and its pods say, as one GpuNodeStatus, every heartbeat and at once on change."""
+"""One node's agent: what NVML, the Node object and its pods say, as one GpuNodeStatus, every
+heartbeat and at once on change.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,12 @@ class Driver(Protocol):
 
 class AgentMeters:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.devices = Gauge("gpu_agent_devices", "GPUs of this node by health.", ["health"], registry=registry)
-        self.published = Counter("gpu_agent_publish", "Writes of the status.", ["result"], registry=registry)
+        self.devices = Gauge(
+            "gpu_agent_devices", "GPUs of this node by health.", ["health"], registry=registry
+        )
+        self.published = Counter(
+            "gpu_agent_publish", "Writes of the status.", ["result"], registry=registry
+        )
 
 
 class _Slice(msgspec.Struct, frozen=True):
@@ -62,19 +68,38 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class Agent:
-    """``reflectors`` have to run; :meth:`run` goes on until cancelled. The last status stays when it ends."""
+    """``reflectors`` have to run; :meth:`run` goes on until cancelled. The last status stays when
+    it ends.
+    """
 
     def __init__(
-        self, client: Client, config: Config, node: str, driver: Driver, meters: AgentMeters, *, look: float = LOOK
+        self,
+        client: Client,
+        config: Config,
+        node: str,
+        driver: Driver,
+        meters: AgentMeters,
+        *,
+        look: float = LOOK,
     ) -> None:
-        self._client, self._config, self._node, self._driver, self._meters = client, config, node, driver, meters
+        self._client, self._config, self._node, self._driver, self._meters = (
+            client,
+            config,
+            node,
+            driver,
+            meters,
+        )
         self._look = look
         self._path = f"{STATUSES}/{node}"
         self._woken = anyio.Event()
         mine = {"fieldSelector": f"spec.nodeName={node}"}
         self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
         self._nodes = Reflector(
-            client, "/api/v1/nodes", Node, on_change=self._changed, params={"fieldSelector": f"metadata.name={node}"}
+            client,
+            "/api/v1/nodes",
+            Node,
+            on_change=self._changed,
+            params={"fieldSelector": f"metadata.name={node}"},
         )
         slices = "/apis/resource.k8s.io/v1/resourceslices"
         self._slices = Reflector(client, slices, _Slice, on_change=self._changed, params=mine)
@@ -89,7 +114,9 @@ class Agent:
             facts = await self._facts()
             now = self._client.clock()
             found = self._status(known, facts)
-            due = found is not None and (changed(known, found) or now - beat >= self._config.seconds("heartbeat"))
+            due = found is not None and (
+                changed(known, found) or now - beat >= self._config.seconds("heartbeat")
+            )
             if found is not None and due and await self._publish(found):
                 known, beat = found, now
             left = max(0.0, beat + self._config.seconds("heartbeat") - self._client.clock())
@@ -98,7 +125,9 @@ class Agent:
                 await anyio.sleep(SETTLE)
 
     def _status(self, known: Status, facts: list[Facts] | None) -> Status | None:
-        node = next((one for one in self._nodes.store.values() if one.metadata.name == self._node), None)
+        node = next(
+            (one for one in self._nodes.store.values() if one.metadata.name == self._node), None
+        )
         if node is None:
             return None  # of a node that is not there nothing is said
         drivers = {one.driver for one in self._slices.store.values()}
@@ -139,7 +168,13 @@ class Agent:
     async def _publish(self, found: Status) -> bool:
         """Whether it was stored."""
         usable = sum(one.usable for one in found.devices)
-        body = {"status": {**msgspec.to_builtins(found), "usable": usable, "conflicts": list(found.conflicts)}}
+        body = {
+            "status": {
+                **msgspec.to_builtins(found),
+                "usable": usable,
+                "conflicts": list(found.conflicts),
+            }
+        }
         try:
             await self._written(body)
         except KubeError as error:
@@ -148,7 +183,9 @@ class Agent:
             return False
         self._meters.published.labels("ok").inc()
         for health in ("Healthy", "Unhealthy", "Unknown"):
-            self._meters.devices.labels(health).set(sum(one.health == health for one in found.devices))
+            self._meters.devices.labels(health).set(
+                sum(one.health == health for one in found.devices)
+            )
         return True
 
     async def _written(self, body: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""The GPUs of a pod as annotations, and back: what a Binding writes, what a gang's plan writes, what the fence counts."""
+"""The GPUs of a pod as annotations, and back: what a Binding writes, what a gang's plan writes,
+what the fence counts.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all members of one plan, ``members`` how many
-    those are. ``first``, ``first_uid``: the member of the same namespace whose Binding decides for all (see :mod:`.gangs`)."""
+    """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all
+    members of one plan, ``members`` how many those are. ``first``, ``first_uid``: the member of the
+    same namespace whose Binding decides for all (see :mod:`.gangs`)."""
 
     number: Annotated[int, msgspec.Meta(ge=1)]
     node: str
@@ -50,7 +53,9 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_allocated(text: str) -> Allocation | None:
-    """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice. A node's name has no colon."""
+    """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice. A node's name has
+    no colon.
+    """
     node, colon, listed = text.partition(":") if len(text) <= _MOST_TEXT else ("", "", "")
     words = listed.split(",")
     if not node or not colon or not all(_NUMBER.fullmatch(word) for word in words):
@@ -80,14 +85,16 @@ def written(reserved: Reserved) -> str:
 
 
 def reclaimed(pod_annotations: Mapping[str, str]) -> int:
-    """How many reservations have been taken back. What is no number counts as none: the next raise writes a number over it."""
+    """How many reservations have been taken back. What is no number counts as none: the next raise
+    writes a number over it.
+    """
     text = pod_annotations.get(names.RECLAIMED_ANNOTATION, "")
     return int(text) if _NUMBER.fullmatch(text) else 0
 
 
 def binding_annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
-    """What the Binding writes into the pod. ``uuids`` by id; the variables carry UUIDs only where all of them are known, else ids:
-    numbers and UUIDs do not mix in one variable."""
+    """What the Binding writes into the pod. ``uuids`` by id; the variables carry UUIDs only where
+    all of them are known, else ids: numbers and UUIDs do not mix in one variable."""
     ordered = sorted(ids)
     known = [uuids.get(one, "") for one in ordered]
     by_uuid = ",".join(known) if all(known) and len(set(known)) == len(known) else ""

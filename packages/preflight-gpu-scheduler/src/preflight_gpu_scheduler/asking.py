@@ -42,7 +42,9 @@ def files(paths: list[str]) -> Files:
         try:
             documents = list(yaml.safe_load_all(commands.read(path)))
         except (yaml.YAMLError, RecursionError, ValueError) as error:
-            problems.append(f"{path}: is no YAML ({' '.join(str(error).split()):.200}); correct it.")
+            problems.append(
+                f"{path}: is no YAML ({' '.join(str(error).split()):.200}); correct it."
+            )
             continue
         for n, one in enumerate(documents):
             if one is not None:
@@ -91,7 +93,9 @@ def seen(target: Connection, config: Config, say: Callable[[State], T]) -> T:
                 made = say(state) if state.synced else None
                 group.cancel_scope.cancel()
             if made is None:
-                raise KubeError(client.mirrors.trouble(0.0) or "the cluster could not be read in time")
+                raise KubeError(
+                    client.mirrors.trouble(0.0) or "the cluster could not be read in time"
+                )
             return made
 
     asked: Callable[[], Awaitable[T]] = look

@@ -1,7 +1,9 @@
-"""From a pod and the node that the scheduler chose to a bound pod: the page of the extender, as steps of the protocol.
+"""From a pod and the node that the scheduler chose to a bound pod: the page of the extender, as
+steps of the protocol.
 
-A Binding is one write: node, the GPUs' annotations, and as preconditions the uid and the version of the pod whose number its leases carry.
-What an attempt created it gives back only when it *knows* that no Binding was stored.
+A Binding is one write: node, the GPUs' annotations, and as preconditions the uid and the version of
+the pod whose number its leases carry. What an attempt created it gives back only when it *knows*
+that no Binding was stored.
 """
 
 from __future__ import annotations
@@ -17,7 +19,18 @@ from .choice import Chosen
 from .holding import Sight, is_own
 from .leases import Need, give_back, take
 from .objects import Lease, Pod
-from .protocol import BindPod, Conflict, Look, Lost, Missing, ReadLease, ReadPod, Steps, Stored, only
+from .protocol import (
+    BindPod,
+    Conflict,
+    Look,
+    Lost,
+    Missing,
+    ReadLease,
+    ReadPod,
+    Steps,
+    Stored,
+    only,
+)
 
 __all__ = ["Choose", "Job", "Outcome", "bind"]
 
@@ -31,8 +44,9 @@ NOT_COMMITTED: Final = "gang is not bound yet: its first member comes first"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """``pod``: the version that is known; ``own``: leases of its that a mirror shows on the node, by id; ``uuids`` by id. ``gang``: whether its
-    claim names a gang: then its plan says which GPUs."""
+    """``pod``: the version that is known; ``own``: leases of its that a mirror shows on the node,
+    by id; ``uuids`` by id. ``gang``: whether its claim names a gang: then its plan says which
+    GPUs."""
 
     pod: Pod
     node: str
@@ -74,7 +88,9 @@ def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
         ]
         taken = yield from take(needs, look, _AT_ONCE)
         created |= taken.created
-        held |= {need.gpu for need in needs if need.name in taken.created or need.name in taken.adopted}
+        held |= {
+            need.gpu for need in needs if need.name in taken.created or need.name in taken.adopted
+        }
         if taken.broken:
             yield from give_back(created.values())
             return Outcome(error=taken.broken)
@@ -89,7 +105,8 @@ def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
 
 
 def _reserved(job: Job, reserved: Reserved, look: Look) -> Steps[Outcome]:
-    """A gang's member: its plan has acquired the leases, and takes them back behind the fence only, so they need no further write.
+    """A gang's member: its plan has acquired the leases, and takes them back behind the fence only,
+    so they need no further write.
 
     The first member's Binding decides for all (see :mod:`.gangs`): nobody else is bound before it.
     """
@@ -114,11 +131,15 @@ def _reserved(job: Job, reserved: Reserved, look: Look) -> Steps[Outcome]:
 
 
 def _committed(sight: Sight, reserved: Reserved) -> bool:
-    return sight.pod is not None and sight.pod.metadata.uid == reserved.first_uid and sight.pod.bound
+    return (
+        sight.pod is not None and sight.pod.metadata.uid == reserved.first_uid and sight.pod.bound
+    )
 
 
 def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> Steps[Outcome]:
-    """The Binding. After a 409 once more with the pod's new version, if that is still unbound and of the same number."""
+    """The Binding. After a 409 once more with the pod's new version, if that is still unbound and
+    of the same number.
+    """
     pod, about = job.pod, job.pod.metadata
     annotations = allocation.binding_annotations(job.node, ids, job.uuids)
     for _ in range(_VERSIONS):
@@ -135,18 +156,31 @@ def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> St
         if isinstance(answer, Stored):
             return Outcome(ids=ids)
         if isinstance(answer, Lost):
-            return Outcome(error="the API server did not say whether the pod is bound; its GPUs stay reserved")
+            return Outcome(
+                error="the API server did not say whether the pod is bound; its GPUs stay reserved"
+            )
         if not isinstance(answer, Conflict):
             yield from give_back(created.values())
             why = GONE if isinstance(answer, Missing) else getattr(answer, "why", "") or "refused"
-            return Outcome(error=f"the API server refused the Binding: {why}" if why != GONE else GONE)
+            return Outcome(
+                error=f"the API server refused the Binding: {why}" if why != GONE else GONE
+            )
         read = yield from only(ReadPod(namespace=about.namespace, name=about.name))
         found = read.found if isinstance(read, Stored) else None
-        gone = isinstance(read, Missing) or (isinstance(found, Pod) and found.metadata.uid != about.uid)
-        if gone or not isinstance(found, Pod) or found.ended or (found.deleting and not found.bound):
+        gone = isinstance(read, Missing) or (
+            isinstance(found, Pod) and found.metadata.uid != about.uid
+        )
+        if (
+            gone
+            or not isinstance(found, Pod)
+            or found.ended
+            or (found.deleting and not found.bound)
+        ):
             yield from give_back(created.values())
             return Outcome(
-                error=GONE if gone or isinstance(found, Pod) else "the API server does not answer about the pod"
+                error=GONE
+                if gone or isinstance(found, Pod)
+                else "the API server does not answer about the pod"
             )
         if found.bound:
             outcome = _already(found, job.node, ids)
@@ -168,6 +202,11 @@ def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> St
 
 def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> Outcome:
     found = pod.allocated
-    if pod.spec.node_name == node and found is not None and found.node == node and ids in {None, found.ids}:
+    if (
+        pod.spec.node_name == node
+        and found is not None
+        and found.node == node
+        and ids in {None, found.ids}
+    ):
         return Outcome(ids=found.ids)
     return Outcome(error="pod is bound already")

@@ -1,9 +1,10 @@
 """Which GPUs of one node: `(topology, free, want) → ids | why not`, and how good a choice is.
 
-`contiguous` orders all sets of `count` free GPUs by: fewest islands; ids that are one run without a gap; fewest free GPUs left over on the
-islands touched; the highest bandwidth of the slowest GPU; lowest ids. `spread`: most islands, then bandwidth, then ids. `Ignore`: lowest ids.
-The search is exact: islands that a smallest cover needs are all touched by every set within it, so what is left over depends on the
-islands alone, and within them only runs, or the fastest GPUs, can be best.
+`contiguous` orders all sets of `count` free GPUs by: fewest islands; ids that are one run without a
+gap; fewest free GPUs left over on the islands touched; the highest bandwidth of the slowest GPU;
+lowest ids. `spread`: most islands, then bandwidth, then ids. `Ignore`: lowest ids. The search is
+exact: islands that a smallest cover needs are all touched by every set within it, so what is left
+over depends on the islands alone, and within them only runs, or the fastest GPUs, can be best.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from .inventory import Device
 __all__ = ["Chosen", "Slot", "Topology", "choose", "mask_of", "score", "topology"]
 
 _MOST_COVERS: Final = 20_000
-"""Sets of islands that are compared; beyond, as on a node with more than 16 GPUs without links, the first ones in order of size are."""
+"""Sets of islands that are compared; beyond, as on a node with more than 16 GPUs without links, the
+first ones in order of size are.
+"""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -39,7 +42,9 @@ Topology = tuple[Slot, ...]
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """``ids`` in ascending order, empty where there is no choice, and then ``why`` says why not. ``score``: 0–10, as prioritize answers."""
+    """``ids`` in ascending order, empty where there is no choice, and then ``why`` says why not.
+    ``score``: 0–10, as prioritize answers.
+    """
 
     ids: tuple[int, ...] = ()
     score: int = 0
@@ -59,16 +64,22 @@ def mask_of(slots: Topology, ids: Iterable[int]) -> int:
     return sum(1 << n for n, slot in enumerate(slots) if slot.id in wanted)
 
 
-@lru_cache(maxsize=65_536)  # nodes of one kind share their topologies, and pods of one claim their wants
+@lru_cache(
+    maxsize=65_536
+)  # nodes of one kind share their topologies, and pods of one claim their wants
 def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) -> Chosen:
-    """``own``: GPUs whose leases the pod has already; they are among ``free`` and are taken where a choice with them is allowed."""
+    """``own``: GPUs whose leases the pod has already; they are among ``free`` and are taken where a
+    choice with them is allowed.
+    """
     there = [slot for n, slot in enumerate(slots) if free >> n & 1]
     if len(there) < want.count:
         return Chosen(why=messages.TOO_FEW if len(slots) >= want.count else messages.TOO_SMALL)
     ids = {slot.id for slot in there}
     kept = tuple(one for one in own if one in ids)[: want.count]
     preferred = (
-        (*kept, *(one for one in want.prefer if one in ids and one not in kept)) if want.policy == "preferIds" else kept
+        (*kept, *(one for one in want.prefer if one in ids and one not in kept))
+        if want.policy == "preferIds"
+        else kept
     )
     found: tuple[Slot, ...] | None = None
     fixed = preferred[: want.count]
@@ -83,8 +94,9 @@ def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) ->
 
 
 def score(there: Sequence[Slot], chosen: Sequence[Slot], want: Want) -> int:
-    """10: one island, adjacent, nothing left over on it; one less for each GPU left over, at most 4; 4: one island, not adjacent; 2: several
-    islands. ``spread`` turns it round: 10 when every GPU has an island of its own, 2 when all share one. ``Ignore`` likes all alike."""
+    """10: one island, adjacent, nothing left over on it; one less for each GPU left over, at most
+    4; 4: one island, not adjacent; 2: several islands. ``spread`` turns it round: 10 when every GPU
+    has an island of its own, 2 when all share one. ``Ignore`` likes all alike."""
     islands = {slot.island for slot in chosen}
     if want.policy == "spread":
         most = min(len(chosen), len({slot.island for slot in there}))
@@ -117,7 +129,11 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
         return _spread(there, want.count, fixed)
     if want.mode == "Ignore":
         return _completed(there, want.count, fixed)
-    allowed = [slot for slot in there if slot.bandwidth >= want.least] if want.mode == "Required" else list(there)
+    allowed = (
+        [slot for slot in there if slot.bandwidth >= want.least]
+        if want.mode == "Required"
+        else list(there)
+    )
     if not fixed <= {slot.id for slot in allowed}:
         return None
     sizes: dict[str, int] = {}
@@ -149,7 +165,10 @@ def _covers(allowed: Sequence[Slot], count: int, fixed: frozenset[int]) -> Itera
     for slot in allowed:
         sizes[slot.island] = sizes.get(slot.island, 0) + 1
     must = frozenset(slot.island for slot in allowed if slot.id in fixed)
-    others = sorted((island for island in sizes if island not in must), key=lambda island: (-sizes[island], island))
+    others = sorted(
+        (island for island in sizes if island not in must),
+        key=lambda island: (-sizes[island], island),
+    )
     room, more = sum(sizes[island] for island in must), 0
     while room < count:
         if more == len(others):
@@ -162,7 +181,9 @@ def _covers(allowed: Sequence[Slot], count: int, fixed: frozenset[int]) -> Itera
             yield must | frozenset(some)
 
 
-def _within(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> Iterable[tuple[bool, tuple[Slot, ...]]]:
+def _within(
+    group: Sequence[Slot], count: int, fixed: frozenset[int]
+) -> Iterable[tuple[bool, tuple[Slot, ...]]]:
     """Of one cover: all runs of adjacent ids, and the best set that need not be one."""
     for first in range(len(group) - count + 1):
         run = tuple(group[first : first + count])
@@ -171,7 +192,9 @@ def _within(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> Iterabl
     speeds = sorted((slot.bandwidth for slot in group if slot.id not in fixed), reverse=True)
     more = count - len(fixed)
     slowest = speeds[more - 1] if more else 0.0
-    slowest = min([slowest if more else float("inf"), *(slot.bandwidth for slot in group if slot.id in fixed)])
+    slowest = min(
+        [slowest if more else float("inf"), *(slot.bandwidth for slot in group if slot.id in fixed)]
+    )
     fast = [slot for slot in group if slot.bandwidth >= slowest]
     found = _completed(fast, count, fixed)
     yield _adjacent(found), found
@@ -180,7 +203,9 @@ def _within(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> Iterabl
 def _completed(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:
     """``fixed`` and the lowest other ids."""
     more = [slot for slot in group if slot.id not in fixed][: count - len(fixed)]
-    return tuple(sorted([*more, *(slot for slot in group if slot.id in fixed)], key=lambda slot: slot.id))
+    return tuple(
+        sorted([*more, *(slot for slot in group if slot.id in fixed)], key=lambda slot: slot.id)
+    )
 
 
 def _adjacent(run: Sequence[Slot]) -> bool:
@@ -200,8 +225,12 @@ def _spread(there: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[S
     raise AssertionError("all that are free are enough")
 
 
-def _lowest_spread(group: Sequence[Slot], count: int, fixed: frozenset[int], most: int) -> tuple[Slot, ...]:
-    """The lowest ids of ``group`` on ``most`` islands: an id is taken while enough places stay for the islands still to come."""
+def _lowest_spread(
+    group: Sequence[Slot], count: int, fixed: frozenset[int], most: int
+) -> tuple[Slot, ...]:
+    """The lowest ids of ``group`` on ``most`` islands: an id is taken while enough places stay for
+    the islands still to come.
+    """
     taken = [slot for slot in group if slot.id in fixed]
     touched = {slot.island for slot in taken}
     for slot in group:

@@ -37,7 +37,9 @@ Mode = Literal["Required", "Preferred", "Ignore"]
 Id = Annotated[int, Meta(ge=0, le=names.MOST_ID)]
 
 
-class _Section(msgspec.Struct, rename="camel", frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Section(
+    msgspec.Struct, rename="camel", frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     pass
 
 
@@ -53,10 +55,14 @@ class Devices(_Section, frozen=True, kw_only=True):
 
 
 class Topology(_Section, frozen=True, kw_only=True):
-    """How much the way between the GPUs matters. ``min_bandwidth_gbps``: GB/s in one direction, of every GPU."""
+    """How much the way between the GPUs matters. ``min_bandwidth_gbps``: GB/s in one direction, of
+    every GPU.
+    """
 
     mode: Mode = "Preferred"
-    min_bandwidth_gbps: Annotated[float, Meta(ge=0, le=100_000)] = msgspec.field(name="minBandwidthGBps", default=0.0)
+    min_bandwidth_gbps: Annotated[float, Meta(ge=0, le=100_000)] = msgspec.field(
+        name="minBandwidthGBps", default=0.0
+    )
 
 
 class Selector(_Section, frozen=True, kw_only=True):
@@ -71,12 +77,18 @@ class Spec(_Section, frozen=True, kw_only=True):
     selector: Selector = Selector()
     gang_ref: Annotated[
         str,
-        Meta(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253, description="The name of its pods' gang."),
+        Meta(
+            pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$",
+            max_length=253,
+            description="The name of its pods' gang.",
+        ),
     ] = ""
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides which GPUs it may be: equal wants make equal choices. ``least``: GB/s, 0 for any."""
+    """What decides which GPUs it may be: equal wants make equal choices. ``least``: GB/s, 0 for
+    any.
+    """
 
     count: int
     policy: Policy = "contiguous"
@@ -112,7 +124,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schema cannot say: as CEL on the spec for the API server, and the same sentence from here."""
+    """What a schema cannot say: as CEL on the spec for the API server, and the same sentence from
+    here.
+    """
 
     cel: str
     message: str
@@ -160,7 +174,9 @@ _WHOLE: Final = jsonschema.Draft202012Validator(
 
 
 def problems(raw: object) -> list[str]:
-    """Every problem of a GpuClaim's data, one sentence each, beginning with its path; an empty list where there is none."""
+    """Every problem of a GpuClaim's data, one sentence each, beginning with its path; an empty list
+    where there is none.
+    """
     found = schema_errors.sentences(_WHOLE.iter_errors(raw), "the claim")
     if not isinstance(raw, dict):
         return found
@@ -168,7 +184,10 @@ def problems(raw: object) -> list[str]:
         return [_exclusivity(raw, said) for said in found]
     try:
         spec = msgspec.convert(raw["spec"], Spec)
-    except (msgspec.ValidationError, RecursionError):  # what the schema lets pass and the types do not, as 1.0 for 1
+    except (
+        msgspec.ValidationError,
+        RecursionError,
+    ):  # what the schema lets pass and the types do not, as 1.0 for 1
         return ["spec: has a number with a fraction where a whole one belongs; write it without."]
     return _meaning(spec)
 

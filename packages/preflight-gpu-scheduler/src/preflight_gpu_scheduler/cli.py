@@ -40,12 +40,20 @@ def main() -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser, subparsers = commands.parser(PROGRAM, _ABOUT)
 
-    extender = commands.command(subparsers, "extender", _extender, help="answer kube-scheduler beside it")
+    extender = commands.command(
+        subparsers, "extender", _extender, help="answer kube-scheduler beside it"
+    )
     _service(extender)
-    extender.add_argument("--listen", default="127.0.0.1", help="address for kube-scheduler, on loopback (%(default)s)")
+    extender.add_argument(
+        "--listen",
+        default="127.0.0.1",
+        help="address for kube-scheduler, on loopback (%(default)s)",
+    )
     _extender_port(extender)
 
-    controller = commands.command(subparsers, "controller", _controller, help="be one replica of the controller")
+    controller = commands.command(
+        subparsers, "controller", _controller, help="be one replica of the controller"
+    )
     _service(controller)
     controller.add_argument(
         "--namespace",
@@ -53,12 +61,24 @@ def _parser() -> argparse.ArgumentParser:
         help="where the leader's lease is kept (POD_NAMESPACE; here %(default)s)",
     )
 
-    webhook = commands.command(subparsers, "webhook", _webhook, help="admit pods that name a GpuClaim")
+    webhook = commands.command(
+        subparsers, "webhook", _webhook, help="admit pods that name a GpuClaim"
+    )
     _service(webhook)
-    webhook.add_argument("--certificates", type=Path, required=True, metavar="DIR", help="tls.crt, tls.key and ca.crt")
-    webhook.add_argument("--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)")
+    webhook.add_argument(
+        "--certificates",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="tls.crt, tls.key and ca.crt",
+    )
+    webhook.add_argument(
+        "--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)"
+    )
 
-    agent = commands.command(subparsers, "agent", _agent, help="say which GPUs this node has, and how they are")
+    agent = commands.command(
+        subparsers, "agent", _agent, help="say which GPUs this node has, and how they are"
+    )
     _service(agent)
     agent.add_argument(
         "--node",
@@ -66,12 +86,20 @@ def _parser() -> argparse.ArgumentParser:
         help="the node that this runs on (NODE_NAME; here %(default)s)",
     )
 
-    show = commands.command(subparsers, "show", _show, help="a row a node, a cell a GPU; or one pod")
+    show = commands.command(
+        subparsers, "show", _show, help="a row a node, a cell a GPU; or one pod"
+    )
     _config(show)
-    show.add_argument("pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for")
-    show.add_argument("-n", "--namespace", default="default", help="the pod's namespace (%(default)s)")
+    show.add_argument(
+        "pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for"
+    )
+    show.add_argument(
+        "-n", "--namespace", default="default", help="the pod's namespace (%(default)s)"
+    )
 
-    explain = commands.command(subparsers, "explain", _explain, help="per node why not, and which GPUs it would be")
+    explain = commands.command(
+        subparsers, "explain", _explain, help="per node why not, and which GPUs it would be"
+    )
     _config(explain)
     explain.add_argument(
         *("-f", "--file"),
@@ -80,15 +108,26 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated",
     )
-    explain.add_argument("--live", action="store_true", help="nodes, statuses and leases of the cluster instead")
-    explain.add_argument("-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)")
+    explain.add_argument(
+        "--live", action="store_true", help="nodes, statuses and leases of the cluster instead"
+    )
+    explain.add_argument(
+        "-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)"
+    )
 
     scheduler = commands.command(
-        subparsers, "scheduler-config", _scheduler_config, help="the KubeSchedulerConfiguration that names the extender"
+        subparsers,
+        "scheduler-config",
+        _scheduler_config,
+        help="the KubeSchedulerConfiguration that names the extender",
     )
     _config(scheduler)
-    scheduler.add_argument("--kubeconfig", default="", help="what kube-scheduler uses; default: its ServiceAccount")
-    scheduler.add_argument("--namespace", default="kube-system", help="where its lease is kept (%(default)s)")
+    scheduler.add_argument(
+        "--kubeconfig", default="", help="what kube-scheduler uses; default: its ServiceAccount"
+    )
+    scheduler.add_argument(
+        "--namespace", default="kube-system", help="where its lease is kept (%(default)s)"
+    )
     _extender_port(scheduler)
     scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
 
@@ -107,17 +146,25 @@ def _service(parser: argparse.ArgumentParser) -> None:
     _config(parser)
     parser.add_argument("--host", default="0.0.0.0", help="address of the plain port (%(default)s)")  # noqa: S104
     parser.add_argument(
-        "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+        "--port",
+        type=commands.port,
+        default=8080,
+        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
     )
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="configuration (YAML; see `schema`); default: all defaults")
+    parser.add_argument(
+        "--config", metavar="FILE", help="configuration (YAML; see `schema`); default: all defaults"
+    )
 
 
 def _extender_port(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--extender-port", type=commands.port, default=EXTENDER_PORT, help="port for kube-scheduler (%(default)s)"
+        "--extender-port",
+        type=commands.port,
+        default=EXTENDER_PORT,
+        help="port for kube-scheduler (%(default)s)",
     )
 
 
@@ -125,7 +172,9 @@ def _parse(text: str) -> Config:
     try:
         return of(yaml.safe_load(text))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError([f"is no YAML ({' '.join(str(error).split()):.200}); correct it."]) from None
+        raise ConfigError(
+            [f"is no YAML ({' '.join(str(error).split()):.200}); correct it."]
+        ) from None
 
 
 def _load(path: str | None) -> Config:
@@ -139,11 +188,15 @@ def _extender(args: argparse.Namespace) -> int:
 
     listen = (args.listen, args.extender_port)
     try:
-        return service.extender(connection(), _load(args.config), listen=listen, host=args.host, port=args.port)
+        return service.extender(
+            connection(), _load(args.config), listen=listen, host=args.host, port=args.port
+        )
     except ValueError as error:
         raise commands.BadInput(f"--listen: {error}.") from None
     except OSError as error:
-        raise commands.Failed(f"{args.listen}:{args.extender_port}: {error.strerror}; choose another port.") from None
+        raise commands.Failed(
+            f"{args.listen}:{args.extender_port}: {error.strerror}; choose another port."
+        ) from None
 
 
 def _controller(args: argparse.Namespace) -> int:
@@ -177,14 +230,20 @@ def _agent(args: argparse.Namespace) -> int:
     from . import service
 
     if not args.node:
-        raise commands.BadInput("--node: is empty and NODE_NAME is not set; name the node that this runs on.")
-    return service.agent(connection(), _load(args.config), node=args.node, host=args.host, port=args.port)
+        raise commands.BadInput(
+            "--node: is empty and NODE_NAME is not set; name the node that this runs on."
+        )
+    return service.agent(
+        connection(), _load(args.config), node=args.node, host=args.host, port=args.port
+    )
 
 
 def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from preflight_kube.admission import certs
 
-    certs.add_command(subparsers, component="gpu-scheduler-webhook", service=PROGRAM, mutating=[PROGRAM])
+    certs.add_command(
+        subparsers, component="gpu-scheduler-webhook", service=PROGRAM, mutating=[PROGRAM]
+    )
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -195,7 +254,9 @@ def _show(args: argparse.Namespace) -> int:
 
     target = connection(home=Path.home())
     key = (args.namespace, args.pod)
-    found = seen(target, _load(args.config), lambda state: pod_text(state, key) if args.pod else table(state))
+    found = seen(
+        target, _load(args.config), lambda state: pod_text(state, key) if args.pod else table(state)
+    )
     if not found:
         raise commands.Failed(
             f"no pod {args.pod} of this scheduler in namespace {args.namespace}; `-n` names another one."
@@ -217,11 +278,15 @@ def _explain(args: argparse.Namespace) -> int:
         raise commands.BadInput("there is no Pod in the files; give one with -f.")
     about = given.pod.get("metadata")
     said = about.get("annotations") if isinstance(about, dict) else None
-    claim = given.claims.get(str(said.get(names.CLAIM_ANNOTATION))) if isinstance(said, dict) else None
+    claim = (
+        given.claims.get(str(said.get(names.CLAIM_ANNOTATION))) if isinstance(said, dict) else None
+    )
     nodes, statuses, busy = given.nodes, given.statuses, dict[str, frozenset[int]]()
     if args.live:
         nodes, statuses, busy = seen(
-            connection(home=Path.home()), config, lambda state: (state.nodes, state.inventories, state.busy())
+            connection(home=Path.home()),
+            config,
+            lambda state: (state.nodes, state.inventories, state.busy()),
         )
     found = explain(given.pod, claim, nodes, statuses, busy=busy, config=config)
     print(msgspec.json.encode(found).decode() if args.output == "json" else text(found))

@@ -1,4 +1,6 @@
-"""What a Node object says against its GPUs: conditions that HealthEvents became, and the operator's annotation."""
+"""What a Node object says against its GPUs: conditions that HealthEvents became, and the operator's
+annotation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _MOST_REASON: Final = 200
 
 
 class Complaints(msgspec.Struct, frozen=True, kw_only=True):
-    """``all``: why no GPU of the node is to be given, empty where nothing speaks against all; ``by_uuid``: why not this one."""
+    """``all``: why no GPU of the node is to be given, empty where nothing speaks against all;
+    ``by_uuid``: why not this one.
+    """
 
     all: str = ""
     by_uuid: dict[str, str] = {}
@@ -28,7 +32,8 @@ class Complaints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
-    """A condition of status True whose message names GPUs is about those; one of ``node_conditions`` about all of the node, whatever it names.
+    """A condition of status True whose message names GPUs is about those; one of
+    ``node_conditions`` about all of the node, whatever it names.
 
     What a condition says is gone when it is: a verdict that was cleared makes the GPU usable again.
     """

@@ -1,4 +1,6 @@
-"""The configuration file. One Struct is the schema; :func:`of` lists every problem of a file at once, each with its path."""
+"""The configuration file. One Struct is the schema; :func:`of` lists every problem of a file at
+once, each with its path.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ __all__ = ["Config", "ConfigError", "json_schema", "of"]
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 Label = Annotated[
-    str, Meta(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$", max_length=317)
+    str,
+    Meta(
+        pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$",
+        max_length=317,
+    ),
 ]
 Countable = Annotated[
     str,
@@ -44,12 +50,14 @@ LEAST: Final = {
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What all parts read.
 
-    ``lockNamespace`` holds the leases of all GPUs. ``reservationSeconds``: how long a pod that is not bound keeps GPUs. ``countResource``:
-    empty for none. ``staleAfter``: without a change of a GpuNodeStatus for so long its node takes no pods. ``missingNodeStatus``: whether a
-    node without one is refused, or assumed to have 16 GPUs. ``devicePlugin``: whether a node on which a device plugin or DRA driver hands
-    out GPUs too is refused. ``bindBudget``: what one bind may take, below the ``httpTimeout`` of the scheduler's extender; ``gangBind``: how
-    long a member's bind waits for the others. ``gangPatience``: from then on no gang is planned before one that waits. ``nodeConditions``:
-    those that speak against all GPUs of a node.
+    ``lockNamespace`` holds the leases of all GPUs. ``reservationSeconds``: how long a pod that is
+    not bound keeps GPUs. ``countResource``: empty for none. ``staleAfter``: without a change of a
+    GpuNodeStatus for so long its node takes no pods. ``missingNodeStatus``: whether a node without
+    one is refused, or assumed to have 16 GPUs. ``devicePlugin``: whether a node on which a device
+    plugin or DRA driver hands out GPUs too is refused. ``bindBudget``: what one bind may take,
+    below the ``httpTimeout`` of the scheduler's extender; ``gangBind``: how long a member's bind
+    waits for the others. ``gangPatience``: from then on no gang is planned before one that waits.
+    ``nodeConditions``: those that speak against all GPUs of a node.
     """
 
     lock_namespace: Namespace = names.LOCK_NAMESPACE
@@ -67,7 +75,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     missing_claim: Literal["wait", "deny"] = "wait"
     guard_others: bool = False
     gpu_classes: Annotated[tuple[Label, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
-    node_conditions: Annotated[tuple[Text, ...], Meta(max_length=64)] = ("NCCLLoopbackTest", "NCCLAllReduceTest")
+    node_conditions: Annotated[tuple[Text, ...], Meta(max_length=64)] = (
+        "NCCLLoopbackTest",
+        "NCCLAllReduceTest",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def seconds(self, field: str) -> float:
@@ -87,7 +98,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence each, beginning with its path."""
+    """The configuration cannot be used; ``problems`` has one sentence each, beginning with its
+    path.
+    """
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -103,7 +116,9 @@ _VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
 
 
 def of(raw: object) -> Config:
-    """The configuration in the data of a file; None is an empty one. Raises :class:`ConfigError` with every problem."""
+    """The configuration in the data of a file; None is an empty one. Raises :class:`ConfigError`
+    with every problem.
+    """
     raw = {} if raw is None else raw
     problems = schema_errors.sentences(_VALIDATOR.iter_errors(raw), "the file")
     if isinstance(raw, dict):
@@ -112,9 +127,13 @@ def of(raw: object) -> Config:
         raise ConfigError(problems)
     try:
         return msgspec.convert(raw, Config)
-    except msgspec.ValidationError as error:  # what the schema lets pass and the types do not, as 60.0 for 60
+    except (
+        msgspec.ValidationError
+    ) as error:  # what the schema lets pass and the types do not, as 60.0 for 60
         what, _, where = str(error).partition(" - at `$.")
-        raise ConfigError([f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]) from None
+        raise ConfigError(
+            [f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]
+        ) from None
 
 
 def _meaning(raw: dict[Any, Any]) -> list[str]:

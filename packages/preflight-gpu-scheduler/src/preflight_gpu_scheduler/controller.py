@@ -1,6 +1,8 @@
-"""What the leader keeps right: leases of pods that have gone, gates, capacity, claims' status, nudges. Gangs are :mod:`.ganging`'s.
+"""What the leader keeps right: leases of pods that have gone, gates, capacity, claims' status,
+nudges. Gangs are :mod:`.ganging`'s.
 
-Whatever changed is looked at again, each thing once and by one worker at a time; a sweep looks at all leases.
+Whatever changed is looked at again, each thing once and by one worker at a time; a sweep looks at
+all leases.
 """
 
 from __future__ import annotations
@@ -47,10 +49,15 @@ _NUDGE_REST: Final = 0.2
 class Controller:
     """``client``: fenced, so that nothing is written once another may lead."""
 
-    def __init__(self, client: Client, config: Config, seen: Seen, meters: ControllerMeters) -> None:
+    def __init__(
+        self, client: Client, config: Config, seen: Seen, meters: ControllerMeters
+    ) -> None:
         self._client, self._config, self._seen, self._meters = client, config, seen, meters
         self._performer = Performer(
-            client, lock_namespace=config.lock_namespace, duration=config.reservation_seconds, told=self._told
+            client,
+            lock_namespace=config.lock_namespace,
+            duration=config.reservation_seconds,
+            told=self._told,
         )
         self._unchanged = Sightings()
         self._since = Sightings()
@@ -131,13 +138,19 @@ class Controller:
             if lease is None:
                 self._unchanged.forget(key[1])
                 self._nudge.set()
-            elif lease.pod is not None and (pod := seen.pods.get(lease.pod)) is not None and pod.claim:
+            elif (
+                lease.pod is not None
+                and (pod := seen.pods.get(lease.pod)) is not None
+                and pod.claim
+            ):
                 self._claims.add((pod.metadata.namespace, pod.claim))
         if kind in {"pod", "claim"}:
             self._ganging.look()
 
     def _placed(self, key: Key, pod: Pod | None) -> None:
-        """Of a pod that is seen to become bound people are told; what was bound before this replica led has been told."""
+        """Of a pod that is seen to become bound people are told; what was bound before this replica
+        led has been told.
+        """
         if pod is not None and pod.claim and not pod.bound:
             self._unplaced.add(key)
         elif key in self._unplaced:
@@ -166,7 +179,9 @@ class Controller:
         if state is State.RESERVED:
             return max(0.05, lasts - age + 0.05)
         siblings = seen.held_by(lease.holder)
-        done = await self._performer.run(collect(lease, siblings, seen.look, over=age > lasts), budget=30.0)
+        done = await self._performer.run(
+            collect(lease, siblings, seen.look, over=age > lasts), budget=30.0
+        )
         about = {"lease": name, "pod": "/".join(lease.pod or ())}
         if done is Done.COLLECTED:
             self._meters.collected.inc()
@@ -214,7 +229,9 @@ class Controller:
             return None
         if _unallocated(pod):
             await self._words.of_pod(
-                pod, "GpusNotAllocated", "it was bound by somebody else than the GPU scheduler, and sees no GPU"
+                pod,
+                "GpusNotAllocated",
+                "it was bound by somebody else than the GPU scheduler, and sees no GPU",
             )
             return None
         claim, _ = self._seen.claim_of(pod)
@@ -257,10 +274,16 @@ class Controller:
         leases = [lease for pod in pods for lease in seen.held_by(pod.metadata.uid)]
         views = seen.views()
         possible = not views or statuses.could_ever(
-            claim, [(one.slots, dict(one.labels)) for one in {id(v.slots): v for v in views.values()}.values()]
+            claim,
+            [
+                (one.slots, dict(one.labels))
+                for one in {id(v.slots): v for v in views.values()}.values()
+            ],
         )
         if claim.spec.selector.match_labels and views:  # nodes of one topology differ by labels
-            possible = statuses.could_ever(claim, [(one.slots, dict(one.labels)) for one in views.values()])
+            possible = statuses.could_ever(
+                claim, [(one.slots, dict(one.labels)) for one in views.values()]
+            )
         wanted = statuses.status(claim, pods, leases, possible=possible)
         if self._said.get(key) == wanted:
             return None
@@ -292,30 +315,48 @@ class Controller:
                 await self._client.json_patch(f"/api/v1/nodes/{key[1]}/status", patch)
         return None
 
-    async def _tell_sick(self, node: str, inventory: Inventory, leases: Mapping[int, Lease]) -> None:
+    async def _tell_sick(
+        self, node: str, inventory: Inventory, leases: Mapping[int, Lease]
+    ) -> None:
         """A pod keeps a GPU that turned sick, and is told so once."""
         for device in inventory.devices:
             lease = leases.get(device.id)
-            pod = self._seen.pods.get(lease.pod) if lease is not None and lease.pod is not None else None
-            if device.health != "Unhealthy" or lease is None or pod is None or not pod.bound or pod.ended:
+            pod = (
+                self._seen.pods.get(lease.pod)
+                if lease is not None and lease.pod is not None
+                else None
+            )
+            if (
+                device.health != "Unhealthy"
+                or lease is None
+                or pod is None
+                or not pod.bound
+                or pod.ended
+            ):
                 continue
             if pod.metadata.uid != lease.holder or (lease.holder, device.id) in self._sick:
                 continue
             self._sick.add((lease.holder, device.id))
             await self._words.of_pod(
-                pod, "GpuUnhealthy", f"GPU {device.id} of {node} is unhealthy: {device.reason or 'no reason given'}"
+                pod,
+                "GpuUnhealthy",
+                f"GPU {device.id} of {node} is unhealthy: {device.reason or 'no reason given'}",
             )
 
     # --- nudges
 
     async def _nudging(self) -> None:
-        """A pod that an extender has rejected waits for some event of the cluster: a write on it is one."""
+        """A pod that an extender has rejected waits for some event of the cluster: a write on it is
+        one.
+        """
         while True:
             await self._nudge.wait()
             self._nudge = anyio.Event()
             await anyio.sleep(_NUDGE_REST)
             seen = self._seen
-            free = {name: one.free.bit_count() for name, one in seen.views().items() if not one.blocked}
+            free = {
+                name: one.free.bit_count() for name, one in seen.views().items() if not one.blocked
+            }
             more = {name: count for name, count in free.items() if count > self._free.get(name, 0)}
             self._free = free
             waiting = []
@@ -339,5 +380,7 @@ class Controller:
 
 
 def _unallocated(pod: Pod) -> bool:
-    """Whether it names a claim, and was bound without GPUs: a Binding of ours carries both in one write."""
+    """Whether it names a claim, and was bound without GPUs: a Binding of ours carries both in one
+    write.
+    """
     return bool(pod.claim) and pod.bound and pod.allocated is None and not pod.ended

@@ -1,4 +1,6 @@
-"""What the controller writes besides leases: gates, capacity, nudges. Each a function of what is seen; None or nothing where all is right."""
+"""What the controller writes besides leases: gates, capacity, nudges. Each a function of what is
+seen; None or nothing where all is right.
+"""
 
 from __future__ import annotations
 
@@ -29,30 +31,41 @@ class Gate(Enum):
 
 
 def gate(pod: Pod, claim: Claim | None) -> Gate:
-    """A gang's plan takes the gates of its members away itself, in the write that tells them what they have."""
+    """A gang's plan takes the gates of its members away itself, in the write that tells them what
+    they have.
+    """
     if not pod.gated:
         return Gate.NONE
     if claim is None and pod.claim:
         return Gate.WAIT_CLAIM
-    return Gate.WAIT_GANG if claim is not None and claim.gang is not None and pod.reserved is None else Gate.REMOVE
+    return (
+        Gate.WAIT_GANG
+        if claim is not None and claim.gang is not None and pod.reserved is None
+        else Gate.REMOVE
+    )
 
 
 def gate_patch(pod: Pod) -> list[Operation]:
-    """A JSON patch that takes our gate away, in exactly this version of the pod; gates of others stay."""
+    """A JSON patch that takes our gate away, in exactly this version of the pod; gates of others
+    stay.
+    """
     kept = [{"name": one.name} for one in pod.spec.scheduling_gates or () if one.name != names.GATE]
     return [*_same(pod), {"op": "replace", "path": "/spec/schedulingGates", "value": kept}]
 
 
 def capacity(inventory: Inventory, leased: Collection[int]) -> int:
-    """GPUs that the scheduler may count on a node: the usable ones, and those that are not usable any more but whose pod still runs. Without
-    the latter a node with a sick GPU would look as if it had given away more than it has."""
+    """GPUs that the scheduler may count on a node: the usable ones, and those that are not usable
+    any more but whose pod still runs. Without the latter a node with a sick GPU would look as if it
+    had given away more than it has."""
     if inventory.conflicts:
         return len(set(leased) & {one.id for one in inventory.devices})
     return sum(one.usable or one.id in leased for one in inventory.devices)
 
 
 def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | None:
-    """A JSON patch of `nodes/status`; None where the node says so already. An empty ``resource`` switches counting off."""
+    """A JSON patch of `nodes/status`; None where the node says so already. An empty ``resource``
+    switches counting off.
+    """
     if not resource:
         return None
     found = (node.status.capacity or {}).get(resource)
@@ -65,7 +78,8 @@ def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | 
 def nudged(
     waiting: Iterable[tuple[Pod, Claim]], freed: Mapping[str, int], *, most: int = MOST_NUDGED
 ) -> tuple[Pod, ...]:
-    """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod of higher priority comes first.
+    """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod
+    of higher priority comes first.
 
     A pod that an extender has rejected waits for some event of the cluster; a write on it is one.
     """
@@ -75,9 +89,16 @@ def nudged(
         (
             item
             for item in waiting
-            if not item[0].bound and not item[0].gated and not item[0].ended and not item[0].deleting
+            if not item[0].bound
+            and not item[0].gated
+            and not item[0].ended
+            and not item[0].deleting
         ),
-        key=lambda item: (-(item[0].spec.priority or 0), item[0].metadata.creation_timestamp, item[0].key),
+        key=lambda item: (
+            -(item[0].spec.priority or 0),
+            item[0].metadata.creation_timestamp,
+            item[0].key,
+        ),
     )
     for pod, claim in ordered:
         if len(chosen) == most:

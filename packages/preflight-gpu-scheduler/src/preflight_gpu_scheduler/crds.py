@@ -1,4 +1,6 @@
-"""The CustomResourceDefinitions of GpuClaim and GpuNodeStatus, made from the Structs that are read. Pure."""
+"""The CustomResourceDefinitions of GpuClaim and GpuNodeStatus, made from the Structs that are read.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Allocation(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class ClaimStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """Written by the controller; see :mod:`.status`. ``nodeName``, ``gpuIds`` and ``allocated`` only while one pod has GPUs."""
+    """Written by the controller; see :mod:`.status`. ``nodeName``, ``gpuIds`` and ``allocated``
+    only while one pod has GPUs.
+    """
 
     phase: Literal["Pending", "Reserved", "Bound", "Failed"] = "Pending"
     message: str = ""

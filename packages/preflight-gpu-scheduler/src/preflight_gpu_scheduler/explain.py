@@ -1,4 +1,6 @@
-"""Why a pod would get which GPUs on which node, or why not, with figures: the same functions that extender and webhook call. Pure."""
+"""Why a pod would get which GPUs on which node, or why not, with figures: the same functions that
+extender and webhook call. Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class NodeSays(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``refused``: why the pod would not be admitted; then nothing else is said. ``patch``: what the webhook would do to it."""
+    """``refused``: why the pod would not be admitted; then nothing else is said. ``patch``: what
+    the webhook would do to it.
+    """
 
     refused: str = ""
     patch: tuple[dict[str, Any], ...] = ()
@@ -47,13 +51,28 @@ def explain(
     busy: Mapping[str, Collection[int]],
     config: Config,
 ) -> Explained:
-    """``busy``: ids by node that others hold. Nodes are told in the order in which the extender likes them: best first, then those that fail."""
+    """``busy``: ids by node that others hold. Nodes are told in the order in which the extender
+    likes them: best first, then those that fail.
+    """
     verdict = admit(pod, claim, config.rules)
     if verdict.refused or claim is None:
-        missing = () if verdict.refused else ("the GpuClaim that the pod names is not among what was given",)
-        return Explained(refused=verdict.refused, patch=verdict.patch, warnings=(*verdict.warnings, *missing))
+        missing = (
+            ()
+            if verdict.refused
+            else ("the GpuClaim that the pod names is not among what was given",)
+        )
+        return Explained(
+            refused=verdict.refused, patch=verdict.patch, warnings=(*verdict.warnings, *missing)
+        )
     said = [
-        _node(name, nodes.get(name), statuses.get(name), busy=busy.get(name, ()), claim=claim, config=config)
+        _node(
+            name,
+            nodes.get(name),
+            statuses.get(name),
+            busy=busy.get(name, ()),
+            claim=claim,
+            config=config,
+        )
         for name in sorted({*nodes, *statuses})
     ]
     said.sort(key=lambda one: (not one.ids, -one.score, one.node))
@@ -61,21 +80,50 @@ def explain(
 
 
 def _node(
-    name: str, node: Node | None, found: Inventory | None, *, busy: Collection[int], claim: Claim, config: Config
+    name: str,
+    node: Node | None,
+    found: Inventory | None,
+    *,
+    busy: Collection[int],
+    claim: Claim,
+    config: Config,
 ) -> NodeSays:
     if found is None and config.missing_node_status == "assume16":
         found = inventories.assumed(name)
-    seen = view(node, found, busy, missing_status=config.missing_node_status, device_plugin=config.device_plugin)
+    seen = view(
+        node,
+        found,
+        busy,
+        missing_status=config.missing_node_status,
+        device_plugin=config.device_plugin,
+    )
     if seen.blocked:
-        return NodeSays(node=name, why=seen.blocked, figures=" ".join(found.problems) if found is not None else "")
-    wrong = {key: value for key, value in claim.spec.selector.match_labels.items() if seen.labels.get(key) != value}
+        return NodeSays(
+            node=name,
+            why=seen.blocked,
+            figures=" ".join(found.problems) if found is not None else "",
+        )
+    wrong = {
+        key: value
+        for key, value in claim.spec.selector.match_labels.items()
+        if seen.labels.get(key) != value
+    }
     if wrong:
-        told = ", ".join(f"{key} is {seen.labels.get(key, 'not set')}, not {value}" for key, value in wrong.items())
-        return NodeSays(node=name, why="node labels do not match the claim's selector", figures=told)
+        told = ", ".join(
+            f"{key} is {seen.labels.get(key, 'not set')}, not {value}"
+            for key, value in wrong.items()
+        )
+        return NodeSays(
+            node=name, why="node labels do not match the claim's selector", figures=told
+        )
     chosen = choose(seen.slots, seen.free, claim.want)
     if chosen.ids:
         return NodeSays(node=name, ids=chosen.ids, score=chosen.score)
-    return NodeSays(node=name, why=chosen.why, figures=_figures(found, seen.free.bit_count(), len(seen.slots), claim))
+    return NodeSays(
+        node=name,
+        why=chosen.why,
+        figures=_figures(found, seen.free.bit_count(), len(seen.slots), claim),
+    )
 
 
 def _figures(found: Inventory | None, free: int, usable: int, claim: Claim) -> str:

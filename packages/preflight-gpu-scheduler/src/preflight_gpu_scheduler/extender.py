@@ -1,4 +1,5 @@
-"""What kube-scheduler asks: filter, prioritize and bind, over what :mod:`.state` sees. HTTP around it is :mod:`.loopback`'s.
+"""What kube-scheduler asks: filter, prioritize and bind, over what :mod:`.state` sees. HTTP around
+it is :mod:`.loopback`'s.
 
 Every call is answered; what is wrong stands in the answer's ``Error``.
 """
@@ -41,10 +42,15 @@ NOT_TOGETHER: Final = "the gang's members were not all there to be bound"
 class Extender:
     """Its answers are those of one event loop: no two binds here ever choose one GPU."""
 
-    def __init__(self, client: Client, config: Config, state: State, meters: ExtenderMeters) -> None:
+    def __init__(
+        self, client: Client, config: Config, state: State, meters: ExtenderMeters
+    ) -> None:
         self._client, self._config, self._state, self._meters = client, config, state, meters
         self._performer = Performer(
-            client, lock_namespace=config.lock_namespace, duration=config.reservation_seconds, told=self._told
+            client,
+            lock_namespace=config.lock_namespace,
+            duration=config.reservation_seconds,
+            told=self._told,
         )
         self._waiting: dict[str, Pod] = {}  # members whose bind waits, by uid
         self._bound: set[str] = set()  # uids of members that were bound here
@@ -56,17 +62,25 @@ class Extender:
         if not self._state.synced:
             return FilterResult(error=NOT_READY)
         names = args.node_names or ()
-        return verbs.result_of(verbs.filter_nodes(self._question(args.pod, names), names, self._state.views()))
+        return verbs.result_of(
+            verbs.filter_nodes(self._question(args.pod, names), names, self._state.views())
+        )
 
     def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
         names = args.node_names or ()
         return verbs.prioritize(self._question(args.pod, names), names, self._state.views())
 
     async def bind(self, args: BindingArgs) -> BindingResult:
-        """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that is bound is not asked about again."""
+        """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that
+        is bound is not asked about again.
+        """
         if not self._state.synced:
             return BindingResult(NOT_READY)
-        about = {"pod": f"{args.pod_namespace}/{args.pod_name}", "uid": args.pod_uid, "node": args.node}
+        about = {
+            "pod": f"{args.pod_namespace}/{args.pod_name}",
+            "uid": args.pod_uid,
+            "node": args.node,
+        }
         try:
             outcome = await self._bind(args)
         except KubeError as error:
@@ -90,7 +104,9 @@ class Extender:
         return await self._member(pod, args.node, claim)
 
     async def _member(self, pod: Pod, node: str, claim: Claim) -> Outcome:
-        """A gang's members wait here for each other; then the first one is bound, and after it the others."""
+        """A gang's members wait here for each other; then the first one is bound, and after it the
+        others.
+        """
         uid, key = pod.metadata.uid, pod.key
         self._waiting[uid] = pod
         self._move()
@@ -119,7 +135,11 @@ class Extender:
     def _known_bound(self, pod: Pod) -> set[str]:
         """Uids of this plan's first member, if it is known to be bound, and of what was bound here."""
         reserved = pod.reserved
-        first = None if reserved is None else self._state.pods.get((pod.metadata.namespace, reserved.first))
+        first = (
+            None
+            if reserved is None
+            else self._state.pods.get((pod.metadata.namespace, reserved.first))
+        )
         return self._bound | ({first.metadata.uid} if first is not None and first.bound else set())
 
     async def _placed(self, pod: Pod, node: str, claim: Claim) -> Outcome:
@@ -154,13 +174,17 @@ class Extender:
         if shown is not None and shown.metadata.uid == args.pod_uid:
             return shown
         try:
-            found = await self._client.get(f"/api/v1/namespaces/{args.pod_namespace}/pods/{args.pod_name}", Pod)
+            found = await self._client.get(
+                f"/api/v1/namespaces/{args.pod_namespace}/pods/{args.pod_name}", Pod
+            )
         except NotFound:
             return None
         return found if found.metadata.uid == args.pod_uid else None
 
     def _question(self, pod: Pod, names: Iterable[str]) -> Question:
-        """The scheduler's pod may be of an older version than the mirror's: of two the higher number of reservations counts."""
+        """The scheduler's pod may be of an older version than the mirror's: of two the higher
+        number of reservations counts.
+        """
         shown = self._state.pods.get(pod.key)
         if shown is not None and shown.metadata.uid == pod.metadata.uid:
             pod = shown

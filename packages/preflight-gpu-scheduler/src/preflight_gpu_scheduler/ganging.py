@@ -1,4 +1,6 @@
-"""Gangs at work: who is whole gets a plan, and every member's GPUs or none. One round at a time, by whoever leads."""
+"""Gangs at work: who is whole gets a plan, and every member's GPUs or none. One round at a time, by
+whoever leads.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ __all__ = ["Ganging"]
 log = get_logger(__name__)
 
 _AT_ONCE: Final = 16
-"""Leases of a plan that are created side by side, in sorted order: only one plan is carried out at a time."""
+"""Leases of a plan that are created side by side, in sorted order: only one plan is carried out at
+a time.
+"""
 _GATHERED: Final = 0.2
 """Seconds from a change to the look at all gangs, as members come one after the other."""
 _LOOK: Final = 5.0
@@ -32,8 +36,16 @@ Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
 class Ganging:
-    def __init__(self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say) -> None:
-        self._config, self._seen, self._meters, self._performer, self._say = config, seen, meters, performer, say
+    def __init__(
+        self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say
+    ) -> None:
+        self._config, self._seen, self._meters, self._performer, self._say = (
+            config,
+            seen,
+            meters,
+            performer,
+            say,
+        )
         self._whole = Sightings()
         self._woken = anyio.Event()
         self._told: dict[Key, str] = {}
@@ -72,7 +84,9 @@ class Ganging:
             for name, view in seen.views().items()
             if name in seen.nodes
         }
-        for turn in planning.turns(waits.values(), nodes, waited, self._config.seconds("gang_patience")):
+        for turn in planning.turns(
+            waits.values(), nodes, waited, self._config.seconds("gang_patience")
+        ):
             await self._turn(turn, waited.get(turn.gang.key, 0.0))
 
     async def _turn(self, turn: Turn, waited: float) -> None:
@@ -93,11 +107,16 @@ class Ganging:
         for one in turn.assignments:
             ids = ",".join(map(str, one.ids))
             await self._say(
-                one.pod, "GangReserved", f"gang {gang.key[1]} is reserved whole; GPUs {one.node}:{ids}", True
+                one.pod,
+                "GangReserved",
+                f"gang {gang.key[1]} is reserved whole; GPUs {one.node}:{ids}",
+                True,
             )
 
     async def _shown(self, pods: Sequence[Pod]) -> None:
-        """Wait until the mirror shows what was written: of an older view the same gang would be planned again."""
+        """Wait until the mirror shows what was written: of an older view the same gang would be
+        planned again.
+        """
         with anyio.move_on_after(_LOOK):
             while any(self._seen.pods.get(one.key) == one for one in pods):  # noqa: ASYNC110 - one look for many pods
                 await anyio.sleep(0.02)

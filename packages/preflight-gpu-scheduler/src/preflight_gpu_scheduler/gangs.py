@@ -1,8 +1,10 @@
-"""Gangs all or nothing: their leases acquired over all nodes in sorted order, then each member told; and when its binding may begin.
+"""Gangs all or nothing: their leases acquired over all nodes in sorted order, then each member
+told; and when its binding may begin.
 
-The members of a plan have a *first* one, and its Binding is the commit point. Until it is stored nobody else of the plan is bound; once it
-is, nothing is taken back from the others. Binding and fence compete for the same version of that one pod, so exactly one of them happens,
-and whoever comes after, after any crash, finishes what was decided.
+The members of a plan have a *first* one, and its Binding is the commit point. Until it is stored
+nobody else of the plan is bound; once it is, nothing is taken back from the others. Binding and
+fence compete for the same version of that one pod, so exactly one of them happens, and whoever
+comes after, after any crash, finishes what was decided.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     def needs(self) -> tuple[Need, ...]:
         named = self.uuids if len(self.uuids) == len(self.ids) else ("",) * len(self.ids)
         return tuple(
-            Need(pod=self.pod, node=self.node, gpu=gpu, uuid=uuid) for gpu, uuid in zip(self.ids, named, strict=True)
+            Need(pod=self.pod, node=self.node, gpu=gpu, uuid=uuid)
+            for gpu, uuid in zip(self.ids, named, strict=True)
         )
 
 
@@ -49,7 +52,9 @@ class Reservation(msgspec.Struct, frozen=True):
 
 def plan_name(assignments: Iterable[Assignment]) -> str:
     """One for equal plans only: members with their numbers, and what each is to have."""
-    said = sorted(f"{one.pod.metadata.uid} {one.pod.number} {one.node} {one.ids}" for one in assignments)
+    said = sorted(
+        f"{one.pod.metadata.uid} {one.pod.number} {one.node} {one.ids}" for one in assignments
+    )
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
 
 
@@ -57,11 +62,14 @@ def first_of(assignments: Sequence[Assignment]) -> Assignment:
     return min(assignments, key=lambda one: one.pod.metadata.uid)
 
 
-def reserve(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) -> Steps[Reservation]:
-    """Acquire the leases of all, or give all back; then write into each member what it has, the first one first.
+def reserve(
+    assignments: Sequence[Assignment], look: Look, *, at_once: int = 1
+) -> Steps[Reservation]:
+    """Acquire the leases of all, or give all back; then write into each member what it has, the
+    first one first.
 
-    ``at_once``: leases that are created side by side. With 1 the order is strictly sorted, and of two that compete for the same GPUs one
-    always gets on.
+    ``at_once``: leases that are created side by side. With 1 the order is strictly sorted, and of
+    two that compete for the same GPUs one always gets on.
     """
     needs = [need for one in assignments for need in one.needs]
     if len({need.name for need in needs}) != len(needs):
@@ -86,8 +94,12 @@ def reserve(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) 
         now = yield from _tell(one.pod, reserved)
         if not isinstance(now, Pod):
             untold = {a.pod.metadata.uid for a in assignments} - {pod.metadata.uid for pod in told}
-            untold -= {one.pod.metadata.uid} if now else set()  # what became of this one is not known
-            yield from _undo(told, [lease for lease in taken.created.values() if lease.holder in untold])
+            untold -= (
+                {one.pod.metadata.uid} if now else set()
+            )  # what became of this one is not known
+            yield from _undo(
+                told, [lease for lease in taken.created.values() if lease.holder in untold]
+            )
             return Reservation(why=f"member {one.pod.metadata.name} changed meanwhile")
         told.append(now)
     return Reservation(plan=plan)
@@ -120,7 +132,9 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
         found = read.found
         if found.metadata.uid != about.uid or found.number != pod.number or found.ended:
             return False
-        if found.reserved == reserved:  # before all else: it may have been told late, and be bound already
+        if (
+            found.reserved == reserved
+        ):  # before all else: it may have been told late, and be bound already
             return found
         if found.bound:
             return True
@@ -131,8 +145,9 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
 
 
 def _undo(told: Sequence[Pod], leases: Sequence[Lease]) -> Steps[None]:
-    """Those that were told are fenced, the first one first, and their leases are void: collection deletes them. Those that were not have
-    theirs deleted at once. A fence that does not hold, as the member changed meanwhile, is set by collection when the time is over."""
+    """Those that were told are fenced, the first one first, and their leases are void: collection
+    deletes them. Those that were not have theirs deleted at once. A fence that does not hold, as
+    the member changed meanwhile, is set by collection when the time is over."""
     for n, pod in enumerate(told):
         if not (yield from raise_number(pod, pod.number)) and n == 0:
             break  # the others must not be fenced before the first one
@@ -147,14 +162,24 @@ class Arrival(Enum):
 
 
 def arrival(pod: Pod, present: Iterable[Pod], bound: Collection[str]) -> Arrival:
-    """``present``: members for which ``bind`` waits at this moment, this one among them; ``bound``: uids of pods known to be bound.
+    """``present``: members for which ``bind`` waits at this moment, this one among them; ``bound``:
+    uids of pods known to be bound.
 
-    The whole gang has arrived when every place of the plan is taken by one that waits or is bound; the first one is bound first.
+    The whole gang has arrived when every place of the plan is taken by one that waits or is bound;
+    the first one is bound first.
     """
     reserved = pod.reserved
     if reserved is None:
         return Arrival.WAIT
-    same = {one.metadata.uid for one in present if one.reserved is not None and one.reserved.plan == reserved.plan}
+    same = {
+        one.metadata.uid
+        for one in present
+        if one.reserved is not None and one.reserved.plan == reserved.plan
+    }
     if reserved.first_uid in bound:
         return Arrival.BIND
-    return Arrival.BIND if pod.metadata.uid == reserved.first_uid and len(same) >= reserved.members else Arrival.WAIT
+    return (
+        Arrival.BIND
+        if pod.metadata.uid == reserved.first_uid and len(same) >= reserved.members
+        else Arrival.WAIT
+    )

@@ -1,8 +1,9 @@
 """Whose a lease is: (lease, what is seen of its holder) → what may be done with it.
 
-Every word but RESERVED and OVER is final: whatever happens to the pod afterwards, FREE stays free and VOID stays void, so an old view that
-says so may be acted upon. What is *not* final, the absence of a pod, counts only when it was read from the API server just now: a mirror
-that is behind may show a pod's predecessor of the same name, or nothing yet.
+Every word but RESERVED and OVER is final: whatever happens to the pod afterwards, FREE stays free
+and VOID stays void, so an old view that says so may be acted upon. What is *not* final, the absence
+of a pod, counts only when it was read from the API server just now: a mirror that is behind may
+show a pod's predecessor of the same name, or nothing yet.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ __all__ = ["Sight", "Sightings", "State", "is_own", "judge"]
 
 class State(Enum):
     HELD = "held"
-    """Its pod is bound to this node with this GPU, and has not ended: it ends with the pod, not with time."""
+    """Its pod is bound to this node with this GPU, and has not ended: it ends with the pod, not
+    with time.
+    """
     RESERVED = "reserved"
     """Its pod is unbound, its number current, its time not over."""
     OVER = "over"
     """As RESERVED, and its time is over: the controller takes it back, behind the fence."""
     VOID = "void"
-    """A reservation that was taken back: no Binding can carry it any more. Busy for everybody until the controller has deleted it."""
+    """A reservation that was taken back: no Binding can carry it any more. Busy for everybody until
+    the controller has deleted it.
+    """
     FREE = "free"
     """Its pod will never run with this GPU (again): whoever wants it deletes it."""
     UNSURE = "unsure"
@@ -35,14 +40,18 @@ class State(Enum):
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """The pod of the holder's name, or None. ``live``: read from the API server after the lease was, not from a mirror."""
+    """The pod of the holder's name, or None. ``live``: read from the API server after the lease
+    was, not from a mirror.
+    """
 
     pod: Pod | None
     live: bool = False
 
 
 def judge(lease: Lease, sight: Sight, *, over: bool = False) -> State:
-    """``over``: whether this observer has seen the lease unchanged for longer than it lasts (see :class:`Sightings`)."""
+    """``over``: whether this observer has seen the lease unchanged for longer than it lasts (see
+    :class:`Sightings`).
+    """
     gpu, pod = lease.gpu, sight.pod
     if not lease.ours or gpu is None:
         return State.FOREIGN
@@ -60,8 +69,9 @@ def judge(lease: Lease, sight: Sight, *, over: bool = False) -> State:
 
 
 def _has(pod: Pod, node: str, gpu: int) -> bool:
-    """A Binding names the GPUs it is for, and is stored once: a lease beside them is left over from another attempt. Where no Binding of
-    ours is seen the lease is kept: that costs a GPU until the pod ends, and the other way could give it twice."""
+    """A Binding names the GPUs it is for, and is stored once: a lease beside them is left over from
+    another attempt. Where no Binding of ours is seen the lease is kept: that costs a GPU until the
+    pod ends, and the other way could give it twice."""
     if pod.spec.node_name != node:
         return False
     allocated = pod.allocated
@@ -69,12 +79,15 @@ def _has(pod: Pod, node: str, gpu: int) -> bool:
 
 
 def is_own(lease: Lease, pod: Pod) -> bool:
-    """Whether ``pod``, in this version, may go on with the lease. A lease of an earlier number was taken back."""
+    """Whether ``pod``, in this version, may go on with the lease. A lease of an earlier number was
+    taken back.
+    """
     return lease.ours and lease.holder == pod.metadata.uid and lease.number == pod.number
 
 
 class Sightings:
-    """Since when each key has had its value, by one observer's own clock: nobody compares clocks of two machines.
+    """Since when each key has had its value, by one observer's own clock: nobody compares clocks of
+    two machines.
 
     For a lease the value is (uid, renewTime), for a node's status its ``observedTime``.
     """

@@ -1,7 +1,8 @@
-"""What a container gets: its variables by reference to annotations that the Binding writes, and the counted resource.
+"""What a container gets: its variables by reference to annotations that the Binding writes, and the
+counted resource.
 
-Admission comes before scheduling, and a container's environment cannot change afterwards: so the variables refer. An annotation that is
-not there gives an empty string, and an empty string no GPU.
+Admission comes before scheduling, and a container's environment cannot change afterwards: so the
+variables refer. An annotation that is not there gives an empty string, and an empty string no GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 def _reference(variable: str, annotation: str) -> Entry:
-    # The API server writes the version into what is stored; without it a second call would see another entry than the first one made.
+    # The API server writes the version into what is stored; without it a second call would see
+    # another entry than the first one made.
     field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}
     return {"name": variable, "valueFrom": {"fieldRef": field}}
 
@@ -41,7 +43,9 @@ def literal(ids: str) -> tuple[Entry, ...]:
 
 
 def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
-    """``env`` with exactly ``entries``: the first of a name is replaced in place, further ones of it go, others are appended in order."""
+    """``env`` with exactly ``entries``: the first of a name is replaced in place, further ones of
+    it go, others are appended in order.
+    """
     wanted = {entry["name"]: entry for entry in entries}
     made: list[Any] = []
     done: set[str] = set()
@@ -56,11 +60,15 @@ def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
 
 
 def total(spec: Mapping[str, Any], resource: str) -> int | None:
-    """How many of ``resource`` the pod asks for, as the scheduler counts; None where an amount is no whole number."""
+    """How many of ``resource`` the pod asks for, as the scheduler counts; None where an amount is
+    no whole number.
+    """
     try:
         main = sum(_amount(one, resource) for one in spec.get("containers") or ())
         sidecars = sum(
-            _amount(one, resource) for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"
+            _amount(one, resource)
+            for one in spec.get("initContainers") or ()
+            if one.get("restartPolicy") == "Always"
         )
         first = max((_amount(one, resource) for one in spec.get("initContainers") or ()), default=0)
     except ValueError:
@@ -72,7 +80,12 @@ def _amount(container: Container, resource: str) -> int:
     asked = [part[resource] for part in parts(container) if resource in part]
     numbers = []
     for one in asked:
-        if isinstance(one, bool) or not isinstance(one, str | int) or not str(one).isascii() or not str(one).isdigit():
+        if (
+            isinstance(one, bool)
+            or not isinstance(one, str | int)
+            or not str(one).isascii()
+            or not str(one).isdigit()
+        ):
             raise ValueError(resource)
         numbers.append(int(str(one)[:10]))
     return max(numbers, default=0)
@@ -81,7 +94,11 @@ def _amount(container: Container, resource: str) -> int:
 def parts(container: Container) -> list[Mapping[str, Any]]:
     """The limits and requests that are there."""
     resources = container.get("resources")
-    found = [resources.get(part) for part in ("limits", "requests")] if isinstance(resources, dict) else []
+    found = (
+        [resources.get(part) for part in ("limits", "requests")]
+        if isinstance(resources, dict)
+        else []
+    )
     return [one for one in found if isinstance(one, dict)]
 
 

@@ -1,4 +1,6 @@
-"""GpuNodeStatus: the GPUs of one node as its agent, or a person, wrote them; and what of that can be given away."""
+"""GpuNodeStatus: the GPUs of one node as its agent, or a person, wrote them; and what of that can
+be given away.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,18 @@ _ASSUMED: Final = 16
 
 
 class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU. ``bandwidth_gbps``: GB/s in one direction. ``in_use_by``: uids of pods. ``processes``: how many compute processes run on it,
-    None where the agent cannot know. Only ``id`` is required: statuses may be written by hand."""
+    """One GPU. ``bandwidth_gbps``: GB/s in one direction. ``in_use_by``: uids of pods.
+    ``processes``: how many compute processes run on it, None where the agent cannot know. Only
+    ``id`` is required: statuses may be written by hand."""
 
     id: Annotated[int, Meta(ge=0, le=names.MOST_ID)]
     uuid: Annotated[str, Meta(max_length=128)] = ""
     name: Annotated[str, Meta(max_length=_MOST_TEXT)] = ""
     pci_bus_id: Annotated[str, Meta(max_length=64)] = ""
     island: Annotated[str, Meta(max_length=128)] = ""
-    bandwidth_gbps: Annotated[float, Meta(ge=0, le=100_000)] = msgspec.field(name="bandwidthGBps", default=0.0)
+    bandwidth_gbps: Annotated[float, Meta(ge=0, le=100_000)] = msgspec.field(
+        name="bandwidthGBps", default=0.0
+    )
     health: Health = "Healthy"
     reason: Annotated[str, Meta(max_length=_MOST_TEXT)] = ""
     mig: bool = False
@@ -52,7 +57,9 @@ class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_def
 
 
 class Status(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True):
-    """``observed_time``: RFC 3339; only whether it changes is read, so that no two clocks are compared."""
+    """``observed_time``: RFC 3339; only whether it changes is read, so that no two clocks are
+    compared.
+    """
 
     total: Annotated[int, Meta(ge=0)] | None = None
     observed_time: str | None = None
@@ -91,7 +98,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 def read(raw: Mapping[str, Any]) -> Inventory:
     """Never raises: a status that cannot be used says so in ``problems`` and has no devices.
 
-    Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock cannot be known, so none is given.
+    Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock
+    cannot be known, so none is given.
     """
     about = raw.get("metadata")
     name = about.get("name") if isinstance(about, dict) else None
@@ -101,7 +109,10 @@ def read(raw: Mapping[str, Any]) -> Inventory:
     except (msgspec.ValidationError, RecursionError) as error:
         what, _, where = str(error).partition(" - at `$.")
         return Inventory(
-            node=node, problems=(f"{where.rstrip('`') or 'the status'}: {what[:1].lower()}{what[1:200]}; correct it.",)
+            node=node,
+            problems=(
+                f"{where.rstrip('`') or 'the status'}: {what[:1].lower()}{what[1:200]}; correct it.",
+            ),
         )
     wrong = []
     if found.spec.node_name and found.spec.node_name != node:
@@ -112,7 +123,9 @@ def read(raw: Mapping[str, Any]) -> Inventory:
     ids, uuids = [one.id for one in devices], [one.uuid for one in devices if one.uuid]
     for what, seen in (("id", [str(one) for one in ids]), ("uuid", uuids)):
         if twice := sorted({one for one in seen if seen.count(one) > 1}):
-            wrong.append(f"status.devices: the {what} {', '.join(twice)} stands more than once; each GPU has its own.")
+            wrong.append(
+                f"status.devices: the {what} {', '.join(twice)} stands more than once; each GPU has its own."
+            )
     return Inventory(
         node=node,
         devices=() if wrong else tuple(devices),
@@ -123,5 +136,7 @@ def read(raw: Mapping[str, Any]) -> Inventory:
 
 
 def assumed(node: str) -> Inventory:
-    """A node without a status where the configuration says that each has 16 GPUs (``missingNodeStatus: assume16``)."""
+    """A node without a status where the configuration says that each has 16 GPUs
+    (``missingNodeStatus: assume16``).
+    """
     return Inventory(node=node, devices=tuple(Device(id=one) for one in range(_ASSUMED)))

@@ -1,7 +1,9 @@
-"""All of some GPUs' leases, or none: acquire, take over what is free by the table, adopt what is one's own, give back what one made.
+"""All of some GPUs' leases, or none: acquire, take over what is free by the table, adopt what is
+one's own, give back what one made.
 
-Whoever goes on with a lease that it did not create itself *writes* it first. Without that write two attempts for one pod could undo each
-other: one gives back what it created while the other, having only read it, binds the pod with it.
+Whoever goes on with a lease that it did not create itself *writes* it first. Without that write two
+attempts for one pod could undo each other: one gives back what it created while the other, having
+only read it, binds the pod with it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _TRIES = 3
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU that ``pod``, in this very version, is to have. ``known``: its lease where a mirror shows one of the pod's own."""
+    """One GPU that ``pod``, in this very version, is to have. ``known``: its lease where a mirror
+    shows one of the pod's own.
+    """
 
     pod: Pod
     node: str
@@ -51,8 +55,9 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """``created``: leases that this attempt made and nobody else has written since, as far as it knows, by name; ``adopted``: names of the
-    pod's own that were there. ``busy``: needs that somebody else has. ``broken``: why nothing more can be tried now, empty where it can."""
+    """``created``: leases that this attempt made and nobody else has written since, as far as it
+    knows, by name; ``adopted``: names of the pod's own that were there. ``busy``: needs that
+    somebody else has. ``broken``: why nothing more can be tried now, empty where it can."""
 
     created: Mapping[str, Lease] = {}
     adopted: frozenset[str] = frozenset()
@@ -74,7 +79,8 @@ def creation(need: Need) -> CreateLease:
 
 
 def take(needs: Sequence[Need], look: Look, at_once: int) -> Steps[Taken]:
-    """Try all ``needs``, in sorted order of the leases' names, ``at_once`` side by side; stops at the first batch in which one is busy.
+    """Try all ``needs``, in sorted order of the leases' names, ``at_once`` side by side; stops at
+    the first batch in which one is busy.
 
     Sorted order is what keeps two that want the same GPUs from taking half each for ever.
     """
@@ -103,7 +109,9 @@ def take(needs: Sequence[Need], look: Look, at_once: int) -> Steps[Taken]:
             else:
                 broken = got
         if busy or broken:
-            return Taken(created=created, adopted=frozenset(adopted), busy=tuple(busy), broken=broken)
+            return Taken(
+                created=created, adopted=frozenset(adopted), busy=tuple(busy), broken=broken
+            )
     return Taken(created=created, adopted=frozenset(adopted))
 
 
@@ -118,15 +126,19 @@ def adoption(lease: Lease) -> AdoptLease:
 
 
 def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]:
-    """After an answer that was no success: the lease created after all, True where the pod's own was adopted, False where it is busy, or why
-    the whole attempt cannot go on."""
+    """After an answer that was no success: the lease created after all, True where the pod's own
+    was adopted, False where it is busy, or why the whole attempt cannot go on."""
     for _ in range(_TRIES):
         if isinstance(answer, Refused):
             return f"the API server refused a Lease: {answer.why}"
         if isinstance(answer, Missing):  # adopted too late: it was given back meanwhile
             answer = yield from only(creation(need))
         if isinstance(answer, Stored):
-            return answer.found if isinstance(answer.found, Lease) else "a Lease was stored without an answer"
+            return (
+                answer.found
+                if isinstance(answer.found, Lease)
+                else "a Lease was stored without an answer"
+            )
         if isinstance(answer, Refused):
             continue
         found = yield from only(ReadLease(name=need.name))
@@ -154,7 +166,9 @@ def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]
 
 
 def look_again(lease: Lease, look: Look) -> Steps[Sight | None]:
-    """The lease's pod by the mirror where that suffices, else by the API server; None where that does not answer."""
+    """The lease's pod by the mirror where that suffices, else by the API server; None where that
+    does not answer.
+    """
     pod = lease.pod
     if pod is None:
         return Sight(None)
@@ -175,7 +189,9 @@ def _deletion(lease: Lease) -> DeleteLease:
 
 
 def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
-    """Delete these, each only if it is still the one that was created or judged. The ones about which no answer came."""
+    """Delete these, each only if it is still the one that was created or judged. The ones about
+    which no answer came.
+    """
     ordered = tuple(sorted(leases, key=lambda lease: lease.metadata.name))
     if not ordered:
         return ()

@@ -1,4 +1,6 @@
-"""Which GPUs of a node are close to each other: islands from NVLink, else from the PCIe tree, and how fast the way out of each GPU is."""
+"""Which GPUs of a node are close to each other: islands from NVLink, else from the PCIe tree, and
+how fast the way out of each GPU is.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ Ends = Literal["gpu", "switch", "other"]
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One NVLink that is up. ``remote``: the PCI bus id of the GPU at its other end, where it ends at one. ``bandwidth``: GB/s in one
-    direction."""
+    """One NVLink that is up. ``remote``: the PCI bus id of the GPU at its other end, where it ends
+    at one. ``bandwidth``: GB/s in one direction."""
 
     ends: Ends
     remote: str = ""
@@ -22,8 +24,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a GPU is. ``links``: those that are up. ``pcie``: GB/s in one direction. ``numa``, ``root``: NUMA node and PCIe root, where they are
-    known."""
+    """Where a GPU is. ``links``: those that are up. ``pcie``: GB/s in one direction. ``numa``,
+    ``root``: NUMA node and PCIe root, where they are known."""
 
     pci_bus_id: str
     links: tuple[Link, ...] = ()
@@ -33,7 +35,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bus_id(text: str) -> str:
-    """`domain:bus:device.function` in one spelling: NVML writes a domain of eight digits, the kernel one of four."""
+    """`domain:bus:device.function` in one spelling: NVML writes a domain of eight digits, the
+    kernel one of four.
+    """
     domain, colon, rest = text.strip().lower().partition(":")
     return f"{domain[-4:].rjust(4, '0')}:{rest}" if colon else domain
 
@@ -41,8 +45,9 @@ def bus_id(text: str) -> str:
 def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
     """(island, GB/s in one direction) by id.
 
-    GPUs are of one NVLink island when links that are up lead from one to the other, over others too; those with a link to an NVSwitch are
-    all of one. An island is named after its lowest id. A link that only one of its ends reports counts: both ends of a broken one are down.
+    GPUs are of one NVLink island when links that are up lead from one to the other, over others
+    too; those with a link to an NVSwitch are all of one. An island is named after its lowest id. A
+    link that only one of its ends reports counts: both ends of a broken one are down.
     """
     by_bus = {bus_id(place.pci_bus_id): gpu for gpu, place in places.items()}
     group = {gpu: gpu for gpu in places}
@@ -56,7 +61,9 @@ def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
         low, high = sorted((root(one), root(other)))
         group[high] = low
 
-    switched = [gpu for gpu, place in places.items() if any(link.ends == "switch" for link in place.links)]
+    switched = [
+        gpu for gpu, place in places.items() if any(link.ends == "switch" for link in place.links)
+    ]
     for gpu in switched[1:]:
         join(switched[0], gpu)
     for gpu, place in places.items():

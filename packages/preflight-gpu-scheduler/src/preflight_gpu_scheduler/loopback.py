@@ -1,6 +1,8 @@
-"""The extender's port: plain HTTP for the kube-scheduler beside it, on loopback. Whoever can call bind can place any pod.
+"""The extender's port: plain HTTP for the kube-scheduler beside it, on loopback. Whoever can call
+bind can place any pod.
 
-Whatever a call is, its answer has status 200: the scheduler shows any other one as "failed filter with status code 500".
+Whatever a call is, its answer has status 200: the scheduler shows any other one as "failed filter
+with status code 500".
 """
 
 from __future__ import annotations
@@ -52,11 +54,19 @@ class Application:
         try:
             if verb == "bind":
                 asked = verbs.read_binding(body)
-                result = BindingResult(asked) if isinstance(asked, str) else await self._extender.bind(asked)
+                result = (
+                    BindingResult(asked)
+                    if isinstance(asked, str)
+                    else await self._extender.bind(asked)
+                )
                 return encoded(result), bool(result.error)
             if verb == "filter":
                 args = verbs.read_args(body)
-                found = FilterResult(error=args) if isinstance(args, str) else self._extender.filter(args)
+                found = (
+                    FilterResult(error=args)
+                    if isinstance(args, str)
+                    else self._extender.filter(args)
+                )
                 return encoded(found), bool(found.error)
             if verb == "prioritize":
                 args = verbs.read_args(body)
@@ -71,7 +81,9 @@ class Application:
 
 
 async def _body(receive: Receive) -> bytes:
-    """The call's bytes; of one that is too long no more than shows that it is, though all of it is read."""
+    """The call's bytes; of one that is too long no more than shows that it is, though all of it is
+    read.
+    """
     kept: list[bytes] = []
     size = 0
     while True:
@@ -96,11 +108,14 @@ def listener(host: str, port: int) -> socket.socket:
     except ValueError:
         local = False
     if not local:
-        raise ValueError(f"{host} is no loopback address, and whoever can call bind can place any pod; use 127.0.0.1")
+        raise ValueError(
+            f"{host} is no loopback address, and whoever can call bind can place any pod; use 127.0.0.1"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.create_server((host, port), family=family, backlog=1024)
-    # Head and body of an answer are two writes. Without this, which connections inherit, the second one waits for the first one's
-    # acknowledgement, 40 ms; asyncio sets it only where a socket names its protocol, and this one does not.
+    # Head and body of an answer are two writes. Without this, which connections inherit, the second
+    # one waits for the first one's acknowledgement, 40 ms; asyncio sets it only where a socket
+    # names its protocol, and this one does not.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
@@ -136,5 +151,7 @@ async def serve_on(application: Application, listening: socket.socket) -> None:
     finally:
         server.should_exit = True
         with anyio.CancelScope(shield=True):
-            await asyncio.wait([serving])  # connections are closed; a bind under way has a moment to end
+            await asyncio.wait(
+                [serving]
+            )  # connections are closed; a bind under way has a moment to end
         listening.close()

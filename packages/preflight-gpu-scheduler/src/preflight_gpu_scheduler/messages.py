@@ -1,6 +1,8 @@
-"""Why a node does not do, and why a pod cannot be bound: constants, as the scheduler adds up equal ones.
+"""Why a node does not do, and why a pod cannot be bound: constants, as the scheduler adds up equal
+ones.
 
-"996 too few free GPUs, 4 GpuNodeStatus is stale" can be read; a thousand messages with figures cannot. Figures are what `explain` is for.
+"996 too few free GPUs, 4 GpuNodeStatus is stale" can be read; a thousand messages with figures
+cannot. Figures are what `explain` is for.
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ NOT_ADJACENT: Final = "no adjacent free GPUs on one NVLink island"
 
 UNRESOLVABLE: Final = frozenset(
     {
-        *(CLAIM_NOT_FOUND, CLAIM_NOT_VALID, ELSEWHERE, GANG_NOT_RESERVED, LABELS_DIFFER, NODE_UNKNOWN),
+        *(
+            CLAIM_NOT_FOUND,
+            CLAIM_NOT_VALID,
+            ELSEWHERE,
+            GANG_NOT_RESERVED,
+            LABELS_DIFFER,
+            NODE_UNKNOWN,
+        ),
         *(NO_STATUS, STATUS_STALE, STATUS_NOT_VALID, PLUGIN, DRIVER, TOO_SMALL, ISLANDS_TOO_SMALL),
     }
 )

@@ -13,7 +13,23 @@ from .protocol import AdoptLease, Answer, BindPod, CreateLease, DeleteLease, Req
 
 __all__ = ["ControllerMeters", "ExtenderMeters", "MirrorAges"]
 
-_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_BUCKETS: Final = (
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    30.0,
+)
 PHASES: Final = ("Pending", "Reserved", "Bound", "Failed")
 """Of a GpuClaim."""
 _OPS: Final = {CreateLease: "create", AdoptLease: "update", DeleteLease: "delete", BindPod: "bind"}
@@ -22,7 +38,10 @@ _OPS: Final = {CreateLease: "create", AdoptLease: "update", DeleteLease: "delete
 class _Writes:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._writes = Counter(
-            "gpu_scheduler_lease_writes", "Writes on Leases, and Bindings.", ["op", "result"], registry=registry
+            "gpu_scheduler_lease_writes",
+            "Writes on Leases, and Bindings.",
+            ["op", "result"],
+            registry=registry,
         )
 
     def sent(self, request: Request, answer: Answer) -> None:
@@ -35,10 +54,18 @@ class ExtenderMeters(_Writes):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self.seconds = Histogram(
-            "gpu_scheduler_calls_seconds", "Time of a call.", ["verb"], buckets=_BUCKETS, registry=registry
+            "gpu_scheduler_calls_seconds",
+            "Time of a call.",
+            ["verb"],
+            buckets=_BUCKETS,
+            registry=registry,
         )
-        self.calls = Counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"], registry=registry)
-        self._binds = Counter("gpu_scheduler_binds", "Pods brought to be bound.", ["result"], registry=registry)
+        self.calls = Counter(
+            "gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"], registry=registry
+        )
+        self._binds = Counter(
+            "gpu_scheduler_binds", "Pods brought to be bound.", ["result"], registry=registry
+        )
 
     def bound(self, result: str) -> None:
         self._binds.labels(result).inc()
@@ -49,15 +76,26 @@ class ControllerMeters(_Writes):
         super().__init__(registry)
         self.leader = Gauge("gpu_scheduler_leader", "1 while this replica acts.", registry=registry)
         self.collected = Counter(
-            "gpu_scheduler_collected", "Leases deleted because nobody can use them.", registry=registry
+            "gpu_scheduler_collected",
+            "Leases deleted because nobody can use them.",
+            registry=registry,
         )
         self.reclaimed = Counter(
-            "gpu_scheduler_reclaimed", "Reservations taken back from pods that wait.", registry=registry
+            "gpu_scheduler_reclaimed",
+            "Reservations taken back from pods that wait.",
+            registry=registry,
         )
-        self.leases = Gauge("gpu_scheduler_leases", "Leases by what they are.", ["state"], registry=registry)
-        self.claims = Gauge("gpu_scheduler_claims", "GpuClaims by phase.", ["phase"], registry=registry)
+        self.leases = Gauge(
+            "gpu_scheduler_leases", "Leases by what they are.", ["state"], registry=registry
+        )
+        self.claims = Gauge(
+            "gpu_scheduler_claims", "GpuClaims by phase.", ["phase"], registry=registry
+        )
         self.gangs = Gauge(
-            "gpu_scheduler_gangs", "Gangs that wait, and that have a plan.", ["state"], registry=registry
+            "gpu_scheduler_gangs",
+            "Gangs that wait, and that have a plan.",
+            ["state"],
+            registry=registry,
         )
         self.gang_wait = Histogram(
             "gpu_scheduler_gang_wait_seconds",
@@ -66,9 +104,14 @@ class ControllerMeters(_Writes):
             registry=registry,
         )
         self._devices = Gauge(
-            "gpu_scheduler_devices", "GPUs of a node: free, leased, unusable.", ["node", "state"], registry=registry
+            "gpu_scheduler_devices",
+            "GPUs of a node: free, leased, unusable.",
+            ["node", "state"],
+            registry=registry,
         )
-        self.stale = Gauge("gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.", registry=registry)
+        self.stale = Gauge(
+            "gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.", registry=registry
+        )
 
     def counted(self, phases: Mapping[str, int], devices: Mapping[str, Mapping[str, int]]) -> None:
         """``phases``: claims in each; ``devices``: by node, how many are in which state."""
@@ -81,7 +124,9 @@ class ControllerMeters(_Writes):
 
 
 class MirrorAges(Collector):
-    """For how long each mirror has been behind; ``behind`` is asked when somebody reads the metrics."""
+    """For how long each mirror has been behind; ``behind`` is asked when somebody reads the
+    metrics.
+    """
 
     def __init__(self, registry: CollectorRegistry, behind: object) -> None:
         self._behind = behind

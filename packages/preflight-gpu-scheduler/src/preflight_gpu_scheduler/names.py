@@ -1,4 +1,6 @@
-"""Every name that crosses a border: annotations, labels, the gate, the resource, and how a Lease is named after a GPU."""
+"""Every name that crosses a border: annotations, labels, the gate, the resource, and how a Lease is
+named after a GPU.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ GANG_SIZE_ANNOTATION: Final = PREFIX + "gang-size"
 ALLOCATED_ANNOTATION: Final = PREFIX + "allocated"
 """`<node>:<id>,<id>`: written by the Binding, in the same update that assigns the pod."""
 RESERVED_ANNOTATION: Final = PREFIX + "reserved"
-"""What a gang's plan gave this pod; from this write on its leases are taken back behind the fence only."""
+"""What a gang's plan gave this pod; from this write on its leases are taken back behind the fence
+only.
+"""
 RECLAIMED_ANNOTATION: Final = PREFIX + "reclaimed"
 """How many reservations have been taken back from this pod; absent means none."""
 NUDGED_ANNOTATION: Final = PREFIX + "nudged"
@@ -70,7 +74,9 @@ FORGEABLE: Final = (
     NVIDIA_ANNOTATION,
     CUDA_ANNOTATION,
 )
-"""Annotations of a claim pod that only this system writes; whoever creates a pod with one has forged it."""
+"""Annotations of a claim pod that only this system writes; whoever creates a pod with one has
+forged it.
+"""
 
 UNHEALTHY_ANNOTATION: Final = PREFIX + "unhealthy"
 
@@ -94,8 +100,9 @@ _ID: Final = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 def lease_name(node: str, gpu: int) -> str:
     """The name of the Lease that locks GPU ``gpu`` of ``node``: ``gpu-{node}-{id}``.
 
-    A node whose name would make it longer than 253 characters stands in it by its hash, and so does one whose name looks like such
-    a hash: two GPUs never share a name. The Lease's annotations say which node it is.
+    A node whose name would make it longer than 253 characters stands in it by its hash, and so does
+    one whose name looks like such a hash: two GPUs never share a name. The Lease's annotations say
+    which node it is.
     """
     whole = f"{_LEASE_PREFIX}{node}-{gpu}"
     room = _MOST_NAME - len(f"-{MOST_ID}")
@@ -105,8 +112,15 @@ def lease_name(node: str, gpu: int) -> str:
 
 
 def split_lease_name(name: str) -> tuple[str, int] | None:
-    """(node or its hash, id) of a Lease's name, read from the right, as a node's name has dashes too; None where it is none of ours."""
+    """(node or its hash, id) of a Lease's name, read from the right, as a node's name has dashes
+    too; None where it is none of ours.
+    """
     before, dash, gpu = name.rpartition("-")
-    if not dash or not before.startswith(_LEASE_PREFIX) or before == _LEASE_PREFIX or not _ID.fullmatch(gpu):
+    if (
+        not dash
+        or not before.startswith(_LEASE_PREFIX)
+        or before == _LEASE_PREFIX
+        or not _ID.fullmatch(gpu)
+    ):
         return None
     return (before.removeprefix(_LEASE_PREFIX), int(gpu)) if int(gpu) <= MOST_ID else None

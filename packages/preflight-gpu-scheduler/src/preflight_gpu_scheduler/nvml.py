@@ -1,4 +1,5 @@
-"""NVML by NVIDIA's own binding: what :mod:`.report` and :mod:`.links` need to know of each GPU. The library is loaded when it is first asked.
+"""NVML by NVIDIA's own binding: what :mod:`.report` and :mod:`.links` need to know of each GPU. The
+library is loaded when it is first asked.
 
 A function that a driver does not have leaves out what it would say, and nothing more.
 """
@@ -29,11 +30,15 @@ _NUMA: Final = Path("/sys/bus/pci/devices")
 
 
 class NvmlFailed(Exception):
-    """Nothing can be read just now, as while the driver is being reloaded; the message is one sentence."""
+    """Nothing can be read just now, as while the driver is being reloaded; the message is one
+    sentence.
+    """
 
 
 class Nvml:
-    """``xids`` collects the XIDs that were seen; they are lost with the process, as NVML does not keep them."""
+    """``xids`` collects the XIDs that were seen; they are lost with the process, as NVML does not
+    keep them.
+    """
 
     def __init__(self, numa: Path = _NUMA) -> None:
         self._numa = numa
@@ -56,34 +61,46 @@ class Nvml:
                 try:
                     handles.append(nvml.nvmlDeviceGetHandleByIndex(n))
                 except nvml.NVMLError:
-                    lost.append(n)  # it has no name any more; what is remembered of it says which one it was
+                    lost.append(
+                        n
+                    )  # it has no name any more; what is remembered of it says which one it was
             found = [self._gpu(nvml, handle, handles) for handle in handles]
             return [one for one in found if one is not None]
         except nvml.NVMLError as error:
             self._forget()
-            raise NvmlFailed(f"NVML cannot be read ({_text(str(error))}); is the driver being reloaded?") from None
+            raise NvmlFailed(
+                f"NVML cannot be read ({_text(str(error))}); is the driver being reloaded?"
+            ) from None
 
     def _started(self) -> Any:
         try:
             import pynvml
         except ImportError:
-            raise NvmlFailed("the NVML binding is not installed; install preflight-gpu-scheduler[agent].") from None
+            raise NvmlFailed(
+                "the NVML binding is not installed; install preflight-gpu-scheduler[agent]."
+            ) from None
         if not self._ready:
             try:
                 pynvml.nvmlInit()
             except pynvml.NVMLError as error:
-                raise NvmlFailed(f"NVML cannot be loaded ({_text(str(error))}); is the NVIDIA driver there?") from None
+                raise NvmlFailed(
+                    f"NVML cannot be loaded ({_text(str(error))}); is the NVIDIA driver there?"
+                ) from None
             self._ready = True
             self._register(pynvml)
         return pynvml
 
     def _register(self, nvml: Any) -> None:
-        """Ask to be told of critical XIDs. Where that is not possible health rests on the other signs."""
+        """Ask to be told of critical XIDs. Where that is not possible health rests on the other
+        signs.
+        """
         try:
             self._events = nvml.nvmlEventSetCreate()
             for n in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(n)
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+                nvml.nvmlDeviceRegisterEvents(
+                    handle, nvml.nvmlEventTypeXidCriticalError, self._events
+                )
         except (nvml.NVMLError, AttributeError):
             self._events = None
 
@@ -131,7 +148,9 @@ class Nvml:
         except nvml.NVMLError:
             return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
 
-    def _place(self, nvml: Any, handle: Any, bus: str, all_handles: Sequence[Any], ask: Callable[..., Any]) -> Place:
+    def _place(
+        self, nvml: Any, handle: Any, bus: str, all_handles: Sequence[Any], ask: Callable[..., Any]
+    ) -> Place:
         generation = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), 0)
         width = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 0)
         return Place(
@@ -141,7 +160,9 @@ class Nvml:
             numa=self._numa_node(bus),
         )
 
-    def _links(self, nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]) -> tuple[Link, ...]:
+    def _links(
+        self, nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]
+    ) -> tuple[Link, ...]:
         speed = self._field(nvml, handle, _LINK_SPEED) / 1000.0
         links = []
         told = False
@@ -153,14 +174,18 @@ class Nvml:
             if kind == _TO_SWITCH:
                 links.append(Link(ends="switch", bandwidth=speed))
             elif kind == _TO_GPU:
-                remote = ask(lambda n=n: _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId), "")
+                remote = ask(
+                    lambda n=n: _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId), ""
+                )
                 links.append(Link(ends="gpu", remote=remote, bandwidth=speed))
         if told:
             return tuple(links)
         # A driver that does not say where links end may say which GPUs reach each other over them.
         for other in all_handles:
             remote = ask(lambda other=other: _text(nvml.nvmlDeviceGetPciInfo(other).busId), "")
-            status = ask(lambda other=other: nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK), None)
+            status = ask(
+                lambda other=other: nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK), None
+            )
             if other is not handle and status == _P2P_OK and remote:
                 links.append(Link(ends="gpu", remote=remote))
         return tuple(links)

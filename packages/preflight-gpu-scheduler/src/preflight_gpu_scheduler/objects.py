@@ -1,6 +1,7 @@
 """The fields of Kubernetes objects that this system reads, and no others.
 
-msgspec skips what is not named here. What anybody may write without a limit of Kubernetes' own has one here.
+msgspec skips what is not named here. What anybody may write without a limit of Kubernetes' own has
+one here.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _KEPT: Final = {
     names.UNHEALTHY_ANNOTATION: 8192,
     preflight.GANG_ANNOTATION: 4096,
 }
-"""Annotations that are read, and the characters that are kept of each. A longer one is none of ours: it keeps one character too many, and
-so is refused for what it is instead of not being there."""
+"""Annotations that are read, and the characters that are kept of each. A longer one is none of
+ours: it keeps one character too many, and so is refused for what it is instead of not being
+there."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _MOST_LABELS: Final = 256
 _MOST_CONDITIONS: Final = 64
@@ -70,7 +72,9 @@ class Metadata(_Object, frozen=True, kw_only=True):
         put = msgspec.structs.force_setattr
         if self.annotations:
             kept = {
-                k: v if len(v) <= _KEPT[k] else v[: _KEPT[k] + 1] for k, v in self.annotations.items() if k in _KEPT
+                k: v if len(v) <= _KEPT[k] else v[: _KEPT[k] + 1]
+                for k, v in self.annotations.items()
+                if k in _KEPT
             }
             put(self, "annotations", kept)
         if self.labels and len(self.labels) > _MOST_LABELS:
@@ -164,7 +168,9 @@ class LeaseSpec(_Object, frozen=True, kw_only=True):
 
 
 class Lease(_Object, frozen=True, kw_only=True):
-    """One GPU's lock. Whose it is stands in ``holder``; what it is about in its annotations, as its name may carry a hash."""
+    """One GPU's lock. Whose it is stands in ``holder``; what it is about in its annotations, as its
+    name may carry a hash.
+    """
 
     metadata: Metadata
     spec: LeaseSpec = LeaseSpec()
@@ -185,8 +191,13 @@ class Lease(_Object, frozen=True, kw_only=True):
 
     @property
     def gpu(self) -> tuple[str, int] | None:
-        """(node, id); None where annotations and name do not agree, as in a Lease that somebody made by hand."""
-        found, node = names.split_lease_name(self.metadata.name), self.metadata.said.get(names.NODE_ANNOTATION, "")
+        """(node, id); None where annotations and name do not agree, as in a Lease that somebody
+        made by hand.
+        """
+        found, node = (
+            names.split_lease_name(self.metadata.name),
+            self.metadata.said.get(names.NODE_ANNOTATION, ""),
+        )
         if found is None or not node or names.lease_name(node, found[1]) != self.metadata.name:
             return None
         return node, found[1]
@@ -196,7 +207,11 @@ class Lease(_Object, frozen=True, kw_only=True):
         """Whether it was made by this system, by all it says."""
         labels = self.metadata.labels or {}
         return bool(
-            self.holder and self.number > 0 and self.pod and self.gpu and labels.get(names.MANAGED_LABEL) == "true"
+            self.holder
+            and self.number > 0
+            and self.pod
+            and self.gpu
+            and labels.get(names.MANAGED_LABEL) == "true"
         )
 
 
@@ -241,7 +256,9 @@ class Node(_Object, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions or ())
+        return any(
+            one.type == "Ready" and one.status == "True" for one in self.status.conditions or ()
+        )
 
 
 class _Minimum(_Object, frozen=True, kw_only=True):
@@ -251,7 +268,9 @@ class _Minimum(_Object, frozen=True, kw_only=True):
 
 
 class PodGroup(_Object, frozen=True, kw_only=True):
-    """A PodGroup of scheduling.k8s.io, scheduling.x-k8s.io or scheduling.volcano.sh, as far as it says how many members it needs."""
+    """A PodGroup of scheduling.k8s.io, scheduling.x-k8s.io or scheduling.volcano.sh, as far as it
+    says how many members it needs.
+    """
 
     metadata: Metadata
     spec: _Minimum = _Minimum()

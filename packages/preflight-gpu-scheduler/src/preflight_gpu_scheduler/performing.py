@@ -1,4 +1,6 @@
-"""Runs the protocol's steps against an API server: each request is sent once, and what leaves open whether it was done is ``Lost``."""
+"""Runs the protocol's steps against an API server: each request is sent once, and what leaves open
+whether it was done is ``Lost``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, Conflict, Fenced, Invalid, KubeError, NotFound, PreconditionFailed
+from preflight_kube.client import (
+    Client,
+    Conflict,
+    Fenced,
+    Invalid,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
 from preflight_kube.decoding import decoded
 from preflight_kube.jsonpatch import add, pointer, test
 
@@ -43,8 +53,9 @@ _MOST_WHY: Final = 300
 
 
 class Performer:
-    """``duration``: seconds that a holder which is not bound keeps a GPU. ``told``: called with each request that was answered, and its answer,
-    so that what is written is known here before a mirror shows it."""
+    """``duration``: seconds that a holder which is not bound keeps a GPU. ``told``: called with
+    each request that was answered, and its answer, so that what is written is known here before a
+    mirror shows it."""
 
     def __init__(
         self,
@@ -57,11 +68,14 @@ class Performer:
         self._client, self._duration, self._told = client, duration, told
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{lock_namespace}/leases"
 
-    async def run(self, steps: Steps[T], *, budget: float | None = None, client: Client | None = None) -> T:
-        """What came of ``steps``. After ``budget`` seconds nothing more is sent, and what is under way counts as Lost. ``client``: another one,
-        such as one that is fenced.
+    async def run(
+        self, steps: Steps[T], *, budget: float | None = None, client: Client | None = None
+    ) -> T:
+        """What came of ``steps``. After ``budget`` seconds nothing more is sent, and what is under
+        way counts as Lost. ``client``: another one, such as one that is fenced.
 
-        Raises Fenced where that client may not write any more: then whatever was begun is left as it is.
+        Raises Fenced where that client may not write any more: then whatever was begun is left as
+        it is.
         """
         end = anyio.current_time() + budget if budget is not None else float("inf")
         by = client or self._client
@@ -75,7 +89,9 @@ class Performer:
         finally:
             steps.close()
 
-    async def _answers(self, client: Client, batch: tuple[Request, ...], end: float) -> tuple[Answer, ...]:
+    async def _answers(
+        self, client: Client, batch: tuple[Request, ...], end: float
+    ) -> tuple[Answer, ...]:
         answers: list[Answer] = [Lost()] * len(batch)
         fenced: list[Fenced] = []
 
@@ -119,13 +135,20 @@ class Performer:
             return Refused(_why(error))
         except KubeError as error:
             certain = 400 <= error.status < 500
-            # A request that the server turned away at its door was not looked at; a timeout (408) may have been done.
+            # A request that the server turned away at its door was not looked at; a timeout (408)
+            # may have been done.
             return Refused(_why(error)) if certain and error.status != 408 else Lost()
 
     async def _send(self, client: Client, request: Request) -> Answer:
         match request:
             case CreateLease():
-                return Stored(decoded(_LEASE, await client.create(self._leases, self._lease(request)), self._leases))
+                return Stored(
+                    decoded(
+                        _LEASE,
+                        await client.create(self._leases, self._lease(request)),
+                        self._leases,
+                    )
+                )
             case ReadLease():
                 return Stored(await client.get(f"{self._leases}/{request.name}", Lease))
             case AdoptLease():
@@ -137,7 +160,11 @@ class Performer:
             case ReadPod():
                 return Stored(await client.get(_pod(request.namespace, request.name), Pod))
             case BindPod():
-                await client.create(_pod(request.namespace, request.name) + "/binding", _binding(request), tells=False)
+                await client.create(
+                    _pod(request.namespace, request.name) + "/binding",
+                    _binding(request),
+                    tells=False,
+                )
                 return Stored()
             case RaiseReclaimed():
                 wanted = {names.RECLAIMED_ANNOTATION: str(request.number)}
@@ -154,8 +181,13 @@ class Performer:
         ]
         path = f"{self._leases}/{request.name}"
         found = decoded(_LEASE, await client.json_patch(path, operations), path)
-        # A patch that changes nothing stores nothing, and whoever created the Lease could still give it back.
-        return protocol.Conflict() if found.metadata.resource_version == request.version else Stored(found)
+        # A patch that changes nothing stores nothing, and whoever created the Lease could still
+        # give it back.
+        return (
+            protocol.Conflict()
+            if found.metadata.resource_version == request.version
+            else Stored(found)
+        )
 
     def _lease(self, request: CreateLease) -> dict[str, Any]:
         now = _now()
@@ -184,7 +216,9 @@ class Performer:
 
 
 def _binding(request: BindPod) -> dict[str, Any]:
-    """uid and resourceVersion are the API server's preconditions; the annotations go into the pod in the same update."""
+    """uid and resourceVersion are the API server's preconditions; the annotations go into the pod
+    in the same update.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -200,13 +234,21 @@ def _binding(request: BindPod) -> dict[str, Any]:
 
 
 async def _annotate(
-    client: Client, request: RaiseReclaimed | ReservePod, annotations: dict[str, str], *, ungate: bool = False
+    client: Client,
+    request: RaiseReclaimed | ReservePod,
+    annotations: dict[str, str],
+    *,
+    ungate: bool = False,
 ) -> Answer:
     """In exactly this version of the pod; a strategic patch, as that takes a gate away by its name."""
     about = {"uid": request.uid, "resourceVersion": request.version, "annotations": annotations}
-    gates = {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}} if ungate else {}
+    gates = (
+        {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}} if ungate else {}
+    )
     path = _pod(request.namespace, request.name)
-    return Stored(decoded(_POD, await client.strategic_patch(path, {"metadata": about, **gates}), path))
+    return Stored(
+        decoded(_POD, await client.strategic_patch(path, {"metadata": about, **gates}), path)
+    )
 
 
 def _pod(namespace: str, name: str) -> str:

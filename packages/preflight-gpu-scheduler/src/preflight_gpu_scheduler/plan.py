@@ -1,4 +1,5 @@
-"""Gangs: who belongs to one, how many must come, and which GPUs all of them get on one snapshot, or why not.
+"""Gangs: who belongs to one, how many must come, and which GPUs all of them get on one snapshot, or
+why not.
 
 Pure planning; :mod:`.gangs` makes a plan true.
 """
@@ -19,7 +20,18 @@ from .gangs import Assignment
 from .objects import Node, Pod, Toleration
 from .verbs import NodeView
 
-__all__ = ["Gang", "Member", "PlanNode", "Turn", "gather", "missing", "plan", "size", "tolerates", "turns"]
+__all__ = [
+    "Gang",
+    "Member",
+    "PlanNode",
+    "Turn",
+    "gather",
+    "missing",
+    "plan",
+    "size",
+    "tolerates",
+    "turns",
+]
 
 MOST_MEMBERS: Final = 4096
 Key = tuple[str, str]
@@ -31,7 +43,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """``size``: None where nobody says how many there are. ``members``: living ones, bound or not, by name."""
+    """``size``: None where nobody says how many there are. ``members``: living ones, bound or not,
+    by name.
+    """
 
     key: Key
     size: int | None
@@ -44,11 +58,15 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reserved(self) -> tuple[Member, ...]:
-        return tuple(one for one in self.members if not one.pod.bound and one.pod.reserved is not None)
+        return tuple(
+            one for one in self.members if not one.pod.bound and one.pod.reserved is not None
+        )
 
     @property
     def since(self) -> str:
-        """When the youngest member was created: from then on the gang could have been whole. RFC 3339, in UTC, so it sorts."""
+        """When the youngest member was created: from then on the gang could have been whole. RFC
+        3339, in UTC, so it sorts.
+        """
         return max((one.pod.metadata.creation_timestamp for one in self.members), default="")
 
 
@@ -68,7 +86,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def gather(pods: Iterable[Pod], claims: Mapping[Key, Claim], groups: Mapping[Key, int]) -> dict[Key, Gang]:
+def gather(
+    pods: Iterable[Pod], claims: Mapping[Key, Claim], groups: Mapping[Key, int]
+) -> dict[Key, Gang]:
     """The gangs of ``pods``. ``claims`` and ``groups`` (a PodGroup's minimum) by (namespace, name)."""
     found: dict[Key, list[Member]] = {}
     for pod in pods:
@@ -79,13 +99,16 @@ def gather(pods: Iterable[Pod], claims: Mapping[Key, Claim], groups: Mapping[Key
     made = {}
     for key, members in found.items():
         ordered = tuple(sorted(members, key=lambda one: one.pod.metadata.name))
-        made[key] = Gang(key=key, size=size([one.pod for one in ordered], groups.get(key)), members=ordered)
+        made[key] = Gang(
+            key=key, size=size([one.pod for one in ordered], groups.get(key)), members=ordered
+        )
     return made
 
 
 def size(pods: Sequence[Pod], group: int | None) -> int | None:
-    """By the first of these that says it: annotation `gang-size`, preflight's stamp, the PodGroup of the gang's name. Members that contradict
-    each other say nothing: a gang that starts too small is worse than one that waits."""
+    """By the first of these that says it: annotation `gang-size`, preflight's stamp, the PodGroup
+    of the gang's name. Members that contradict each other say nothing: a gang that starts too small
+    is worse than one that waits."""
     for said in ([_annotated(pod) for pod in pods], [_stamped(pod) for pod in pods]):
         known = {one for one in said if one is not None}
         if known:
@@ -120,14 +143,18 @@ def missing(gang: Gang) -> str:
 
 
 def plan(gang: Gang, nodes: Mapping[str, PlanNode]) -> tuple[Assignment, ...] | str:
-    """GPUs for every open member at once, first fit by descending count on the node where they fit best; or why not.
+    """GPUs for every open member at once, first fit by descending count on the node where they fit
+    best; or why not.
 
-    A node does when it is ready, schedulable, tolerated and selected. What else the scheduler asks for it asks itself: a member that it
-    cannot place there keeps the gang from being bound, and its reservation comes back.
+    A node does when it is ready, schedulable, tolerated and selected. What else the scheduler asks
+    for it asks itself: a member that it cannot place there keeps the gang from being bound, and its
+    reservation comes back.
     """
     free = {name: one.view.free for name, one in nodes.items()}
     made: list[Assignment] = []
-    for member in sorted(gang.open, key=lambda one: (-one.claim.spec.devices.count, one.pod.metadata.name)):
+    for member in sorted(
+        gang.open, key=lambda one: (-one.claim.spec.devices.count, one.pod.metadata.name)
+    ):
         want = member.claim.want
         best: tuple[int, int, str, tuple[int, ...]] | None = None
         for name in sorted(nodes):
@@ -148,12 +175,16 @@ def plan(gang: Gang, nodes: Mapping[str, PlanNode]) -> tuple[Assignment, ...] | 
 
 
 def turns(
-    gangs: Iterable[Gang], nodes: Mapping[str, PlanNode], waited: Mapping[Key, float], patience: float
+    gangs: Iterable[Gang],
+    nodes: Mapping[str, PlanNode],
+    waited: Mapping[Key, float],
+    patience: float,
 ) -> list[Turn]:
-    """Which gangs get a plan now, the one that waits longest first. All plans are on one snapshot and do not touch each other.
+    """Which gangs get a plan now, the one that waits longest first. All plans are on one snapshot
+    and do not touch each other.
 
-    ``waited``: seconds since each was whole. One that cannot fit for now does not hold up smaller ones, until it has waited longer than
-    ``patience`` seconds: then no other is planned before it.
+    ``waited``: seconds since each was whole. One that cannot fit for now does not hold up smaller
+    ones, until it has waited longer than ``patience`` seconds: then no other is planned before it.
     """
     made: list[Turn] = []
     left = dict(nodes)
@@ -179,18 +210,27 @@ def turns(
 def _takes(node: Node, member: Member) -> bool:
     labels, spec = node.metadata.labels or {}, member.pod.spec
     wanted = {**(spec.node_selector or {}), **member.claim.spec.selector.match_labels}
-    if not node.ready or node.spec.unschedulable or any(labels.get(key) != value for key, value in wanted.items()):
+    if (
+        not node.ready
+        or node.spec.unschedulable
+        or any(labels.get(key) != value for key, value in wanted.items())
+    ):
         return False
     taints = [one for one in node.spec.taints or () if one.effect in {"NoSchedule", "NoExecute"}]
     return all(
-        any(tolerates(one, taint.key, taint.value, taint.effect) for one in spec.tolerations or ()) for taint in taints
+        any(tolerates(one, taint.key, taint.value, taint.effect) for one in spec.tolerations or ())
+        for taint in taints
     )
 
 
 def tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
-    """As Kubernetes: an empty effect is any, `Exists` without a key is everything, an empty operator is `Equal`."""
+    """As Kubernetes: an empty effect is any, `Exists` without a key is everything, an empty
+    operator is `Equal`.
+    """
     if toleration.effect not in {"", effect} or (toleration.key and toleration.key != key):
         return False
     if toleration.operator == "Exists":
         return True
-    return bool(toleration.key) and toleration.operator in {"", "Equal"} and toleration.value == value
+    return (
+        bool(toleration.key) and toleration.operator in {"", "Equal"} and toleration.value == value
+    )

@@ -1,8 +1,9 @@
 """The protocol's words: what is asked of the API server, and what it may answer.
 
-The protocol is written as generators (:data:`Steps`): each yields a batch of requests, gets one answer for each, and returns what came of
-it. Whoever runs one sends them, side by side or in order, and never a request twice. So the code that talks to the API server and the code
-that is model-checked is one.
+The protocol is written as generators (:data:`Steps`): each yields a batch of requests, gets one
+answer for each, and returns what came of it. Whoever runs one sends them, side by side or in order,
+and never a request twice. So the code that talks to the API server and the code that is
+model-checked is one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateLease(_Request, frozen=True, kw_only=True):
-    """``pod``: (namespace, name) of the holder. ``number``: that of the reservation, stored as ``leaseTransitions``."""
+    """``pod``: (namespace, name) of the holder. ``number``: that of the reservation, stored as
+    ``leaseTransitions``.
+    """
 
     name: str
     node: str
@@ -60,8 +63,8 @@ class ReadLease(_Request, frozen=True, kw_only=True):
 
 
 class AdoptLease(_Request, frozen=True, kw_only=True):
-    """An update of nothing but ``renewTime``, in exactly this version. Whoever created it can then no longer give it back: its delete names
-    the version before."""
+    """An update of nothing but ``renewTime``, in exactly this version. Whoever created it can then
+    no longer give it back: its delete names the version before."""
 
     name: str
     uid: str
@@ -95,7 +98,9 @@ class BindPod(_Request, frozen=True, kw_only=True):
 
 
 class RaiseReclaimed(_Request, frozen=True, kw_only=True):
-    """The fence: in exactly this version of the pod, which was unbound, say that ``number`` reservations have been taken back."""
+    """The fence: in exactly this version of the pod, which was unbound, say that ``number``
+    reservations have been taken back.
+    """
 
     namespace: str
     name: str
@@ -114,7 +119,16 @@ class ReservePod(_Request, frozen=True, kw_only=True):
     reserved: Reserved
 
 
-Request = CreateLease | ReadLease | AdoptLease | DeleteLease | ReadPod | BindPod | RaiseReclaimed | ReservePod
+Request = (
+    CreateLease
+    | ReadLease
+    | AdoptLease
+    | DeleteLease
+    | ReadPod
+    | BindPod
+    | RaiseReclaimed
+    | ReservePod
+)
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -132,7 +146,9 @@ class Exists(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """409: another uid or version, or a pod that is assigned, gated or being deleted. Nothing was stored."""
+    """409: another uid or version, or a pod that is assigned, gated or being deleted. Nothing was
+    stored.
+    """
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -142,7 +158,9 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """No answer, or one that leaves open what happened: it was stored, or never will be, or will be later."""
+    """No answer, or one that leaves open what happened: it was stored, or never will be, or will be
+    later.
+    """
 
 
 Answer = Stored | Missing | Exists | Conflict | Refused | Lost

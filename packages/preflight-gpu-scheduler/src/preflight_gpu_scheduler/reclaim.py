@@ -1,8 +1,10 @@
-"""What becomes of one lease: deleted when it is free or void, taken back behind the fence when its time is over. The controller's steps.
+"""What becomes of one lease: deleted when it is free or void, taken back behind the fence when its
+time is over. The controller's steps.
 
-The fence: a scheduler that was stopped may wake up and bind a pod with GPUs that have been given away. So before leases of a living,
-unbound pod are deleted, the pod's number is raised in the very version in which it was seen unbound. A Binding prepared before that gets
-409; one prepared after it knows that those leases are void.
+The fence: a scheduler that was stopped may wake up and bind a pod with GPUs that have been given
+away. So before leases of a living, unbound pod are deleted, the pod's number is raised in the very
+version in which it was seen unbound. A Binding prepared before that gets 409; one prepared after it
+knows that those leases are void.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Done(Enum):
 
 
 def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) -> Steps[Done]:
-    """``siblings``: the other leases of the same holder that a mirror shows; those that a raised number makes void go with it."""
+    """``siblings``: the other leases of the same holder that a mirror shows; those that a raised
+    number makes void go with it.
+    """
     sight = yield from look_again(lease, look)
     if sight is None:
         return Done.AGAIN
@@ -51,21 +55,28 @@ def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) ->
     number = max(pod.number, lease.number)
     if not (yield from raise_number(pod, number)):
         return Done.AGAIN
-    mine = [one for one in siblings if one.ours and one.holder == pod.metadata.uid and one.number <= number]
+    mine = [
+        one
+        for one in siblings
+        if one.ours and one.holder == pod.metadata.uid and one.number <= number
+    ]
     by_name = {one.metadata.name: one for one in (*mine, lease)}
     left = yield from give_back(by_name.values())
     return Done.AGAIN if left else Done.RECLAIMED
 
 
 def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
-    """Before a member's reservation is taken back, that of the first one is: on that pod's version Binding and fence exclude each other.
+    """Before a member's reservation is taken back, that of the first one is: on that pod's version
+    Binding and fence exclude each other.
 
-    None where the member may be reclaimed; KEPT where the gang is being bound: then its members keep what they have.
+    None where the member may be reclaimed; KEPT where the gang is being bound: then its members
+    keep what they have.
     """
     key = (pod.metadata.namespace, reserved.first)
     first = look(key).pod
     if first is None or not _settled(first, reserved):
-        # A mirror may be behind: at a time before the first one was reserved. It is reserved before all others.
+        # A mirror may be behind: at a time before the first one was reserved. It is reserved before
+        # all others.
         answer = yield from only(ReadPod(namespace=key[0], name=key[1]))
         if isinstance(answer, Missing):
             return None
@@ -87,15 +98,26 @@ def _settled(first: Pod, reserved: Reserved) -> bool:
     if first.metadata.uid != reserved.first_uid:
         return False
     planned = first.reserved
-    return first.bound or first.ended or first.deleting or (planned is not None and planned.plan == reserved.plan)
+    return (
+        first.bound
+        or first.ended
+        or first.deleting
+        or (planned is not None and planned.plan == reserved.plan)
+    )
 
 
 def raise_number(pod: Pod, number: int) -> Steps[bool]:
-    """Whether the pod, unbound in this very version, now counts ``number`` reservations as taken back."""
+    """Whether the pod, unbound in this very version, now counts ``number`` reservations as taken
+    back.
+    """
     about = pod.metadata
     answer = yield from only(
         RaiseReclaimed(
-            namespace=about.namespace, name=about.name, uid=about.uid, version=about.resource_version, number=number
+            namespace=about.namespace,
+            name=about.name,
+            uid=about.uid,
+            version=about.resource_version,
+            number=number,
         )
     )
     return isinstance(answer, Stored)

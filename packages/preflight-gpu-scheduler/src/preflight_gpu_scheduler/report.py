@@ -1,6 +1,8 @@
-"""A node's GpuNodeStatus from what NVML, the Node and its pods say. Pure: the agent asks, and writes.
+"""A node's GpuNodeStatus from what NVML, the Node and its pods say. Pure: the agent asks, and
+writes.
 
-An id belongs to a UUID. A lease locks an id and a variable names a UUID: if they drifted apart, one GPU would be given twice.
+An id belongs to a UUID. A lease locks an id and a variable names a UUID: if they drifted apart, one
+GPU would be given twice.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ LOST: Final = "NVML does not list it any more"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus). ``ecc_pending``: uncorrectable errors wait
-    for a reset; ``remap_failed``: a row could not be remapped. ``xids``: those seen since the driver was loaded. ``processes``: None where
-    they cannot be told."""
+    """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
+    ``ecc_pending``: uncorrectable errors wait for a reset; ``remap_failed``: a row could not be
+    remapped. ``xids``: those seen since the driver was loaded. ``processes``: None where they
+    cannot be told."""
 
     uuid: str
     place: Place
@@ -53,7 +56,9 @@ def health(facts: Facts, complaint: str) -> tuple[Health, str]:
 
 
 def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
-    """The id of each of ``uuids``: the one it has in ``known``, else the lowest that nobody has. Ids of ``known`` are never given to others."""
+    """The id of each of ``uuids``: the one it has in ``known``, else the lowest that nobody has.
+    Ids of ``known`` are never given to others.
+    """
     taken = set(known.values())
     found: dict[str, int] = {}
     fresh = (one for one in range(MOST_ID + 1) if one not in taken)
@@ -75,16 +80,22 @@ def status(
     conflicts: Sequence[str] = (),
     observed: str,
 ) -> Status:
-    """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is known, nothing given and nobody blamed.
+    """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
+    known, nothing given and nobody blamed.
 
-    A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still name it, and it may come back. It is
-    dropped when no pod has it and another GPU is in its slot.
+    A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still
+    name it, and it may come back. It is dropped when no pod has it and another GPU is in its slot.
     """
     users = _users(pods, node)
     old = {one.uuid: one for one in previous.devices if one.uuid}
     if facts is None:
         known = [_with(one, "Unknown", "NVML cannot be read", users) for one in previous.devices]
-        return Status(total=len(known), observed_time=observed, devices=tuple(known), conflicts=tuple(conflicts))
+        return Status(
+            total=len(known),
+            observed_time=observed,
+            devices=tuple(known),
+            conflicts=tuple(conflicts),
+        )
     listed = {one.uuid: one for one in facts}
     slots = {bus_id(one.place.pci_bus_id) for one in facts if one.answers}
     gone = [
@@ -92,18 +103,34 @@ def status(
         for uuid, one in old.items()
         if uuid not in listed and (users.get(one.id) or bus_id(one.pci_bus_id) not in slots)
     ]
-    kept = {uuid: old[uuid].id for uuid in old if uuid in listed} | {one.uuid: one.id for one in gone}
+    kept = {uuid: old[uuid].id for uuid in old if uuid in listed} | {
+        one.uuid: one.id for one in gone
+    }
     ordered = sorted(listed.values(), key=lambda one: bus_id(one.place.pci_bus_id))
     numbers = ids(kept, [one.uuid for one in ordered])
-    where = islands({numbers[one.uuid]: one.place for one in ordered if one.uuid in numbers and one.answers})
+    where = islands(
+        {numbers[one.uuid]: one.place for one in ordered if one.uuid in numbers and one.answers}
+    )
     devices = [_with(one, "Unhealthy", LOST, users) for one in gone]
     devices += [
-        _device(one, numbers[one.uuid], where, old.get(one.uuid), complaint=complaints.about(one.uuid), users=users)
+        _device(
+            one,
+            numbers[one.uuid],
+            where,
+            old.get(one.uuid),
+            complaint=complaints.about(one.uuid),
+            users=users,
+        )
         for one in ordered
         if one.uuid in numbers
     ]
     devices.sort(key=lambda one: one.id)
-    return Status(total=len(devices), observed_time=observed, devices=tuple(devices), conflicts=tuple(conflicts))
+    return Status(
+        total=len(devices),
+        observed_time=observed,
+        devices=tuple(devices),
+        conflicts=tuple(conflicts),
+    )
 
 
 def _device(
@@ -133,7 +160,9 @@ def _device(
 
 
 def _with(device: Device, found: Health, why: str, users: Mapping[int, tuple[str, ...]]) -> Device:
-    return msgspec.structs.replace(device, health=found, reason=why, in_use_by=users.get(device.id, ()), processes=None)
+    return msgspec.structs.replace(
+        device, health=found, reason=why, in_use_by=users.get(device.id, ()), processes=None
+    )
 
 
 def _users(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
@@ -151,7 +180,9 @@ def _users(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
 def conflicts(
     node: Node, drivers: Collection[str], gpu_drivers: Collection[str] = ("gpu.nvidia.com",)
 ) -> tuple[str, ...]:
-    """Who else hands out GPUs here: a device plugin (allocatable above 0), or a DRA driver (``drivers`` of the node's ResourceSlices)."""
+    """Who else hands out GPUs here: a device plugin (allocatable above 0), or a DRA driver
+    (``drivers`` of the node's ResourceSlices).
+    """
     amount = (node.status.allocatable or {}).get(DEVICE_PLUGIN_RESOURCE, 0)
     plugin = str(amount) not in {"0", ""}
     return (

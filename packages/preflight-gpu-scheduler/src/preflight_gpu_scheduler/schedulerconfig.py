@@ -24,24 +24,38 @@ def scheduler_config(
     leader_elect: bool = True,
     lease: str = "gpu-scheduler-kube",
 ) -> dict[str, Any]:
-    """``kubeconfig``: a file; empty for the pod's ServiceAccount. ``namespace``: where the scheduler's own lease is.
+    """``kubeconfig``: a file; empty for the pod's ServiceAccount. ``namespace``: where the
+    scheduler's own lease is.
 
-    All nodes are looked at: of a sample, as the scheduler takes it by default, the free GPUs may be outside. A call may take as long as a
-    gang's gathering and one bind together.
+    All nodes are looked at: of a sample, as the scheduler takes it by default, the free GPUs may be
+    outside. A call may take as long as a gang's gathering and one bind together.
     """
-    timeout = max(_LEAST_TIMEOUT, math.ceil(config.seconds("gang_bind") + config.seconds("bind_budget") + _SPARE))
+    timeout = max(
+        _LEAST_TIMEOUT,
+        math.ceil(config.seconds("gang_bind") + config.seconds("bind_budget") + _SPARE),
+    )
     counted = [{"name": config.count_resource, "weight": 5}] if config.count_resource else []
     strategy = {"type": "MostAllocated", "resources": [*counted, {"name": "cpu", "weight": 1}]}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "percentageOfNodesToScore": 100,
-        "clientConnection": {"qps": 500, "burst": 1000, **({"kubeconfig": kubeconfig} if kubeconfig else {})},
-        "leaderElection": {"leaderElect": leader_elect, "resourceNamespace": namespace, "resourceName": lease},
+        "clientConnection": {
+            "qps": 500,
+            "burst": 1000,
+            **({"kubeconfig": kubeconfig} if kubeconfig else {}),
+        },
+        "leaderElection": {
+            "leaderElect": leader_elect,
+            "resourceNamespace": namespace,
+            "resourceName": lease,
+        },
         "profiles": [
             {
                 "schedulerName": config.scheduler_name,
-                "pluginConfig": [{"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}],
+                "pluginConfig": [
+                    {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}
+                ],
             }
         ],
         "extenders": [

@@ -34,8 +34,12 @@ Build = Callable[[Client], Awaitable[Parts]]
 _COMPONENT: Final = "gpu-scheduler"
 
 
-def extender(target: Connection, config: Config, *, listen: tuple[str, int], host: str, port: int) -> int:
-    """``listen``: where kube-scheduler finds it, on loopback. The exit status, as of the others here."""
+def extender(
+    target: Connection, config: Config, *, listen: tuple[str, int], host: str, port: int
+) -> int:
+    """``listen``: where kube-scheduler finds it, on loopback. The exit status, as of the others
+    here.
+    """
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
@@ -88,7 +92,13 @@ def controller(target: Connection, config: Config, *, namespace: str, host: str,
 
 
 def webhook(
-    target: Connection, config: Config, *, certificates: Path, admission_port: int, host: str, port: int
+    target: Connection,
+    config: Config,
+    *,
+    certificates: Path,
+    admission_port: int,
+    host: str,
+    port: int,
 ) -> int:
     """``certificates``: the folder with tls.crt, tls.key and ca.crt, read again when they change."""
     registry = CollectorRegistry()
@@ -98,7 +108,11 @@ def webhook(
         deciding = Webhook(client, config)
         certificate = Certificate(certificates, "`preflight-gpu-scheduler certs`")
         server = HttpServer(
-            "admission", Reviews({MUTATE: deciding}, metrics), metrics, certificate, port=admission_port
+            "admission",
+            Reviews({MUTATE: deciding}, metrics),
+            metrics,
+            certificate,
+            port=admission_port,
         )
         return Parts(reflectors=[deciding.claims], servers=[server])
 

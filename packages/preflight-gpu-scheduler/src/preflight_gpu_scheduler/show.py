@@ -1,4 +1,6 @@
-"""What a person sees of all GPUs: a row a node, a cell a GPU; and of one pod: its claim, its leases, what it waits for. Pure."""
+"""What a person sees of all GPUs: a row a node, a cell a GPU; and of one pod: its claim, its
+leases, what it waits for. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ __all__ = ["pod_text", "table"]
 
 
 def table(seen: State) -> str:
-    """Devices by island, islands apart. A cell is the pod that has the GPU, ``-`` where it is free, or what is wrong with it."""
+    """Devices by island, islands apart. A cell is the pod that has the GPU, ``-`` where it is free,
+    or what is wrong with it.
+    """
     rows = []
     for node in sorted(seen.inventories):
         found = seen.inventories[node]
@@ -22,9 +26,14 @@ def table(seen: State) -> str:
         islands: dict[str, list[str]] = {}
         leases = dict(seen.leases_on(node))
         for device in found.devices:
-            islands.setdefault(device.island or "no island", []).append(_cell(seen, device, leases.get(device.id)))
+            islands.setdefault(device.island or "no island", []).append(
+                _cell(seen, device, leases.get(device.id))
+            )
         why = seen.view(node).blocked
-        cells = "  ".join(f"[{island}: {' '.join(those)}]" for island, those in islands.items()) or "no devices"
+        cells = (
+            "  ".join(f"[{island}: {' '.join(those)}]" for island, those in islands.items())
+            or "no devices"
+        )
         rows.append((node, f"{cells}{f'  ({why})' if why else ''}"))
     if not rows:
         return "no GpuNodeStatus"
@@ -51,7 +60,9 @@ def _cell(seen: State, device: Device, lease: Lease | None) -> str:
 
 
 def _sick(device: Device) -> str:
-    return "MIG" if device.mig else f"{device.health}{f': {device.reason}' if device.reason else ''}"
+    return (
+        "MIG" if device.mig else f"{device.health}{f': {device.reason}' if device.reason else ''}"
+    )
 
 
 def pod_text(seen: State, key: Key) -> str:
@@ -68,7 +79,9 @@ def pod_text(seen: State, key: Key) -> str:
         gang = f", gang {claim.spec.gang_ref}" if claim.spec.gang_ref else ""
         lines.append(f"claim     {claim.name}: {devices.count} GPUs, {devices.policy}{gang}")
     leases = sorted(seen.held_by(pod.metadata.uid), key=lambda one: one.metadata.name)
-    lines += [f"lease     {one.metadata.name}: {judge(one, seen.look(key)).value}" for one in leases]
+    lines += [
+        f"lease     {one.metadata.name}: {judge(one, seen.look(key)).value}" for one in leases
+    ]
     if pod.allocated is not None:
         lines.append(f"has       {pod.allocated}")
     if (why := _waits(seen, pod)) != "":
@@ -85,7 +98,9 @@ def _waits(seen: State, pod: Pod) -> str:
     if pod.bound or pod.ended:
         return ""
     if claim is None:
-        return f"for GpuClaim {pod.claim}" if absent else f"for GpuClaim {pod.claim} to become valid"
+        return (
+            f"for GpuClaim {pod.claim}" if absent else f"for GpuClaim {pod.claim} to become valid"
+        )
     if claim.gang is not None and pod.reserved is None:
         return f"for its gang {claim.spec.gang_ref} to be reserved whole"
     if pod.gated:

@@ -1,7 +1,9 @@
-"""What one process sees of the cluster: mirrors of pods, nodes, claims, statuses and leases, and what it has written since.
+"""What one process sees of the cluster: mirrors of pods, nodes, claims, statuses and leases, and
+what it has written since.
 
-Everything in it is of one event loop, and nothing of it waits. A lease that this process created counts from the answer on, before a
-mirror shows it; what it holds in memory for a bind under way counts from the choice on.
+Everything in it is of one event loop, and nothing of it waits. A lease that this process created
+counts from the answer on, before a mirror shows it; what it holds in memory for a bind under way
+counts from the choice on.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class _RawStatus(msgspec.Struct, frozen=True):
 
 
 class State:
-    """``gangs``: whether PodGroups are mirrored, too. ``listeners``: called with what changed, ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)).
+    """``gangs``: whether PodGroups are mirrored, too. ``listeners``: called with what changed,
+    ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)).
 
     A node's status counts as a change of the node.
     """
@@ -70,7 +73,9 @@ class State:
         self.by_claim: dict[Key, set[Key]] = {}
         self.listeners: list[Callable[[str, Key], None]] = []
         self._written: dict[str, tuple[Lease, float]] = {}
-        self._held: dict[str, dict[int, str]] = {}  # by node: id → uid of the pod whose bind is under way
+        self._held: dict[
+            str, dict[int, str]
+        ] = {}  # by node: id → uid of the pod whose bind is under way
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
         self._topologies: dict[Topology, Topology] = {}
@@ -82,9 +87,23 @@ class State:
         self._mirrors: tuple[Reflector[Any], ...] = (
             Reflector(client, "/api/v1/pods", Pod, on_change=self._pod, params=of_ours),
             Reflector(client, "/api/v1/nodes", Node, on_change=self._node, kept=_without_noise),
-            Reflector(client, CLAIMS, _RawClaim, on_change=self._claim, on_unreadable=self._claim_unreadable),
-            Reflector(client, STATUSES, _RawStatus, on_change=self._status, on_unreadable=self._status_unreadable),
-            Reflector(client, lock, Lease, on_change=self._lease, on_unreadable=self._lease_unreadable),
+            Reflector(
+                client,
+                CLAIMS,
+                _RawClaim,
+                on_change=self._claim,
+                on_unreadable=self._claim_unreadable,
+            ),
+            Reflector(
+                client,
+                STATUSES,
+                _RawStatus,
+                on_change=self._status,
+                on_unreadable=self._status_unreadable,
+            ),
+            Reflector(
+                client, lock, Lease, on_change=self._lease, on_unreadable=self._lease_unreadable
+            ),
         )
         self._groups = tuple(Reflector(client, path, PodGroup) for path in GROUPS) if gangs else ()
 
@@ -157,7 +176,11 @@ class State:
         for name, inventory in self.inventories.items():
             leased = {gpu for gpu, _ in self.leases_on(name)}
             free = sum(one.usable and one.id not in leased for one in inventory.devices)
-            found[name] = {"leased": len(leased), "free": free, "unusable": len(inventory.devices) - len(leased) - free}
+            found[name] = {
+                "leased": len(leased),
+                "free": free,
+                "unusable": len(inventory.devices) - len(leased) - free,
+            }
         return found
 
     def uuids(self, node: str) -> Mapping[int, str]:
@@ -180,7 +203,9 @@ class State:
     # --- what this process does
 
     def hold(self, node: str, ids: Iterable[int], uid: str) -> None:
-        """From the choice on nobody else here chooses these; what the same pod held there before is let go."""
+        """From the choice on nobody else here chooses these; what the same pod held there before is
+        let go.
+        """
         held = self._held.setdefault(node, {})
         for gpu in [gpu for gpu, who in held.items() if who == uid]:
             del held[gpu]
@@ -196,7 +221,11 @@ class State:
 
     def told(self, request: Request, answer: Answer) -> None:
         """Take note of what a request of ours did."""
-        if isinstance(request, CreateLease) and isinstance(answer, Stored) and isinstance(answer.found, Lease):
+        if (
+            isinstance(request, CreateLease)
+            and isinstance(answer, Stored)
+            and isinstance(answer.found, Lease)
+        ):
             shown = self.leases.get(request.name)
             if shown is None or shown.metadata.uid != answer.found.metadata.uid:
                 self._written[request.name] = (answer.found, self._client.clock())
@@ -263,13 +292,17 @@ class State:
             self.inventories.pop(name, None)
             self._beats.forget(name)
         else:
-            raw = {"metadata": {"name": name}, "spec": change.object.spec or {}, "status": change.object.status or {}}
+            raw = {
+                "metadata": {"name": name},
+                "spec": change.object.spec or {},
+                "status": change.object.status or {},
+            }
             self.inventories[name] = found = inventories.read(raw)
             self._beats.note(name, found.observed, self._client.clock())
             self._stale.discard(name)
-            same = before is not None and msgspec.structs.replace(before, observed=None) == msgspec.structs.replace(
-                found, observed=None
-            )
+            same = before is not None and msgspec.structs.replace(
+                before, observed=None
+            ) == msgspec.structs.replace(found, observed=None)
             if same and name in self._views and self._views[name].blocked == "":
                 return  # a heartbeat
         self._dirty.add(name)
@@ -333,11 +366,16 @@ class State:
         now = self._client.clock()
         if now - self._looked >= 1.0:
             self._looked = now
-            for name in [name for name, (_, since) in self._written.items() if now - since > _UNSEEN]:
+            for name in [
+                name for name, (_, since) in self._written.items() if now - since > _UNSEEN
+            ]:
                 self._forget(name)
             patience = self._config.seconds("stale_after")
             for name, found in self.inventories.items():
-                late = found.observed is not None and self._beats.note(name, found.observed, now) > patience
+                late = (
+                    found.observed is not None
+                    and self._beats.note(name, found.observed, now) > patience
+                )
                 if late and name not in self._stale:
                     self._stale.add(name)
                     self._dirty.add(name)
@@ -382,5 +420,9 @@ def _node_of(lease: Lease) -> str:
 
 
 def _without_noise(node: Node) -> Node:
-    """A kubelet's heartbeat changes nothing that is read; the version would make every one a change."""
-    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, resource_version=""))
+    """A kubelet's heartbeat changes nothing that is read; the version would make every one a
+    change.
+    """
+    return msgspec.structs.replace(
+        node, metadata=msgspec.structs.replace(node.metadata, resource_version="")
+    )

@@ -15,7 +15,9 @@ MOST_SHOWN: Final = 100
 
 
 def could_ever(claim: Claim, nodes: Iterable[tuple[Topology, dict[str, str]]]) -> bool:
-    """Whether some node, with all its usable GPUs free, could meet the claim. ``nodes``: topology and labels."""
+    """Whether some node, with all its usable GPUs free, could meet the claim. ``nodes``: topology
+    and labels.
+    """
     wanted = claim.spec.selector.match_labels
     return any(
         not choose(slots, (1 << len(slots)) - 1, claim.want).why
@@ -24,8 +26,12 @@ def could_ever(claim: Claim, nodes: Iterable[tuple[Topology, dict[str, str]]]) -
     )
 
 
-def status(claim: Claim, pods: Iterable[Pod], leases: Collection[Lease], *, possible: bool = True) -> dict[str, Any]:
-    """``pods``: living ones that name the claim; ``leases``: theirs. ``possible``: :func:`could_ever` of the nodes that are known."""
+def status(
+    claim: Claim, pods: Iterable[Pod], leases: Collection[Lease], *, possible: bool = True
+) -> dict[str, Any]:
+    """``pods``: living ones that name the claim; ``leases``: theirs. ``possible``:
+    :func:`could_ever` of the nodes that are known.
+    """
     by_holder: dict[str, list[Lease]] = {}
     for lease in leases:
         by_holder.setdefault(lease.holder, []).append(lease)
@@ -40,13 +46,25 @@ def status(claim: Claim, pods: Iterable[Pod], leases: Collection[Lease], *, poss
             allocations.append(found)
     bound = sum(one["phase"] == "Bound" for one in allocations)
     total = len(allocations) + waiting
-    phase = "Bound" if total and bound == total else "Reserved" if allocations else "Pending" if possible else "Failed"
+    phase = (
+        "Bound"
+        if total and bound == total
+        else "Reserved"
+        if allocations
+        else "Pending"
+        if possible
+        else "Failed"
+    )
     made: dict[str, Any] = {"phase": phase, "pods": total, "allocations": allocations[:MOST_SHOWN]}
     made["message"] = _message(claim, phase, bound, total)
     if len(allocations) == 1:
         one = allocations[0]
         ids = ",".join(map(str, one["gpuIds"]))
-        made |= {"nodeName": one["nodeName"], "gpuIds": one["gpuIds"], "allocated": f"{one['nodeName']}:{ids}"}
+        made |= {
+            "nodeName": one["nodeName"],
+            "gpuIds": one["gpuIds"],
+            "allocated": f"{one['nodeName']}:{ids}",
+        }
     return made
 
 
@@ -55,12 +73,20 @@ def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:
     if allocated is not None:
         node, ids, phase = allocated.node, list(allocated.ids), "Bound"
     else:
-        places = sorted(gpu for one in leases if one.number == pod.number and (gpu := one.gpu) is not None)
+        places = sorted(
+            gpu for one in leases if one.number == pod.number and (gpu := one.gpu) is not None
+        )
         if pod.bound or not places:
             return None
         node, phase = places[0][0], "Reserved"
         ids = [gpu for where, gpu in places if where == node]
-    return {"pod": pod.metadata.name, "podUID": pod.metadata.uid, "nodeName": node, "gpuIds": ids, "phase": phase}
+    return {
+        "pod": pod.metadata.name,
+        "podUID": pod.metadata.uid,
+        "nodeName": node,
+        "gpuIds": ids,
+        "phase": phase,
+    }
 
 
 def _message(claim: Claim, phase: str, bound: int, total: int) -> str:

@@ -1,7 +1,8 @@
-"""What kube-scheduler asks an extender and what it is answered: filter and prioritize as functions of a view, and the words on the wire.
+"""What kube-scheduler asks an extender and what it is answered: filter and prioritize as functions
+of a view, and the words on the wire.
 
-Go's names as they are. The scheduler takes an answer only with status 200, so whatever is wrong stands in ``Error``. ``NodeNames: null`` in an
-answer means none.
+Go's names as they are. The scheduler takes an answer only with status 200, so whatever is wrong
+stands in ``Error``. ``NodeNames: null`` in an answer means none.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class _Go(msgspec.Struct, rename="pascal", frozen=True, kw_only=True):
 
 
 class FilterArgs(_Go, frozen=True, kw_only=True):
-    """As k8s.io/kube-scheduler/extender/v1 ``ExtenderArgs``, with ``nodeCacheCapable: true``: names, and no whole nodes."""
+    """As k8s.io/kube-scheduler/extender/v1 ``ExtenderArgs``, with ``nodeCacheCapable: true``:
+    names, and no whole nodes.
+    """
 
     pod: Pod
     node_names: tuple[str, ...] | None = None
@@ -104,8 +107,8 @@ def read_binding(body: bytes) -> BindingArgs | str:
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: one of :mod:`.messages` where no pod gets a GPU
-    here at all, whatever is free."""
+    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: one of
+    :mod:`.messages` where no pod gets a GPU here at all, whatever is free."""
 
     slots: Topology = ()
     free: int = 0
@@ -114,8 +117,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """``claim``: None where it is not known; ``own``: mask of the GPUs whose current leases the pod has, and their ids, by node. A gang's
-    member asks by what its plan reserved."""
+    """``claim``: None where it is not known; ``own``: mask of the GPUs whose current leases the pod
+    has, and their ids, by node. A gang's member asks by what its plan reserved."""
 
     pod: Pod
     claim: Claim | None
@@ -130,8 +133,12 @@ class Answered(msgspec.Struct, frozen=True):
     failed: Mapping[str, str]
 
 
-def filter_nodes(question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]) -> Answered:
-    """Which of ``names`` can give the pod its GPUs. A node that is not in ``nodes`` is not known here."""
+def filter_nodes(
+    question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]
+) -> Answered:
+    """Which of ``names`` can give the pod its GPUs. A node that is not in ``nodes`` is not known
+    here.
+    """
     claim = question.claim
     if claim is None:
         return _all(names, messages.CLAIM_NOT_FOUND if question.valid else messages.CLAIM_NOT_VALID)
@@ -144,7 +151,11 @@ def filter_nodes(question: Question, names: Sequence[str], nodes: Mapping[str, N
     full = [node for node, (_, ids) in question.own.items() if len(ids) >= want.count]
     if full:
         return _alone(names, min(full))
-    begun = [node for node in sorted(question.own) if node in names and not suits(question, node, nodes).why]
+    begun = [
+        node
+        for node in sorted(question.own)
+        if node in names and not suits(question, node, nodes).why
+    ]
     if begun:
         return _alone(names, begun[0])
     passed: list[str] = []
@@ -192,7 +203,8 @@ def _all(names: Sequence[str], why: str) -> Answered:
 
 def _alone(names: Sequence[str], node: str) -> Answered:
     return Answered(
-        tuple(name for name in names if name == node), {name: messages.ELSEWHERE for name in names if name != node}
+        tuple(name for name in names if name == node),
+        {name: messages.ELSEWHERE for name in names if name != node},
     )
 
 
@@ -201,16 +213,21 @@ def result_of(answered: Answered) -> FilterResult:
     for_good = {name: why for name, why in answered.failed.items() if why in messages.UNRESOLVABLE}
     return FilterResult(
         node_names=answered.passed,
-        failed_nodes={name: why for name, why in answered.failed.items() if why not in messages.UNRESOLVABLE},
+        failed_nodes={
+            name: why for name, why in answered.failed.items() if why not in messages.UNRESOLVABLE
+        },
         failed_and_unresolvable_nodes=for_good,
     )
 
 
-def prioritize(question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]) -> tuple[Priority, ...]:
+def prioritize(
+    question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]
+) -> tuple[Priority, ...]:
     """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
     if question.claim is None or question.pod.reserved is not None or question.own:
         return tuple(
-            Priority(name, 10 if _holds(question, name) else suits(question, name, nodes).score) for name in names
+            Priority(name, 10 if _holds(question, name) else suits(question, name, nodes).score)
+            for name in names
         )
     want = question.claim.want
     scores: dict[tuple[int, int], int] = {}

@@ -1,4 +1,6 @@
-"""From mirrored objects to what filter sees of a node: its usable GPUs, which of them could be had, or why none is given here."""
+"""From mirrored objects to what filter sees of a node: its usable GPUs, which of them could be had,
+or why none is given here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ __all__ = ["busy_ids", "own_ids", "view"]
 
 
 def busy_ids(leases: Iterable[Lease], look: Look) -> frozenset[int]:
-    """GPUs of one node whose leases cannot be taken over. Of a lease whose pod the mirror does not show, its taker asks the API server."""
+    """GPUs of one node whose leases cannot be taken over. Of a lease whose pod the mirror does not
+    show, its taker asks the API server.
+    """
     found = set()
     for lease in leases:
         if lease.gpu is None:
@@ -32,7 +36,12 @@ def own_ids(leases: Iterable[Lease], pod: Pod) -> Mapping[str, tuple[int, ...]]:
     found: dict[str, list[int]] = {}
     for lease in leases:
         gpu = lease.gpu
-        if gpu is not None and lease.ours and lease.holder == pod.metadata.uid and lease.number == pod.number:
+        if (
+            gpu is not None
+            and lease.ours
+            and lease.holder == pod.metadata.uid
+            and lease.number == pod.number
+        ):
             found.setdefault(gpu[0], []).append(gpu[1])
     return {node: tuple(sorted(ids)) for node, ids in found.items()}
 
@@ -46,8 +55,9 @@ def view(
     missing_status: Literal["refuse", "assume16"] = "refuse",
     device_plugin: Literal["refuse", "ignore"] = "refuse",
 ) -> NodeView:
-    """``busy``: ids with leases, and those that this process holds in memory. ``stale``: the status has not changed for too long; one that
-    says no time at all, as written by hand, is never stale."""
+    """``busy``: ids with leases, and those that this process holds in memory. ``stale``: the status
+    has not changed for too long; one that says no time at all, as written by hand, is never
+    stale."""
     if node is None:
         return NodeView(blocked=messages.NODE_UNKNOWN)
     if inventory is None and missing_status == "assume16":

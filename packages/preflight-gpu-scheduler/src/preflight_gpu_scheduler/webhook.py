@@ -1,6 +1,8 @@
-"""Admission: the AdmissionReview of a pod that is created, answered by :mod:`.admission` with the claim that it names.
+"""Admission: the AdmissionReview of a pod that is created, answered by :mod:`.admission` with the
+claim that it names.
 
-The claim comes from a mirror; one that is not there is asked for once more, as it may have been made just now.
+The claim comes from a mirror; one that is not there is asked for once more, as it may have been
+made just now.
 """
 
 from __future__ import annotations
@@ -39,17 +41,30 @@ class Webhook:
     def __init__(self, client: Client, config: Config) -> None:
         self._client, self._config = client, config
         self._known: dict[Key, Claim | list[str]] = {}
-        self.claims = Reflector(client, CLAIMS, _Raw, on_change=self._changed, on_unreadable=self._unreadable)
+        self.claims = Reflector(
+            client, CLAIMS, _Raw, on_change=self._changed, on_unreadable=self._unreadable
+        )
 
     async def __call__(self, request: Request) -> Response:
         """The patch, or one sentence for each reason against the pod."""
-        if request.resource.resource != "pods" or request.operation != "CREATE" or request.sub_resource:
+        if (
+            request.resource.resource != "pods"
+            or request.operation != "CREATE"
+            or request.sub_resource
+        ):
             return Response()
         pod = request.new(dict)
         claim = await self._claim(request.namespace, pod)
         if isinstance(claim, list):
-            return Response.denied(f"the GpuClaim that the pod names is not valid: {' '.join(claim)}", code=_REFUSED)
-        verdict = admit(pod, claim, self._config.rules, gpu_entries=await self._gpu_entries(request.namespace, pod))
+            return Response.denied(
+                f"the GpuClaim that the pod names is not valid: {' '.join(claim)}", code=_REFUSED
+            )
+        verdict = admit(
+            pod,
+            claim,
+            self._config.rules,
+            gpu_entries=await self._gpu_entries(request.namespace, pod),
+        )
         if verdict.refused:
             return Response.denied(verdict.refused, code=_REFUSED, warnings=verdict.warnings)
         return Response(patch=verdict.patch, warnings=verdict.warnings)
@@ -70,8 +85,8 @@ class Webhook:
         return None if raw is None else _read(raw)
 
     async def _gpu_entries(self, namespace: str, pod: dict[str, Any]) -> list[str]:
-        """Those of its resourceClaims that ask for a device class of GPUs. What cannot be found out is not refused: the agent still sees
-        that a DRA driver serves the node's GPUs."""
+        """Those of its resourceClaims that ask for a device class of GPUs. What cannot be found out
+        is not refused: the agent still sees that a DRA driver serves the node's GPUs."""
         if not _claim_name(pod):
             return []
         spec = pod.get("spec")
@@ -117,13 +132,20 @@ class Webhook:
 def _read(raw: _Raw) -> Claim | list[str]:
     about = raw.metadata
     return claims.read(
-        {"metadata": {"namespace": about.namespace, "name": about.name, "uid": about.uid}, "spec": raw.spec}
+        {
+            "metadata": {"namespace": about.namespace, "name": about.name, "uid": about.uid},
+            "spec": raw.spec,
+        }
     )
 
 
 def claims_name(name: str) -> bool:
-    """Whether it can stand in a path: names of objects are lower case letters, digits, dashes and dots."""
-    return 0 < len(name) <= 253 and all(c.isascii() and (c.islower() or c.isdigit() or c in "-.") for c in name)
+    """Whether it can stand in a path: names of objects are lower case letters, digits, dashes and
+    dots.
+    """
+    return 0 < len(name) <= 253 and all(
+        c.isascii() and (c.islower() or c.isdigit() or c in "-.") for c in name
+    )
 
 
 def _claim_name(pod: dict[str, Any]) -> str:

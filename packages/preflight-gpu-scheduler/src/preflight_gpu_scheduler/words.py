@@ -1,4 +1,6 @@
-"""Events on pods and nodes, each said once: its name follows from what it says, so whoever leads next does not say it again."""
+"""Events on pods and nodes, each said once: its name follows from what it says, so whoever leads
+next does not say it again.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ class Words:
 
     async def of_pod(self, pod: Pod, reason: str, message: str, good: bool = False) -> None:
         about = pod.metadata
-        await self._say(Regarding("v1", "Pod", about.name, about.uid, about.namespace), reason, message, good)
+        await self._say(
+            Regarding("v1", "Pod", about.name, about.uid, about.namespace), reason, message, good
+        )
 
     async def of_node(self, node: Node, reason: str, message: str) -> None:
-        await self._say(Regarding("v1", "Node", node.metadata.name, node.metadata.uid), reason, message, False)
+        await self._say(
+            Regarding("v1", "Node", node.metadata.name, node.metadata.uid), reason, message, False
+        )
 
     async def _say(self, regarding: Regarding, reason: str, message: str, good: bool) -> None:
         made = event(
@@ -43,7 +49,9 @@ class Words:
             now=timestamp(datetime.now(UTC)),
         )
         try:
-            await self._client.create(f"/api/v1/namespaces/{made['metadata']['namespace']}/events", made)
+            await self._client.create(
+                f"/api/v1/namespaces/{made['metadata']['namespace']}/events", made
+            )
         except Conflict:
             pass  # it was said before
         except KubeError as error:

@@ -1,1 +1,3 @@
-"""The Kubernetes layer of every service: connection, client, reflector, lease, work queue. Knows nothing of who uses it."""
+"""The Kubernetes layer of every service: connection, client, reflector, lease, work queue. Knows
+nothing of who uses it.
+"""

@@ -1,4 +1,6 @@
-"""An API server's answers: their bytes within bounds of size and time, and the errors that refusals are."""
+"""An API server's answers: their bytes within bounds of size and time, and the errors that refusals
+are.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from .paging import TooMuch
 __all__ = ["LONGEST", "kind_of", "known", "refusal", "retry_after", "timely", "whole", "words"]
 
 LONGEST: Final = 120.0
-"""Seconds that one answer may take in all; one that comes byte by byte never meets the time for its next bytes."""
+"""Seconds that one answer may take in all; one that comes byte by byte never meets the time for its
+next bytes.
+"""
 _MOST_WORDS: Final = 64 * 1024
 """Bytes of a refusal that are read."""
 _STATUS: Final = msgspec.json.Decoder(Status)
 _NOT_SERVED: Final = b"404 page not found"
-"""What an API server says of an API group that it does not have; to all else that is not there it answers with a Status."""
+"""What an API server says of an API group that it does not have; to all else that is not there it
+answers with a Status.
+"""
 
 
 class _Written(msgspec.Struct, rename="camel"):
@@ -44,7 +50,8 @@ _DONE: Final = msgspec.json.Decoder(_Done)
 
 
 def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
-    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a proxy: nobody knows whether it was done.
+    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a
+    proxy: nobody knows whether it was done.
 
     ``bare``: a Status of success is what is answered, and not the object.
     """
@@ -54,7 +61,9 @@ def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
         else:
             decode(_OBJECT, body)
     except Undecodable as error:
-        raise KubeError(f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?") from None
+        raise KubeError(
+            f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?"
+        ) from None
 
 
 def retry_after(answer: httpx.Response) -> float | None:
@@ -86,7 +95,9 @@ def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> K
 
 
 async def whole(pieces: AsyncIterator[bytes]) -> bytes:
-    """All of an answer. Raises :class:`~.paging.TooMuch` with what came of one of more than ``MOST_BYTES``."""
+    """All of an answer. Raises :class:`~.paging.TooMuch` with what came of one of more than
+    ``MOST_BYTES``.
+    """
     kept, size = [], 0
     async for piece in pieces:
         kept.append(piece)
@@ -97,16 +108,22 @@ async def whole(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 def kind_of(data: bytes) -> type[KubeError]:
-    """Of the error that ``data`` cannot be read. What has no name is no object that somebody made so: another try may find a better one."""
+    """Of the error that ``data`` cannot be read. What has no name is no object that somebody made
+    so: another try may find a better one.
+    """
     return Unusable if unreadable(data, "").metadata.name else KubeError
 
 
 async def timely(answer: httpx.Response, longest: float, what: str) -> AsyncIterator[bytes]:
-    """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not ended after ``longest`` seconds."""
+    """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not
+    ended after ``longest`` seconds.
+    """
     end = anyio.current_time() + longest
     async for piece in answer.aiter_raw():
         if anyio.current_time() > end:
-            raise KubeError(f"{what}: the answer has not ended after {longest:g} s; does a proxy stand in between?")
+            raise KubeError(
+                f"{what}: the answer has not ended after {longest:g} s; does a proxy stand in between?"
+            )
         yield piece
 
 

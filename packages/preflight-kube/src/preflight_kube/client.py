@@ -1,6 +1,8 @@
-"""One asynchronous client of the API server: typed reads, paged lists, watches and plain writes, over HTTP/1.1.
+"""One asynchronous client of the API server: typed reads, paged lists, watches and plain writes,
+over HTTP/1.1.
 
-Every object is decoded by itself into the caller's Struct, which names only the fields that are read: see ``decoding``.
+Every object is decoded by itself into the caller's Struct, which names only the fields that are
+read: see ``decoding``.
 """
 
 from __future__ import annotations
@@ -62,8 +64,9 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 READ_ATTEMPTS: Final = 5
 WATCH_SECONDS: Final = (120, 240)
-"""For how long one watch is asked for; spread, so that the watches of all replicas do not end together. Not longer,
-because a watch says nothing while nothing happens: this is also how late a silent break could be noticed."""
+"""For how long one watch is asked for; spread, so that the watches of all replicas do not end
+together. Not longer, because a watch says nothing while nothing happens: this is also how late a
+silent break could be noticed."""
 
 
 @dataclass
@@ -77,12 +80,15 @@ class Requests:
 class Client:
     """Use as an asynchronous context manager, within one event loop.
 
-    ``agent`` is the program's name: the API server records writes under it. ``concurrency`` bounds the requests under way; watches hold connections of their own beside it. ``timeout``
-    (seconds) bounds each step of a request: connect, send, and the wait for the next bytes. ``clock`` is for all that is done with it.
+    ``agent`` is the program's name: the API server records writes under it. ``concurrency`` bounds
+    the requests under way; watches hold connections of their own beside it. ``timeout`` (seconds)
+    bounds each step of a request: connect, send, and the wait for the next bytes. ``clock`` is for
+    all that is done with it.
 
-    Reads are repeated, ``attempts`` times in all, when the connection fails or the server answers 429 or 503
-    with Retry-After. Writes never are: whoever writes must look again whether the write is still right. But where the
-    server has asked for a pause, nothing is sent before it is over, reads and writes alike.
+    Reads are repeated, ``attempts`` times in all, when the connection fails or the server answers
+    429 or 503 with Retry-After. Writes never are: whoever writes must look again whether the write
+    is still right. But where the server has asked for a pause, nothing is sent before it is over,
+    reads and writes alike.
     """
 
     def __init__(
@@ -109,7 +115,10 @@ class Client:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.aclose()
 
@@ -131,7 +140,9 @@ class Client:
         return made
 
     def fenced(self, may_write: Callable[[], bool]) -> Client:
-        """This client, but each write asks ``may_write`` when it is about to be sent; Fenced is raised when not."""
+        """This client, but each write asks ``may_write`` when it is about to be sent; Fenced is
+        raised when not.
+        """
         view = copy.copy(self)
         view._may_write = may_write
         return view
@@ -156,8 +167,12 @@ class Client:
             hint = "." if kind is Unusable else "; does a proxy stand in between?"
             raise kind(f"{path}: the API server's answer cannot be read ({error}){hint}") from None
 
-    async def get_or_none(self, path: str, type_: type[T], *, params: Params | None = None) -> T | None:
-        """The object at ``path``; None where the API server says that there is none. Raises as :meth:`get` otherwise."""
+    async def get_or_none(
+        self, path: str, type_: type[T], *, params: Params | None = None
+    ) -> T | None:
+        """The object at ``path``; None where the API server says that there is none. Raises as
+        :meth:`get` otherwise.
+        """
         try:
             return await self.get(path, type_, params=params)
         except NotFound:
@@ -174,8 +189,8 @@ class Client:
     ) -> AsyncGenerator[tuple[list[T], str]]:
         """The collection at ``path``, page by page, each with the version of the whole list.
 
-        A page has ``limit`` objects at most, and fewer where they are large. What cannot be read is left out, counted, and told to
-        ``on_unreadable``.
+        A page has ``limit`` objects at most, and fewer where they are large. What cannot be read is
+        left out, counted, and told to ``on_unreadable``.
 
         Raises:
             Gone: the list has become too old while it was read; begin again.
@@ -210,10 +225,11 @@ class Client:
         params: Params | None = None,
         seconds: int | None = None,
     ) -> AsyncGenerator[AsyncIterator[Event[T]]]:
-        """What happens in ``path`` after ``resource_version``; entered when the server has accepted the watch.
+        """What happens in ``path`` after ``resource_version``; entered when the server has accepted
+        the watch.
 
-        The events end without an error when the server ends the watch, after ``seconds`` at the latest (default:
-        a value within ``WATCH_SECONDS``).
+        The events end without an error when the server ends the watch, after ``seconds`` at the
+        latest (default: a value within ``WATCH_SECONDS``).
 
         Raises:
             Gone: ``resource_version`` is too old; on entering or from the events.
@@ -232,7 +248,9 @@ class Client:
         timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
         async with self._lines.stream() as http:
             try:
-                answer = await http.send(http.build_request("GET", path, params=asked, timeout=timeout), stream=True)
+                answer = await http.send(
+                    http.build_request("GET", path, params=asked, timeout=timeout), stream=True
+                )
                 if not answer.is_success:
                     said = await words(answer)
                     await answer.aclose()
@@ -243,7 +261,9 @@ class Client:
                 raise self._silence(f"watch {path}", error) from error
             try:
                 longest = seconds + self._timeout
-                async with aclosing(self._events(answer, msgspec.json.Decoder(type_), path, longest)) as events:
+                async with aclosing(
+                    self._events(answer, msgspec.json.Decoder(type_), path, longest)
+                ) as events:
                     yield events
             finally:
                 await answer.aclose()
@@ -260,46 +280,72 @@ class Client:
             raise self._silence(f"watch {path}", error) from error
 
     async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
-        """Create ``body`` in the collection ``path``; Conflict where it exists already. ``tells``: False for what is answered by a bare
-        Status, as a pod's binding is."""
+        """Create ``body`` in the collection ``path``; Conflict where it exists already. ``tells``:
+        False for what is answered by a bare Status, as a pod's binding is."""
         return await self._write("create", "POST", path, body, tells=tells)
 
     async def ask(self, path: str, body: object, type_: type[T]) -> T:
-        """Create ``body`` in a collection that stores nothing and answers at once, as those of access reviews do. Raises :class:`KubeError`."""
+        """Create ``body`` in a collection that stores nothing and answers at once, as those of
+        access reviews do. Raises :class:`KubeError`.
+        """
         said = await self._write("create", "POST", path, body, stored=False)
         return decoded(msgspec.json.Decoder(type_), said, path)
 
     async def replace(self, path: str, body: object) -> bytes:
-        """Replace the object at ``path``; Conflict where its resourceVersion is no longer the one in ``body``."""
+        """Replace the object at ``path``; Conflict where its resourceVersion is no longer the one
+        in ``body``.
+        """
         return await self._write("update", "PUT", path, body)
 
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> bytes:
-        """Apply RFC 6902 operations, all or none; PreconditionFailed where a ``test`` does not hold."""
-        return await self._write("patch", "PATCH", path, operations, kind="application/json-patch+json")
+        """Apply RFC 6902 operations, all or none; PreconditionFailed where a ``test`` does not
+        hold.
+        """
+        return await self._write(
+            "patch", "PATCH", path, operations, kind="application/json-patch+json"
+        )
 
     async def merge_patch(self, path: str, body: object) -> bytes:
-        """Apply an RFC 7386 merge patch; Conflict where it names a resourceVersion that no longer holds."""
+        """Apply an RFC 7386 merge patch; Conflict where it names a resourceVersion that no longer
+        holds.
+        """
         return await self._write("patch", "PATCH", path, body, kind="application/merge-patch+json")
 
     async def strategic_patch(self, path: str, body: object) -> bytes:
-        """Apply a strategic merge patch, which Kubernetes' own kinds know; Conflict where it names a resourceVersion or uid that no longer holds."""
-        return await self._write("patch", "PATCH", path, body, kind="application/strategic-merge-patch+json")
+        """Apply a strategic merge patch, which Kubernetes' own kinds know; Conflict where it names
+        a resourceVersion or uid that no longer holds.
+        """
+        return await self._write(
+            "patch", "PATCH", path, body, kind="application/strategic-merge-patch+json"
+        )
 
     async def replace_status(self, path: str, body: object) -> bytes:
-        """Replace the status of the object at ``path``, and nothing else of it; Conflict as for :meth:`replace`."""
+        """Replace the status of the object at ``path``, and nothing else of it; Conflict as for
+        :meth:`replace`.
+        """
         return await self.replace(f"{path}/status", body)
 
-    async def apply(self, path: str, body: object, *, manager: str = "", force: bool = False) -> bytes:
-        """Server-side apply: have the fields in ``body``, its apiVersion and kind among them, at ``path``, new where there is no such object.
+    async def apply(
+        self, path: str, body: object, *, manager: str = "", force: bool = False
+    ) -> bytes:
+        """Server-side apply: have the fields in ``body``, its apiVersion and kind among them, at
+        ``path``, new where there is no such object.
 
-        ``manager`` owns them from then on (default: ``agent``); what it applied before and leaves out now is removed. With ``force``
-        fields that others own are taken from them, as a controller does with what it alone decides.
+        ``manager`` owns them from then on (default: ``agent``); what it applied before and leaves
+        out now is removed. With ``force`` fields that others own are taken from them, as a
+        controller does with what it alone decides.
 
         Raises:
-            Conflict: others own some of them with other values (never with ``force``), or a resourceVersion in ``body`` no longer holds.
+            Conflict: others own some of them with other values (never with ``force``), or a
+            resourceVersion in ``body`` no longer holds.
         """
-        params: Params = {"fieldManager": manager or self._agent, **({"force": "true"} if force else {})}
-        return await self._write("patch", "PATCH", path, body, kind="application/apply-patch+yaml", params=params)
+        params: Params = {
+            "fieldManager": manager or self._agent,
+            **({"force": "true"} if force else {}),
+        }
+        return await self._write(
+            "patch", "PATCH", path, body, kind="application/apply-patch+yaml", params=params
+        )
 
     async def delete(
         self,
@@ -310,16 +356,22 @@ class Client:
         grace: int | None = None,
         propagation: Propagation | None = None,
     ) -> bytes:
-        """Delete the object at ``path``, or all of a collection; what the server answers: the object where something holds it, else a Status.
+        """Delete the object at ``path``, or all of a collection; what the server answers: the
+        object where something holds it, else a Status.
 
-        Only if it has this ``uid`` and this ``resource_version``, where given. ``grace``: seconds that a pod gets to end (0: at once, which
-        does not wait for its kubelet). ``propagation``: what becomes of what it owns (default: as its kind has it).
+        Only if it has this ``uid`` and this ``resource_version``, where given. ``grace``: seconds
+        that a pod gets to end (0: at once, which does not wait for its kubelet). ``propagation``:
+        what becomes of what it owns (default: as its kind has it).
 
         Raises:
             NotFound: there is none.
             Conflict: the object there is another one, or has changed.
         """
-        preconditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+        preconditions = {
+            key: value
+            for key, value in (("uid", uid), ("resourceVersion", resource_version))
+            if value
+        }
         options = {
             "preconditions": preconditions or None,
             "gracePeriodSeconds": grace,
@@ -330,7 +382,11 @@ class Client:
         return await self._write("delete", "DELETE", path, {**about, **given} if given else None)
 
     async def _read(
-        self, verb: str, path: str, params: Params | None, take: Callable[[AsyncIterator[bytes]], Awaitable[T]]
+        self,
+        verb: str,
+        path: str,
+        params: Params | None,
+        take: Callable[[AsyncIterator[bytes]], Awaitable[T]],
     ) -> T:
         """What ``take`` makes of the answer's bytes, while they come."""
         for attempt in range(1, self._attempts + 1):
@@ -375,7 +431,9 @@ class Client:
             self.requests.bytes[verb] += len(data)
             head = {"Content-Type": kind} if data else None
             try:
-                async with http.stream(method, path, content=data or None, headers=head, params=params) as answer:
+                async with http.stream(
+                    method, path, content=data or None, headers=head, params=params
+                ) as answer:
                     pieces = timely(answer, LONGEST, f"{verb} {path}")
                     said = await (whole(pieces) if answer.is_success else words(answer))
             except httpx.HTTPError as error:
@@ -393,7 +451,9 @@ class Client:
         raise refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
 
     def _asked_to_wait(self, answer: httpx.Response) -> float | None:
-        """Seconds that the server asks us to wait before the next attempt; until then the door is shut."""
+        """Seconds that the server asks us to wait before the next attempt; until then the door is
+        shut.
+        """
         if (seconds := retry_after(answer)) is not None:
             self._door.shut(seconds)
         return seconds

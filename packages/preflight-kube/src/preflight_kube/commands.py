@@ -1,6 +1,7 @@
 """What command lines share: how they parse, how they end, and the commands that each of them has.
 
-A program makes its parser with :func:`parser`, adds its commands with :func:`command`, and ends with :func:`main`, which no traceback leaves::
+A program makes its parser with :func:`parser`, adds its commands with :func:`command`, and ends
+with :func:`main`, which no traceback leaves::
 
     def main() -> NoReturn:
         commands.main(_parser)
@@ -12,8 +13,8 @@ A program makes its parser with :func:`parser`, adds its commands with :func:`co
         commands.add_validate_config(subparsers, parse)
         return made
 
-A command returns its exit status, and raises :class:`BadInput` or :class:`Failed` with what is wrong. Loads neither the Kubernetes client nor
-the event loop.
+A command returns its exit status, and raises :class:`BadInput` or :class:`Failed` with what is
+wrong. Loads neither the Kubernetes client nor the event loop.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class BadInput(Exception):
-    """Arguments or files cannot be used; ``problems`` has one sentence each. Ends the program with :data:`BAD_INPUT`."""
+    """Arguments or files cannot be used; ``problems`` has one sentence each. Ends the program with
+    :data:`BAD_INPUT`.
+    """
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -92,9 +95,11 @@ class Failed(Exception):
 def parser(
     program: str, about: str, *, epilog: str = "", distribution: str = ""
 ) -> tuple[argparse.ArgumentParser, _SubParsersAction[argparse.ArgumentParser]]:
-    """A parser with ``--version``, and what commands are added to. ``about`` and ``epilog`` are shown as they are written.
+    """A parser with ``--version``, and what commands are added to. ``about`` and ``epilog`` are
+    shown as they are written.
 
-    ``distribution``: the installed package whose version it is; default: the one named as the program.
+    ``distribution``: the installed package whose version it is; default: the one named as the
+    program.
     """
     made = argparse.ArgumentParser(
         prog=program,
@@ -102,7 +107,9 @@ def parser(
         epilog=f"{epilog}{EXIT_CODES}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action=_Version, program=program, distribution=distribution or program)
+    made.add_argument(
+        "--version", action=_Version, program=program, distribution=distribution or program
+    )
     return made, made.add_subparsers(required=True, metavar="COMMAND")
 
 
@@ -114,7 +121,9 @@ def command(
     help: str,
     description: str | None = None,
 ) -> argparse.ArgumentParser:
-    """The parser of a new command, for its arguments. ``run`` gets what was parsed, and returns the exit status."""
+    """The parser of a new command, for its arguments. ``run`` gets what was parsed, and returns the
+    exit status.
+    """
     made = subparsers.add_parser(name, help=help, description=description)
     made.set_defaults(run=run)
     return made
@@ -128,9 +137,11 @@ def add_validate_config(
     warnings: Callable[[Any], Iterable[str]] = lambda _: (),
     takes: str = "the configuration (YAML; see `schema`)",
 ) -> None:
-    """``validate-config FILE``: every problem that ``parse`` raises as a :class:`~.configfile.ConfigError`, by path.
+    """``validate-config FILE``: every problem that ``parse`` raises as a
+    :class:`~.configfile.ConfigError`, by path.
 
-    ``about`` says more of a good one, and ``warnings`` what is odd about it, in one sentence each; ``takes`` is what the help says of FILE.
+    ``about`` says more of a good one, and ``warnings`` what is odd about it, in one sentence each;
+    ``takes`` is what the help says of FILE.
     """
 
     def run(args: argparse.Namespace) -> int:
@@ -140,11 +151,15 @@ def add_validate_config(
             print(f"{args.file}: warning: {warning}", file=sys.stderr)
         return DONE
 
-    made = command(subparsers, "validate-config", run, help="list every problem of a configuration file")
+    made = command(
+        subparsers, "validate-config", run, help="list every problem of a configuration file"
+    )
     made.add_argument("file", metavar="FILE", help=f"{takes}; - for standard input")
 
 
-def add_schema(subparsers: _SubParsersAction[argparse.ArgumentParser], schema: Callable[[], dict[str, Any]]) -> None:
+def add_schema(
+    subparsers: _SubParsersAction[argparse.ArgumentParser], schema: Callable[[], dict[str, Any]]
+) -> None:
     """``schema``: print the configuration's JSON Schema."""
 
     def run(_: argparse.Namespace) -> int:
@@ -155,7 +170,8 @@ def add_schema(subparsers: _SubParsersAction[argparse.ArgumentParser], schema: C
 
 
 def add_crd(
-    subparsers: _SubParsersAction[argparse.ArgumentParser], crd: Callable[[], dict[str, Any] | list[dict[str, Any]]]
+    subparsers: _SubParsersAction[argparse.ArgumentParser],
+    crd: Callable[[], dict[str, Any] | list[dict[str, Any]]],
 ) -> None:
     """``crd``: print one or several CustomResourceDefinitions as YAML."""
 
@@ -163,14 +179,26 @@ def add_crd(
         import yaml
 
         made = crd()
-        print(yaml.safe_dump_all(made if isinstance(made, list) else [made], sort_keys=False, width=120), end="")
+        print(
+            yaml.safe_dump_all(
+                made if isinstance(made, list) else [made], sort_keys=False, width=120
+            ),
+            end="",
+        )
         return DONE
 
-    command(subparsers, "crd", run, help="print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`")
+    command(
+        subparsers,
+        "crd",
+        run,
+        help="print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`",
+    )
 
 
 def read(path: Path | str, *, most: int = MOST_BYTES) -> str:
-    """The text of a file of ``most`` bytes at most; ``-`` is standard input. Raises :class:`BadInput`."""
+    """The text of a file of ``most`` bytes at most; ``-`` is standard input. Raises
+    :class:`BadInput`.
+    """
     try:
         if str(path) == "-":
             data = sys.stdin.buffer.read(most + 1)
@@ -187,7 +215,9 @@ def read(path: Path | str, *, most: int = MOST_BYTES) -> str:
 
 
 def load(parse: Callable[[str], T], path: Path | str) -> T:
-    """What ``parse`` makes of a file's text. Raises :class:`BadInput` with every problem, each after the file's name."""
+    """What ``parse`` makes of a file's text. Raises :class:`BadInput` with every problem, each
+    after the file's name.
+    """
     text = read(path)
     try:
         return parse(text)
@@ -214,7 +244,9 @@ def number(least: int, most: int, what: str) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f'"{text:.40}" is not a {what}; give a number from {least} to {most}')
+            raise argparse.ArgumentTypeError(
+                f'"{text:.40}" is not a {what}; give a number from {least} to {most}'
+            )
         return value
 
     return parse
@@ -232,14 +264,19 @@ def seconds(text: str) -> float:
 
 
 def colored(choice: str) -> bool:
-    """Whether to write colors: ``choice`` is "always", "never" or "auto" (on a terminal, unless NO_COLOR is set)."""
+    """Whether to write colors: ``choice`` is "always", "never" or "auto" (on a terminal, unless
+    NO_COLOR is set).
+    """
     on_terminal = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return choice == "always" or (choice == "auto" and on_terminal)
 
 
 def version_of(distribution: str) -> str:
     """The version of an installed package; "unknown" where it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # slow to load, and most runs never say their version
+    from importlib.metadata import (
+        PackageNotFoundError,
+        version,
+    )  # slow to load, and most runs never say their version
 
     try:
         return version(distribution)
@@ -247,11 +284,14 @@ def version_of(distribution: str) -> str:
         return "unknown"
 
 
-def main(make: Callable[[], argparse.ArgumentParser], arguments: list[str] | None = None) -> NoReturn:
+def main(
+    make: Callable[[], argparse.ArgumentParser], arguments: list[str] | None = None
+) -> NoReturn:
     """Parse ``arguments`` (default: the program's own), run the command, and exit with its status.
 
-    What is bad input or fails ends with its sentences on standard error: :class:`BadInput`, :class:`Failed`,
-    :class:`~.configfile.ConfigError`, :class:`~.errors.KubeError`. There is no traceback for a reader that went away, a full disk or Ctrl-C.
+    What is bad input or fails ends with its sentences on standard error: :class:`BadInput`,
+    :class:`Failed`, :class:`~.configfile.ConfigError`, :class:`~.errors.KubeError`. There is no
+    traceback for a reader that went away, a full disk or Ctrl-C.
     """
     status = FAILED
     try:
@@ -267,7 +307,10 @@ def main(make: Callable[[], argparse.ArgumentParser], arguments: list[str] | Non
             raise
         _discard()
         with suppress(OSError, ValueError):
-            print(f"standard output: cannot be written ({error.strerror or error}); write elsewhere.", file=sys.stderr)
+            print(
+                f"standard output: cannot be written ({error.strerror or error}); write elsewhere.",
+                file=sys.stderr,
+            )
         status = FAILED
     sys.exit(status)
 
@@ -295,7 +338,9 @@ def _said(sentences: Iterable[str], status: int) -> int:
 
 
 def _discard() -> None:
-    """Let what is left in the buffers go nowhere: the interpreter flushes them once more at its end."""
+    """Let what is left in the buffers go nowhere: the interpreter flushes them once more at its
+    end.
+    """
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
@@ -308,8 +353,16 @@ def _discard() -> None:
 class _Version(argparse.Action):
     """Looks the version up when it is asked for, and not before."""
 
-    def __init__(self, option_strings: list[str], dest: str, *, program: str, distribution: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show the version and exit")
+    def __init__(
+        self, option_strings: list[str], dest: str, *, program: str, distribution: str
+    ) -> None:
+        super().__init__(
+            option_strings,
+            dest,
+            nargs=0,
+            default=argparse.SUPPRESS,
+            help="show the version and exit",
+        )
         self._program, self._distribution = program, distribution
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:

@@ -58,18 +58,28 @@ def find(conditions: Iterable[Mapping[str, Any]], type_: str) -> Condition | Non
 
 
 def merge(
-    existing: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], now: str, *, removed: Iterable[str] = ()
+    existing: Iterable[Mapping[str, Any]],
+    wanted: Iterable[Condition],
+    now: str,
+    *,
+    removed: Iterable[str] = (),
 ) -> list[dict[str, Any]]:
-    """``existing`` with the ``wanted`` ones in place, each type once; equal to it where nothing is to be written.
+    """``existing`` with the ``wanted`` ones in place, each type once; equal to it where nothing is
+    to be written.
 
-    ``now`` (RFC 3339, whole seconds) is when a condition came about whose status is another than before; a new reason or message
-    alone leaves its time. ``removed``: types that go. Others stay, and all keep their order; what is new stands last.
+    ``now`` (RFC 3339, whole seconds) is when a condition came about whose status is another than
+    before; a new reason or message alone leaves its time. ``removed``: types that go. Others stay,
+    and all keep their order; what is new stands last.
     """
     gone = set(removed)
     merged = {str(one.get("type")): dict(one) for one in existing if one.get("type") not in gone}
     for one in wanted:
         before = merged.get(one.type, {})
-        since = str(before.get("lastTransitionTime") or "") if before.get("status") == one.status else ""
+        since = (
+            str(before.get("lastTransitionTime") or "")
+            if before.get("status") == one.status
+            else ""
+        )
         about = {
             "type": one.type,
             "status": one.status,
@@ -77,6 +87,8 @@ def merge(
             "message": one.message,
             "lastTransitionTime": since or now,
         }
-        generation = {"observedGeneration": one.observed_generation} if one.observed_generation else {}
+        generation = (
+            {"observedGeneration": one.observed_generation} if one.observed_generation else {}
+        )
         merged[one.type] = {**about, **generation}
     return list(merged.values())

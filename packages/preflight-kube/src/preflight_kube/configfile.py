@@ -1,4 +1,6 @@
-"""A configuration file: read at the start, and again when it changes. A broken new one is refused and the old one stays."""
+"""A configuration file: read at the start, and again when it changes. A broken new one is refused
+and the old one stays.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Stamp = tuple[int, int, int] | None
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning with its path."""
+    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning
+    with its path.
+    """
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -24,7 +28,9 @@ class ConfigError(Exception):
 
 
 def read(parse: Callable[[str], T], path: Path) -> T:
-    """What ``parse`` makes of the text in ``path``. Raises :class:`ConfigError` with every problem, each beginning with the path."""
+    """What ``parse`` makes of the text in ``path``. Raises :class:`ConfigError` with every problem,
+    each beginning with the path.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -39,7 +45,8 @@ def read(parse: Callable[[str], T], path: Path) -> T:
 class ConfigFile(Generic[T]):
     """``config`` is the newest good one. Raises :class:`ConfigError` when the first is none.
 
-    ``accepted`` is called with each good one, the first too; ``refused`` with the problems of one that is not, which are logged.
+    ``accepted`` is called with each good one, the first too; ``refused`` with the problems of one
+    that is not, which are logged.
     """
 
     def __init__(
@@ -65,7 +72,11 @@ class ConfigFile(Generic[T]):
             self.config = read(self._parse, self.path)
         except Exception as raised:
             # Whatever a file holds, the one before it stays, and the next one is read again.
-            error = raised if isinstance(raised, ConfigError) else ConfigError([f"{self.path}: {raised!r:.200}."])
+            error = (
+                raised
+                if isinstance(raised, ConfigError)
+                else ConfigError([f"{self.path}: {raised!r:.200}."])
+            )
             self._refused(error.problems)
             log.error(
                 "new configuration refused, the old one stays: %s",

@@ -28,7 +28,9 @@ class Connection:
     verify: ssl.SSLContext
     token: str | None = None
     token_file: Path | None = None
-    """Read again while we run: the kubelet replaces a ServiceAccount's token before its hour is over."""
+    """Read again while we run: the kubelet replaces a ServiceAccount's token before its hour is
+    over.
+    """
     files: tuple[Path, ...] = ()
     """Certificates and keys that ``verify`` was made of; what they hold may be replaced, too."""
     again: Callable[[], Connection] | None = None
@@ -44,9 +46,12 @@ class Connection:
 
 
 def connection(
-    environ: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT, home: Path | None = None
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+    home: Path | None = None,
 ) -> Connection:
-    """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount, else by kubectl's own kubeconfig below ``home``.
+    """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount, else by kubectl's own
+    kubeconfig below ``home``.
 
     People's commands give ``home``; a service uses only what it is told of.
 
@@ -56,12 +61,17 @@ def connection(
     """
     if listed := environ.get("KUBECONFIG"):
         return _from_kubeconfig(listed, environ, "KUBECONFIG")
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    host, port = (
+        environ.get("KUBERNETES_SERVICE_HOST"),
+        environ.get("KUBERNETES_SERVICE_PORT", "443"),
+    )
     if not host:
         if home is not None and (own := home / credentials.DEFAULT).exists():
             return _from_kubeconfig(str(own), environ, "the default")
         beside = "" if home is None else f", there is no {home / credentials.DEFAULT},"
-        raise NoCluster(f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file.")
+        raise NoCluster(
+            f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file."
+        )
     token_file = service_account / "token"
     try:
         token = token_file.read_text().strip()
@@ -88,7 +98,14 @@ def _from_kubeconfig(listed: str, environ: Mapping[str, str], named: str) -> Con
         raise BadAccess(str(error)) from None
     again = partial(_from_kubeconfig, listed, environ, named)
     return Connection(
-        found.server, found.verify, found.token, found.token_file, found.files, again, found.expires, found.plugin
+        found.server,
+        found.verify,
+        found.token,
+        found.token_file,
+        found.files,
+        again,
+        found.expires,
+        found.plugin,
     )
 
 

@@ -1,7 +1,8 @@
 """A CustomResourceDefinition, made from the Structs that the program itself reads.
 
-Pure. Kubernetes wants a *structural* schema: a type on every level, no references, `nullable` in place of a union with null. What msgspec
-cannot say stands in ``Meta(extra_json_schema={...})`` of a field and is taken over as it is, such as ``x-kubernetes-list-type``.
+Pure. Kubernetes wants a *structural* schema: a type on every level, no references, `nullable` in
+place of a union with null. What msgspec cannot say stands in ``Meta(extra_json_schema={...})`` of a
+field and is taken over as it is, such as ``x-kubernetes-list-type``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Column", "Int32", "Rule", "Schema", "condition_column", "crd", "embedded", "list_map", "structural"]
+__all__ = [
+    "Column",
+    "Int32",
+    "Rule",
+    "Schema",
+    "condition_column",
+    "crd",
+    "embedded",
+    "list_map",
+    "structural",
+]
 
 Schema = dict[str, Any]
 
@@ -25,7 +36,9 @@ _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"
 
 
 class Rule(NamedTuple):
-    """What a schema cannot say of what is at ``at``, in CEL: keys from the object's root, ``*`` for each item of a list or value of a map."""
+    """What a schema cannot say of what is at ``at``, in CEL: keys from the object's root, ``*`` for
+    each item of a list or value of a map.
+    """
 
     at: tuple[str, ...]
     cel: str
@@ -33,7 +46,9 @@ class Rule(NamedTuple):
 
 
 class Column(NamedTuple):
-    """What `kubectl get` shows; ``priority`` 1: only with `-o wide`. ``type``: string, integer, number, boolean or date."""
+    """What `kubectl get` shows; ``priority`` 1: only with `-o wide`. ``type``: string, integer,
+    number, boolean or date.
+    """
 
     name: str
     path: str
@@ -41,13 +56,21 @@ class Column(NamedTuple):
     priority: int = 0
 
 
-def condition_column(condition: str, field: str = "status", *, name: str = "", priority: int = 0) -> Column:
+def condition_column(
+    condition: str, field: str = "status", *, name: str = "", priority: int = 0
+) -> Column:
     """A column that shows a condition's ``field``."""
-    return Column(name or condition, f'.status.conditions[?(@.type=="{condition}")].{field}', priority=priority)
+    return Column(
+        name or condition,
+        f'.status.conditions[?(@.type=="{condition}")].{field}',
+        priority=priority,
+    )
 
 
 def list_map(*keys: str) -> dict[str, Any]:
-    """``extra_json_schema`` of a list whose entries are told apart by ``keys``: appliers own single entries of it."""
+    """``extra_json_schema`` of a list whose entries are told apart by ``keys``: appliers own single
+    entries of it.
+    """
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
@@ -73,8 +96,9 @@ def crd(
 ) -> Schema:
     """The definition of one kind with one version, ready for `kubectl apply --server-side`.
 
-    ``spec`` and ``status`` are Structs; a ``status`` makes its subresource. ``defaults``: whether the API server fills in the defaults of
-    fields (in ``spec``); those that a factory makes are not seen, empty lists and maps left out. ``plural`` is the kind in lower case and an s unless given.
+    ``spec`` and ``status`` are Structs; a ``status`` makes its subresource. ``defaults``: whether
+    the API server fills in the defaults of fields (in ``spec``); those that a factory makes are not
+    seen, empty lists and maps left out. ``plural`` is the kind in lower case and an s unless given.
 
     Raises:
         TypeError: a field's type has no structural schema; the message says which.
@@ -136,7 +160,9 @@ class _Definitions:
         if "$ref" in part:
             name = part["$ref"].removeprefix("#/$defs/")
             if name in above:
-                raise TypeError(f"{path}: {name} contains itself, which no structural schema can say.")
+                raise TypeError(
+                    f"{path}: {name} contains itself, which no structural schema can say."
+                )
             beside = {key: value for key, value in part.items() if key not in {"$ref", "$defs"}}
             return self.inline({**self._definitions[name], **beside}, path, (*above, name))
         if "anyOf" in part:
@@ -144,7 +170,11 @@ class _Definitions:
         for foreign, why in _FOREIGN.items():
             if foreign in part:
                 raise TypeError(f"{path}: {why}")
-        made = {key: value for key, value in part.items() if key not in _LEFT_OUT and key not in _FOREIGN}
+        made = {
+            key: value
+            for key, value in part.items()
+            if key not in _LEFT_OUT and key not in _FOREIGN
+        }
         if part.get("required"):
             made["required"] = part["required"]
         if "enum" in made:
@@ -154,7 +184,9 @@ class _Definitions:
         if made.pop("contentEncoding", "") == "base64":
             made["format"] = "byte"
         if made.get("type") == "integer":
-            made["format"] = "int32" if {"minimum", "maximum"} <= made.keys() and _fits(made) else "int64"
+            made["format"] = (
+                "int32" if {"minimum", "maximum"} <= made.keys() and _fits(made) else "int64"
+            )
         for end, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if end in made:
                 made[bound], made[end] = made[end], True
@@ -162,7 +194,8 @@ class _Definitions:
             made["items"] = self.inline(made["items"], f"{path}[]", above)
         if "properties" in made:
             made["properties"] = {
-                name: self.inline(value, f"{path}.{name}", above) for name, value in made["properties"].items()
+                name: self.inline(value, f"{path}.{name}", above)
+                for name, value in made["properties"].items()
             }
         others = made.pop("additionalProperties", None)
         if others not in (None, True, False):
@@ -182,10 +215,16 @@ class _Definitions:
         if len(others) == 1:
             return {**self.inline({**others[0], **beside}, path, above), **nullable}
         if sorted(one.get("type", "") for one in others) == ["integer", "string"]:
-            default = {"default": beside["default"]} if self._defaults and _worth(beside.get("default"), {}) else {}
+            default = (
+                {"default": beside["default"]}
+                if self._defaults and _worth(beside.get("default"), {})
+                else {}
+            )
             described = {key: value for key, value in beside.items() if key not in _LEFT_OUT}
             return {"x-kubernetes-int-or-string": True, **described, **default, **nullable}
-        raise TypeError(f"{path}: a union of several types has no structural schema; use one type, or int | str.")
+        raise TypeError(
+            f"{path}: a union of several types has no structural schema; use one type, or int | str."
+        )
 
 
 _FOREIGN: Final = {
@@ -205,12 +244,20 @@ def _enumerated(made: Schema, path: str) -> Schema:
     values = [value for value in made["enum"] if value is not None]
     types = {_TYPES[type(value)] for value in values}
     if len(types) != 1:
-        raise TypeError(f"{path}: the values {values} are of several types; a structural schema has one.")
-    return {**made, "type": types.pop(), **({"nullable": True} if len(values) < len(made["enum"]) else {})}
+        raise TypeError(
+            f"{path}: the values {values} are of several types; a structural schema has one."
+        )
+    return {
+        **made,
+        "type": types.pop(),
+        **({"nullable": True} if len(values) < len(made["enum"]) else {}),
+    }
 
 
 def _worth(default: Any, made: Mapping[str, Any]) -> bool:
-    """Whether a default says something: an empty map does where fields within it have defaults of their own."""
+    """Whether a default says something: an empty map does where fields within it have defaults of
+    their own.
+    """
     if default is None or default in ([], ""):
         return False
     if default == {}:

@@ -1,6 +1,8 @@
-"""How a kubeconfig's user proves who he is: certificates, a token, or what a plug-in of his says (client.authentication.k8s.io).
+"""How a kubeconfig's user proves who he is: certificates, a token, or what a plug-in of his says
+(client.authentication.k8s.io).
 
-A plug-in's own words go where ours go, to standard error; what it answers is one ExecCredential on its standard output.
+A plug-in's own words go where ours go, to standard error; what it answers is one ExecCredential on
+its standard output.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s
 PATIENCE: Final = 60.0
 """Seconds that a plug-in may take which asks nobody anything."""
 EARLY: Final = 10.0
-"""Seconds before its end in which a credential is not used any more: a request takes some time to arrive."""
+"""Seconds before its end in which a credential is not used any more: a request takes some time to
+arrive.
+"""
 _EXTENSION: Final = "client.authentication.k8s.io/exec"
 _INTERACTIVE: Final = ("Never", "IfAvailable", "Always")
 
@@ -38,8 +42,9 @@ _INTERACTIVE: Final = ("Never", "IfAvailable", "Always")
 class Access(NamedTuple):
     """Where the API server is, how it proves itself, and how we do.
 
-    ``token_file`` is read again by whoever keeps the connection; ``files`` are certificates and keys that ``verify`` was made of;
-    ``expires`` (seconds since the epoch): when a plug-in must be asked again; ``plugin``: whether one answered.
+    ``token_file`` is read again by whoever keeps the connection; ``files`` are certificates and
+    keys that ``verify`` was made of; ``expires`` (seconds since the epoch): when a plug-in must be
+    asked again; ``plugin``: whether one answered.
     """
 
     server: str
@@ -58,8 +63,15 @@ class _Credential(NamedTuple):
     expires: float | None
 
 
-def access(listed: str, load: Callable[[str], Any], environ: Mapping[str, str], *, named: str = "KUBECONFIG") -> Access:
-    """What the kubeconfig files in ``listed`` (a path, or several as in ``KUBECONFIG``) say; ``load`` reads YAML and raises ValueError.
+def access(
+    listed: str,
+    load: Callable[[str], Any],
+    environ: Mapping[str, str],
+    *,
+    named: str = "KUBECONFIG",
+) -> Access:
+    """What the kubeconfig files in ``listed`` (a path, or several as in ``KUBECONFIG``) say;
+    ``load`` reads YAML and raises ValueError.
 
     Raises :class:`~.kubeconfig.KubeconfigError`, a sentence that begins with ``listed``.
     """
@@ -77,11 +89,17 @@ def _documents(listed: str, load: Callable[[str], Any]) -> list[tuple[Path, Any]
             documents.append((path, load(path.read_text())))
         except FileNotFoundError as error:  # of several files kubectl takes those that are there
             if len(files) == 1:
-                raise KubeconfigError(f"cannot be read ({error.strerror}); name a kubeconfig file") from None
+                raise KubeconfigError(
+                    f"cannot be read ({error.strerror}); name a kubeconfig file"
+                ) from None
         except OSError as error:
-            raise KubeconfigError(f"{path} cannot be read ({error.strerror or error}); name kubeconfig files") from None
+            raise KubeconfigError(
+                f"{path} cannot be read ({error.strerror or error}); name kubeconfig files"
+            ) from None
         except ValueError as error:
-            raise KubeconfigError(f"{path} is not YAML ({one_line(str(error), 200)}); correct it") from None
+            raise KubeconfigError(
+                f"{path} is not YAML ({one_line(str(error), 200)}); correct it"
+            ) from None
     if not documents:
         raise KubeconfigError("none of its files exists; name a kubeconfig file")
     return documents
@@ -98,7 +116,8 @@ def _access(found: Chosen, environ: Mapping[str, str]) -> Access:
     made = _asked(plugin, found, environ) if plugin is not None else None
     try:
         verify = ssl.create_default_context(
-            cafile=cluster.get("certificate-authority"), cadata=_decoded(cluster.get("certificate-authority-data"))
+            cafile=cluster.get("certificate-authority"),
+            cadata=_decoded(cluster.get("certificate-authority-data")),
         )
         if cluster.get("insecure-skip-tls-verify"):
             verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
@@ -108,15 +127,25 @@ def _access(found: Chosen, environ: Mapping[str, str]) -> Access:
             verify.load_cert_chain(user["client-certificate"], user.get("client-key"))
         elif data := _decoded(user.get("client-certificate-data")):
             _load(verify, data, _decoded(user.get("client-key-data")))
-        token_file = Path(user["tokenFile"]) if "tokenFile" in user and "token" not in user else None
+        token_file = (
+            Path(user["tokenFile"]) if "tokenFile" in user and "token" not in user else None
+        )
         token = token_file.read_text().strip() if token_file else user.get("token")
     except (OSError, ValueError, TypeError, binascii.Error) as error:
-        raise KubeconfigError(f"a certificate, key or token in it cannot be used ({error}); correct it") from None
-    named = [cluster.get("certificate-authority"), user.get("client-certificate"), user.get("client-key")]
+        raise KubeconfigError(
+            f"a certificate, key or token in it cannot be used ({error}); correct it"
+        ) from None
+    named = [
+        cluster.get("certificate-authority"),
+        user.get("client-certificate"),
+        user.get("client-key"),
+    ]
     files = tuple(Path(name) for name in named if name)
     if made is not None:
         token = made.token or token
-    return Access(server, verify, token, token_file, files, made.expires if made else None, made is not None)
+    return Access(
+        server, verify, token, token_file, files, made.expires if made else None, made is not None
+    )
 
 
 def _decoded(data: str | None) -> str | None:
@@ -136,14 +165,20 @@ def _load(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
 
 def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credential:
     """What the user's plug-in answers. Raises :class:`~.kubeconfig.KubeconfigError`."""
-    if not isinstance(plugin, dict) or not isinstance(plugin.get("command"), str) or not plugin["command"]:
+    if (
+        not isinstance(plugin, dict)
+        or not isinstance(plugin.get("command"), str)
+        or not plugin["command"]
+    ):
         raise KubeconfigError("its user's exec has no command; set the plug-in's")
     version, mode = plugin.get("apiVersion"), plugin.get("interactiveMode", "IfAvailable")
     if version not in VERSIONS:
         has = f"apiVersion {version!r}" if version else "no apiVersion"
         raise KubeconfigError(f"its user's exec has {has}; known are {' and '.join(VERSIONS)}")
     if mode not in _INTERACTIVE:
-        raise KubeconfigError(f"its user's exec has interactiveMode {mode!r}; known are {', '.join(_INTERACTIVE)}")
+        raise KubeconfigError(
+            f"its user's exec has interactiveMode {mode!r}; known are {', '.join(_INTERACTIVE)}"
+        )
     terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
     if mode == "Always" and not terminal:
         raise KubeconfigError(
@@ -154,8 +189,15 @@ def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credentia
     if plugin.get("provideClusterInfo"):
         spec["cluster"] = _cluster(found.cluster)
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
-    own = {str(one["name"]): str(one.get("value", "")) for one in plugin.get("env") or () if isinstance(one, dict)}
-    argv = [_command(plugin, found.folder, environ), *[str(one) for one in plugin.get("args") or ()]]
+    own = {
+        str(one["name"]): str(one.get("value", ""))
+        for one in plugin.get("env") or ()
+        if isinstance(one, dict)
+    }
+    argv = [
+        _command(plugin, found.folder, environ),
+        *[str(one) for one in plugin.get("args") or ()],
+    ]
     try:
         done = subprocess.run(
             argv,
@@ -202,14 +244,22 @@ def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
     """What a plug-in that asks for it is told of the cluster."""
     told = {
         key: cluster[key]
-        for key in ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
+        for key in (
+            "server",
+            "tls-server-name",
+            "insecure-skip-tls-verify",
+            "certificate-authority-data",
+            "proxy-url",
+        )
         if cluster.get(key)
     }
     if (file := cluster.get("certificate-authority")) and "certificate-authority-data" not in told:
         try:
             told["certificate-authority-data"] = base64.b64encode(Path(file).read_bytes()).decode()
         except OSError as error:
-            raise KubeconfigError(f"{file} cannot be read ({error.strerror or error}); correct it") from None
+            raise KubeconfigError(
+                f"{file} cannot be read ({error.strerror or error}); correct it"
+            ) from None
     for one in cluster.get("extensions") or ():
         if isinstance(one, dict) and one.get("name") == _EXTENSION:
             told["config"] = one.get("extension")
@@ -224,17 +274,25 @@ def _answer(command: str, output: bytes, version: str) -> _Credential:
         answer = json.loads(output)
     except ValueError:
         said = one_line(output.decode(errors="replace"), 120)
-        raise bad(f'printed no ExecCredential as JSON but "{said}"; run it by hand to see why') from None
+        raise bad(
+            f'printed no ExecCredential as JSON but "{said}"; run it by hand to see why'
+        ) from None
     if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
         raise bad("printed no ExecCredential; run it by hand to see why")
     if answer.get("apiVersion") != version:
-        raise bad(f"answered in {answer.get('apiVersion')}, and the kubeconfig says {version}; make both the same")
+        raise bad(
+            f"answered in {answer.get('apiVersion')}, and the kubeconfig says {version}; make both the same"
+        )
     status = answer.get("status")
     if not isinstance(status, dict):
         raise bad("answered without a status; run it by hand to see why")
-    token, certificate, key = (status.get(name) or None for name in ("token", "clientCertificateData", "clientKeyData"))
+    token, certificate, key = (
+        status.get(name) or None for name in ("token", "clientCertificateData", "clientKeyData")
+    )
     if (certificate is None) != (key is None):
-        raise bad("answered with one of clientCertificateData and clientKeyData; it must give both or neither")
+        raise bad(
+            "answered with one of clientCertificateData and clientKeyData; it must give both or neither"
+        )
     if token is None and certificate is None:
         raise bad("answered with neither a token nor a client certificate; log in again")
     when = status.get("expirationTimestamp")
@@ -245,7 +303,9 @@ def _moment(text: Any, bad: Callable[[str], KubeconfigError]) -> float:
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
-        raise bad(f'answered with expirationTimestamp "{one_line(str(text), 40)}", which is no RFC 3339 time') from None
+        raise bad(
+            f'answered with expirationTimestamp "{one_line(str(text), 40)}", which is no RFC 3339 time'
+        ) from None
     seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if seconds <= datetime.now(UTC).timestamp():
         raise bad(f"answered with a credential that expired at {text}; log in again")

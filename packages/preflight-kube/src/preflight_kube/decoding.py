@@ -1,4 +1,6 @@
-"""The one place where objects that anybody may have written are decoded: each by itself, none of them at the cost of the others."""
+"""The one place where objects that anybody may have written are decoded: each by itself, none of
+them at the cost of the others.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,13 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of one object, and of one page of a list. An API server takes requests of 3 MiB at most (MaxRequestBodyBytes in
-k8s.io/apiserver), and etcd 1.5 MiB; what it answers can be longer, because it writes `<`, `>` and `&` with six bytes each."""
+"""Of one object, and of one page of a list. An API server takes requests of 3 MiB at most
+(MaxRequestBodyBytes in k8s.io/apiserver), and etcd 1.5 MiB; what it answers can be longer, because
+it writes `<`, `>` and `&` with six bytes each."""
 _MOST_WITH_NULLS: Final = 1024 * 1024
-"""Bytes of an object that is looked through for nulls: for that it is built whole, which takes up to thirty times as much."""
+"""Bytes of an object that is looked through for nulls: for that it is built whole, which takes up
+to thirty times as much.
+"""
 _MOST_WORDS: Final = 200
 _PIECE: Final = 64 * 1024
 
@@ -53,14 +58,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An object that is there, and cannot be read. ``metadata`` stands where objects have theirs, so the same key finds it."""
+    """An object that is there, and cannot be read. ``metadata`` stands where objects have theirs,
+    so the same key finds it.
+    """
 
     metadata: Identity
     why: str
 
 
 def decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
-    """One object. A null that its type does not allow is as if it were not there, as everywhere in Kubernetes.
+    """One object. A null that its type does not allow is as if it were not there, as everywhere in
+    Kubernetes.
 
     Raises :class:`Undecodable`, and nothing else, whatever the bytes are.
     """
@@ -75,7 +83,9 @@ def decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     if b"null" not in bytes(data):
         raise Undecodable(_words(found))
     if len(bytes(data)) > _MOST_WITH_NULLS:
-        raise Undecodable(f"{_words(found)}, and with more than {_MOST_WITH_NULLS} bytes it is not looked at closer")
+        raise Undecodable(
+            f"{_words(found)}, and with more than {_MOST_WITH_NULLS} bytes it is not looked at closer"
+        )
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(data)), decoder.type)
     except RecursionError:
@@ -117,12 +127,18 @@ def metadata_paths(*before: str) -> list[Path]:
 
 def about(found: dict[Path, str]) -> Identity:
     """The identity in what a scan of :func:`metadata_paths` has found."""
-    texts = {path[-1]: text for path, text in found.items() if path[-2:-1] == ("metadata",) and len(text) < MOST_TEXT}
+    texts = {
+        path[-1]: text
+        for path, text in found.items()
+        if path[-2:-1] == ("metadata",) and len(text) < MOST_TEXT
+    }
     return Identity(texts.get("name", ""), texts.get("namespace", ""), texts.get("uid", ""))
 
 
 def unreadable(data: bytes | msgspec.Raw, why: str) -> Unreadable:
-    """By the object's own bytes. Meant for what can be decoded, though not as its type; the rest is :func:`scanned`."""
+    """By the object's own bytes. Meant for what can be decoded, though not as its type; the rest is
+    :func:`scanned`.
+    """
     scanner = Scanner(metadata_paths())
     text = bytes(data)
     for at in range(0, len(text), _PIECE):
@@ -132,7 +148,9 @@ def unreadable(data: bytes | msgspec.Raw, why: str) -> Unreadable:
     return Unreadable(about(scanner.found), why)
 
 
-async def scanned(scanner: Scanner, data: bytes, enough: Callable[[Scanner], bool] = lambda _: False) -> None:
+async def scanned(
+    scanner: Scanner, data: bytes, enough: Callable[[Scanner], bool] = lambda _: False
+) -> None:
     """Feed ``data``, and let the event loop turn meanwhile; stop where it is ``enough``."""
     for at in range(0, len(data), _PIECE):
         scanner.feed(data[at : at + _PIECE])

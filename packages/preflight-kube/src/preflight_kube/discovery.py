@@ -32,8 +32,9 @@ class _Resources(msgspec.Struct):
 
 
 async def served(client: Client, group: str, resource: str) -> str | None:
-    """The path of a collection (``resource`` is its plural name), in the version that the cluster prefers of those that have it; None where
-    none has. ``group`` is a named one: core resources are always served.
+    """The path of a collection (``resource`` is its plural name), in the version that the cluster
+    prefers of those that have it; None where none has. ``group`` is a named one: core resources are
+    always served.
 
     Raises :class:`~.errors.KubeError` when the cluster does not say.
     """

@@ -1,7 +1,9 @@
-"""YAML or JSON that people wrote, as what JSON can hold: strings, finite numbers, booleans, null, lists, maps with strings as keys. Pure.
+"""YAML or JSON that people wrote, as what JSON can hold: strings, finite numbers, booleans, null,
+lists, maps with strings as keys. Pure.
 
-YAML holds more than that: dates, sets, keys of any kind, one key twice, aliases that contain themselves or stand for a billion values.
-What no reader can mean is refused here, with its line, before anything looks at it.
+YAML holds more than that: dates, sets, keys of any kind, one key twice, aliases that contain
+themselves or stand for a billion values. What no reader can mean is refused here, with its line,
+before anything looks at it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from .text import one_line
 
 __all__ = ["Bounds", "DocumentError", "read", "read_all"]
 
-_PLAIN: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map"))
+_PLAIN: Final = frozenset(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
+)
 _TEXT: Final = "tag:yaml.org,2002:str"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _MOST_DIGITS: Final = 400
@@ -30,8 +34,9 @@ _SHOWN: Final = 60
 class Bounds:
     """How large a document may be.
 
-    ``characters`` of the text; ``depth`` in levels; ``values`` of all its documents, those that aliases stand for counted each time;
-    ``problems`` that are listed. ``aliases``: whether there may be any.
+    ``characters`` of the text; ``depth`` in levels; ``values`` of all its documents, those that
+    aliases stand for counted each time; ``problems`` that are listed. ``aliases``: whether there
+    may be any.
     """
 
     characters: int = 1024 * 1024
@@ -46,7 +51,9 @@ DEFAULT: Final = Bounds()
 
 
 class DocumentError(ValueError):
-    """There is no such document; ``problems`` has one sentence each, which begins with the line or the path."""
+    """There is no such document; ``problems`` has one sentence each, which begins with the line or
+    the path.
+    """
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -54,7 +61,9 @@ class DocumentError(ValueError):
 
 
 def read(text: str, bounds: Bounds = DEFAULT) -> Any:
-    """The one document in ``text``; None where it is empty. Raises :class:`DocumentError` with every problem."""
+    """The one document in ``text``; None where it is empty. Raises :class:`DocumentError` with
+    every problem.
+    """
     found = read_all(text, bounds)
     if len(found) > 1:
         raise DocumentError([f"the file: has {len(found)} documents, expected one; split it."])
@@ -62,9 +71,15 @@ def read(text: str, bounds: Bounds = DEFAULT) -> Any:
 
 
 def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
-    """The documents in ``text`` that are not empty, all of them within ``bounds``. Raises :class:`DocumentError` with every problem."""
+    """The documents in ``text`` that are not empty, all of them within ``bounds``. Raises
+    :class:`DocumentError` with every problem.
+    """
     if len(text) > bounds.characters:
-        raise DocumentError([f"the file: has {len(text)} characters, more than {bounds.characters}; make it smaller."])
+        raise DocumentError(
+            [
+                f"the file: has {len(text)} characters, more than {bounds.characters}; make it smaller."
+            ]
+        )
     if bad := _unprintable(text):
         raise DocumentError([bad])
     nodes, problems = _Nodes(bounds), list[str]()
@@ -90,7 +105,9 @@ def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
         KeyError,
         TypeError,
     ) as error:  # of PyYAML's own reading of numbers and their like
-        problems.append(f"the file: a value in it cannot be read ({one_line(str(error), 100)}); correct it.")
+        problems.append(
+            f"the file: a value in it cannot be read ({one_line(str(error), 100)}); correct it."
+        )
     finally:
         loader.dispose()
     for value in [] if problems else found:
@@ -110,7 +127,9 @@ def _unprintable(text: str) -> str:
 
 
 class _Nodes:
-    """What of the nodes is nothing that JSON can hold. Counts the values of all documents of a text together."""
+    """What of the nodes is nothing that JSON can hold. Counts the values of all documents of a text
+    together.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -123,7 +142,9 @@ class _Nodes:
         self._within: set[yaml.Node] = set()
         self._values += self._walk(root, 1)
         if self._values > self._bounds.values and not self._problems:
-            self._problems.append(f"the file: holds more than {self._bounds.values} values; make it smaller.")
+            self._problems.append(
+                f"the file: holds more than {self._bounds.values} values; make it smaller."
+            )
         return self._problems
 
     def _walk(self, node: yaml.Node, depth: int) -> int:
@@ -142,12 +163,16 @@ class _Nodes:
             raise RecursionError
         if node.tag not in _PLAIN:
             what = one_line(node.tag.rpartition(":")[2], _SHOWN)
-            problems.append(f"{_at(node)}: a value of the kind {what} is not allowed; write it as a string, in quotes.")
+            problems.append(
+                f"{_at(node)}: a value of the kind {what} is not allowed; write it as a string, in quotes."
+            )
             return 0
         size = 1
         if isinstance(node, yaml.ScalarNode):
             if node.tag.endswith(":int") and len(node.value) > _MOST_DIGITS:
-                problems.append(f"{_at(node)}: a number of {len(node.value)} digits is too large; make it smaller.")
+                problems.append(
+                    f"{_at(node)}: a number of {len(node.value)} digits is too large; make it smaller."
+                )
         else:
             self._within.add(node)
             if isinstance(node, yaml.SequenceNode):
@@ -168,7 +193,9 @@ class _Nodes:
                 self._problems.append(f"{_at(key)}: the key is not a string; write it in quotes.")
             elif key.value in seen:
                 name, line = one_line(key.value, _SHOWN), seen[key.value]
-                self._problems.append(f"{_at(key)}: the key {name} is in line {line} already; keep one of the two.")
+                self._problems.append(
+                    f"{_at(key)}: the key {name} is in line {line} already; keep one of the two."
+                )
             else:
                 seen[key.value] = key.start_mark.line + 1
 
@@ -194,9 +221,15 @@ def _values(value: Any, path: str) -> Iterator[str]:
 
 
 def _control(text: str) -> str:
-    """The first character that no setting has: a control character but tab and line breaks, or half a pair."""
+    """The first character that no setting has: a control character but tab and line breaks, or half
+    a pair.
+    """
     for one in text:
-        if (one < " " and one not in "\t\n\r") or "\x7f" <= one < "\xa0" or "\ud800" <= one <= "\udfff":
+        if (
+            (one < " " and one not in "\t\n\r")
+            or "\x7f" <= one < "\xa0"
+            or "\ud800" <= one <= "\udfff"
+        ):
             return f"U+{ord(one):04X}"
     return ""
 

@@ -1,7 +1,8 @@
 """Nothing is sent while the API server has asked for a pause (429 or 503 with Retry-After).
 
-The pause is for all that this client has to say: priority and fairness turns away a flow, not a request, and a thousand writes that
-each find it out by themselves would be a thousand requests more.
+The pause is for all that this client has to say: priority and fairness turns away a flow, not a
+request, and a thousand writes that each find it out by themselves would be a thousand requests
+more.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Door:
         self._clock, self._shut_until = clock, -math.inf
 
     def shut(self, seconds: float) -> None:
-        """Let nobody through for ``seconds``; a pause that is asked for earlier and ends later stays."""
+        """Let nobody through for ``seconds``; a pause that is asked for earlier and ends later
+        stays.
+        """
         self._shut_until = max(self._shut_until, self._clock() + seconds)
 
     async def open(self) -> None:

@@ -8,7 +8,8 @@ import msgspec
 class KubeError(Exception):
     """The cluster cannot be reached, or refuses; the message is one sentence for a person.
 
-    ``status`` is the HTTP status (0: no answer), ``reason`` the machine-readable reason of the server's Status.
+    ``status`` is the HTTP status (0: no answer), ``reason`` the machine-readable reason of the
+    server's Status.
     """
 
     def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
@@ -18,7 +19,9 @@ class KubeError(Exception):
 
 
 class BadAccess(KubeError):
-    """A kubeconfig or a ServiceAccount's files that cannot be used: bad input, whatever the cluster would say."""
+    """A kubeconfig or a ServiceAccount's files that cannot be used: bad input, whatever the cluster
+    would say.
+    """
 
 
 class NoCluster(BadAccess):
@@ -30,7 +33,9 @@ class NotFound(KubeError):
 
 
 class Conflict(KubeError):
-    """409: somebody else wrote the object first, or it exists already (``reason`` AlreadyExists): read it again."""
+    """409: somebody else wrote the object first, or it exists already (``reason`` AlreadyExists):
+    read it again.
+    """
 
 
 class Gone(KubeError):
@@ -73,7 +78,8 @@ class Status(msgspec.Struct):
 def refused(what: str, code: int, status: Status, *, json_patch: bool = False) -> KubeError:
     """The error that a refusal is."""
     kind = {404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}.get(code, KubeError)
-    # An object that fails validation comes with its causes; a patch that could not be applied comes with none.
+    # An object that fails validation comes with its causes; a patch that could not be applied comes
+    # with none.
     if json_patch and code == 422 and not (status.details and status.details.causes):
         kind = PreconditionFailed
     return kind(f"{what}: the API server answered {code} ({status.message}).", code, status.reason)

@@ -1,6 +1,7 @@
 """A Kubernetes Event about any object, as a body to create.
 
-Pure. Its name follows from what it is about, so creating it a second time is a conflict: whoever leads next does not say it again.
+Pure. Its name follows from what it is about, so creating it a second time is a conflict: whoever
+leads next does not say it again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _MAX_MESSAGE: Final = 1024  # the API server's own limit for an Event's message
 
 
 class Regarding(NamedTuple):
-    """The object that an Event is about; ``namespace`` is empty for one of the cluster. ``field`` names a part of it."""
+    """The object that an Event is about; ``namespace`` is empty for one of the cluster. ``field``
+    names a part of it.
+    """
 
     api_version: str
     kind: str
@@ -43,9 +46,11 @@ def event(
     now: str,
     host: str = "",
 ) -> dict[str, Any]:
-    """``component`` says it. ``about``: what tells this Event from others on the object. ``now``: RFC 3339. ``host``: the node that it came from.
+    """``component`` says it. ``about``: what tells this Event from others on the object. ``now``:
+    RFC 3339. ``host``: the node that it came from.
 
-    Create it in the namespace of its metadata: that of the object, or ``default`` for one of the cluster.
+    Create it in the namespace of its metadata: that of the object, or ``default`` for one of the
+    cluster.
     """
     digest = hashlib.sha256(f"{regarding.uid}\0{about}".encode()).hexdigest()[:16]
     involved = {
@@ -59,7 +64,10 @@ def event(
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{regarding.name[:200]}.{digest}", "namespace": regarding.namespace or "default"},
+        "metadata": {
+            "name": f"{regarding.name[:200]}.{digest}",
+            "namespace": regarding.namespace or "default",
+        },
         "involvedObject": {key: value for key, value in involved.items() if value},
         "type": "Normal" if good else "Warning",
         "reason": reason,

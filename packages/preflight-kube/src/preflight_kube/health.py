@@ -1,7 +1,9 @@
-"""/healthz, /readyz and /metrics on a plain port, from a thread of their own: a busy event loop still answers.
+"""/healthz, /readyz and /metrics on a plain port, from a thread of their own: a busy event loop
+still answers.
 
-Anybody on the network may connect, so there is a bound to the connections, to what is read of each and to its time. Who comes when all
-are taken takes the place of the one that has been silent for longest: a probe sends its request at once, an idle connection waits.
+Anybody on the network may connect, so there is a bound to the connections, to what is read of each
+and to its time. Who comes when all are taken takes the place of the one that has been silent for
+longest: a probe sends its request at once, an idle connection waits.
 """
 
 from __future__ import annotations
@@ -26,16 +28,27 @@ MOST_HEADERS: Final = 8 * 1024
 """Bytes."""
 REQUEST_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 10.0
-_REASONS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_REASONS: Final = {
+    200: "OK",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class HealthServer:
-    """Serves from construction to :meth:`close`; ``port`` is the one it got. Raises OSError when it cannot listen."""
+    """Serves from construction to :meth:`close`; ``port`` is the one it got. Raises OSError when it
+    cannot listen.
+    """
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, healthy: Probe, ready: Probe) -> None:
+    def __init__(
+        self, host: str, port: int, registry: CollectorRegistry, healthy: Probe, ready: Probe
+    ) -> None:
         self._registry, self._probes = registry, {"/healthz": healthy, "/readyz": ready}
-        self._waiting: dict[asyncio.StreamWriter, None] = {}  # for their request; who came first stands first
+        self._waiting: dict[
+            asyncio.StreamWriter, None
+        ] = {}  # for their request; who came first stands first
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=1024)
         self.port = int(self._listening.getsockname()[1])
@@ -69,8 +82,11 @@ class HealthServer:
             del self._waiting[longest]
             longest.transport.abort()
         try:
-            # What ends here is somebody else's connection, and told to nobody: too slow, too long, cut off.
-            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # What ends here is somebody else's connection, and told to nobody: too slow, too long,
+            # cut off.
+            with suppress(
+                OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+            ):
                 async with asyncio.timeout(REQUEST_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
                 self._waiting.pop(writer, None)
@@ -81,7 +97,10 @@ class HealthServer:
                     f"Content-Length: {len(body)}",
                     "Connection: close",
                 )
-                writer.write("\r\n".join([*lines, "", ""]).encode() + (b"" if head.startswith(b"HEAD ") else body))
+                writer.write(
+                    "\r\n".join([*lines, "", ""]).encode()
+                    + (b"" if head.startswith(b"HEAD ") else body)
+                )
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await writer.drain()
                     writer.close()

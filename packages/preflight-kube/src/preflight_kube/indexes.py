@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 def namespaced_name(item: Any) -> tuple[str, ...]:
-    """``namespace/name`` of an object whose Struct reads both, or its name where it reads no namespace: as an index, one value each."""
+    """``namespace/name`` of an object whose Struct reads both, or its name where it reads no
+    namespace: as an index, one value each.
+    """
     metadata = item.metadata
     namespace = getattr(metadata, "namespace", None)
     return (f"{namespace}/{metadata.name}" if namespace else str(metadata.name),)
@@ -23,7 +25,9 @@ def owner_uids(item: Any) -> tuple[str, ...]:
 
 
 class Index(Generic[T]):
-    """Keys by the values that ``of`` finds in their objects. What it finds must follow from the object alone."""
+    """Keys by the values that ``of`` finds in their objects. What it finds must follow from the
+    object alone.
+    """
 
     def __init__(self, of: Callable[[T], Iterable[str]]) -> None:
         self._of = of

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Operation", "add", "keys", "pointer", "remove", "replace", "set_annotation", "set_annotations", "test"]
+__all__ = [
+    "Operation",
+    "add",
+    "keys",
+    "pointer",
+    "remove",
+    "replace",
+    "set_annotation",
+    "set_annotations",
+    "test",
+]
 
 Operation = dict[str, Any]
 
@@ -36,7 +46,9 @@ def remove(path: str) -> Operation:
 
 
 def test(path: str, value: Any) -> Operation:
-    """Refuse the whole patch unless ``value`` is at ``path``; for an API server null is also what is not there."""
+    """Refuse the whole patch unless ``value`` is at ``path``; for an API server null is also what
+    is not there.
+    """
     return {"op": "test", "path": path, "value": value}
 
 
@@ -46,7 +58,9 @@ def set_annotation(key: str, value: str) -> Operation:
 
 
 def set_annotations(values: Mapping[str, str], *, annotated: bool) -> list[Operation]:
-    """Set annotations of an object that has some (``annotated``), or had none when it was read, which is tested."""
+    """Set annotations of an object that has some (``annotated``), or had none when it was read,
+    which is tested.
+    """
     if annotated:
         return [set_annotation(key, value) for key, value in values.items()]
     whole = pointer("metadata", "annotations")

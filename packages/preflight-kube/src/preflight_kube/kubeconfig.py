@@ -1,6 +1,8 @@
-"""A kubeconfig as kubectl reads it: which files, how they are merged, and what the current context says.
+"""A kubeconfig as kubectl reads it: which files, how they are merged, and what the current context
+says.
 
-Pure but for nothing: texts come in parsed. Both services stand on it, each with an HTTP client of its own.
+Pure but for nothing: texts come in parsed. Both services stand on it, each with an HTTP client of
+its own.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import Any, Final, NamedTuple
 __all__ = ["Chosen", "KubeconfigError", "chosen", "paths"]
 
 Entry = dict[str, Any]
-_FILES: Final = frozenset({"certificate-authority", "client-certificate", "client-key", "tokenFile"})
+_FILES: Final = frozenset(
+    {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
+)
 """The fields of clusters and users that name files: relative to the kubeconfig that they stand in."""
 _LISTS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 
@@ -22,7 +26,9 @@ class KubeconfigError(Exception):
 
 
 class Chosen(NamedTuple):
-    """What the current context names; names of files are whole, ``folder`` is where the user's kubeconfig lies."""
+    """What the current context names; names of files are whole, ``folder`` is where the user's
+    kubeconfig lies.
+    """
 
     cluster: Entry
     user: Entry
@@ -35,10 +41,11 @@ def paths(listed: str, separator: str) -> tuple[Path, ...]:
 
 
 def chosen(documents: Iterable[tuple[Path, Any]]) -> Chosen:
-    """The cluster and the user of the current context, of documents by the path of each, in kubectl's order.
+    """The cluster and the user of the current context, of documents by the path of each, in
+    kubectl's order.
 
-    The first that has an entry of a name decides the whole of it, and the first that names a context decides which is current.
-    Raises :class:`KubeconfigError` naming what is missing.
+    The first that has an entry of a name decides the whole of it, and the first that names a
+    context decides which is current. Raises :class:`KubeconfigError` naming what is missing.
     """
     current = ""
     merged: dict[str, dict[str, tuple[Entry, Path]]] = {kind: {} for kind in _LISTS}
@@ -46,15 +53,21 @@ def chosen(documents: Iterable[tuple[Path, Any]]) -> Chosen:
         if document is None:
             continue
         if not isinstance(document, dict):
-            raise KubeconfigError(f"{path}: is no kubeconfig; it must be a map with clusters, users and contexts")
+            raise KubeconfigError(
+                f"{path}: is no kubeconfig; it must be a map with clusters, users and contexts"
+            )
         current = current or str(document.get("current-context") or "")
         for kind, inner in _LISTS.items():
             for name, entry in _entries(document, kind, inner, path):
                 merged[kind].setdefault(name, (entry, path.parent))
     if not current:
-        raise KubeconfigError("no current-context is set; choose one by `kubectl config use-context NAME`")
+        raise KubeconfigError(
+            "no current-context is set; choose one by `kubectl config use-context NAME`"
+        )
     context, _ = _named(merged, "contexts", current, "current-context")
-    cluster, at = _named(merged, "clusters", str(context.get("cluster") or ""), f"context {current}")
+    cluster, at = _named(
+        merged, "clusters", str(context.get("cluster") or ""), f"context {current}"
+    )
     user: Entry = {}
     folder = at
     if context.get("user"):
@@ -64,18 +77,26 @@ def chosen(documents: Iterable[tuple[Path, Any]]) -> Chosen:
     return Chosen(_located(cluster, at), _located(user, folder), folder)
 
 
-def _entries(document: Mapping[str, Any], kind: str, inner: str, path: Path) -> Iterable[tuple[str, Entry]]:
+def _entries(
+    document: Mapping[str, Any], kind: str, inner: str, path: Path
+) -> Iterable[tuple[str, Entry]]:
     listed = document.get(kind) or []
     if not isinstance(listed, list):
         raise KubeconfigError(f"{path}: {kind} must be a list")
     for one in listed:
         entry = one.get(inner) if isinstance(one, dict) else None
-        if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not isinstance(entry or {}, dict):
+        if (
+            not isinstance(one, dict)
+            or not isinstance(one.get("name"), str)
+            or not isinstance(entry or {}, dict)
+        ):
             raise KubeconfigError(f"{path}: an entry of {kind} is not a name with a {inner}")
         yield one["name"], entry or {}
 
 
-def _named(merged: Mapping[str, Mapping[str, tuple[Entry, Path]]], kind: str, name: str, by: str) -> tuple[Entry, Path]:
+def _named(
+    merged: Mapping[str, Mapping[str, tuple[Entry, Path]]], kind: str, name: str, by: str
+) -> tuple[Entry, Path]:
     if name in merged[kind]:
         return merged[kind][name]
     known = ", ".join(merged[kind]) or "none"
@@ -83,4 +104,7 @@ def _named(merged: Mapping[str, Mapping[str, tuple[Entry, Path]]], kind: str, na
 
 
 def _located(entry: Entry, folder: Path) -> Entry:
-    return {key: str(folder / value) if key in _FILES and value else value for key, value in entry.items()}
+    return {
+        key: str(folder / value) if key in _FILES and value else value
+        for key, value in entry.items()
+    }

@@ -1,4 +1,6 @@
-"""Leader election by a Lease: whoever leads does so within a cancel scope that ends when the lease may be lost."""
+"""Leader election by a Lease: whoever leads does so within a cancel scope that ends when the lease
+may be lost.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,15 @@ async def lead(
 ) -> None:
     """Run ``body`` whenever this candidate holds the Lease ``namespace``/``name``; until cancelled.
 
-    ``duration``: seconds after which another may take the lease from a silent holder. ``renew``: seconds without a
-    successful renewal after which ``body`` is cancelled (default two thirds of ``duration``: the rest is for winding
-    up). ``retry``: seconds between renewals, and between the looks of those who wait (default 2, less where
-    ``duration`` is short). ``identity`` names one process at a time, such as the pod's name: a lease that bears it is
-    taken over at once, with a new epoch.
+    ``duration``: seconds after which another may take the lease from a silent holder. ``renew``:
+    seconds without a successful renewal after which ``body`` is cancelled (default two thirds of
+    ``duration``: the rest is for winding up). ``retry``: seconds between renewals, and between the
+    looks of those who wait (default 2, less where ``duration`` is short). ``identity`` names one
+    process at a time, such as the pod's name: a lease that bears it is taken over at once, with a
+    new epoch.
 
-    When ``body`` ends or ``lead`` is cancelled, the lease is released and another candidate takes it at its next
-    look. What ``body`` raises ends ``lead``, after the release.
+    When ``body`` ends or ``lead`` is cancelled, the lease is released and another candidate takes
+    it at its next look. What ``body`` raises ends ``lead``, after the release.
     """
     deadline = renew if renew is not None else duration * 2 / 3
     look = retry if retry is not None else min(2.0, deadline / 5)
@@ -60,7 +63,9 @@ async def lead(
 class _Candidate:
     """One process that takes the lock, holds it while it can, and gives it back."""
 
-    def __init__(self, lock: LeaseLock, clock: Callable[[], float], *, deadline: float, retry: float) -> None:
+    def __init__(
+        self, lock: LeaseLock, clock: Callable[[], float], *, deadline: float, retry: float
+    ) -> None:
         self._lock, self._clock, self._deadline, self._retry = lock, clock, deadline, retry
         self._about = {"lease": lock.path, "identity": lock.identity}
 
@@ -82,7 +87,9 @@ class _Candidate:
                 failed = True
             await anyio.sleep(self.pause())
 
-    async def serve(self, leadership: Leadership, body: Callable[[Leadership], Awaitable[None]]) -> None:
+    async def serve(
+        self, leadership: Leadership, body: Callable[[Leadership], Awaitable[None]]
+    ) -> None:
         """Run ``body`` while the lease is renewed; then end the leadership and release the lease."""
         failure: Exception | None = None
         try:
@@ -107,7 +114,9 @@ class _Candidate:
         scope.deadline = anyio.current_time() + leadership._until - self._clock() - spare
 
     async def _keep(self, leadership: Leadership, scope: anyio.CancelScope) -> None:
-        """Renew until the lease turns out to be lost; then cancel ``scope``. Its deadline does the rest."""
+        """Renew until the lease turns out to be lost; then cancel ``scope``. Its deadline does the
+        rest.
+        """
         while True:
             await anyio.sleep(self.pause())
             try:

@@ -1,7 +1,8 @@
 """JSON lines on stdout: time, level, msg, component, and the fields of each line.
 
-``log = get_logger(__name__)`` in a module; ``log.info("gang sealed", gang=name, generation=3)`` there. A program calls :func:`set_up` once;
-libraries' own lines go the same way. :func:`line` and :func:`line_of` are for what is written thousands of times a second.
+``log = get_logger(__name__)`` in a module; ``log.info("gang sealed", gang=name, generation=3)``
+there. A program calls :func:`set_up` once; libraries' own lines go the same way. :func:`line` and
+:func:`line_of` are for what is written thousands of times a second.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _RESERVED: Final = frozenset({"time", "level", "msg", "component"})
 _SOON: Final = 0.05
 """Seconds that a :func:`line` may wait for others to be written with it."""
 _ENOUGH: Final = 16 * 1024
-"""Bytes that are written without waiting: a quarter of what a pipe holds, so that a write rarely waits for its reader."""
+"""Bytes that are written without waiting: a quarter of what a pipe holds, so that a write rarely
+waits for its reader.
+"""
 _QUIET: Final = ("httpx", "httpcore", "uvicorn.error")
 """Libraries that say at level info what nobody needs."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -35,8 +38,8 @@ _component = ""
 class Logger:
     """Writes lines with fields. ``bind`` makes one whose lines have more of them.
 
-    A field may be anything that JSON has, or whose text says enough. ``error`` may be an exception: its kind, its text, and for
-    :meth:`exception` the innermost frames, are written.
+    A field may be anything that JSON has, or whose text says enough. ``error`` may be an exception:
+    its kind, its text, and for :meth:`exception` the innermost frames, are written.
     """
 
     __slots__ = ("_bound", "_log")
@@ -72,7 +75,13 @@ class Logger:
         """Whether lines of ``level`` ("debug", "info", …) are written."""
         return self._log.isEnabledFor(getattr(logging, level.upper()))
 
-    def _write(self, level: int, message: str, fields: dict[str, object], error: BaseException | None = None) -> None:
+    def _write(
+        self,
+        level: int,
+        message: str,
+        fields: dict[str, object],
+        error: BaseException | None = None,
+    ) -> None:
         if not self._log.isEnabledFor(level):
             return
         if self._bound:
@@ -86,12 +95,16 @@ class Logger:
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of a module or component; levels can be set by ``name`` as for :func:`logging.getLogger`. Cheap, and needs no set-up."""
+    """The logger of a module or component; levels can be set by ``name`` as for
+    :func:`logging.getLogger`. Cheap, and needs no set-up.
+    """
     return Logger(logging.getLogger(name), {})
 
 
 class _Pending:
-    """Lines not yet written. A system call a line costs more than the line; a crash loses :data:`_SOON` of them at most."""
+    """Lines not yet written. A system call a line costs more than the line; a crash loses
+    :data:`_SOON` of them at most.
+    """
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -122,7 +135,9 @@ flush = _pending.flush
 
 
 def line(level: str, msg: str, fields: Mapping[str, object]) -> None:
-    """Write one line soon, together with others, from within an event loop: for what every request writes. ``level`` is not looked at."""
+    """Write one line soon, together with others, from within an event loop: for what every request
+    writes. ``level`` is not looked at.
+    """
     line_of(part(level, msg, fields), {})
 
 
@@ -132,7 +147,9 @@ def part(level: str, msg: str, fields: Mapping[str, object]) -> bytes:
 
 
 def line_of(common: bytes, fields: Mapping[str, object]) -> None:
-    """As :func:`line`, of a :func:`part` and the ``fields`` that are this line's own; none of them has the name of one in the part."""
+    """As :func:`line`, of a :func:`part` and the ``fields`` that are this line's own; none of them
+    has the name of one in the part.
+    """
     rest = b"," + _encode(fields)[1:] if fields else b"}"
     _pending.put(b'{"time":%s,%s%s' % (_encode(datetime.now(UTC)), common, rest))
 
@@ -173,7 +190,9 @@ def _raised(error: BaseException) -> dict[str, str]:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-    where = " < ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames))
+    where = " < ".join(
+        f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames)
+    )
     return {"error": f"{type(error).__name__}: {error}"[:_MOST], "at": where}
 
 
@@ -183,7 +202,8 @@ def fault(message: str, error: Exception) -> None:
 
 
 def set_up(component: str, level: str) -> None:
-    """Send everything, libraries' lines too, to stdout; ``component`` is the program's name in every line.
+    """Send everything, libraries' lines too, to stdout; ``component`` is the program's name in
+    every line.
 
     ``level``: "debug", "info", "warning" or "error", in any case of letters.
     """

@@ -1,4 +1,5 @@
-"""One replica of a service from start to end: mirror the cluster, serve, stand for leadership, act while leading, leave cleanly.
+"""One replica of a service from start to end: mirror the cluster, serve, stand for leadership, act
+while leading, leave cleanly.
 
 ::
 
@@ -6,10 +7,12 @@
         pods = Reflector(client, "/api/v1/pods", Pod, on_change=changed)
         return Parts(reflectors=[pods], lead=Controller(client, pods).lead)
 
-    status = run(build, connection(), component="my-controller", registry=registry, election=Election("my-namespace", "my-controller"))
+    status = run(build, connection(), component="my-controller", registry=registry,
+    election=Election("my-namespace", "my-controller"))
 
-A lost lease cancels ``lead``, and the replica stands for leadership again: its mirrors stay warm, so it need not read the cluster anew. What
-``lead`` keeps in memory must therefore begin empty with each call.
+A lost lease cancels ``lead``, and the replica stands for leadership again: its mirrors stay warm,
+so it need not read the cluster anew. What ``lead`` keeps in memory must therefore begin empty with
+each call.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ __all__ = ["Election", "Ended", "Parts", "Server", "run", "serve"]
 STUCK: Final = 30.0
 """Seconds without a turn of the event loop after which the process is not healthy."""
 BEHIND: Final = 30.0
-"""Seconds that a mirror may be behind the cluster before the replica is not ready: an API server's restart takes less."""
+"""Seconds that a mirror may be behind the cluster before the replica is not ready: an API server's
+restart takes less.
+"""
 RETRY: Final = 2.0
 """Seconds, at most, between renewals: a lease that was given back is taken within them."""
 _BUILDING: Final = Backoff(first=0.5, longest=15.0)
@@ -55,11 +60,15 @@ Task = Callable[[], Awaitable[object]]
 
 
 class Ended(Exception):
-    """A part that should go on for ever has ended, which is a fault of the program. The message is one sentence."""
+    """A part that should go on for ever has ended, which is a fault of the program. The message is
+    one sentence.
+    """
 
 
 class Server(Protocol):
-    """Something that answers requests in every replica, such as :class:`~.admission.server.HttpServer`."""
+    """Something that answers requests in every replica, such as
+    :class:`~.admission.server.HttpServer`.
+    """
 
     name: str
 
@@ -75,7 +84,9 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class Election:
-    """Leader election by the Lease ``namespace``/``name``. ``duration``: seconds after which another replica may take it from a silent one."""
+    """Leader election by the Lease ``namespace``/``name``. ``duration``: seconds after which
+    another replica may take it from a silent one.
+    """
 
     namespace: str
     name: str
@@ -84,12 +95,14 @@ class Election:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a replica is made of. None of it ends by itself: a part that returns or raises ends the process, to be started anew.
+    """What a replica is made of. None of it ends by itself: a part that returns or raises ends the
+    process, to be started anew.
 
-    ``reflectors`` are run in every replica; it is not ready before each has read the cluster once, nor while one is behind.
-    ``servers`` and ``tasks`` (by name) are run in every replica, from the start. ``lead`` is called while this replica leads, after the
-    reflectors have synced; without an election, once they have. ``ready``: more reasons why requests should go elsewhere,
-    empty strings where all is well.
+    ``reflectors`` are run in every replica; it is not ready before each has read the cluster once,
+    nor while one is behind. ``servers`` and ``tasks`` (by name) are run in every replica, from the
+    start. ``lead`` is called while this replica leads, after the reflectors have synced; without an
+    election, once they have. ``ready``: more reasons why requests should go elsewhere, empty
+    strings where all is well.
     """
 
     reflectors: Sequence[Reflector[Any]] = ()
@@ -118,10 +131,12 @@ def run(
     uvloop: bool = False,
     freeze: bool = False,
 ) -> int:
-    """Be one replica until SIGTERM or SIGINT; the exit status: 0 after a signal, 1 after a fault, 2 where a port cannot be had.
+    """Be one replica until SIGTERM or SIGINT; the exit status: 0 after a signal, 1 after a fault, 2
+    where a port cannot be had.
 
-    Sets the logs up under ``component``, which the API server records writes under, too. See :func:`serve` for the rest. ``freeze``: leave
-    what the imports made to itself; a garbage collection then takes less time from requests.
+    Sets the logs up under ``component``, which the API server records writes under, too. See
+    :func:`serve` for the rest. ``freeze``: leave what the imports made to itself; a garbage
+    collection then takes less time from requests.
     """
     logs.set_up(component, log_level)
     if freeze:
@@ -150,7 +165,9 @@ def run(
         if isinstance(error, BadInput):
             print(f"{component}: {error}", file=sys.stderr)
             return BAD_INPUT
-        logs.fault("ended by a fault of its own; it is started anew, please report this line", error)
+        logs.fault(
+            "ended by a fault of its own; it is started anew, please report this line", error
+        )
         return FAILED
     finally:
         logs.flush()
@@ -171,9 +188,10 @@ async def serve(
 ) -> None:
     """Be one replica until SIGTERM or SIGINT, or until cancelled.
 
-    ``registry`` is served at /metrics of ``host``:``port`` (0: any; it is logged), beside /healthz and /readyz. ``concurrency`` bounds the
-    client's requests under way. ``linger``: seconds after SIGTERM for which servers go on answering, not ready, while the endpoints of the
-    Service are updated; the lease is given back at once. A second signal, or SIGINT, ends that time.
+    ``registry`` is served at /metrics of ``host``:``port`` (0: any; it is logged), beside /healthz
+    and /readyz. ``concurrency`` bounds the client's requests under way. ``linger``: seconds after
+    SIGTERM for which servers go on answering, not ready, while the endpoints of the Service are
+    updated; the lease is given back at once. A second signal, or SIGINT, ends that time.
 
     Raises:
         PortTaken: the port of the health server cannot be had.
@@ -184,8 +202,15 @@ async def serve(
 
 
 class _Replica:
-    def __init__(self, client: Client, registry: CollectorRegistry, election: Election | None, linger: float) -> None:
-        self._client, self._registry, self._election, self._linger = client, registry, election, linger
+    def __init__(
+        self, client: Client, registry: CollectorRegistry, election: Election | None, linger: float
+    ) -> None:
+        self._client, self._registry, self._election, self._linger = (
+            client,
+            registry,
+            election,
+            linger,
+        )
         self._parts: Parts | None = None
         self._not_built = ""
         self._dead = ""
@@ -264,9 +289,13 @@ class _Replica:
             self._dead = f"{name} has ended: {type(error).__name__}"
             raise
         self._dead = f"{name} has ended"
-        raise Ended(f"{name} has ended, which it should not; please report it with the log before this line")
+        raise Ended(
+            f"{name} has ended, which it should not; please report it with the log before this line"
+        )
 
-    async def _stand(self, parts: Parts, body: Callable[[Leadership], Awaitable[None]], identity: str) -> None:
+    async def _stand(
+        self, parts: Parts, body: Callable[[Leadership], Awaitable[None]], identity: str
+    ) -> None:
         with self._leading:
             for reflector in parts.reflectors:
                 await reflector.wait_synced()

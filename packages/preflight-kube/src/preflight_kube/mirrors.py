@@ -1,4 +1,5 @@
-"""How well what is mirrored follows the cluster: which mirror is behind since when, and what could not be read.
+"""How well what is mirrored follows the cluster: which mirror is behind since when, and what could
+not be read.
 
 Shared by all that one process mirrors. A thread of its own may look at it at any time.
 """
@@ -51,11 +52,15 @@ class Mirrors:
         self._behind.pop(mirror, None)
 
     def behind(self) -> dict[str, float]:
-        """Each collection that is mirrored: for how many seconds a mirror of it has been behind, 0 where none is."""
+        """Each collection that is mirrored: for how many seconds a mirror of it has been behind, 0
+        where none is.
+        """
         found: dict[str, float] = {}
         now = self._clock()
         for path, since, _ in list(self._behind.values()):
-            found[path] = max(found.get(path, 0.0), 0.0 if since is None else max(now - since, 1e-9))
+            found[path] = max(
+                found.get(path, 0.0), 0.0 if since is None else max(now - since, 1e-9)
+            )
         return found
 
     def trouble(self, seconds: float) -> str:

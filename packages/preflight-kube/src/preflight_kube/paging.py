@@ -8,7 +8,17 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from .decoding import MOST_BYTES, Undecodable, Unreadable, about, decode, decoded, metadata_paths, scanned, unreadable
+from .decoding import (
+    MOST_BYTES,
+    Undecodable,
+    Unreadable,
+    about,
+    decode,
+    decoded,
+    metadata_paths,
+    scanned,
+    unreadable,
+)
 from .errors import KubeError
 from .scanning import Path, Scanner
 
@@ -45,7 +55,9 @@ _DECODER: Final = msgspec.json.Decoder(_Page)
 
 @dataclass
 class Page(Generic[T]):
-    """``version`` is that of the whole list, ``token`` leads to the next page (empty: none), ``size`` is in bytes."""
+    """``version`` is that of the whole list, ``token`` leads to the next page (empty: none),
+    ``size`` is in bytes.
+    """
 
     items: list[T] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
@@ -61,7 +73,9 @@ class Page(Generic[T]):
 
 
 def next_limit(limit: int, page: Page[T] | None, most: int) -> int:
-    """How many objects to ask for after a ``page`` of ``limit``, None where it was too much: never more than ``most``."""
+    """How many objects to ask for after a ``page`` of ``limit``, None where it was too much: never
+    more than ``most``.
+    """
     if page is None:
         return max(1, limit // _FEWER)
     each = page.size / max(1, len(page.items) + len(page.unreadable))
@@ -71,7 +85,8 @@ def next_limit(limit: int, page: Page[T] | None, most: int) -> int:
 async def read_page(
     pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str, *, alone: bool
 ) -> Page[T]:
-    """The page that ``pieces`` are. ``alone``: it has one object, which is passed over if it is too long.
+    """The page that ``pieces`` are. ``alone``: it has one object, which is passed over if it is too
+    long.
 
     Raises :class:`TooMuch`, and :class:`~.errors.KubeError` where the answer is no list.
     """
@@ -99,7 +114,9 @@ async def read_page(
         read = decoded(_DECODER, data, path)
     if not read.metadata.resource_version:
         raise _no_list(path)
-    page = Page(version=read.metadata.resource_version, token=read.metadata.continue_ or "", size=size)
+    page = Page(
+        version=read.metadata.resource_version, token=read.metadata.continue_ or "", size=size
+    )
     for item in read.items or ():
         page._add(decoder, item)
     return page
@@ -128,4 +145,6 @@ def _ended(page: Page[T], scanner: Scanner, size: int, path: str) -> Page[T]:
 
 def _no_list(path: str) -> KubeError:
     """What holds no version, or breaks off, must not be taken for a list without objects."""
-    return KubeError(f"{path}: the answer is no list of an API server's; does a proxy stand in between?")
+    return KubeError(
+        f"{path}: the answer is no list of an API server's; does a proxy stand in between?"
+    )

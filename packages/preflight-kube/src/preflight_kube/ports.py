@@ -13,14 +13,17 @@ class PortTaken(BadInput):
     """A port cannot be listened on. The message is one sentence."""
 
     def __init__(self, host: str, port: int, error: OSError) -> None:
-        super().__init__(f"{host}:{port} cannot be listened on ({error.strerror or error}); choose another port.")
+        super().__init__(
+            f"{host}:{port} cannot be listened on ({error.strerror or error}); choose another port."
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket bound to ``host``:``port`` (0: any). Raises :class:`PortTaken`."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it. asyncio sets it only where a socket names its protocol, and an answer's second write would wait for 40 ms.
+    # Connections inherit it. asyncio sets it only where a socket names its protocol, and an
+    # answer's second write would wait for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))

@@ -1,4 +1,5 @@
-"""Kubernetes quantities (``500m``, ``1Gi``, ``1e3``), exactly: as whole nano-units, the finest that Kubernetes keeps.
+"""Kubernetes quantities (``500m``, ``1Gi``, ``1e3``), exactly: as whole nano-units, the finest that
+Kubernetes keeps.
 
 Integers rather than fractions: this is on the path of every admission.
 """
@@ -37,7 +38,8 @@ _NANOS: Final[dict[str, int]] = {
 _LONGEST: Final = 64
 """Characters; the API server's own spelling of its largest amount takes 30."""
 _QUANTITY: Final = re.compile(
-    r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))", re.ASCII
+    r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))",
+    re.ASCII,
 )
 
 
@@ -63,12 +65,20 @@ def _parsed(text: str) -> int:
     number, exponent, suffix = match.groups()
     if "." not in number and not exponent:
         return int(number) * _NANOS[suffix or ""]
-    number = number.rstrip(".") if not number.startswith(("+.", "-.", ".")) else number.replace(".", "0.", 1)
-    return ceil(Fraction(number) * (Fraction(10) ** int(exponent) * UNIT if exponent else _NANOS[suffix or ""]))
+    number = (
+        number.rstrip(".")
+        if not number.startswith(("+.", "-.", "."))
+        else number.replace(".", "0.", 1)
+    )
+    return ceil(
+        Fraction(number)
+        * (Fraction(10) ** int(exponent) * UNIT if exponent else _NANOS[suffix or ""])
+    )
 
 
 def quantity_text(nanos: int) -> str:
-    """A quantity as the API server itself would write it, rounded down to a thousandth: 1500m, 8, 64G.
+    """A quantity as the API server itself would write it, rounded down to a thousandth: 1500m, 8,
+    64G.
 
     Its own spelling matters: what we inject is compared with what comes back on a second call.
     """
@@ -87,14 +97,15 @@ def whole_millicores(nanos: int) -> int:
 
 
 def fractional_cpu(nanos: int) -> int:
-    """At most ``nanos``, in whole millicores and never whole cores: the static CPU policy of a kubelet would pin whole
-    cores for an init container, and may refuse the pod for it."""
+    """At most ``nanos``, in whole millicores and never whole cores: the static CPU policy of a
+    kubelet would pin whole cores for an init container, and may refuse the pod for it."""
     millis = nanos // MILLI
     return (millis - 1 if millis % 1000 == 0 and millis > 0 else millis) * MILLI
 
 
 def whole_bytes(nanos: int) -> int:
-    """At most ``nanos``, in whole bytes: the API server warns of a fraction, and a kubelet's memory manager refuses the pod for one.
+    """At most ``nanos``, in whole bytes: the API server warns of a fraction, and a kubelet's memory
+    manager refuses the pod for one.
 
     Less than a byte is one, as Kubernetes itself counts it.
     """
@@ -109,12 +120,15 @@ _HUGE_PAGES: Final = "hugepages-"
 
 
 def effective_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What the scheduler reserves for a pod of this ``spec`` (plain data, as JSON has it), by resource, in nano-units.
+    """What the scheduler reserves for a pod of this ``spec`` (plain data, as JSON has it), by
+    resource, in nano-units.
 
-    The larger of all containers and sidecars together and each init container with the sidecars started before it; where the pod asks for a
-    resource itself (``spec.resources``), that; plus its overhead. A limit alone is a request too, as the API server defaults it.
+    The larger of all containers and sidecars together and each init container with the sidecars
+    started before it; where the pod asks for a resource itself (``spec.resources``), that; plus its
+    overhead. A limit alone is a request too, as the API server defaults it.
 
-    Raises :class:`ValueError` with one sentence for an amount that is not a quantity, with its path.
+    Raises :class:`ValueError` with one sentence for an amount that is not a quantity, with its
+    path.
     """
     amounts = _over_containers(spec, _requested)
     own = _amounts(spec.get("resources"), "limits", "spec.resources")
@@ -136,7 +150,9 @@ def effective_limits(spec: Mapping[str, Any]) -> dict[str, int]:
     return _with_overhead(spec, amounts, added=amounts)
 
 
-def _over_containers(spec: Mapping[str, Any], read: Callable[[Any, str], dict[str, int]]) -> dict[str, int]:
+def _over_containers(
+    spec: Mapping[str, Any], read: Callable[[Any, str], dict[str, int]]
+) -> dict[str, int]:
     running: dict[str, int] = {}  # by containers and sidecars together
     peak: dict[str, int] = {}  # during the greediest init step
     for number, container in _containers(spec, "initContainers"):
@@ -147,7 +163,9 @@ def _over_containers(spec: Mapping[str, Any], read: Callable[[Any, str], dict[st
             for resource, amount in found.items():
                 running[resource] = running.get(resource, 0) + amount
     for number, container in _containers(spec, "containers"):
-        for resource, amount in read(container.get("resources"), f"spec.containers[{number}].resources").items():
+        for resource, amount in read(
+            container.get("resources"), f"spec.containers[{number}].resources"
+        ).items():
             running[resource] = running.get(resource, 0) + amount
     return {name: max(running.get(name, 0), peak.get(name, 0)) for name in {**running, **peak}}
 
@@ -155,7 +173,9 @@ def _over_containers(spec: Mapping[str, Any], read: Callable[[Any, str], dict[st
 def _with_overhead(
     spec: Mapping[str, Any], amounts: dict[str, int], added: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """``added``: only to what is in it, as a pod without a limit has none because of its overhead either."""
+    """``added``: only to what is in it, as a pod without a limit has none because of its overhead
+    either.
+    """
     for resource, amount in _quantities(spec.get("overhead"), "spec.overhead").items():
         if added is None or resource in added:
             amounts[resource] = amounts.get(resource, 0) + amount
@@ -167,7 +187,9 @@ def _requested(resources: Any, where: str) -> dict[str, int]:
 
 
 def _amounts(resources: Any, side: str, where: str) -> dict[str, int]:
-    return _quantities(resources.get(side) if isinstance(resources, Mapping) else None, f"{where}.{side}")
+    return _quantities(
+        resources.get(side) if isinstance(resources, Mapping) else None, f"{where}.{side}"
+    )
 
 
 def _quantities(found: Any, where: str) -> dict[str, int]:
@@ -186,7 +208,11 @@ def _quantities(found: Any, where: str) -> dict[str, int]:
 
 def _containers(spec: Mapping[str, Any], key: str) -> list[tuple[int, Mapping[str, Any]]]:
     found = spec.get(key)
-    return [(i, one) for i, one in enumerate(found) if isinstance(one, Mapping)] if isinstance(found, list) else []
+    return (
+        [(i, one) for i, one in enumerate(found) if isinstance(one, Mapping)]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def _of_pods(resource: str) -> bool:

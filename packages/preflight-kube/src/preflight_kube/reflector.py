@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 class Change(Generic[T]):
     """One difference between the store and the cluster, told after the store has it.
 
-    ``object`` is the new state, for ``deleted`` the last one known; ``before`` is what the store held.
+    ``object`` is the new state, for ``deleted`` the last one known; ``before`` is what the store
+    held.
     """
 
     kind: Literal["added", "modified", "deleted"]
@@ -48,22 +49,28 @@ def uid(item: Any) -> str:
 
 
 class Reflector(Generic[T]):
-    """Mirrors the collection at ``path``, restricted by ``params`` (labelSelector, fieldSelector), into ``store``.
+    """Mirrors the collection at ``path``, restricted by ``params`` (labelSelector, fieldSelector),
+    into ``store``.
 
-    ``type_`` is a msgspec Struct that names only what is read: memory follows it, and an object whose named fields
-    are unchanged makes no Change. ``on_change`` runs within the event loop and must not block. ``synced`` is set after the first
-    full list and stays set. A collection of an API group that the server does not have is an empty one, asked for again every
-    ``absent_retry`` seconds; one of the core group is never missing, whoever says so.
+    ``type_`` is a msgspec Struct that names only what is read: memory follows it, and an object
+    whose named fields are unchanged makes no Change. ``on_change`` runs within the event loop and
+    must not block. ``synced`` is set after the first full list and stays set. A collection of an
+    API group that the server does not have is an empty one, asked for again every ``absent_retry``
+    seconds; one of the core group is never missing, whoever says so.
 
-    ``kept`` says what the store has of an object, where ``on_change`` keeps what there is more of it; it must differ from version to
-    version. Then a list is told while it comes, and what has gone at its end; else what has gone first.
+    ``kept`` says what the store has of an object, where ``on_change`` keeps what there is more of
+    it; it must differ from version to version. Then a list is told while it comes, and what has
+    gone at its end; else what has gone first.
 
-    What cannot be read is not in the store, also where it was there before: what was known of it may be true no longer, and nobody
-    would notice when it is not. ``on_unreadable`` is told of it, with True; with False when it can be read again or has gone. The
-    same holds for an object over which ``on_change`` or an index raises: a fault of ours must not stop what concerns all other objects.
+    What cannot be read is not in the store, also where it was there before: what was known of it
+    may be true no longer, and nobody would notice when it is not. ``on_unreadable`` is told of it,
+    with True; with False when it can be read again or has gone. The same holds for an object over
+    which ``on_change`` or an index raises: a fault of ours must not stop what concerns all other
+    objects.
 
-    ``indexes``: by name, a function that finds values in what the store has of an object (:mod:`.indexes` has some); :meth:`by_index`
-    asks them. They are current when ``on_change`` runs.
+    ``indexes``: by name, a function that finds values in what the store has of an object
+    (:mod:`.indexes` has some); :meth:`by_index` asks them. They are current when ``on_change``
+    runs.
     """
 
     def __init__(
@@ -89,7 +96,12 @@ class Reflector(Generic[T]):
         self.unreadable: dict[str, Unreadable] = {}
         """What is there and not in the store, by the same key."""
         self._client, self._path, self._type, self._params = client, path, type_, params
-        self._key, self._kept, self._on_change, self._on_unreadable = key, kept, on_change, on_unreadable
+        self._key, self._kept, self._on_change, self._on_unreadable = (
+            key,
+            kept,
+            on_change,
+            on_unreadable,
+        )
         self._indexes = {name: Index(of) for name, of in (indexes or {}).items()}
         self._limit, self._absent_retry, self._watch_seconds = limit, absent_retry, watch_seconds
         self._version: str | None = None  # up to where the store is current; None: list first
@@ -97,7 +109,9 @@ class Reflector(Generic[T]):
 
     @property
     def version(self) -> str:
-        """The resourceVersion up to where the store is current; empty while it has to be listed first."""
+        """The resourceVersion up to where the store is current; empty while it has to be listed
+        first.
+        """
         return self._version or ""
 
     def get(self, key: str) -> T | None:
@@ -105,7 +119,9 @@ class Reflector(Generic[T]):
         return self.store.get(key)
 
     def by_index(self, name: str, value: str) -> list[T]:
-        """The objects in which the index ``name`` finds ``value``. Raises KeyError where there is no such index."""
+        """The objects in which the index ``name`` finds ``value``. Raises KeyError where there is
+        no such index.
+        """
         return [self.store[key] for key in self._indexes[name].keys(value)]
 
     async def wait_synced(self) -> None:
@@ -122,7 +138,9 @@ class Reflector(Generic[T]):
             self._client.mirrors.ends(self)
 
     async def _round(self) -> float:
-        """List where needed, then follow one watch to its end; the pause (seconds) before the next round."""
+        """List where needed, then follow one watch to its end; the pause (seconds) before the next
+        round.
+        """
         started = self._client.clock()
         try:
             if self._version is None:
@@ -183,10 +201,16 @@ class Reflector(Generic[T]):
                 self._put(key, item)
 
     async def _follow(self, version: str) -> None:
-        """One watch, to its end. After a failure it must hold for a while, or tell something, before the store counts as level."""
+        """One watch, to its end. After a failure it must hold for a while, or tell something,
+        before the store counts as level.
+        """
         failure: KubeError | None = None
         watched = self._client.watch(
-            self._path, self._type, resource_version=version, params=self._params, seconds=self._watch_seconds
+            self._path,
+            self._type,
+            resource_version=version,
+            params=self._params,
+            seconds=self._watch_seconds,
         )
         async with watched as events, anyio.create_task_group() as group:
             if self._failures:
@@ -238,7 +262,9 @@ class Reflector(Generic[T]):
         if not self._index(key, kept) or not self._tell(
             Change("modified" if before is not None else "added", key, item, before)
         ):
-            self._cannot_read(key, Unreadable(Identity(uid=key), "a fault of this program, see the line before"))
+            self._cannot_read(
+                key, Unreadable(Identity(uid=key), "a fault of this program, see the line before")
+            )
 
     def _remove(self, key: str, last: T | None) -> None:
         before = self.store.pop(key, None)
@@ -263,7 +289,9 @@ class Reflector(Generic[T]):
             for index in self._indexes.values():
                 index.put(key, item)
         except Exception:
-            log.exception("a fault of this program", extra={"about": {"path": self._path, "object": key}})
+            log.exception(
+                "a fault of this program", extra={"about": {"path": self._path, "object": key}}
+            )
             return False
         return True
 
@@ -272,14 +300,20 @@ class Reflector(Generic[T]):
         try:
             self._on_change(change)
         except Exception:
-            log.exception("a fault of this program", extra={"about": {"path": self._path, "object": change.key}})
+            log.exception(
+                "a fault of this program",
+                extra={"about": {"path": self._path, "object": change.key}},
+            )
             return False
         return True
 
     def _failed(self, error: KubeError) -> float:
-        # A list that has grown too old or a connection cut at the API server's restart is everyday life.
+        # A list that has grown too old or a connection cut at the API server's restart is everyday
+        # life.
         level = logging.WARNING if self._failures else logging.INFO
-        log.log(level, "behind the cluster", extra={"about": {"path": self._path, "error": str(error)}})
+        log.log(
+            level, "behind the cluster", extra={"about": {"path": self._path, "error": str(error)}}
+        )
         self.problem = error
         self._client.mirrors.falls_behind(self, self._path, str(error))
         return self._pause()

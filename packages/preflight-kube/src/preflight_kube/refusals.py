@@ -20,15 +20,25 @@ K = TypeVar("K", bound=Hashable)
 FIRST: Final = 1.0
 """Seconds from the first refusal to the next try; each further one doubles them."""
 LONGEST: Final = 60.0
-"""Seconds, at most but for the jitter, between two tries of what is refused by the request's own fault."""
+"""Seconds, at most but for the jitter, between two tries of what is refused by the request's own
+fault.
+"""
 LONGEST_SERVER: Final = 15.0
-"""The same where the server is at fault or silent: it serves everybody again at once when it is back."""
+"""The same where the server is at fault or silent: it serves everybody again at once when it is
+back.
+"""
 FIRST_STALE: Final = 0.1
-"""Seconds from the first conflict to the next try: somebody has written meanwhile, and the watch brings it."""
+"""Seconds from the first conflict to the next try: somebody has written meanwhile, and the watch
+brings it.
+"""
 JITTER: Final = 0.25
-"""Share of a pause that is added at random, so that what was refused together is not tried again together."""
+"""Share of a pause that is added at random, so that what was refused together is not tried again
+together.
+"""
 PERSISTENT: Final = 10
-"""Refusals in a row after which even a conflict or a fault of the server (a webhook that does not answer) counts as the cause."""
+"""Refusals in a row after which even a conflict or a fault of the server (a webhook that does not
+answer) counts as the cause.
+"""
 _LATER: Final = frozenset({0, 429, 503, 504})
 """No answer, or "later": says nothing about what was asked."""
 _MOST_WORDS: Final = 300
@@ -40,7 +50,9 @@ class Obstructed(KubeError):
 
 
 def for_good(error: KubeError) -> bool:
-    """Whether the same request will be refused again until somebody changes something: right, quota, policy, validation."""
+    """Whether the same request will be refused again until somebody changes something: right,
+    quota, policy, validation.
+    """
     return isinstance(error, Obstructed) or (error.status in _FOR_GOOD and not _stale(error))
 
 
@@ -77,13 +89,17 @@ class Refusals(Generic[K]):
         return known.cause if known is not None else ""
 
     def refused(self, key: K, error: KubeError, now: float, cause: str = "") -> float:
-        """Note a refusal, and its ``cause`` in other words than the API server's; the seconds until the next try."""
+        """Note a refusal, and its ``cause`` in other words than the API server's; the seconds until
+        the next try.
+        """
         known = self._refused.setdefault(key, _Refused(0, 0.0, ""))
         known.tries += 1
         if for_good(error) or (known.tries >= PERSISTENT and error.status not in _LATER):
             known.cause = cause or cause_of(error)
         longest = LONGEST_SERVER if error.status in {0, 429} or error.status >= 500 else LONGEST
-        pause = min(longest, (FIRST_STALE if _stale(error) else FIRST) * 2.0 ** min(known.tries - 1, 16))
+        pause = min(
+            longest, (FIRST_STALE if _stale(error) else FIRST) * 2.0 ** min(known.tries - 1, 16)
+        )
         pause *= 1 + JITTER * self._jitter()
         known.until = now + pause
         return pause

@@ -1,7 +1,8 @@
 """Names and borders in JSON that cannot be decoded: nested deeper, or longer, than a decoder takes.
 
-Iterative, so no depth ends it, and it keeps nothing but what it is asked for, so no length fills the memory. It takes for granted
-that the text is JSON, as an API server writes it, and judges nothing.
+Iterative, so no depth ends it, and it keeps nothing but what it is asked for, so no length fills
+the memory. It takes for granted that the text is JSON, as an API server writes it, and judges
+nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Final
 __all__ = ["MOST_TEXT", "Scanner"]
 
 MOST_TEXT: Final = 4096
-"""Bytes of a string that are kept: names have 253 at most, the tokens by which a list goes on some 700."""
+"""Bytes of a string that are kept: names have 253 at most, the tokens by which a list goes on some
+700.
+"""
 
 Path = tuple[str, ...]
 """Keys from the root; lists add none."""
@@ -27,10 +30,12 @@ _QUOTE, _COMMA, _COLON, _BRACE, _BRACKET, _BRACE_END, _BRACKET_END = b'",:{[}]'
 
 
 class Scanner:
-    """Feed it a text in pieces of any size; ``found`` holds the strings at the ``wanted`` paths, cut at ``MOST_TEXT`` bytes.
+    """Feed it a text in pieces of any size; ``found`` holds the strings at the ``wanted`` paths,
+    cut at ``MOST_TEXT`` bytes.
 
-    Where ``items`` names the key of a list at the root, ``on_item`` is called at the end of each object in it, with its bytes (None
-    where it has more than ``most``) and with the strings found within it, which are then forgotten.
+    Where ``items`` names the key of a list at the root, ``on_item`` is called at the end of each
+    object in it, with its bytes (None where it has more than ``most``) and with the strings found
+    within it, which are then forgotten.
     """
 
     def __init__(
@@ -54,7 +59,9 @@ class Scanner:
         self._is_value = False  # a string that comes now
         self._text: bytearray | None = None  # the string that is being read
         self._left = b""
-        self._kept: bytearray | None = None  # the item that is being read, as far as it is not too long
+        self._kept: bytearray | None = (
+            None  # the item that is being read, as far as it is not too long
+        )
         self._in_item = False
 
     @property
@@ -76,7 +83,9 @@ class Scanner:
                     self._text = None
                     at += 1
                     continue
-                self._left = data[at:]  # nothing, or a backslash whose fellow comes with the next piece
+                self._left = data[
+                    at:
+                ]  # nothing, or a backslash whose fellow comes with the next piece
                 break
             at = (_DEEP if self._deep else _NEAR).match(data, at).end()  # type: ignore[union-attr]
             if at >= end:

@@ -1,4 +1,6 @@
-"""What a JSON Schema finds wrong, in sentences for people. Pure: the validator (jsonschema) is its caller's."""
+"""What a JSON Schema finds wrong, in sentences for people. Pure: the validator (jsonschema) is its
+caller's.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Problem(Protocol):
 
 
 def sentences(found: Iterable[Problem], whole: str) -> list[str]:
-    """Every problem in one sentence that begins with its path; ``whole`` is what people call the document itself."""
+    """Every problem in one sentence that begins with its path; ``whole`` is what people call the
+    document itself.
+    """
     ordered = sorted(found, key=lambda e: path_of(e.absolute_path))
     # Of several missing keys each is an error that names them all.
     return list(dict.fromkeys(said for error in ordered for said in _said(error, whole)))
@@ -55,19 +59,30 @@ def path_of(parts: Iterable[str | int]) -> str:
 
 def _said(error: Problem, whole: str) -> list[str]:
     path = path_of(error.absolute_path)
-    where, rule, wanted, found = path or whole, str(error.validator), error.validator_value, error.instance
+    where, rule, wanted, found = (
+        path or whole,
+        str(error.validator),
+        error.validator_value,
+        error.instance,
+    )
     schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     below = f"{path}." if path else ""
     if rule == "additionalProperties" and isinstance(found, dict):
         return _unknown(
-            below, sorted(set(found) - set(schema.get("properties", {}))), sorted(schema.get("properties", {}))
+            below,
+            sorted(set(found) - set(schema.get("properties", {}))),
+            sorted(schema.get("properties", {})),
         )
     if rule == "required":
         return [f"{below}{key}: is missing; set it." for key in wanted if key not in found]
     if rule == "anyOf":
         return _alternatives(error, where, whole)
     if rule == "type":
-        return [_of_type(where, [wanted] if isinstance(wanted, str) else list(wanted), found, _hint(schema))]
+        return [
+            _of_type(
+                where, [wanted] if isinstance(wanted, str) else list(wanted), found, _hint(schema)
+            )
+        ]
     if rule == "enum":
         return [f"{where}: must be one of {', '.join(map(_word, wanted))}; found {_found(found)}."]
     if rule == "const":
@@ -102,7 +117,11 @@ def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[s
 
 def _of_type(where: str, wanted: Sequence[str], found: Any, hint: str) -> str:
     example = hint
-    if list(wanted) == ["array"] and isinstance(found, str | int | float) and not isinstance(found, bool):
+    if (
+        list(wanted) == ["array"]
+        and isinstance(found, str | int | float)
+        and not isinstance(found, bool)
+    ):
         example = f", e.g. [{_in_one_line(str(found))}]"
     elif not hint and "string" in wanted and isinstance(found, int | float):
         example = f', e.g. "{_in_one_line(json.dumps(found))}" in quotes'
@@ -115,14 +134,19 @@ def _alternatives(error: Problem, where: str, whole: str) -> list[str]:
     other = [
         one
         for one in inner
-        if one.validator not in {"type", "const", "enum"} or list(one.absolute_path) != list(error.absolute_path)
+        if one.validator not in {"type", "const", "enum"}
+        or list(one.absolute_path) != list(error.absolute_path)
     ]
     if other:
         return list(dict.fromkeys(said for one in other for said in _said(one, whole)))
     words, types = [], []
     for one in inner:
         if one.validator == "type":
-            types += [one.validator_value] if isinstance(one.validator_value, str) else list(one.validator_value)
+            types += (
+                [one.validator_value]
+                if isinstance(one.validator_value, str)
+                else list(one.validator_value)
+            )
         elif one.validator == "enum":
             words += [_word(value) for value in one.validator_value]
         else:
@@ -166,7 +190,9 @@ def _word(value: Any) -> str:
 
 
 def _or(words: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else "something else"
+    return (
+        " or ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else "something else"
+    )
 
 
 def _in_one_line(text: str) -> str:

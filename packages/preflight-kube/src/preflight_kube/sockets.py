@@ -1,4 +1,6 @@
-"""The sockets under the HTTP client: noticed when the peer is gone, and closed whenever their connection does not come about."""
+"""The sockets under the HTTP client: noticed when the peer is gone, and closed whenever their
+connection does not come about.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,14 @@ IDLE_SECONDS: Final = 60.0
 
 
 class Transport(httpx.AsyncHTTPTransport):
-    """HTTP/1.1 over at most ``connections`` sockets (None: any number); the environment's proxies are for the world outside."""
+    """HTTP/1.1 over at most ``connections`` sockets (None: any number); the environment's proxies
+    are for the world outside.
+    """
 
     def __init__(self, verify: ssl.SSLContext, connections: int | None) -> None:
         super().__init__(verify=verify, trust_env=False)
-        # httpx offers no way to name the backend. The pool that it has just made has no connection yet.
+        # httpx offers no way to name the backend. The pool that it has just made has no connection
+        # yet.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=verify,
             max_connections=connections,
@@ -40,7 +45,8 @@ class Transport(httpx.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         answer = await super().handle_async_request(request)
-        # Nobody follows it, but httpx looks at it all the same, and some that are no address raise what is no HTTPError.
+        # Nobody follows it, but httpx looks at it all the same, and some that are no address raise
+        # what is no HTTPError.
         answer.headers.pop("Location", None)
         return answer
 
@@ -57,14 +63,18 @@ class _Backend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._plain.connect_tcp(host, port, timeout, local_address, socket_options))
+        return _Stream(
+            await self._plain.connect_tcp(host, port, timeout, local_address, socket_options)
+        )
 
     async def sleep(self, seconds: float) -> None:
         await self._plain.sleep(seconds)
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A plain stream, closed when the handshake on it is cancelled: httpcore 1.0 closes it after errors alone."""
+    """A plain stream, closed when the handshake on it is cancelled: httpcore 1.0 closes it after
+    errors alone.
+    """
 
     def __init__(self, plain: httpcore.AsyncNetworkStream) -> None:
         self._plain = plain
@@ -79,7 +89,10 @@ class _Stream(httpcore.AsyncNetworkStream):
         await self._plain.aclose()
 
     async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
         try:
             return await self._plain.start_tls(ssl_context, server_hostname, timeout)

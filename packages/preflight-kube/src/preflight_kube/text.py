@@ -11,6 +11,8 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """``text`` as one line of printable characters, each run of white space one space, cut to ``most`` characters."""
+    """``text`` as one line of printable characters, each run of white space one space, cut to
+    ``most`` characters.
+    """
     line = " ".join(printable(text[: 8 * most]).split())
     return line if len(line) <= most else line[: max(0, most - 1)] + "…"

@@ -18,10 +18,14 @@ from .errors import KubeError
 from .sockets import Transport
 
 TOKEN_AGE: Final = 60.0
-"""The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute is early enough."""
+"""The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute
+is early enough.
+"""
 
 TRUST_AGE: Final = 10.0
-"""Seconds after which it is seen whether the cluster's authority, or our certificate, has been replaced."""
+"""Seconds after which it is seen whether the cluster's authority, or our certificate, has been
+replaced.
+"""
 
 ASK_AGAIN: Final = 5.0
 """Seconds between two questions to a plug-in that has no new credential."""
@@ -32,8 +36,8 @@ log = logging.getLogger(__name__)
 class Lines:
     """One httpx client a connection; the line used last is used next.
 
-    One httpx client for all would poll every idle connection at every request: with 32 of them a request costs four
-    times the CPU (2.2 ms against 0.6 ms).
+    One httpx client for all would poll every idle connection at every request: with 32 of them a
+    request costs four times the CPU (2.2 ms against 0.6 ms).
     """
 
     def __init__(self, target: Connection, agent: str, timeout: float) -> None:
@@ -63,7 +67,9 @@ class Lines:
 
     @asynccontextmanager
     async def stream(self) -> AsyncGenerator[httpx.AsyncClient]:
-        """For one watch, which holds its connection to its end, even where others are made anew meanwhile."""
+        """For one watch, which holds its connection to its end, even where others are made anew
+        meanwhile.
+        """
         await self._renew()
         line = self._streams
         self._watches[line] += 1
@@ -83,7 +89,9 @@ class Lines:
         line = self._free.pop() if self._free else self._made(1)
         try:
             yield line
-        except BaseException as error:  # cut off in the middle, perhaps: its state is nobody's to guess
+        except (
+            BaseException
+        ) as error:  # cut off in the middle, perhaps: its state is nobody's to guess
             await _close(line)
             self.failed(error)
             raise
@@ -93,12 +101,16 @@ class Lines:
             await _close(line)
 
     def failed(self, error: BaseException) -> None:
-        """Look at once, before the next connection, whether the server is to be trusted by another authority by now."""
+        """Look at once, before the next connection, whether the server is to be trusted by another
+        authority by now.
+        """
         if isinstance(error, httpx.ConnectError) and "certificate" in str(error).lower():
             self._looked = -TRUST_AGE
 
     async def _renew(self) -> None:
-        """Go on with new connections where the files that say whom to trust, and who we are, have changed, or a credential has expired."""
+        """Go on with new connections where the files that say whom to trust, and who we are, have
+        changed, or a credential has expired.
+        """
         if self._expired():
             async with self._renewing:  # one asks the plug-in, the others wait for what it says
                 if self._expired():
@@ -115,7 +127,11 @@ class Lines:
 
     def _expired(self) -> bool:
         expires = self._target.expires
-        return expires is not None and time.time() >= expires and time.monotonic() - self._asked >= ASK_AGAIN
+        return (
+            expires is not None
+            and time.time() >= expires
+            and time.monotonic() - self._asked >= ASK_AGAIN
+        )
 
     async def _anew(self, found: tuple[bytes, ...] | None) -> None:
         self._asked = time.monotonic()
@@ -124,12 +140,18 @@ class Lines:
         try:
             again = await anyio.to_thread.run_sync(self._target.again)
         except KubeError as error:  # half written, perhaps: what we have is all there is
-            log.warning("the cluster's new credentials cannot be used yet", extra={"about": {"error": str(error)}})
+            log.warning(
+                "the cluster's new credentials cannot be used yet",
+                extra={"about": {"error": str(error)}},
+            )
             return
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), found
         self._auth = _Bearer(self._target) if self._target.token else None
-        log.info("the cluster's certificates were replaced", extra={"about": {"server": self._target.server}})
+        log.info(
+            "the cluster's certificates were replaced",
+            extra={"about": {"server": self._target.server}},
+        )
         old = self._free if self._watches[self._streams] else [self._streams, *self._free]
         self._streams, self._free = self._made(None), []
         await _close(*old)
@@ -153,15 +175,17 @@ def _contents(target: Connection) -> tuple[bytes, ...] | None:
 
 
 class _Bearer(httpx.Auth):
-    """The token, from its file when it has one: read again when a minute old, and at once when it is refused; from a plug-in: at once
-    when it is refused."""
+    """The token, from its file when it has one: read again when a minute old, and at once when it
+    is refused; from a plug-in: at once when it is refused."""
 
     def __init__(self, target: Connection) -> None:
         self._again = target.again if target.plugin else None
         self._asked = time.monotonic()
         self._token, self._file, self._read = target.token, target.token_file, time.monotonic()
 
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
         if self._file is not None and time.monotonic() - self._read > TOKEN_AGE:
             await self._refresh()
         request.headers["Authorization"] = f"Bearer {self._token}"

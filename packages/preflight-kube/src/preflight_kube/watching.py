@@ -8,7 +8,17 @@ from typing import Final, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
 
-from .decoding import MOST_BYTES, Undecodable, Unreadable, about, decode, decoded, metadata_paths, scanned, unreadable
+from .decoding import (
+    MOST_BYTES,
+    Undecodable,
+    Unreadable,
+    about,
+    decode,
+    decoded,
+    metadata_paths,
+    scanned,
+    unreadable,
+)
 from .errors import KubeError, Status, refused
 from .scanning import Path, Scanner
 
@@ -44,8 +54,9 @@ _KINDS: Final = frozenset(get_args(Kind))
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """One event of a watch. ``object`` is None for a bookmark, which only moves ``resource_version``, and where the object cannot be
-    read: then ``unreadable`` says which. ``resource_version`` is empty where it could not be found out."""
+    """One event of a watch. ``object`` is None for a bookmark, which only moves
+    ``resource_version``, and where the object cannot be read: then ``unreadable`` says which.
+    ``resource_version`` is empty where it could not be found out."""
 
     type: Kind
     object: T | None
@@ -53,10 +64,13 @@ class Event(Generic[T]):
     unreadable: Unreadable | None = None
 
 
-async def events(pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str) -> AsyncIterator[Event[T]]:
+async def events(
+    pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str
+) -> AsyncIterator[Event[T]]:
     """What ``pieces`` tell, in order.
 
-    Raises :class:`~.errors.KubeError`: by what the server says at the end of a watch, for a line that is no event, or that breaks off.
+    Raises :class:`~.errors.KubeError`: by what the server says at the end of a watch, for a line
+    that is no event, or that breaks off.
     """
     line = _Line()
     async for piece in pieces:
@@ -80,7 +94,9 @@ class _Line:
 
     @property
     def begun(self) -> bool:
-        return self._scanner is not None or any(not piece.isspace() for piece in self._kept if piece)
+        return self._scanner is not None or any(
+            not piece.isspace() for piece in self._kept if piece
+        )
 
     async def add(self, piece: bytes) -> None:
         self._size += len(piece)
@@ -130,7 +146,9 @@ def _kind(said: str, path: str) -> Kind:
 
 
 def _no_event(path: str) -> KubeError:
-    return KubeError(f"watch {path}: a line is no event of an API server's; does a proxy stand in between?")
+    return KubeError(
+        f"watch {path}: a line is no event of an API server's; does a proxy stand in between?"
+    )
 
 
 def _passed_over(scanner: Scanner, why: str, path: str) -> Event[T]:

@@ -1,7 +1,9 @@
-"""What is to be looked at: each thing once, however often it changed, and never by two workers at a time.
+"""What is to be looked at: each thing once, however often it changed, and never by two workers at a
+time.
 
-Things belong to namespaces, and namespaces take turns: whoever has 3,000 of them changed does not hold up who has one. Nothing rests
-while workers do: a namespace alone has all of them but those that are kept for the next one to come.
+Things belong to namespaces, and namespaces take turns: whoever has 3,000 of them changed does not
+hold up who has one. Nothing rests while workers do: a namespace alone has all of them but those
+that are kept for the next one to come.
 """
 
 from __future__ import annotations
@@ -26,17 +28,22 @@ Key = tuple[str, str]
 """A thing: its namespace, and what tells it from others there."""
 
 RESERVED: Final = 3
-"""One in so many workers is kept for namespaces that have few: a look may wait for the API server for long, and nobody ends it."""
+"""One in so many workers is kept for namespaces that have few: a look may wait for the API server
+for long, and nobody ends it.
+"""
 AT_ONCE: Final = 4
-"""Looks of one namespace that may take half of the kept workers, too; the other half is for namespaces that have none."""
+"""Looks of one namespace that may take half of the kept workers, too; the other half is for
+namespaces that have none.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses between tries that fail in a row: ``first`` seconds, each twice the one before, ``longest`` at most; ``jitter`` is the share
-    that is added at random, so that what failed together is not tried again together."""
+    """Pauses between tries that fail in a row: ``first`` seconds, each twice the one before,
+    ``longest`` at most; ``jitter`` is the share that is added at random, so that what failed
+    together is not tried again together."""
 
     first: float = 0.1
     longest: float = 60.0
@@ -49,10 +56,11 @@ class Backoff:
 
 
 class Queue:
-    """Add from anywhere in the event loop; any number of :meth:`work` loops take. Each operation costs the same, however many wait.
+    """Add from anywhere in the event loop; any number of :meth:`work` loops take. Each operation
+    costs the same, however many wait.
 
-    ``what`` is how the log calls them. ``rest``: seconds from one look at a thing to the next, however often it changes. ``backoff``: the
-    pauses of :meth:`retry`.
+    ``what`` is how the log calls them. ``rest``: seconds from one look at a thing to the next,
+    however often it changes. ``backoff``: the pauses of :meth:`retry`.
     """
 
     def __init__(
@@ -67,7 +75,9 @@ class Queue:
         self._failures: Counter[Key] = Counter()  # in a row
         self._retried: set[Key] = set()  # within the look that is under way
         self._what, self._rest, self._clock = what, rest, clock or Clock()
-        self._ready: dict[str, OrderedDict[Key, None]] = {}  # by namespace, each a set in the order of coming
+        self._ready: dict[
+            str, OrderedDict[Key, None]
+        ] = {}  # by namespace, each a set in the order of coming
         self._turns: OrderedDict[str, None] = OrderedDict()  # namespaces that have something ready
         self._workers = 0
         self._looks: Counter[str] = Counter()  # under way, by namespace
@@ -93,9 +103,11 @@ class Queue:
         self._ring()
 
     def retry(self, key: Key) -> float:
-        """Have ``key`` looked at again after a pause that grows with each retry in a row; the pause, in seconds.
+        """Have ``key`` looked at again after a pause that grows with each retry in a row; the
+        pause, in seconds.
 
-        Within a look it says that the look has failed. The first look that does not call it makes the next pause the first one again.
+        Within a look it says that the look has failed. The first look that does not call it makes
+        the next pause the first one again.
         """
         self._failures[key] += 1
         self._retried.add(key)
@@ -138,8 +150,8 @@ class Queue:
     async def work(self, look: Callable[[Key], Awaitable[float | None]]) -> None:
         """Look at one thing after another until cancelled.
 
-        ``look`` returns the seconds after which to look again, or None; when the cluster refuses or does not answer, it is
-        looked at again ever later.
+        ``look`` returns the seconds after which to look again, or None; when the cluster refuses or
+        does not answer, it is looked at again ever later.
         """
         self._workers += 1
         try:
@@ -191,7 +203,8 @@ class Queue:
                     self._free(key)
                 else:
                     self.add(key)
-            # Those who may not have a look under way already, so there are never more of them than workers.
+            # Those who may not have a look under way already, so there are never more of them than
+            # workers.
             namespace = next((one for one in self._turns if self._may(one)), None)
             if namespace is not None:
                 del self._turns[namespace]
@@ -207,7 +220,9 @@ class Queue:
             bell = anyio.Event()
             self._idle.append(bell)
             try:
-                with anyio.move_on_after(max(0.0, self._later[0][0] - now) if self._later else None):
+                with anyio.move_on_after(
+                    max(0.0, self._later[0][0] - now) if self._later else None
+                ):
                     await bell.wait()
             finally:
                 if not bell.is_set():

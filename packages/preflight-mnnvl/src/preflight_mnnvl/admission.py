@@ -1,9 +1,10 @@
-"""The page: one PodClique's way through admission, as a pure function of the review and of what is known.
+"""The page: one PodClique's way through admission, as a pure function of the review and of what is
+known.
 
 review → wish → GPUs → conflicts → support → identity → domain → decision → injection → patch
 
-Nothing is created here, so that a dry run leaves nothing and a PodClique that is refused later leaks nothing. In `literal` mode the answer names the
-objects to be made.
+Nothing is created here, so that a dry run leaves nothing and a PodClique that is refused later
+leaks nothing. In `literal` mode the answer names the objects to be made.
 """
 
 from __future__ import annotations
@@ -21,14 +22,34 @@ from .expansion import named_alike
 from .gpus import ClaimRef, Place, claim_refs, gpu_claims, places
 from .identity import Identity, Refused, gang_of, identify, set_of
 from .injection import Operation, annotate, inject
-from .names import CLAIM, DECISION, DEFAULT_DEVICE_CLASS, DEVICE_CLASS, ENABLED, GROVE_MNNVL_GROUP, KEYS, PCSG_NAME
-from .objects import BadObject, Metadata, PodClique, PodCliqueSet, PodSpec, decode, decode_pod, shown
+from .names import (
+    CLAIM,
+    DECISION,
+    DEFAULT_DEVICE_CLASS,
+    DEVICE_CLASS,
+    ENABLED,
+    GROVE_MNNVL_GROUP,
+    KEYS,
+    PCSG_NAME,
+)
+from .objects import (
+    BadObject,
+    Metadata,
+    PodClique,
+    PodCliqueSet,
+    PodSpec,
+    decode,
+    decode_pod,
+    shown,
+)
 from .support import Support
 from .wish import Wish, odd, resolve
 
 __all__ = ["Answer", "Known", "Needs", "Review", "decide"]
 
-Result = Literal["injected", "unchanged", "not-enabled", "no-gpu", "denied", "unsupported", "going", "needs"]
+Result = Literal[
+    "injected", "unchanged", "not-enabled", "no-gpu", "denied", "unsupported", "going", "needs"
+]
 
 
 class Review(NamedTuple):
@@ -42,10 +63,12 @@ class Review(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of the cluster. ``set_``: the PodCliqueSet of the labels, None where it does not exist; ``has_set``: whether that is known at all.
+    """What is known of the cluster. ``set_``: the PodCliqueSet of the labels, None where it does
+    not exist; ``has_set``: whether that is known at all.
 
-    ``classes``: the device classes that claims and templates ask for, of those that exist; None where nobody looked. ``found``: labels of the objects that have
-    our names already, in `literal` mode.
+    ``classes``: the device classes that claims and templates ask for, of those that exist; None
+    where nobody looked. ``found``: labels of the objects that have our names already, in `literal`
+    mode.
     """
 
     support: Support
@@ -63,7 +86,9 @@ class Needs(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """``message``: one sentence where it is refused. ``make``: objects that must exist before the PodClique is admitted (`literal` mode, no dry run)."""
+    """``message``: one sentence where it is refused. ``make``: objects that must exist before the
+    PodClique is admitted (`literal` mode, no dry run).
+    """
 
     result: Result
     message: str = ""
@@ -75,7 +100,9 @@ class Answer(NamedTuple):
 
     @property
     def allowed(self) -> bool:
-        return self.result not in {"denied", "needs"} and not (self.result == "unsupported" and self.message)
+        return self.result not in {"denied", "needs"} and not (
+            self.result == "unsupported" and self.message
+        )
 
 
 _NO_CLASSES: Final[Mapping[ClaimRef, Collection[str]]] = {}
@@ -87,7 +114,9 @@ def decide(review: Review, config: Config, known: Known) -> Answer:
     try:
         clique = decode(review.object, PodClique)
         meta = clique.metadata
-        name = "/".join(filter(None, (shown(review.namespace), shown(meta.name or meta.generate_name))))
+        name = "/".join(
+            filter(None, (shown(review.namespace), shown(meta.name or meta.generate_name)))
+        )
         if meta.going:
             return Answer("going")
         if review.operation == "UPDATE":
@@ -128,7 +157,11 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
     if not known.support.ok:
         if config.on_unsupported == "deny":
             raise _Unsupported(known.support.why)
-        return Answer("unsupported", patch=_unmarked(meta), warnings=(f"{known.support.why}; its pods get no claim",))
+        return Answer(
+            "unsupported",
+            patch=_unmarked(meta),
+            warnings=(f"{known.support.why}; its pods get no claim",),
+        )
     identity = identify(meta, wish.scope)
     domain = domain_of(identity, wish.scope)
     _refuse_taken(domain, identity, known, config)
@@ -145,12 +178,25 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
     )
     refuse_claims(pod, pod_claim(made), classes)
     patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
-    make = _make(domain, made, review, config, known) if config.mode == "literal" and not review.dry_run else ()
-    return Answer("injected" if patch else "unchanged", "", patch, _told(wish, config, known.support), made, make=make)
+    make = (
+        _make(domain, made, review, config, known)
+        if config.mode == "literal" and not review.dry_run
+        else ()
+    )
+    return Answer(
+        "injected" if patch else "unchanged",
+        "",
+        patch,
+        _told(wish, config, known.support),
+        made,
+        make=make,
+    )
 
 
 def _update(clique: PodClique, old: Metadata, config: Config, known: Known) -> Answer:
-    """Nobody is asked: what the stored object carries holds, and what carries nothing stays without."""
+    """Nobody is asked: what the stored object carries holds, and what carries nothing stays
+    without.
+    """
     meta = clique.metadata
     made = stored.read(old.annotation(DECISION))
     if made is None:
@@ -161,7 +207,9 @@ def _update(clique: PodClique, old: Metadata, config: Config, known: Known) -> A
     refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
     used = places(pod, config.gpu_resources, made.gpu_claims)
     keys = {key: value for key in KEYS if (value := old.annotation(key)) is not None}
-    patch = _patch(meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys])
+    patch = _patch(
+        meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys]
+    )
     return Answer("injected" if patch else "unchanged", "", patch, (), made)
 
 
@@ -177,11 +225,15 @@ def _wish(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> Wish:
                 one
                 for one in set_.groups
                 if one.name == short
-                or any(end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends)
+                or any(
+                    end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends
+                )
             ),
             None,
         )
-    return resolve(meta.annotations, group, set_.metadata if set_ else None, grouped=grouped, mode=config.mode)
+    return resolve(
+        meta.annotations, group, set_.metadata if set_ else None, grouped=grouped, mode=config.mode
+    )
 
 
 def _is_full(full: str, pcs: str, group: str) -> bool:
@@ -190,7 +242,9 @@ def _is_full(full: str, pcs: str, group: str) -> bool:
 
 
 def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
-    """A claim that does not exist may be the one that gives the GPUs, and its pods would run without ours in silence."""
+    """A claim that does not exist may be the one that gives the GPUs, and its pods would run
+    without ours in silence.
+    """
     everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
     used = {
         use.get("name")
@@ -209,7 +263,9 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
 
 def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Config) -> None:
     for name in (domain.name, domain.claim):
-        if name in known.found and (whose := other_identity(known.found[name], domain, config.instance)):
+        if name in known.found and (
+            whose := other_identity(known.found[name], domain, config.instance)
+        ):
             raise Refused(f"{shown(name)} exists and {whose}; delete or rename it")
     own = pattern(domain.scope, identity.group, identity.template)
     if own is None or known.set_ is None:
@@ -260,14 +316,24 @@ def _late(clique: PodClique, config: Config) -> tuple[str, ...]:
 def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
     said = list(support.warnings)
     if config.mode == "driver" and DEVICE_CLASS in wish.keys:
-        said.append(f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)")
+        said.append(
+            f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
+        )
     return tuple(said)
 
 
-def _make(domain: Domain, made: Decision, review: Review, config: Config, known: Known) -> tuple[dict[str, Any], ...]:
+def _make(
+    domain: Domain, made: Decision, review: Review, config: Config, known: Known
+) -> tuple[dict[str, Any], ...]:
     """In `literal` mode, as the requirement has it: both objects exist before the PodClique does."""
     labels = labels_of(domain, made.gang, config.instance)
     set_ = known.set_
-    owner = set_owner(set_.metadata.name, set_.metadata.uid) if set_ is not None and set_.metadata.uid else None
+    owner = (
+        set_owner(set_.metadata.name, set_.metadata.uid)
+        if set_ is not None and set_.metadata.uid
+        else None
+    )
     head = Head(review.namespace, labels, owner)
-    return compute_domain(domain, head, known.support), resource_claim(domain, head, known.support, made.device_class)
+    return compute_domain(domain, head, known.support), resource_claim(
+        domain, head, known.support, made.device_class
+    )

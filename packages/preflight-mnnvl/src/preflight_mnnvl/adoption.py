@@ -31,22 +31,34 @@ def owned_by_set(meta: Metadata) -> bool:
 
 
 def adoption(meta: Metadata, gang: Metadata) -> list[dict[str, Any]]:
-    """The JSONPatch after which ``gang`` is the one owner; it fails where the object is no longer the one that was read."""
+    """The JSONPatch after which ``gang`` is the one owner; it fails where the object is no longer
+    the one that was read.
+    """
     patch = [
         *_guards(meta),
-        {"op": "add", "path": "/metadata/ownerReferences", "value": [gang_owner(gang.name, gang.uid)]},
+        {
+            "op": "add",
+            "path": "/metadata/ownerReferences",
+            "value": [gang_owner(gang.name, gang.uid)],
+        },
     ]
     if meta.label(PODGANG) != label_value(gang.name):
         patch.append(
-            {"op": "add", "path": f"/metadata/labels/{PODGANG.replace('/', '~1')}", "value": label_value(gang.name)}
+            {
+                "op": "add",
+                "path": f"/metadata/labels/{PODGANG.replace('/', '~1')}",
+                "value": label_value(gang.name),
+            }
         )
     return patch
 
 
 def abandoned(meta: Metadata) -> list[dict[str, Any]]:
-    """The JSONPatch that hands an object to the garbage collector: its owner is a PodGang that cannot exist.
+    """The JSONPatch that hands an object to the garbage collector: its owner is a PodGang that
+    cannot exist.
 
-    There is no right to delete, on purpose; and this fails, as a deletion would not, where a PodGang has adopted the object meanwhile.
+    There is no right to delete, on purpose; and this fails, as a deletion would not, where a
+    PodGang has adopted the object meanwhile.
     """
     owner = {**gang_owner(meta.label(PODGANG) or "none", _NOBODY), "blockOwnerDeletion": False}
     return [*_guards(meta), {"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]

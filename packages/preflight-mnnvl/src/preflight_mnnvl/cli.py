@@ -54,28 +54,56 @@ _EXAMPLES = """examples:
 
 
 def main() -> NoReturn:
-    """Run one command and exit: 0 done, 1 the set would be refused or the cluster refuses, 2 bad input."""
+    """Run one command and exit: 0 done, 1 the set would be refused or the cluster refuses, 2 bad
+    input.
+    """
     commands.main(_parser)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser, added = commands.parser(
-        "preflight-mnnvl", _ABOUT, epilog=f"{_EXAMPLES}explain ends with 1 where a set would be refused.\n"
+        "preflight-mnnvl",
+        _ABOUT,
+        epilog=f"{_EXAMPLES}explain ends with 1 where a set would be refused.\n",
     )
     _services(added)
-    told = command(added, "explain", _explain, help="what will become of a PodCliqueSet", description=_EXPLAIN)
+    told = command(
+        added, "explain", _explain, help="what will become of a PodCliqueSet", description=_EXPLAIN
+    )
     where = told.add_mutually_exclusive_group(required=True)
-    where.add_argument("-f", "--file", metavar="FILE", help="YAML with one or more PodCliqueSets; - for standard input")
     where.add_argument(
-        "--live", type=_live, metavar="pcs/NAME", help="the set as it is stored, and how the cluster differs from it"
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="YAML with one or more PodCliqueSets; - for standard input",
     )
-    told.add_argument("-n", "--namespace", default="default", help="with --live: of the set (%(default)s)")
-    told.add_argument("--config", type=Path, metavar="FILE", help="the release's configuration; default: all defaults")
-    told.add_argument(
-        "--grove-nodes", type=_count, metavar="N", help="how many nodes carry the label nvidia.com/gpu.clique"
+    where.add_argument(
+        "--live",
+        type=_live,
+        metavar="pcs/NAME",
+        help="the set as it is stored, and how the cluster differs from it",
     )
     told.add_argument(
-        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(choices)s (%(default)s)"
+        "-n", "--namespace", default="default", help="with --live: of the set (%(default)s)"
+    )
+    told.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the release's configuration; default: all defaults",
+    )
+    told.add_argument(
+        "--grove-nodes",
+        type=_count,
+        metavar="N",
+        help="how many nodes carry the label nvidia.com/gpu.clique",
+    )
+    told.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "yaml"),
+        default="text",
+        help="%(choices)s (%(default)s)",
     )
     told.add_argument(
         "--color",
@@ -85,11 +113,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     show = command(added, "show", _show, help="what there is of sets, domains and their pods")
     show.add_argument(
-        "pcs", nargs="?", default="", metavar="PCS", help="the PodCliqueSet; default: all of the namespace"
+        "pcs",
+        nargs="?",
+        default="",
+        metavar="PCS",
+        help="the PodCliqueSet; default: all of the namespace",
     )
     show.add_argument("-n", "--namespace", default="default", help="of the set (%(default)s)")
     _configured(show)
-    validate = command(added, "validate-config", _validate, help="list every problem of a configuration file")
+    validate = command(
+        added, "validate-config", _validate, help="list every problem of a configuration file"
+    )
     validate.add_argument("file", metavar="FILE", help="YAML (see `schema`); - for standard input")
     commands.add_schema(added, json_schema)
     return parser
@@ -111,13 +145,19 @@ def _services(added: Any) -> None:
         help="tls.crt and tls.key, as in a mounted Secret (%(default)s)",
     )
     hook.add_argument(
-        "--admission-port", type=commands.port, default=8443, help="for reviews, over TLS (%(default)s; 0: any)"
+        "--admission-port",
+        type=commands.port,
+        default=8443,
+        help="for reviews, over TLS (%(default)s; 0: any)",
     )
     for one in (run, hook):
         _configured(one)
         one.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
         one.add_argument(
-            "--port", type=commands.port, default=8080, help="/healthz, /readyz, /metrics (%(default)s; 0: any)"
+            "--port",
+            type=commands.port,
+            default=8080,
+            help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
         )
     certs.add_command(
         added,
@@ -130,7 +170,10 @@ def _services(added: Any) -> None:
 
 def _configured(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the release's configuration; default: all defaults"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the release's configuration; default: all defaults",
     )
 
 
@@ -147,7 +190,9 @@ DRA driver; what resource claims ask for is not looked up. The owner of a domain
 
 def _count(value: str) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 8):
-        raise argparse.ArgumentTypeError(f'"{shown(value, 40)}" is no number of nodes; give e.g. 18')
+        raise argparse.ArgumentTypeError(
+            f'"{shown(value, 40)}" is no number of nodes; give e.g. 18'
+        )
     return int(value)
 
 
@@ -156,7 +201,9 @@ def _controller(args: argparse.Namespace) -> int:
 
     from .service import run_controller
 
-    return run_controller(connection(), _config(args), namespace=args.namespace, host=args.host, port=args.port)
+    return run_controller(
+        connection(), _config(args), namespace=args.namespace, host=args.host, port=args.port
+    )
 
 
 def _webhook(args: argparse.Namespace) -> int:
@@ -185,7 +232,12 @@ def _show(args: argparse.Namespace) -> int:
 
     from .live import shown as shown_live
 
-    print(anyio.run(shown_live, connection(home=Path.home()), args.namespace, args.pcs, _config(args)), end="")
+    print(
+        anyio.run(
+            shown_live, connection(home=Path.home()), args.namespace, args.pcs, _config(args)
+        ),
+        end="",
+    )
     return 0
 
 
@@ -195,7 +247,9 @@ def _config(args: argparse.Namespace) -> Config:
 
 def _explain(args: argparse.Namespace) -> int:
     config = _config(args)
-    color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    color = args.color == "always" or (
+        args.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    )
     if args.live:
         return _explain_live(args, config, color=color)
     sets = _sets(args.file)
@@ -219,13 +273,19 @@ def _explain_live(args: argparse.Namespace, config: Config, *, color: bool) -> i
     from .live import explained
 
     if args.grove_nodes is not None:
-        raise BadInput("--grove-nodes: with --live the nodes are counted in the cluster; leave it out.")
+        raise BadInput(
+            "--grove-nodes: with --live the nodes are counted in the cluster; leave it out."
+        )
     try:
-        found = anyio.run(explained, connection(home=Path.home()), args.namespace, args.live, config)
+        found = anyio.run(
+            explained, connection(home=Path.home()), args.namespace, args.live, config
+        )
     except BadObject as error:
         raise BadInput(f"PodCliqueSet {args.namespace}/{args.live}: {error}; correct it.") from None
     if found is None:
-        raise BadInput(f"PodCliqueSet {args.namespace}/{args.live}: there is none; see `kubectl get pcs -A`.")
+        raise BadInput(
+            f"PodCliqueSet {args.namespace}/{args.live}: there is none; see `kubectl get pcs -A`."
+        )
     told, differs = found
     if args.output == "text":
         print(text(told, color=color))
@@ -236,7 +296,11 @@ def _explain_live(args: argparse.Namespace, config: Config, *, color: bool) -> i
 
 
 def _status(told: list[Told]) -> int:
-    return EXIT_REFUSED if any(one.problems or any(clique.message for clique in one.cliques) for one in told) else 0
+    return (
+        EXIT_REFUSED
+        if any(one.problems or any(clique.message for clique in one.cliques) for one in told)
+        else 0
+    )
 
 
 def _print(plain: Any, output: str) -> None:
@@ -263,7 +327,9 @@ def _sets(path: str) -> list[dict[str, Any]]:
 
 
 def parse_file(path: str) -> Config:
-    """The configuration in a file. Raises :class:`~.config.ConfigError` with the file's name before each problem."""
+    """The configuration in a file. Raises :class:`~.config.ConfigError` with the file's name before
+    each problem.
+    """
     content = _read(path)
     try:
         return parse(content)

@@ -1,4 +1,6 @@
-"""What `explain` expects of a set, beside what there is of it: the differences, one sentence each. Pure."""
+"""What `explain` expects of a set, beside what there is of it: the differences, one sentence each.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ __all__ = ["differences"]
 
 
 def differences(told: Told, world: World, found: Mapping[Key, Turn], namespace: str) -> list[str]:
-    """``world``: what there is in ``namespace``, and ``found`` the controller's turns about it; objects of other sets are passed over."""
+    """``world``: what there is in ``namespace``, and ``found`` the controller's turns about it;
+    objects of other sets are passed over.
+    """
     expected = {member: one.name for one in told.domains for member in one.members}
     there = {name: one for (space, name), one in world.cliques.items() if space == namespace}
     said = [
@@ -41,14 +45,16 @@ def _clique(name: str, clique: PodClique, expected: str | None) -> list[str]:
     if member is None:
         if expected is None:
             return []
-        said = (
-            "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
-        )
+        said = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
         return [f"PodClique {shown(name)} has no domain, and would get {expected} now: {said}"]
     if expected is None:
-        return [f"PodClique {shown(name)} has the domain {member.decision.cd}, and is not of the template as it is now"]
+        return [
+            f"PodClique {shown(name)} has the domain {member.decision.cd}, and is not of the template as it is now"
+        ]
     if member.decision.cd != expected:
-        return [f"PodClique {shown(name)} has the domain {member.decision.cd}, and would get {expected} now"]
+        return [
+            f"PodClique {shown(name)} has the domain {member.decision.cd}, and would get {expected} now"
+        ]
     return []
 
 
@@ -59,7 +65,9 @@ def _domain(name: str, gang: str, turn: Turn | None, found: ComputeDomain | None
         return [f"ComputeDomain {name} is {turn.state}: {turn.why}"]
     recorded = found.metadata.label(PODGANG) if found is not None else None
     if recorded != label_value(gang):
-        return [f"ComputeDomain {name} belongs to PodGang {shown(recorded or 'unknown')}, and {gang} was expected"]
+        return [
+            f"ComputeDomain {name} belongs to PodGang {shown(recorded or 'unknown')}, and {gang} was expected"
+        ]
     return []
 
 

@@ -1,4 +1,6 @@
-"""The configuration of a release. One Struct is the schema; :func:`parse` lists every problem of a file with its path. Pure."""
+"""The configuration of a release. One Struct is the schema; :func:`parse` lists every problem of a
+file with its path. Pure.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,16 @@ Label = Annotated[
 
 
 class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """``mode``: `driver` is what works with NVIDIA's DRA driver; `literal` makes one claim a domain and class and selector from the annotation.
+    """``mode``: `driver` is what works with NVIDIA's DRA driver; `literal` makes one claim a domain
+    and class and selector from the annotation.
 
-    ``feature``: `auto` follows what the cluster serves. ``onUnsupported``: a PodClique that asks where nothing can be had is refused, or
-    admitted without. ``requireFabricNodes``: no labelled node is a reason to refuse too. ``placement``: `fabric` keeps enrolled pods off nodes
-    without the label `nvidia.com/gpu.clique`. A container counts as one with GPUs by ``gpuResources``, or by a claim of one of ``gpuDeviceClasses``.
-    ``instance`` is written on every object, and objects of another instance are never touched. A controller that has not renewed its lease
-    for ``leaseSeconds`` writes nothing more; ``writes`` is how many writes may be under way at once.
+    ``feature``: `auto` follows what the cluster serves. ``onUnsupported``: a PodClique that asks
+    where nothing can be had is refused, or admitted without. ``requireFabricNodes``: no labelled
+    node is a reason to refuse too. ``placement``: `fabric` keeps enrolled pods off nodes without
+    the label `nvidia.com/gpu.clique`. A container counts as one with GPUs by ``gpuResources``, or
+    by a claim of one of ``gpuDeviceClasses``. ``instance`` is written on every object, and objects
+    of another instance are never touched. A controller that has not renewed its lease for
+    ``leaseSeconds`` writes nothing more; ``writes`` is how many writes may be under way at once.
     """
 
     mode: Literal["driver", "literal"] = "driver"
@@ -47,7 +52,9 @@ class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
     on_unsupported: Literal["deny", "ignore"] = "deny"
     require_fabric_nodes: bool = False
     placement: Literal["any", "fabric"] = "any"
-    gpu_resources: Annotated[tuple[Glob, ...], Meta(min_length=1, max_length=64)] = ("nvidia.com/gpu",)
+    gpu_resources: Annotated[tuple[Glob, ...], Meta(min_length=1, max_length=64)] = (
+        "nvidia.com/gpu",
+    )
     gpu_device_classes: Annotated[tuple[Glob, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
     instance: Label = "preflight-mnnvl"
     lease_seconds: Annotated[int, Meta(ge=2, le=300)] = 15
@@ -61,13 +68,17 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(text: str) -> Config:
-    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every problem."""
+    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every
+    problem.
+    """
     try:
         raw = document.read(text)
     except document.DocumentError as error:
         raise ConfigError(error.problems) from None
     found = {} if raw is None else raw
-    problems = schema_errors.sentences(jsonschema.Draft202012Validator(json_schema()).iter_errors(found), "the file")
+    problems = schema_errors.sentences(
+        jsonschema.Draft202012Validator(json_schema()).iter_errors(found), "the file"
+    )
     if problems:
         raise ConfigError(problems)
     config = msgspec.convert(found, Config)
@@ -78,9 +89,14 @@ def parse(text: str) -> Config:
 
 def _meaning(config: Config) -> list[str]:
     problems: list[str] = []
-    for key, globs in (("gpuResources", config.gpu_resources), ("gpuDeviceClasses", config.gpu_device_classes)):
+    for key, globs in (
+        ("gpuResources", config.gpu_resources),
+        ("gpuDeviceClasses", config.gpu_device_classes),
+    ):
         twice = sorted({glob for glob in globs if globs.count(glob) > 1})
         problems += [f'{key}: "{glob}" stands in it more than once; remove one.' for glob in twice]
     if config.mode == "literal" and config.placement == "fabric":
-        problems.append('placement: "fabric" has no part in mode "literal"; set it to "any", or mode to "driver".')
+        problems.append(
+            'placement: "fabric" has no part in mode "literal"; set it to "any", or mode to "driver".'
+        )
     return problems

@@ -15,7 +15,8 @@ _CHANNELS = ("compute-domain-*", "compute-domain.*")
 
 
 def refuse_group(group: tuple[str, str] | None) -> None:
-    """``group``: the value in force and where it stands. Grove's own feature and ours would put two claims into a pod.
+    """``group``: the value in force and where it stands. Grove's own feature and ours would put two
+    claims into a pod.
 
     Raises :class:`~.identity.Refused`.
     """
@@ -31,7 +32,9 @@ def refuse_claims(
     classes: Mapping[ClaimRef, Collection[str]],
     path: str = "spec.podSpec",
 ) -> None:
-    """Refuse claims that cannot stand beside ours, which is ``ours`` where it is known. Raises :class:`~.identity.Refused`."""
+    """Refuse claims that cannot stand beside ours, which is ``ours`` where it is known. Raises
+    :class:`~.identity.Refused`.
+    """
     refs = claim_refs(pod)
     for i, entry in enumerate(pod.resource_claims or ()):
         where, name = f"{path}.resourceClaims[{i}]", entry.get("name")

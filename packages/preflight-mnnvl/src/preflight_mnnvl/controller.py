@@ -1,7 +1,8 @@
-"""The page: what changes in the cluster → which domains to look at → one turn each → its writes → adoption → what is told.
+"""The page: what changes in the cluster → which domains to look at → one turn each → its writes →
+adoption → what is told.
 
-All replicas mirror the cluster; the one that leads writes. It keeps nothing that matters: each turn begins from the objects, so whoever leads
-next goes on from there.
+All replicas mirror the cluster; the one that leads writes. It keeps nothing that matters: each turn
+begins from the objects, so whoever leads next goes on from there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from .writer import Ending, Taken, Writer
 __all__ = ["Controller"]
 
 WORKERS: Final = 48
-"""Domains looked at at the same time; mostly they wait for answers to their writes, of which fewer are under way."""
+"""Domains looked at at the same time; mostly they wait for answers to their writes, of which fewer
+are under way.
+"""
 LOOKS: Final = 3
 """Turns of one look, where what was found in the way is no longer in the way."""
 TELLERS: Final = 4
@@ -43,10 +46,13 @@ log = get_logger(__name__)
 
 
 class Controller:
-    """Mirrors from construction to the end of :meth:`mirror`; writes while :meth:`lead` runs. ``account``: who writes, for people."""
+    """Mirrors from construction to the end of :meth:`mirror`; writes while :meth:`lead` runs.
+    ``account``: who writes, for people.
+    """
 
     def __init__(self, client: Client, config: Config, metrics: Metrics, account: str = "") -> None:
-        # What nodes say is judged at admission: what was admitted gets its domain, also where nodes come only because pods wait.
+        # What nodes say is judged at admission: what was admitted gets its domain, also where nodes
+        # come only because pods wait.
         self._config = msgspec.structs.replace(config, require_fabric_nodes=False)
         self._client, self._metrics = client, metrics
         self._account = account or "the account of this controller"
@@ -101,7 +107,9 @@ class Controller:
     async def lead(self, leadership: Leadership) -> None:
         """Look at every domain, and again whenever something of it changes, until cancelled."""
         await self.watches.wait_synced()
-        writer = Writer(self._client.fenced(leadership.valid), self._config, self.seen, self._metrics)
+        writer = Writer(
+            self._client.fenced(leadership.valid), self._config, self.seen, self._metrics
+        )
         self.seen.unclaimed_since.clear()
         self._leads = True
         self._metrics.leader.set(1)
@@ -119,7 +127,9 @@ class Controller:
             self._metrics.forget_domains()
 
     async def _look(self, writer: Writer, key: Key) -> float | None:
-        """One turn about one domain, or one PodGang; the seconds until the next one. Raises :class:`KubeError`."""
+        """One turn about one domain, or one PodGang; the seconds until the next one. Raises
+        :class:`KubeError`.
+        """
         if name := is_gang(key):
             return await self._announce(writer, key[0], name)
         for _ in range(LOOKS):
@@ -159,7 +169,9 @@ class Controller:
             self.seen.unclaimed_since.pop(key, None)
         else:
             self.seen.unclaimed_since[key] = turn.unclaimed_since
-        self._metrics.domain(key, turn.state, wanted=seen.wanted is not None, made=seen.domain is not None)
+        self._metrics.domain(
+            key, turn.state, wanted=seen.wanted is not None, made=seen.domain is not None
+        )
 
     def _adopted(self, key: Key, seen: Seen, turn: Turn) -> None:
         """Count an adoption, and have the PodGangs looked at to which the domain may belong by now."""
@@ -196,10 +208,19 @@ class Controller:
 
     def _refused(self, namespace: str, name: str, uid: str, error: KubeError) -> None:
         message = refused_announcement(name, self._account)
-        log.warning("a PodGang may not be annotated", podgang=f"{namespace}/{name}", error=str(error), advice=message)
+        log.warning(
+            "a PodGang may not be annotated",
+            podgang=f"{namespace}/{name}",
+            error=str(error),
+            advice=message,
+        )
         gang = self.seen.gangs.get((namespace, name))
         owners = (gang.metadata.owner_references if gang is not None else None) or []
-        subjects = [Subject(one.kind, namespace, one.name, one.uid) for one in owners if one.kind == "PodCliqueSet"]
+        subjects = [
+            Subject(one.kind, namespace, one.name, one.uid)
+            for one in owners
+            if one.kind == "PodCliqueSet"
+        ]
         for event in about(subjects, ANNOUNCEMENT_REFUSED, message, uid):
             self._say(event)
 

@@ -1,6 +1,8 @@
-"""What was decided about a PodClique at its creation, as it carries it for life in one annotation. Pure.
+"""What was decided about a PodClique at its creation, as it carries it for life in one annotation.
+Pure.
 
-Written by the webhook, read by the controller and, from the stored object, by the webhook at each update. Readers ignore unknown fields and refuse a higher version.
+Written by the webhook, read by the controller and, from the stored object, by the webhook at each
+update. Readers ignore unknown fields and refuse a higher version.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def write(decision: Decision) -> str:
 
 
 def read(text: str | None) -> Decision | None:
-    """The decision in the annotation; None where there is none that we wrote. Raises :class:`Newer`."""
+    """The decision in the annotation; None where there is none that we wrote. Raises
+    :class:`Newer`.
+    """
     if not text or len(text) > MOST_TEXT:
         return None
     try:
@@ -66,6 +70,8 @@ def read(text: str | None) -> Decision | None:
 
 
 def pod_claim(decision: Decision) -> dict[str, str]:
-    """The entry among the pod's resource claims. `driver`: a claim for each pod, from the template; `literal`: one claim for all."""
+    """The entry among the pod's resource claims. `driver`: a claim for each pod, from the template;
+    `literal`: one claim for all.
+    """
     key = "resourceClaimTemplateName" if decision.mode == "driver" else "resourceClaimName"
     return {"name": CLAIM, key: decision.claim}

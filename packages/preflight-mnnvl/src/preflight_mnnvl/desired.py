@@ -1,6 +1,7 @@
 """Living PodCliques → the domains that must exist. Pure.
 
-What a PodClique says it was given is compared with what its labels say it is: an annotation that somebody else wrote makes nothing.
+What a PodClique says it was given is compared with what its labels say it is: an annotation that
+somebody else wrote makes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Key = tuple[str, str]
 
 
 class Member(NamedTuple):
-    """A living PodClique that carries a decision. ``placed``: pods of it were scheduled, so that their claims, and a domain, have been there."""
+    """A living PodClique that carries a decision. ``placed``: pods of it were scheduled, so that
+    their claims, and a domain, have been there.
+    """
 
     namespace: str
     name: str
@@ -41,7 +44,9 @@ class Ignored(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """One domain that living PodCliques need; ``gang`` is the PodGang that most of its labels name (see :func:`wanted`)."""
+    """One domain that living PodCliques need; ``gang`` is the PodGang that most of its labels name
+    (see :func:`wanted`).
+    """
 
     namespace: str
     domain: Domain
@@ -54,7 +59,9 @@ class Wanted(NamedTuple):
 
 
 def member_of(clique: PodClique) -> Member | Ignored | None:
-    """The member that a PodClique is; None for one without a decision, and for one that is being deleted."""
+    """The member that a PodClique is; None for one without a decision, and for one that is being
+    deleted.
+    """
     meta = clique.metadata
     text = meta.annotation(DECISION)
     if text is None or meta.going:
@@ -62,13 +69,19 @@ def member_of(clique: PodClique) -> Member | Ignored | None:
     try:
         made = stored.read(text)
         if made is None:
-            return Ignored(meta.namespace, meta.name, f"the annotation {DECISION} is none that the webhook wrote")
+            return Ignored(
+                meta.namespace,
+                meta.name,
+                f"the annotation {DECISION} is none that the webhook wrote",
+            )
         domain = domain_of(identify(meta, made.scope), made.scope)
     except (Newer, Refused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
     if (domain.name, domain.claim) != (made.cd, made.claim):
         return Ignored(
-            meta.namespace, meta.name, f"the annotation {DECISION} names {made.cd}, and its labels {domain.name}"
+            meta.namespace,
+            meta.name,
+            f"the annotation {DECISION} names {made.cd}, and its labels {domain.name}",
         )
     status = clique.status
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
@@ -78,9 +91,10 @@ def member_of(clique: PodClique) -> Member | Ignored | None:
 def wanted(members: Iterable[Member]) -> dict[Key, Wanted]:
     """The domains by namespace and name.
 
-    Where members name several PodGangs (one domain for a whole replica, with the operator's `base-podgang` label missing), it is the one with the
-    shortest name: the others build upon it, and their names begin with its.
-    Two domains of one name are told apart by their members: the one of the PodClique that comes first by name is wanted, the other is blocked.
+    Where members name several PodGangs (one domain for a whole replica, with the operator's
+    `base-podgang` label missing), it is the one with the shortest name: the others build upon it,
+    and their names begin with its. Two domains of one name are told apart by their members: the one
+    of the PodClique that comes first by name is wanted, the other is blocked.
     """
     found: dict[Key, list[Member]] = {}
     for member in sorted(members):

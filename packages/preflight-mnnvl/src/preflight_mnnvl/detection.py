@@ -1,4 +1,5 @@
-"""What the cluster serves, asked for again: facts for :mod:`.support`, followed while the process runs.
+"""What the cluster serves, asked for again: facts for :mod:`.support`, followed while the process
+runs.
 
 Nothing here ends the process, and nothing makes it unready: what is absent may come.
 """
@@ -48,7 +49,9 @@ class _Resources(msgspec.Struct):
 class Detection:
     """``facts`` are those of now; ``changed`` is called after each change of them."""
 
-    def __init__(self, client: Client, config: Config, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, client: Client, config: Config, changed: Callable[[], None] = lambda: None
+    ) -> None:
         self.facts = Facts()
         self.known = anyio.Event()
         """Set when the API server has answered once."""
@@ -77,7 +80,9 @@ class Detection:
             pause = await self.look()
             with anyio.move_on_after(pause):
                 await self._poke.wait()
-                await anyio.sleep(UNANSWERED)  # what is being removed or made takes a moment, and this is no herd
+                await anyio.sleep(
+                    UNANSWERED
+                )  # what is being removed or made takes a moment, and this is no herd
 
     async def look(self) -> float:
         """Ask once; the seconds until the next time."""
@@ -93,13 +98,17 @@ class Detection:
             return UNANSWERED
         if domains != self.facts.domains:
             served = ", ".join(domains) or "not served"
-            log.info("what the cluster serves", computedomains=served, resourceclaims=", ".join(claims))
+            log.info(
+                "what the cluster serves", computedomains=served, resourceclaims=", ".join(claims)
+            )
         self.see(domains=domains, claims=claims, channel_required=required)
         self.known.set()
         return PRESENT if domains else ABSENT
 
     async def _served(self, group: str, resource: str) -> tuple[str, ...]:
-        """The versions in which a kind is served, as the server prefers them; empty where it is not."""
+        """The versions in which a kind is served, as the server prefers them; empty where it is
+        not.
+        """
         try:
             found = await self._client.get(f"/apis/{group}", _Group)
         except NotFound:

@@ -15,7 +15,9 @@ Body = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """What the objects of a domain have in common. ``owner`` is None where the set is not known to the webhook."""
+    """What the objects of a domain have in common. ``owner`` is None where the set is not known to
+    the webhook.
+    """
 
     namespace: str
     labels: Mapping[str, str]
@@ -28,13 +30,18 @@ class Head(NamedTuple):
 
 
 def compute_domain(domain: Domain, head: Head, support: Support, recreated: str = "") -> Body:
-    """The ComputeDomain. ``recreated``: the uid of a lost one whose place it takes, "unknown", or nothing."""
+    """The ComputeDomain. ``recreated``: the uid of a lost one whose place it takes, "unknown", or
+    nothing.
+    """
     metadata = head.of(domain.name)
     if recreated:
         metadata["annotations"] = {RECREATED: recreated}
     spec: Body = {"numNodes": 0}
     if support.channel:
-        spec["channel"] = {"resourceClaimTemplate": {"name": domain.claim}, "allocationMode": "Single"}
+        spec["channel"] = {
+            "resourceClaimTemplate": {"name": domain.claim},
+            "allocationMode": "Single",
+        }
     return {
         "apiVersion": f"{COMPUTE_DOMAIN_GROUP}/{support.domain_version}",
         "kind": "ComputeDomain",
@@ -45,10 +52,18 @@ def compute_domain(domain: Domain, head: Head, support: Support, recreated: str 
 
 def resource_claim(domain: Domain, head: Head, support: Support, device_class: str) -> Body:
     """The requirement's claim, in the shape of the version that is served."""
-    selector = {"cel": {"expression": f'device.attributes["compute-domain.nvidia.com"].name == "{domain.name}"'}}
+    selector = {
+        "cel": {
+            "expression": f'device.attributes["compute-domain.nvidia.com"].name == "{domain.name}"'
+        }
+    }
     wanted: Body = {"deviceClassName": device_class, "selectors": [selector]}
     # Since v1beta2 class and selectors stand one level below the request's name.
-    request = {"name": CLAIM, **wanted} if support.claim_version == "v1beta1" else {"name": CLAIM, "exactly": wanted}
+    request = (
+        {"name": CLAIM, **wanted}
+        if support.claim_version == "v1beta1"
+        else {"name": CLAIM, "exactly": wanted}
+    )
     version = f"{RESOURCE_GROUP}/{support.claim_version}"
     return {
         "apiVersion": version,
@@ -71,7 +86,9 @@ def gang_owner(name: str, uid: str) -> Body:
 
 
 def set_owner(name: str, uid: str) -> Body:
-    """The owner for as long as there is no PodGang. No controller: Grove deletes what it takes for its own."""
+    """The owner for as long as there is no PodGang. No controller: Grove deletes what it takes for
+    its own.
+    """
     return {
         "apiVersion": "grove.io/v1alpha1",
         "kind": "PodCliqueSet",

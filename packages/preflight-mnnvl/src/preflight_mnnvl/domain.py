@@ -1,7 +1,8 @@
 """A domain: its names, its labels, and by them whose it is. Pure.
 
-Names are joined with dashes, as the requirement has them, so that two different domains may have one name: the clique `p-1` and replica 1 of the
-scaling group `p`. The name is therefore never the identity. The labels are, and an object with other labels is somebody else's.
+Names are joined with dashes, as the requirement has them, so that two different domains may have
+one name: the clique `p-1` and replica 1 of the scaling group `p`. The name is therefore never the
+identity. The labels are, and an object with other labels is somebody else's.
 """
 
 from __future__ import annotations
@@ -28,14 +29,25 @@ from .names import (
 from .objects import shown
 from .wish import SCOPES, Scope, scope_of
 
-__all__ = ["Domain", "Pattern", "domain_of", "identity_labels", "labels_of", "meet", "other_identity", "pattern"]
+__all__ = [
+    "Domain",
+    "Pattern",
+    "domain_of",
+    "identity_labels",
+    "labels_of",
+    "meet",
+    "other_identity",
+    "pattern",
+]
 
 _OF: tuple[str, ...] = (PCS_NAME[0], PCS_INDEX[0], CLIQUE_NAME, PCSG_NAME[0], PCSG_INDEX[0])
 """The labels that say which domain it is."""
 
 
 class Domain(NamedTuple):
-    """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and ``group_index`` for `scalingGroupReplica` alone."""
+    """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and
+    ``group_index`` for `scalingGroupReplica` alone.
+    """
 
     scope: Scope
     pcs: str
@@ -46,9 +58,11 @@ class Domain(NamedTuple):
 
     @property
     def stem(self) -> str:
-        parts = {"replica": (), "clique": (self.clique,), "scalingGroupReplica": (self.group, self.group_index)}[
-            self.scope
-        ]
+        parts = {
+            "replica": (),
+            "clique": (self.clique,),
+            "scalingGroupReplica": (self.group, self.group_index),
+        }[self.scope]
         return "-".join((self.pcs, self.replica, *parts))
 
     @property
@@ -71,10 +85,14 @@ class Domain(NamedTuple):
 
 
 def domain_of(identity: Identity, scope: str) -> Domain:
-    """The domain of a PodClique. Raises :class:`~.identity.Refused` for a scope that is none, and for names that Kubernetes does not take."""
+    """The domain of a PodClique. Raises :class:`~.identity.Refused` for a scope that is none, and
+    for names that Kubernetes does not take.
+    """
     known = scope_of(scope)
     if known is None:
-        raise Refused(f'the scope "{shown(scope, 40)}" is unknown; write one of {", ".join(SCOPES)}')
+        raise Refused(
+            f'the scope "{shown(scope, 40)}" is unknown; write one of {", ".join(SCOPES)}'
+        )
     domain = Domain(known, identity.pcs, identity.replica)
     if known == "clique":
         domain = domain._replace(clique=identity.clique)
@@ -104,7 +122,9 @@ def identity_labels(domain: Domain) -> dict[str, str]:
 
 
 def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
-    """All labels of its objects; ``gang`` is the PodGang that will own them, ``instance`` the release that made them."""
+    """All labels of its objects; ``gang`` is the PodGang that will own them, ``instance`` the
+    release that made them.
+    """
     return {
         **identity_labels(domain),
         MANAGED: "true",
@@ -115,11 +135,17 @@ def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
 
 
 def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
-    """Whose an object is that has our name and the labels ``found``, in words; empty where it is ours."""
+    """Whose an object is that has our name and the labels ``found``, in words; empty where it is
+    ours.
+    """
     labels = found or {}
     if labels.get(MANAGED) != "true" or labels.get(MANAGED_BY) != MANAGED_BY_US:
         by = labels.get(MANAGED_BY)
-        return f"is managed by {shown(by)}" if by and by != MANAGED_BY_US else f"does not carry the label {MANAGED}"
+        return (
+            f"is managed by {shown(by)}"
+            if by and by != MANAGED_BY_US
+            else f"does not carry the label {MANAGED}"
+        )
     if labels.get(INSTANCE) != label_value(instance):
         return f'belongs to the release "{shown(labels.get(INSTANCE, ""))}", not to "{shown(instance)}"'
     wanted = identity_labels(domain)
@@ -130,7 +156,9 @@ def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: st
 
 
 class Pattern(NamedTuple):
-    """The names of the domains that one template makes, behind `{pcs}-{replica}-`, as their parts between dashes; None stands for any index."""
+    """The names of the domains that one template makes, behind `{pcs}-{replica}-`, as their parts
+    between dashes; None stands for any index.
+    """
 
     parts: tuple[str | None, ...]
     scope: Scope
@@ -144,7 +172,9 @@ class Pattern(NamedTuple):
 
 
 def pattern(scope: Scope, group: str, clique: str) -> Pattern | None:
-    """``group``: empty for a clique in none. None for the scope `replica`, whose names are shorter than all others of the set."""
+    """``group``: empty for a clique in none. None for the scope `replica`, whose names are shorter
+    than all others of the set.
+    """
     within: tuple[str | None, ...] = (*group.split("-"), None) if group else ()
     if scope == "replica":
         return None
@@ -154,12 +184,20 @@ def pattern(scope: Scope, group: str, clique: str) -> Pattern | None:
 
 
 def meet(one: Pattern, other: Pattern) -> bool:
-    """Whether two different templates of a set have, or at some scale will have, a domain of the same name."""
-    return one != other and len(one.parts) == len(other.parts) and all(map(_meet, one.parts, other.parts))
+    """Whether two different templates of a set have, or at some scale will have, a domain of the
+    same name.
+    """
+    return (
+        one != other
+        and len(one.parts) == len(other.parts)
+        and all(map(_meet, one.parts, other.parts))
+    )
 
 
 def _meet(a: str | None, b: str | None) -> bool:
     if a is None or b is None:
         given = a if b is None else b
-        return given is None or (given.isascii() and given.isdecimal() and (given == "0" or given[0] != "0"))
+        return given is None or (
+            given.isascii() and given.isdecimal() and (given == "0" or given[0] != "0")
+        )
     return a == b

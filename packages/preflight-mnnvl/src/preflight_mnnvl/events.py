@@ -1,4 +1,6 @@
-"""What people are told in Events: one for each fact and object, under a name that is made of the fact, so that it is told once. Pure."""
+"""What people are told in Events: one for each fact and object, under a name that is made of the
+fact, so that it is told once. Pure.
+"""
 
 from __future__ import annotations
 
@@ -56,15 +58,21 @@ class Event(NamedTuple):
 
 
 def about(subjects: Iterable[Subject], reason: str, message: str, fact: str) -> tuple[Event, ...]:
-    """The Events that tell ``message`` of the first subjects; ``fact`` says what is the same however often it is told."""
+    """The Events that tell ``message`` of the first subjects; ``fact`` says what is the same
+    however often it is told.
+    """
     return tuple(
-        Event(f"{bounded(one.name, 200)}.{hashed(f'{reason} {one.uid} {fact}')}", one, reason, message)
+        Event(
+            f"{bounded(one.name, 200)}.{hashed(f'{reason} {one.uid} {fact}')}", one, reason, message
+        )
         for one in list(subjects)[: MOST_SUBJECTS + 1]
     )
 
 
 def refused_announcement(gang: str, account: str) -> str:
-    """What to say where a PodGang may not be annotated: Grove's own authorizer refuses whom it does not know."""
+    """What to say where a PodGang may not be annotated: Grove's own authorizer refuses whom it does
+    not know.
+    """
     return (
         f"PodGang {gang}: its objects are adopted, and the annotation that says so was refused; adoption counts without it. Add {account} to "
         "config.authorizer.exemptServiceAccountUserNames of Grove, if it is wanted."

@@ -1,6 +1,7 @@
 """A PodCliqueSet's templates: what each asks for, and what Grove will make of them. Pure.
 
-What Grove will make is for telling people beforehand. Nothing is decided by it: there the labels of what Grove made are read.
+What Grove will make is for telling people beforehand. Nothing is decided by it: there the labels of
+what Grove made are read.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ SET_PATH = "metadata"
 
 
 class Planned(NamedTuple):
-    """One clique template. ``gpus``: None where a claim may give them, which only the cluster knows. ``scope``: None for one that is none.
-    ``pod``: None where ``problem`` says why it cannot be read."""
+    """One clique template. ``gpus``: None where a claim may give them, which only the cluster
+    knows. ``scope``: None for one that is none. ``pod``: None where ``problem`` says why it cannot
+    be read."""
 
     path: str
     clique: Clique
@@ -46,7 +48,9 @@ class Planned(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A PodClique as Grove will make it. ``gang``, ``base``: its PodGang, and the one that builds upon where that is another."""
+    """A PodClique as Grove will make it. ``gang``, ``base``: its PodGang, and the one that builds
+    upon where that is another.
+    """
 
     name: str
     replica: int
@@ -65,7 +69,14 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, config: Config) -> Plan
     path, group = f"spec.template.cliques[{i}]", set_.group_of(clique.name)
     at = set_.groups.index(group) if group else 0
     called = (path, f"spec.template.podCliqueScalingGroups[{at}]", SET_PATH)
-    wish = resolve(clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode, called=called)
+    wish = resolve(
+        clique.annotations,
+        group,
+        set_.metadata,
+        grouped=group is not None,
+        mode=config.mode,
+        called=called,
+    )
     pod, gpus, problem = None, None, ""
     if wish.enabled:
         try:
@@ -96,15 +107,23 @@ def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:
 
 
 def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | None:
-    """Another template of the set whose domains have, or will have, a name that ``own`` makes. Only what meets is looked at closely."""
+    """Another template of the set whose domains have, or will have, a name that ``own`` makes. Only
+    what meets is looked at closely.
+    """
     for i, clique in enumerate(set_.cliques):
         group = set_.group_of(clique.name)
-        wish = resolve(clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode)
+        wish = resolve(
+            clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode
+        )
         scope = scope_of(wish.scope)
         if not wish.enabled or scope is None or (scope == "scalingGroupReplica" and group is None):
             continue
         other = pattern(scope, group.name if group else "", clique.name)
-        if other is not None and meet(own, other) and _planned(set_, i, clique, config).gpus is not False:
+        if (
+            other is not None
+            and meet(own, other)
+            and _planned(set_, i, clique, config).gpus is not False
+        ):
             return other
     return None
 

@@ -1,4 +1,6 @@
-"""What will become of a PodCliqueSet, told without a cluster: the same decisions, on the PodCliques that Grove would make. Pure."""
+"""What will become of a PodCliqueSet, told without a cluster: the same decisions, on the PodCliques
+that Grove would make. Pure.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ Object = dict[str, Any]
 
 
 class DomainTold(msgspec.Struct, rename="camel"):
-    """``gang``: the PodGang that will own it, by Grove's arithmetic; what is decided reads it from a label. ``gpus``: of all its pods."""
+    """``gang``: the PodGang that will own it, by Grove's arithmetic; what is decided reads it from
+    a label. ``gpus``: of all its pods.
+    """
 
     name: str
     claim: str
@@ -45,7 +49,9 @@ class DomainTold(msgspec.Struct, rename="camel"):
 
 
 class CliqueTold(msgspec.Struct, rename="camel"):
-    """One clique template, by the first PodClique of it. ``diff``: of that PodClique, as lines of a unified diff."""
+    """One clique template, by the first PodClique of it. ``diff``: of that PodClique, as lines of a
+    unified diff.
+    """
 
     name: str
     podclique: str
@@ -57,7 +63,9 @@ class CliqueTold(msgspec.Struct, rename="camel"):
 
 
 class Told(msgspec.Struct, rename="camel"):
-    """``nodes_needed``: one for each pod with a claim. ``complete``: false where the set makes more PodCliques than were looked at."""
+    """``nodes_needed``: one for each pod with a claim. ``complete``: false where the set makes more
+    PodCliques than were looked at.
+    """
 
     name: str
     problems: list[str]
@@ -69,14 +77,19 @@ class Told(msgspec.Struct, rename="camel"):
 
 
 def explain(found: Object, config: Config, nodes: int | None = None, facts: Facts = SERVED) -> Told:
-    """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's label, where that is known; ``facts``: of its cluster.
+    """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
+    label, where that is known; ``facts``: of its cluster.
 
     Raises :class:`~.objects.BadObject` for what is no PodCliqueSet.
     """
     set_ = decode(msgspec.json.encode(found), PodCliqueSet)
     support = judge(facts._replace(fabric_nodes=nodes), config)
     planned = plan(set_, config)
-    by_name = {one.get("name", ""): one for one in found["spec"]["template"]["cliques"]} if set_.cliques else {}
+    by_name = (
+        {one.get("name", ""): one for one in found["spec"]["template"]["cliques"]}
+        if set_.cliques
+        else {}
+    )
     namespace = set_.metadata.namespace or "default"
     domains: dict[str, DomainTold] = {}
     cliques: dict[str, CliqueTold] = {}
@@ -93,10 +106,20 @@ def explain(found: Object, config: Config, nodes: int | None = None, facts: Fact
             one = domains.setdefault(
                 answer.decision.cd,
                 DomainTold(
-                    answer.decision.cd, answer.decision.claim, answer.decision.scope, answer.decision.gang, [], 0, 0
+                    answer.decision.cd,
+                    answer.decision.claim,
+                    answer.decision.scope,
+                    answer.decision.gang,
+                    [],
+                    0,
+                    0,
                 ),
             )
-            pods = 1 if made.planned.clique.spec.replicas is None else made.planned.clique.spec.replicas
+            pods = (
+                1
+                if made.planned.clique.spec.replicas is None
+                else made.planned.clique.spec.replicas
+            )
             one.members.append(made.name)
             one.pods += pods
             one.gpus += pods * _gpus(made.planned.pod, config)
@@ -127,14 +150,27 @@ def _podclique(pcs: str, namespace: str, made: Made, template: Mapping[str, Any]
     }
     if template.get("annotations"):
         metadata["annotations"] = dict(template["annotations"])
-    return {"apiVersion": "grove.io/v1alpha1", "kind": "PodClique", "metadata": metadata, "spec": template.get("spec")}
+    return {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodClique",
+        "metadata": metadata,
+        "spec": template.get("spec"),
+    }
 
 
 def _told(made: Made, built: Object, answer: Answer) -> CliqueTold:
-    before, after = (yaml.safe_dump(one, sort_keys=False).splitlines() for one in (built, _after(built, answer.patch)))
+    before, after = (
+        yaml.safe_dump(one, sort_keys=False).splitlines()
+        for one in (built, _after(built, answer.patch))
+    )
     diff = list(
         difflib.unified_diff(
-            before, after, f"{made.name} as Grove makes it", f"{made.name} as it is stored", lineterm="", n=2
+            before,
+            after,
+            f"{made.name} as Grove makes it",
+            f"{made.name} as it is stored",
+            lineterm="",
+            n=2,
         )
     )
     return CliqueTold(
@@ -171,20 +207,29 @@ def _gpus(pod: PodSpec | None, config: Config) -> int:
     for one in (pod.containers if pod else None) or ():
         for name, amount in ((one.resources.limits if one.resources else None) or {}).items():
             whole = str(amount)
-            if matches(name, config.gpu_resources) and whole.isascii() and whole.isdecimal() and len(whole) < 6:
+            if (
+                matches(name, config.gpu_resources)
+                and whole.isascii()
+                and whole.isdecimal()
+                and len(whole) < 6
+            ):
                 count += int(whole)
     return count
 
 
 def _unseen(planned: Sequence[Planned]) -> list[str]:
-    named = [shown(one.clique.name) for one in planned if one.pod is not None and one.pod.resource_claims]
+    named = [
+        shown(one.clique.name) for one in planned if one.pod is not None and one.pod.resource_claims
+    ]
     said = "what their resource claims ask for is in the cluster, and was not looked up"
     return [f"{', '.join(named)}: {said}"] if named else []
 
 
 def text(told: Told, *, color: bool = False) -> str:
     """For people; ``color``: with terminal colors."""
-    red, green, bold, end = ("\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m") if color else ("", "", "", "")
+    red, green, bold, end = (
+        ("\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m") if color else ("", "", "", "")
+    )
     lines = [f"{bold}PodCliqueSet {shown(told.name)}{end}"]
     lines += [f"{red}refused{end}  {problem}" for problem in told.problems]
     lines += [f"warning  {warning}" for warning in told.warnings]
@@ -194,7 +239,9 @@ def text(told: Told, *, color: bool = False) -> str:
             f"{bold}{len(told.domains)} ComputeDomains, {told.nodes_needed} nodes needed (one for each pod with a claim){end}",
         ]
     for one in told.domains[:MOST_DOMAINS]:
-        lines.append(f"  {one.name}  scope {one.scope}, {one.pods} pods, {one.gpus} GPUs, owner PodGang {one.gang}")
+        lines.append(
+            f"  {one.name}  scope {one.scope}, {one.pods} pods, {one.gpus} GPUs, owner PodGang {one.gang}"
+        )
         lines += [f"    {member}" for member in one.members[:MOST_DOMAINS]]
     if len(told.domains) > MOST_DOMAINS:
         lines.append(f"  and {len(told.domains) - MOST_DOMAINS} more")

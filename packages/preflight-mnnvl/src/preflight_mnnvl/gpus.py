@@ -14,12 +14,15 @@ from .objects import Container, PodSpec, shown
 __all__ = ["ClaimRef", "Place", "claim_refs", "gpu_claims", "matches", "places"]
 
 _QUANTITY: Final = re.compile(
-    r"[+-]?(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?", re.ASCII
+    r"[+-]?(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?",
+    re.ASCII,
 )
 
 
 class Place(NamedTuple):
-    """A container that uses GPUs: the list it stands in (`containers`, `initContainers`) and where in it."""
+    """A container that uses GPUs: the list it stands in (`containers`, `initContainers`) and where
+    in it.
+    """
 
     list: str
     position: int
@@ -34,7 +37,9 @@ class ClaimRef(NamedTuple):
 
 
 def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
-    """What the pod's own claims refer to, by the name of the entry; entries that are not whole are left to the API server."""
+    """What the pod's own claims refer to, by the name of the entry; entries that are not whole are
+    left to the API server.
+    """
     found: dict[str, ClaimRef] = {}
     for entry in pod.resource_claims or ():
         name = entry.get("name")
@@ -47,25 +52,35 @@ def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
     return found
 
 
-def gpu_claims(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]], of_gpus: Collection[str]) -> tuple[str, ...]:
+def gpu_claims(
+    pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]], of_gpus: Collection[str]
+) -> tuple[str, ...]:
     """Names of the pod's claims that give GPUs; ``classes`` are the device classes each asks for."""
-    return tuple(sorted(name for name, ref in claim_refs(pod).items() if _any(classes.get(ref, ()), of_gpus)))
+    return tuple(
+        sorted(name for name, ref in claim_refs(pod).items() if _any(classes.get(ref, ()), of_gpus))
+    )
 
 
 def places(pod: PodSpec, resources: Collection[str], claims: Collection[str]) -> list[Place]:
-    """The containers and init containers, sidecars among them, that use GPUs: by a resource that a glob of ``resources`` matches, or a claim of ``claims``.
+    """The containers and init containers, sidecars among them, that use GPUs: by a resource that a
+    glob of ``resources`` matches, or a claim of ``claims``.
 
     Raises :class:`~.identity.Refused` for an amount that is none.
     """
     found = []
-    for where, containers in (("containers", pod.containers), ("initContainers", pod.init_containers)):
+    for where, containers in (
+        ("containers", pod.containers),
+        ("initContainers", pod.init_containers),
+    ):
         for i, container in enumerate(containers or ()):
             if _uses(container, f"spec.podSpec.{where}[{i}].resources", tuple(resources), claims):
                 found.append(Place(where, i, container))
     return found
 
 
-def _uses(container: Container, path: str, resources: tuple[str, ...], claims: Collection[str]) -> bool:
+def _uses(
+    container: Container, path: str, resources: tuple[str, ...], claims: Collection[str]
+) -> bool:
     wanted = container.resources
     if wanted is None:
         return False

@@ -1,4 +1,6 @@
-"""Which replica a PodClique belongs to, by its labels: those of the requirement and those of Grove's operator. Pure."""
+"""Which replica a PodClique belongs to, by its labels: those of the requirement and those of
+Grove's operator. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ class Refused(ValueError):
 
 
 class Identity(NamedTuple):
-    """``clique``: the PodClique's name behind `{pcs}-{replica}-`. ``template``: its template's name. Both empty for a name that does not fit.
+    """``clique``: the PodClique's name behind `{pcs}-{replica}-`. ``template``: its template's
+    name. Both empty for a name that does not fit.
 
-    ``group`` and ``group_index`` are of the scaling group, by its short name; empty for a clique that is in none. ``gang``, ``base``: its
-    PodGang, and the one that PodGang builds upon; empty where no label says so.
+    ``group`` and ``group_index`` are of the scaling group, by its short name; empty for a clique
+    that is in none. ``gang``, ``base``: its PodGang, and the one that PodGang builds upon; empty
+    where no label says so.
     """
 
     pcs: str
@@ -40,9 +44,13 @@ def set_of(metadata: Metadata) -> str:
 
 
 def identify(metadata: Metadata, scope: str) -> Identity:
-    """The identity of a PodClique that is there by name. Raises :class:`Refused` for what ``scope`` needs and is missing, and for labels that contradict."""
+    """The identity of a PodClique that is there by name. Raises :class:`Refused` for what ``scope``
+    needs and is missing, and for labels that contradict.
+    """
     if not metadata.name:
-        raise Refused("it has no name yet (generateName), and the names of its objects are made of it; give it a name")
+        raise Refused(
+            "it has no name yet (generateName), and the names of its objects are made of it; give it a name"
+        )
     pcs = _one(metadata, PCS_NAME, scope)
     replica = _index(metadata, PCS_INDEX, scope)
     prefix = f"{pcs}-{replica}-"
@@ -70,11 +78,15 @@ def identify(metadata: Metadata, scope: str) -> Identity:
         raise Refused(
             f"scope {scope} needs the label {PODGANG}, and it has none; without it nothing would own the domain"
         )
-    return Identity(pcs, replica, clique, template, group, index, gang, metadata.label(BASE_PODGANG) or "")
+    return Identity(
+        pcs, replica, clique, template, group, index, gang, metadata.label(BASE_PODGANG) or ""
+    )
 
 
 def gang_of(identity: Identity, scope: str) -> str:
-    """The PodGang to which the domain is to belong: of a domain of the whole replica, the one that the others build upon."""
+    """The PodGang to which the domain is to belong: of a domain of the whole replica, the one that
+    the others build upon.
+    """
     return identity.base or identity.gang if scope == "replica" else identity.gang
 
 
@@ -91,7 +103,9 @@ def _index(metadata: Metadata, keys: tuple[str, str], scope: str) -> str:
     value = _one(metadata, keys, scope)
     if not _INDEX.fullmatch(value):
         key = keys[0] if metadata.label(keys[0]) else keys[1]
-        raise Refused(f'the label {key} is "{shown(value, 40)}", expected a whole number such as 0; mend it')
+        raise Refused(
+            f'the label {key} is "{shown(value, 40)}", expected a whole number such as 0; mend it'
+        )
     return value
 
 

@@ -1,6 +1,7 @@
 """What should be in a pod's template, as a JSONPatch (RFC 6902) on what is there. Pure.
 
-Built anew each time: ours from an earlier pass is taken out and put in again, after what is there, so that a second pass changes nothing.
+Built anew each time: ours from an earlier pass is taken out and put in again, after what is there,
+so that a second pass changes nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ Operation = dict[str, Any]
 _ROOT = "/spec/podSpec"
 
 
-def inject(pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[Place], *, fabric: bool) -> list[Operation]:
-    """Our claim in the pod and in the containers ``gpus``, and nowhere else; ``fabric``: only on nodes of a fabric. Without any such container, nothing of ours."""
+def inject(
+    pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[Place], *, fabric: bool
+) -> list[Operation]:
+    """Our claim in the pod and in the containers ``gpus``, and nowhere else; ``fabric``: only on
+    nodes of a fabric. Without any such container, nothing of ours.
+    """
     patch = _claims(f"{_ROOT}/resourceClaims", pod.resource_claims, [dict(entry)] if gpus else [])
     wanted = {(place.list, place.position) for place in gpus}
-    for where, containers in (("containers", pod.containers), ("initContainers", pod.init_containers)):
+    for where, containers in (
+        ("containers", pod.containers),
+        ("initContainers", pod.init_containers),
+    ):
         for i, container in enumerate(containers or ()):
             patch += _use(f"{_ROOT}/{where}/{i}/resources", container, uses=(where, i) in wanted)
     return patch + _affinity(pod.affinity) if fabric and gpus else patch
@@ -36,8 +44,14 @@ def annotate(
     """The annotations ``wanted`` on an object that has ``found``, and none of ``without``."""
     if found is None:
         return [_add("/metadata/annotations", dict(wanted))] if wanted else []
-    patch = [{"op": "remove", "path": _key(key)} for key in sorted(without) if key in found and key not in wanted]
-    return patch + [_add(_key(key), value) for key, value in wanted.items() if found.get(key) != value]
+    patch = [
+        {"op": "remove", "path": _key(key)}
+        for key in sorted(without)
+        if key in found and key not in wanted
+    ]
+    return patch + [
+        _add(_key(key), value) for key, value in wanted.items() if found.get(key) != value
+    ]
 
 
 def _use(path: str, container: Container, *, uses: bool) -> list[Operation]:
@@ -47,7 +61,9 @@ def _use(path: str, container: Container, *, uses: bool) -> list[Operation]:
     return _claims(f"{path}/claims", container.resources.claims, ours)
 
 
-def _claims(path: str, found: Sequence[Mapping[str, Any]] | None, ours: list[dict[str, str]]) -> list[Operation]:
+def _claims(
+    path: str, found: Sequence[Mapping[str, Any]] | None, ours: list[dict[str, str]]
+) -> list[Operation]:
     if not found:
         return [_add(path, ours)] if ours else []
     others = [one for one in found if one.get("name") != CLAIM]
@@ -62,13 +78,18 @@ def _claims(path: str, found: Sequence[Mapping[str, Any]] | None, ours: list[dic
 
 
 def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
-    """A node of a fabric is required, in addition to what every term requires. A term without any requirement matches no node, and stays so."""
+    """A node of a fabric is required, in addition to what every term requires. A term without any
+    requirement matches no node, and stays so.
+    """
     ours = {"key": FABRIC_LABEL, "operator": "Exists"}
     terms_of = {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}
     path = f"{_ROOT}/affinity"
     found: Any = affinity
     for key, whole in (
-        ("nodeAffinity", {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms_of}}),
+        (
+            "nodeAffinity",
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms_of}},
+        ),
         (
             "requiredDuringSchedulingIgnoredDuringExecution",
             {"requiredDuringSchedulingIgnoredDuringExecution": terms_of},
@@ -82,7 +103,9 @@ def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
         return [_add(path, terms_of["nodeSelectorTerms"])]
     patch: list[Operation] = []
     for i, term in enumerate(found):
-        if not isinstance(term, Mapping) or not (term.get("matchExpressions") or term.get("matchFields")):
+        if not isinstance(term, Mapping) or not (
+            term.get("matchExpressions") or term.get("matchFields")
+        ):
             continue
         expressions = term.get("matchExpressions")
         if not expressions:

@@ -37,17 +37,23 @@ class Seen(NamedTuple):
 
 
 async def shown(target: Connection, namespace: str, only: str, config: Config) -> str:
-    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name. Raises :class:`~preflight_kube.errors.KubeError`."""
+    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name. Raises
+    :class:`~preflight_kube.errors.KubeError`.
+    """
     async with Client(target, agent=AGENT) as client:
         seen = await _look(client, namespace, config, pods=True)
     support = judge(seen.facts, config)
     return show(seen.world, seen.pods, config, support, time.time(), only=only)
 
 
-async def explained(target: Connection, namespace: str, name: str, config: Config) -> tuple[Told, list[str]] | None:
-    """What is expected of a PodCliqueSet as it is stored, and how the cluster differs; None where there is no such set.
+async def explained(
+    target: Connection, namespace: str, name: str, config: Config
+) -> tuple[Told, list[str]] | None:
+    """What is expected of a PodCliqueSet as it is stored, and how the cluster differs; None where
+    there is no such set.
 
-    Raises :class:`~preflight_kube.errors.KubeError`, and :class:`~.objects.BadObject` for what is no PodCliqueSet.
+    Raises :class:`~preflight_kube.errors.KubeError`, and :class:`~.objects.BadObject` for what is
+    no PodCliqueSet.
     """
     async with Client(target, agent=AGENT) as client:
         try:
@@ -89,8 +95,13 @@ async def _look(client: Client, namespace: str, config: Config, *, pods: bool) -
     world = World(
         cliques=cliques,
         sets=await all_of(f"{grove}/podcliquesets", PodCliqueSet),
-        gangs=await all_of(f"/apis/{SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs", PodGang),
-        claims=await all_of(f"{resources}/{'resourceclaims' if literal else 'resourceclaimtemplates'}", ComputeDomain),
+        gangs=await all_of(
+            f"/apis/{SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs", PodGang
+        ),
+        claims=await all_of(
+            f"{resources}/{'resourceclaims' if literal else 'resourceclaimtemplates'}",
+            ComputeDomain,
+        ),
     )
     if domains:
         path = f"/apis/{COMPUTE_DOMAIN_GROUP}/{domains}/namespaces/{namespace}/computedomains"
@@ -103,6 +114,8 @@ async def _fabric_nodes(client: Client) -> int | None:
     """Who may read a namespace may often read no nodes."""
     try:
         pages = client.pages("/api/v1/nodes", Node, params={"labelSelector": FABRIC_LABEL})
-        return sum([bool(one.metadata.label(FABRIC_LABEL)) async for page, _ in pages for one in page])
+        return sum(
+            [bool(one.metadata.label(FABRIC_LABEL)) async for page, _ in pages for one in page]
+        )
     except KubeError:
         return None

@@ -30,7 +30,9 @@ class _Flight:
 
 
 class Lookups:
-    """Each raises :class:`~preflight_kube.admission.reviews.Unavailable` where the cluster does not say."""
+    """Each raises :class:`~preflight_kube.admission.reviews.Unavailable` where the cluster does not
+    say.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -60,7 +62,8 @@ class Lookups:
         return found
 
     async def make(self, body: dict[str, Any]) -> dict[str, str] | None:
-        """Have an object exist (mode `literal`): None where it was made, the labels of the one that is there otherwise.
+        """Have an object exist (mode `literal`): None where it was made, the labels of the one that
+        is there otherwise.
 
         Of many that want the same object at once one asks, and the others hear what it was told.
         """
@@ -72,7 +75,9 @@ class Lookups:
             with anyio.move_on_after(LONGEST):
                 await flight.landed.wait()
             if flight.labels is None:
-                raise Unavailable(f"{body['kind']} {shown(meta['name'])} cannot be made just now; this is tried again")
+                raise Unavailable(
+                    f"{body['kind']} {shown(meta['name'])} cannot be made just now; this is tried again"
+                )
             return flight.labels
         flight = self._flights[path] = _Flight()
         try:
@@ -83,7 +88,9 @@ class Lookups:
             flight.landed.set()
         return there
 
-    async def _made(self, collection: str, path: str, body: dict[str, Any]) -> dict[str, str] | None:
+    async def _made(
+        self, collection: str, path: str, body: dict[str, Any]
+    ) -> dict[str, str] | None:
         try:
             with anyio.fail_after(LONGEST):
                 try:
@@ -93,7 +100,9 @@ class Lookups:
                     return there.metadata.labels or {}
         except (KubeError, TimeoutError) as error:
             name = shown(body["metadata"]["name"])
-            raise Unavailable(f"{body['kind']} {name} cannot be made ({_why(error)}); this is tried again") from error
+            raise Unavailable(
+                f"{body['kind']} {name} cannot be made ({_why(error)}); this is tried again"
+            ) from error
         return None
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
@@ -103,7 +112,9 @@ class Lookups:
         except NotFound:
             return None
         except (KubeError, TimeoutError) as error:
-            raise Unavailable(f"{what} cannot be read ({_why(error)}); this is tried again") from error
+            raise Unavailable(
+                f"{what} cannot be read ({_why(error)}); this is tried again"
+            ) from error
 
 
 def _why(error: Exception) -> str:
@@ -117,5 +128,7 @@ def _classes(claim: dict[str, Any]) -> list[str]:
     found: list[str] = []
     for one in (spec.get("devices") or {}).get("requests") or ():
         named = (one, one.get("exactly") or {}, *(one.get("firstAvailable") or ()))
-        found += [name for request in named if isinstance(name := request.get("deviceClassName"), str)]
+        found += [
+            name for request in named if isinstance(name := request.get("deviceClassName"), str)
+        ]
     return found

@@ -16,7 +16,16 @@ from .support import Support
 
 __all__ = ["Metrics"]
 
-STATES: Final = ("wanted", "made", "owned-by-set", "adopted", "blocked", "ending", "unsupported", "unclaimed")
+STATES: Final = (
+    "wanted",
+    "made",
+    "owned-by-set",
+    "adopted",
+    "blocked",
+    "ending",
+    "unsupported",
+    "unclaimed",
+)
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _LATENCY: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -42,14 +51,21 @@ class Metrics:
             registry=self.registry,
         )
         self.fabric_nodes = Gauge(
-            "mnnvl_fabric_nodes", "Nodes with a label nvidia.com/gpu.clique that is not empty.", registry=self.registry
+            "mnnvl_fabric_nodes",
+            "Nodes with a label nvidia.com/gpu.clique that is not empty.",
+            registry=self.registry,
         )
 
-    def controller(self, unclaimed: Callable[[], float], requests: Requests, mirrors: Mirrors) -> None:
+    def controller(
+        self, unclaimed: Callable[[], float], requests: Requests, mirrors: Mirrors
+    ) -> None:
         """Add what the controller counts."""
         self.leader = Gauge("mnnvl_leader", "1 while this replica leads.", registry=self.registry)
         self.domains = Gauge(
-            "mnnvl_domains", "ComputeDomains by state, as the leader sees them.", ["state"], registry=self.registry
+            "mnnvl_domains",
+            "ComputeDomains by state, as the leader sees them.",
+            ["state"],
+            registry=self.registry,
         )
         for state in STATES:
             self.domains.labels(state).set(0)
@@ -91,7 +107,10 @@ class Metrics:
 
     def _following(self, requests: Requests, mirrors: Mirrors) -> None:
         sent = Gauge(
-            "mnnvl_api_requests", "Requests sent to the API server, by verb.", ["verb"], registry=self.registry
+            "mnnvl_api_requests",
+            "Requests sent to the API server, by verb.",
+            ["verb"],
+            registry=self.registry,
         )
         for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
             sent.labels(verb).set_function(lambda verb=verb: requests.count[verb])  # type: ignore[misc]
@@ -113,7 +132,11 @@ class Metrics:
             self._states[key] = now
         for one, step in ((before, -1), (now if state != "gone" else None, 1)):
             if one is not None:
-                for name in {one[0]} - {"wanted"} | ({"wanted"} if one[1] else set()) | ({"made"} if one[2] else set()):
+                for name in (
+                    {one[0]} - {"wanted"}
+                    | ({"wanted"} if one[1] else set())
+                    | ({"made"} if one[2] else set())
+                ):
                     self._counts[name] += step
                     self.domains.labels(name).set(self._counts[name])
 

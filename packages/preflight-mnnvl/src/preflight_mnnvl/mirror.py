@@ -1,4 +1,5 @@
-"""What is seen of the cluster, kept by key: each change → the domains that must be looked at, and for each of them all that its turn reads. Pure.
+"""What is seen of the cluster, kept by key: each change → the domains that must be looked at, and
+for each of them all that its turn reads. Pure.
 
 A PodClique is kept as a member, or not at all: its pod's template is read once, as it passes.
 """
@@ -14,7 +15,15 @@ from .decision import Newer, pod_claim
 from .decision import read as read_decision
 from .desired import Ignored, Key, Member, Wanted, member_of, wanted
 from .names import DECISION, ENABLED, MANAGED, PCS_NAME, PODGANG, label_value
-from .objects import BadObject, ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang, decode_pod
+from .objects import (
+    BadObject,
+    ComputeDomain,
+    Metadata,
+    PodClique,
+    PodCliqueSet,
+    PodGang,
+    decode_pod,
+)
 from .turn import Seen
 from .world import World, announcements, seen
 
@@ -23,9 +32,13 @@ __all__ = ["Mirror", "Part", "gang_key", "is_gang", "unclaimed"]
 T = TypeVar("T")
 Seeable = TypeVar("Seeable", PodCliqueSet, PodGang, ComputeDomain)
 Part = Literal["domain", "template", "claim"]
-"""What a domain has: the ComputeDomain, the driver's claim template, and in `literal` mode the claim."""
+"""What a domain has: the ComputeDomain, the driver's claim template, and in `literal` mode the
+claim.
+"""
 WRITTEN_FOR: Final = 10.0
-"""Seconds for which an answer to a write counts as seen; by then the watch has brought it, or something newer."""
+"""Seconds for which an answer to a write counts as seen; by then the watch has brought it, or
+something newer.
+"""
 _GANG: Final = "gang/"
 
 
@@ -55,11 +68,17 @@ def unclaimed(clique: PodClique) -> bool:
 class Mirror:
     """``touch`` is told each key that changed: a domain's, or a PodGang's (see :func:`gang_key`)."""
 
-    def __init__(self, config: Config, touch: Callable[[Key], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, config: Config, touch: Callable[[Key], None], clock: Callable[[], float]
+    ) -> None:
         self._config, self._touch, self._clock = config, touch, clock
         self.sets: dict[Key, PodCliqueSet] = {}
         self.gangs: dict[Key, PodGang] = {}
-        self._parts: dict[Part, dict[Key, ComputeDomain]] = {"domain": {}, "template": {}, "claim": {}}
+        self._parts: dict[Part, dict[Key, ComputeDomain]] = {
+            "domain": {},
+            "template": {},
+            "claim": {},
+        }
         self._written: dict[tuple[Part, Key], tuple[ComputeDomain, float]] = {}
         self.lost: dict[Key, str] = {}
         self.unclaimed_since: dict[Key, float] = {}
@@ -73,7 +92,9 @@ class Mirror:
     # --- what changes
 
     def clique(self, uid: str, clique: PodClique | None) -> Ignored | None:
-        """A PodClique as it is now; None where it has gone. Returned is one that begins to be ignored."""
+        """A PodClique as it is now; None where it has gone. Returned is one that begins to be
+        ignored.
+        """
         member = member_of(clique) if clique is not None else None
         ignored = member if isinstance(member, Ignored) else None
         now = member if isinstance(member, Member) else None
@@ -158,7 +179,9 @@ class Mirror:
             self.part(part, known[place], gone=True)
 
     def wrote(self, part: Part, found: ComputeDomain) -> Key:
-        """The answer to a write of ours, which counts until the watch has brought it. Returns the domain's key."""
+        """The answer to a write of ours, which counts until the watch has brought it. Returns the
+        domain's key.
+        """
         key = self._key_of(part, (found.metadata.namespace, found.metadata.name))
         self._written[part, key] = found, self._clock() + WRITTEN_FOR
         return key
@@ -173,7 +196,9 @@ class Mirror:
             del self._written[part, key]
 
     def _key_of(self, part: Part, place: Key) -> Key:
-        return place if part == "domain" else (place[0], f"{place[1].removesuffix('-mnnvl-claim')}-cd")
+        return (
+            place if part == "domain" else (place[0], f"{place[1].removesuffix('-mnnvl-claim')}-cd")
+        )
 
     # --- links: which domains a PodGang or a set concerns, by members and by labels
 
@@ -197,10 +222,14 @@ class Mirror:
     # --- what a turn reads
 
     def every(self) -> Iterator[Key]:
-        """Every domain that is wanted, or of which an object carries our label; and every PodGang that is named."""
+        """Every domain that is wanted, or of which an object carries our label; and every PodGang
+        that is named.
+        """
         found = {key for counted in self._links.values() for key in counted}
         yield from sorted({*found, *self._of})
-        yield from sorted(gang_key(*key) for key in self.gangs if self._linked("gang", self.gangs[key].metadata))
+        yield from sorted(
+            gang_key(*key) for key in self.gangs if self._linked("gang", self.gangs[key].metadata)
+        )
 
     def wants(self, key: Key) -> Wanted | None:
         """What living PodCliques want under this name."""
@@ -214,11 +243,17 @@ class Mirror:
         return seen(self._world(key, wants), key, wants)
 
     def announced(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """The merge patch that says on the PodGang that all its domains are its own; None where it says so, or they are not."""
+        """The merge patch that says on the PodGang that all its domains are its own; None where it
+        says so, or they are not.
+        """
         gang = self.gangs.get((namespace, name))
         if gang is None:
             return None
-        wants = {key: found for key in self._linked("gang", gang.metadata) if (found := self.wants(key)) is not None}
+        wants = {
+            key: found
+            for key in self._linked("gang", gang.metadata)
+            if (found := self.wants(key)) is not None
+        }
         world = World(gangs={(namespace, name): gang})
         for key, one in wants.items():
             part = self._world(key, one)
@@ -234,7 +269,10 @@ class Mirror:
 
     def _world(self, key: Key, wants: Wanted | None) -> World:
         namespace = key[0]
-        claim_place = (namespace, wants.domain.claim if wants else f"{key[1].removesuffix('-cd')}-mnnvl-claim")
+        claim_place = (
+            namespace,
+            wants.domain.claim if wants else f"{key[1].removesuffix('-cd')}-mnnvl-claim",
+        )
         mode = wants.decision.mode if wants is not None else self._config.mode
         domain = self._now("domain", key, key)
         claim = self._now("claim" if mode == "literal" else "template", key, claim_place)
@@ -242,7 +280,11 @@ class Mirror:
         values = {value for meta in labels if (value := meta.label(PODGANG))}
         gangs = {name for value in values for name in self._gangs.get((namespace, value), ())}
         gangs |= {one.decision.gang for one in wants.members} if wants else set()
-        pcs = {wants.domain.pcs} if wants else {value for meta in labels if (value := meta.label(PCS_NAME[0]))}
+        pcs = (
+            {wants.domain.pcs}
+            if wants
+            else {value for meta in labels if (value := meta.label(PCS_NAME[0]))}
+        )
         return World(
             sets=_some(self.sets, namespace, pcs),
             gangs=_some(self.gangs, namespace, gangs),
@@ -262,11 +304,17 @@ class Mirror:
 
 
 def _some(store: Mapping[Key, T], namespace: str, names: Iterable[str]) -> dict[Key, T]:
-    return {(namespace, name): found for name in names if (found := store.get((namespace, name))) is not None}
+    return {
+        (namespace, name): found
+        for name in names
+        if (found := store.get((namespace, name))) is not None
+    }
 
 
 def _kept(store: dict[Key, Seeable], key: Key, found: Seeable, gone: bool) -> bool:
-    """Whether the store has changed; a new object's predecessor of the same name may be told to have gone after it has come."""
+    """Whether the store has changed; a new object's predecessor of the same name may be told to
+    have gone after it has come.
+    """
     before = store.get(key)
     if not gone:
         store[key] = found
@@ -278,4 +326,8 @@ def _kept(store: dict[Key, Seeable], key: Key, found: Seeable, gone: bool) -> bo
 
 
 def _version(meta: Metadata) -> int:
-    return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdecimal() else 0
+    return (
+        int(meta.resource_version)
+        if meta.resource_version.isascii() and meta.resource_version.isdecimal()
+        else 0
+    )

@@ -60,7 +60,9 @@ ADOPTED: Final = "grove.io/mnnvl-resources-adopted"
 DECISION: Final = "mnnvl.nvsentinel.nvidia.com/domain"
 """Annotation of a PodClique: what was decided at its creation (see :mod:`.decision`)."""
 RECREATED: Final = "mnnvl.nvsentinel.nvidia.com/recreated"
-"""Annotation of a ComputeDomain that takes the place of a lost one: the lost one's uid, or "unknown"."""
+"""Annotation of a ComputeDomain that takes the place of a lost one: the lost one's uid, or
+"unknown".
+"""
 
 CLAIM: Final = "mnnvl"
 """Our entry among a pod's resource claims, and the request of a claim in `literal` mode."""
@@ -96,7 +98,9 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def is_name(text: str) -> bool:
-    """Whether Kubernetes takes ``text`` as an object's name: a DNS subdomain (RFC 1123) of at most 253 characters."""
+    """Whether Kubernetes takes ``text`` as an object's name: a DNS subdomain (RFC 1123) of at most
+    253 characters.
+    """
     return len(text) <= MOST_NAME and _SUBDOMAIN.fullmatch(text) is not None
 
 
@@ -111,7 +115,9 @@ def bounded(text: str, most: int) -> str:
 
 
 def label_value(text: str) -> str:
-    """``text`` as the value of a label; what is too long or not allowed there keeps apart by its hash."""
+    """``text`` as the value of a label; what is too long or not allowed there keeps apart by its
+    hash.
+    """
     if len(text) <= MOST_LABEL and (not text or _LABEL.fullmatch(text)):
         return text
     kept = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[: MOST_LABEL - 11].strip("-._")

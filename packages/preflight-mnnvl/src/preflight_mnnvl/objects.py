@@ -1,7 +1,8 @@
-"""The fields of Kubernetes objects that are read here, and no others; and the one place where text of others is decoded. Pure.
+"""The fields of Kubernetes objects that are read here, and no others; and the one place where text
+of others is decoded. Pure.
 
-msgspec skips what is not named without building it. What a PodClique brings as its pod's template stays raw until it is known that
-the PodClique asks for anything.
+msgspec skips what is not named without building it. What a PodClique brings as its pod's template
+stays raw until it is known that the PodClique asks for anything.
 """
 
 from __future__ import annotations
@@ -182,7 +183,9 @@ class DomainStatus(_Object):
 
 
 class ComputeDomain(_Object):
-    """``resource.nvidia.com``; also read as a claim or claim template, of which only the metadata matters."""
+    """``resource.nvidia.com``; also read as a claim or claim template, of which only the metadata
+    matters.
+    """
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
     status: DomainStatus | None = None
@@ -207,7 +210,10 @@ def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
         raise BadObject(f"it is no {type_.__name__}: it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BadObject(f"it is no {type_.__name__}: {shown(str(error))}") from None
-    if isinstance(found, PodCliqueSet) and max(len(found.cliques), len(found.groups)) > MOST_CLIQUES:
+    if (
+        isinstance(found, PodCliqueSet)
+        and max(len(found.cliques), len(found.groups)) > MOST_CLIQUES
+    ):
         raise BadObject(f"it has more than {MOST_CLIQUES} cliques or scaling groups")
     return found  # type: ignore[no-any-return]
 

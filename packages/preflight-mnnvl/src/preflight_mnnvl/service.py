@@ -30,7 +30,9 @@ LONGEST: Final = 5.0
 """Seconds for an answer to a review."""
 
 
-def run_controller(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
+def run_controller(
+    target: Connection, config: Config, *, namespace: str, host: str, port: int
+) -> int:
     """Be one replica of the controller until SIGTERM; the exit status."""
     metrics = Metrics()
     account = os.environ.get("POD_SERVICE_ACCOUNT", "")
@@ -40,7 +42,11 @@ def run_controller(target: Connection, config: Config, *, namespace: str, host: 
         controller = Controller(client, config, metrics, who)
 
         def ready() -> str:
-            return "" if controller.synced else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+            return (
+                ""
+                if controller.synced
+                else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+            )
 
         return Parts(tasks={"the mirrors": controller.mirror}, lead=controller.lead, ready=[ready])
 
@@ -58,20 +64,34 @@ def run_controller(target: Connection, config: Config, *, namespace: str, host: 
 
 
 def run_webhook(
-    target: Connection, config: Config, *, host: str, port: int, admission_port: int, certificate: Path
+    target: Connection,
+    config: Config,
+    *,
+    host: str,
+    port: int,
+    admission_port: int,
+    certificate: Path,
 ) -> int:
-    """Be one replica of the webhook until SIGTERM; the exit status. Raises OSError or ValueError for a certificate that cannot be used."""
+    """Be one replica of the webhook until SIGTERM; the exit status. Raises OSError or ValueError
+    for a certificate that cannot be used.
+    """
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     served = Certificate(certificate, "`preflight-mnnvl certs`")
 
     async def build(client: Client) -> Parts:
         webhook = Webhook(client, config, metrics)
-        reviews = Reviews({PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=LONGEST)
+        reviews = Reviews(
+            {PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=LONGEST
+        )
         server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
 
         def ready() -> str:
-            return "" if webhook.synced else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+            return (
+                ""
+                if webhook.synced
+                else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
+            )
 
         return Parts(tasks={"the mirrors": webhook.mirror}, servers=[server], ready=[ready])
 

@@ -1,6 +1,8 @@
-"""The page of a PodCliqueSet's review: what would fail later is said when it is applied, and what was decided stays. Pure.
+"""The page of a PodCliqueSet's review: what would fail later is said when it is applied, and what
+was decided stays. Pure.
 
-Older objects, deletion and the removal of finalizers always pass: only what a change brings is judged.
+Older objects, deletion and the removal of finalizers always pass: only what a change brings is
+judged.
 """
 
 from __future__ import annotations
@@ -37,11 +39,19 @@ class SetAnswer(NamedTuple):
     def message(self) -> str:
         rest = len(self.problems) - MOST_PROBLEMS
         more = f" {rest} more problems." if rest > 0 else ""
-        return f"PodCliqueSet {self.name}: {' '.join(self.problems[:MOST_PROBLEMS])}{more}" if self.problems else ""
+        return (
+            f"PodCliqueSet {self.name}: {' '.join(self.problems[:MOST_PROBLEMS])}{more}"
+            if self.problems
+            else ""
+        )
 
 
-def review(operation: str, new: bytes | None, old: bytes | None, config: Config, support: Support) -> SetAnswer:
-    """The answer about the PodCliqueSet ``new`` that takes the place of ``old`` (JSON; None at CREATE). Never raises."""
+def review(
+    operation: str, new: bytes | None, old: bytes | None, config: Config, support: Support
+) -> SetAnswer:
+    """The answer about the PodCliqueSet ``new`` that takes the place of ``old`` (JSON; None at
+    CREATE). Never raises.
+    """
     if operation == "DELETE" or new is None:
         return SetAnswer()
     try:
@@ -50,7 +60,13 @@ def review(operation: str, new: bytes | None, old: bytes | None, config: Config,
         # The schema of Grove's own resource says what is wrong with it, and refuses it.
         return SetAnswer(warnings=(f"multi-node NVLink was not judged: {error}",))
     name = "/".join(
-        filter(None, (shown(found.metadata.namespace), shown(found.metadata.name or found.metadata.generate_name)))
+        filter(
+            None,
+            (
+                shown(found.metadata.namespace),
+                shown(found.metadata.name or found.metadata.generate_name),
+            ),
+        )
     )
     if found.metadata.going:
         return SetAnswer(name=name)
@@ -78,7 +94,9 @@ def problems(set_: PodCliqueSet, config: Config, support: Support) -> list[str]:
         )
     if config.on_unsupported == "deny" and not support.ok and any(one.enrolled for one in planned):
         asked = next(one for one in planned if one.enrolled)
-        said.append(f"{asked.wish.at.get(ENABLED, SET_PATH)}.annotations[{ENABLED}]: {support.why}.")
+        said.append(
+            f"{asked.wish.at.get(ENABLED, SET_PATH)}.annotations[{ENABLED}]: {support.why}."
+        )
     return said
 
 
@@ -120,7 +138,9 @@ def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     """The longest name that its domains will have."""
     parts = [set_.metadata.name, str(max(0, (set_.spec.replicas or 1) - 1))]
     index = [one.group.name, str(max(0, (one.group.replicas or 1) - 1))] if one.group else []
-    parts += {"replica": [], "clique": [*index, one.clique.name], "scalingGroupReplica": index}[one.scope or "replica"]
+    parts += {"replica": [], "clique": [*index, one.clique.name], "scalingGroupReplica": index}[
+        one.scope or "replica"
+    ]
     name = "-".join((*parts, "mnnvl-claim"))
     if len(name) > MOST_NAME:
         yield f"{one.path}.name: the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique."
@@ -129,10 +149,18 @@ def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
 
 
 def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
-    """What of the three annotations a change touches, layer by layer; cliques and scaling groups are found by name."""
+    """What of the three annotations a change touches, layer by layer; cliques and scaling groups
+    are found by name.
+    """
     said = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
-    cliques = [(one.name, one.annotations) for one in old.cliques], [(one.name, one.annotations) for one in new.cliques]
-    groups = [(one.name, one.annotations) for one in old.groups], [(one.name, one.annotations) for one in new.groups]
+    cliques = (
+        [(one.name, one.annotations) for one in old.cliques],
+        [(one.name, one.annotations) for one in new.cliques],
+    )
+    groups = (
+        [(one.name, one.annotations) for one in old.groups],
+        [(one.name, one.annotations) for one in new.groups],
+    )
     for path, (before, after) in (
         ("spec.template.cliques", cliques),
         ("spec.template.podCliqueScalingGroups", groups),
@@ -165,15 +193,26 @@ def warnings(set_: PodCliqueSet, config: Config, support: Support) -> list[str]:
     for path, found in (
         (SET_PATH, set_.metadata.annotations),
         *[(f"spec.template.cliques[{i}]", one.annotations) for i, one in enumerate(set_.cliques)],
-        *[(f"spec.template.podCliqueScalingGroups[{i}]", one.annotations) for i, one in enumerate(set_.groups)],
+        *[
+            (f"spec.template.podCliqueScalingGroups[{i}]", one.annotations)
+            for i, one in enumerate(set_.groups)
+        ],
     ):
         if warning := odd((found or {}).get(ENABLED)):
             said.append(f"{path}.annotations: {warning}")
     asked = [one for one in planned if one.wish.enabled]
-    without = f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
-    said += [f"{one.path}: {without}" for one in asked if one.gpus is False and one.wish.at[ENABLED] == one.path]
+    without = (
+        f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
+    )
+    said += [
+        f"{one.path}: {without}"
+        for one in asked
+        if one.gpus is False and one.wish.at[ENABLED] == one.path
+    ]
     if config.mode == "driver" and any(DEVICE_CLASS in one.wish.keys for one in asked):
-        said.append(f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)")
+        said.append(
+            f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
+        )
     if not asked:
         return said
     if not support.ok:

@@ -1,4 +1,6 @@
-"""What there is, for people: set → domain → owner → nodes → pods, with the state that the controller's own decision gives it. Pure."""
+"""What there is, for people: set → domain → owner → nodes → pods, with the state that the
+controller's own decision gives it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,23 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
 
 
-def show(world: World, pods: Iterable[Pod], config: Config, support: Support, now: float, *, only: str = "") -> str:
+def show(
+    world: World,
+    pods: Iterable[Pod],
+    config: Config,
+    support: Support,
+    now: float,
+    *,
+    only: str = "",
+) -> str:
     """Text, one set after the other; ``only`` the PodCliqueSet of this name."""
     wants = wanted(world.members()[0])
     found = turns(world, config, support, now)
     by_clique: dict[Key, list[Pod]] = {}
     for pod in pods:
-        by_clique.setdefault((pod.metadata.namespace, pod.metadata.label(POD_OF) or ""), []).append(pod)
+        by_clique.setdefault((pod.metadata.namespace, pod.metadata.label(POD_OF) or ""), []).append(
+            pod
+        )
     by_set: dict[Key, list[Key]] = {}
     for key in found:
         labels = _labels(world.domains.get(key))
@@ -54,18 +66,30 @@ def show(world: World, pods: Iterable[Pod], config: Config, support: Support, no
             lines += _domain(key, found[key], world.domains.get(key))
             for member in wants[key].members if key in wants else ():
                 lines.append(f"    PodClique {member.name}")
-                for pod in sorted(by_clique.get((namespace, member.name), ()), key=lambda one: one.metadata.name):
+                for pod in sorted(
+                    by_clique.get((namespace, member.name), ()), key=lambda one: one.metadata.name
+                ):
                     lines.append(f"      {_pod(pod)}")
     ignored = world.members()[1]
-    lines += [f"ignored  PodClique {shown(one.namespace)}/{shown(one.name)}: {one.why}" for one in ignored]
+    lines += [
+        f"ignored  PodClique {shown(one.namespace)}/{shown(one.name)}: {one.why}" for one in ignored
+    ]
     return "\n".join(lines or ["no domains"]) + "\n"
 
 
 def _domain(key: Key, turn: Turn, domain: ComputeDomain | None) -> list[str]:
-    lines = [f"  ComputeDomain {shown(key[1])}: {turn.state}", f"    {turn.why[:1].upper()}{turn.why[1:]}"]
+    lines = [
+        f"  ComputeDomain {shown(key[1])}: {turn.state}",
+        f"    {turn.why[:1].upper()}{turn.why[1:]}",
+    ]
     if domain is not None and domain.status is not None:
-        nodes = [f"{shown(one.name)} ({shown(one.status) or 'unknown'})" for one in domain.status.nodes or ()]
-        lines.append(f"    {shown(domain.status.status) or 'no status'}; nodes: {', '.join(nodes) or 'none'}")
+        nodes = [
+            f"{shown(one.name)} ({shown(one.status) or 'unknown'})"
+            for one in domain.status.nodes or ()
+        ]
+        lines.append(
+            f"    {shown(domain.status.status) or 'no status'}; nodes: {', '.join(nodes) or 'none'}"
+        )
     return lines
 
 

@@ -1,4 +1,6 @@
-"""Whether multi-node NVLink can be had here: facts of the cluster and the configuration make one answer. Pure."""
+"""Whether multi-node NVLink can be had here: facts of the cluster and the configuration make one
+answer. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ __all__ = ["CHANNEL_CLASS", "Facts", "Support", "judge", "served_claims", "serve
 
 CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
 """The device class of the driver's own claim templates."""
-_DOMAINS: Final[dict[str, tuple[str, ...]]] = {"driver": ("v1beta1",), "literal": ("v1beta1", "v1alpha1")}
+_DOMAINS: Final[dict[str, tuple[str, ...]]] = {
+    "driver": ("v1beta1",),
+    "literal": ("v1beta1", "v1alpha1"),
+}
 """Versions of ComputeDomain that we know, best first."""
 _CLAIMS: Final = ("v1", "v1beta2", "v1beta1")
 _INSTEAD: Final = f"install NVIDIA's DRA driver, or remove {ENABLED}"
@@ -21,8 +26,10 @@ _INSTEAD: Final = f"install NVIDIA's DRA driver, or remove {ENABLED}"
 class Facts(NamedTuple):
     """What is seen of the cluster; None is what has not been asked yet.
 
-    ``domains``, ``claims``: the served versions of computedomains and of resourceclaims, empty where none is. ``channel_required``: the schema of
-    ComputeDomain wants `spec.channel`. ``device_class``: the class of the driver's templates exists. ``fabric_nodes``: nodes with a fabric's label.
+    ``domains``, ``claims``: the served versions of computedomains and of resourceclaims, empty
+    where none is. ``channel_required``: the schema of ComputeDomain wants `spec.channel`.
+    ``device_class``: the class of the driver's templates exists. ``fabric_nodes``: nodes with a
+    fabric's label.
     """
 
     domains: tuple[str, ...] | None = None
@@ -33,8 +40,9 @@ class Facts(NamedTuple):
 
 
 class Support(NamedTuple):
-    """``state``: `unknown` is a cluster that has not been asked yet. ``why``: for what is not supported, one sentence without its end.
-    ``domain_version``, ``claim_version``: those to write. ``warnings``: what hardware says, which is no reason to refuse."""
+    """``state``: `unknown` is a cluster that has not been asked yet. ``why``: for what is not
+    supported, one sentence without its end. ``domain_version``, ``claim_version``: those to write.
+    ``warnings``: what hardware says, which is no reason to refuse."""
 
     state: Literal["supported", "unsupported", "unknown", "off"]
     why: str = ""
@@ -50,12 +58,16 @@ class Support(NamedTuple):
 
 
 def served_domains(mode: Literal["driver", "literal"]) -> Callable[[Facts], str]:
-    """From facts to the version of ComputeDomain that is read and written; empty where none that we know is served."""
+    """From facts to the version of ComputeDomain that is read and written; empty where none that we
+    know is served.
+    """
     return lambda facts: next((one for one in _DOMAINS[mode] if one in (facts.domains or ())), "")
 
 
 def served_claims(facts: Facts) -> str:
-    """The version of resourceclaims and their templates that is read and written; empty where none that we know is served."""
+    """The version of resourceclaims and their templates that is read and written; empty where none
+    that we know is served.
+    """
     return next((one for one in _CLAIMS if one in facts.claims), "")
 
 
@@ -68,7 +80,8 @@ def judge(facts: Facts, config: Config) -> Support:
         )
     if facts.domains is None:
         return Support(
-            "unknown", "MNNVL cannot be had yet: the API server has not said what it serves; this is tried again"
+            "unknown",
+            "MNNVL cannot be had yet: the API server has not said what it serves; this is tried again",
         )
     known = _DOMAINS[config.mode]
     version = served_domains(config.mode)(facts)
@@ -90,7 +103,9 @@ def judge(facts: Facts, config: Config) -> Support:
             f"MNNVL cannot be had: this cluster serves no resourceclaims that we know ({', '.join(_CLAIMS)}); enable dynamic resource allocation, or remove {ENABLED}",
         )
     if config.require_fabric_nodes and facts.fabric_nodes is None:
-        return Support("unknown", "MNNVL cannot be had yet: the nodes have not been read; this is tried again")
+        return Support(
+            "unknown", "MNNVL cannot be had yet: the nodes have not been read; this is tried again"
+        )
     if config.require_fabric_nodes and not facts.fabric_nodes:
         return Support(
             "unsupported",
@@ -98,8 +113,12 @@ def judge(facts: Facts, config: Config) -> Support:
         )
     warnings = []
     if facts.device_class is False and config.mode == "driver":
-        warnings.append(f"there is no DeviceClass {CHANNEL_CLASS}: pods will wait until NVIDIA's DRA driver is there")
+        warnings.append(
+            f"there is no DeviceClass {CHANNEL_CLASS}: pods will wait until NVIDIA's DRA driver is there"
+        )
     if facts.fabric_nodes == 0:
-        warnings.append(f"no node carries the label {FABRIC_LABEL}: pods run without the fabric, or wait")
+        warnings.append(
+            f"no node carries the label {FABRIC_LABEL}: pods run without the fabric, or wait"
+        )
     channel = config.mode == "driver" or facts.channel_required
     return Support("supported", "", version, claim, channel, facts.fabric_nodes, tuple(warnings))

@@ -1,6 +1,8 @@
-"""One turn of the controller about one domain: what is seen, and the time → what is to be done, told, and looked at again. Pure.
+"""One turn of the controller about one domain: what is seen, and the time → what is to be done,
+told, and looked at again. Pure.
 
-Nothing is remembered that a restart would miss: each turn begins from the objects, and ends where it ended the last time if nothing has changed.
+Nothing is remembered that a restart would miss: each turn begins from the objects, and ends where
+it ended the last time if nothing has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from .desired import Wanted
 from .dialect import Head, compute_domain, gang_owner, resource_claim, set_owner
 from .domain import labels_of, other_identity
 from .events import Event, Subject
-from .names import ADOPTED, INSTANCE, MANAGED, MANAGED_BY, MANAGED_BY_US, PODGANG, RECREATED, TEMPLATE_OF, label_value
+from .names import (
+    ADOPTED,
+    INSTANCE,
+    MANAGED,
+    MANAGED_BY,
+    MANAGED_BY_US,
+    PODGANG,
+    RECREATED,
+    TEMPLATE_OF,
+    label_value,
+)
 from .objects import ComputeDomain, Metadata, shown
 from .support import Support
 
@@ -27,19 +39,25 @@ TEMPLATE_PATIENCE = 30.0
 BLOCKED_AGAIN = 60.0
 """Seconds after which a foreign object is looked at again, if nothing has changed."""
 RELEASE_PATIENCE = 5.0
-"""Seconds for which nobody must want a domain: mirrors of different kinds are not read at the same moment."""
+"""Seconds for which nobody must want a domain: mirrors of different kinds are not read at the same
+moment.
+"""
 TOLD_FOR = 3600.0
 """Seconds that the API server keeps an Event: of older objects nothing is told again."""
 
 Kind = Literal["ComputeDomain", "ResourceClaim"]
-State = Literal["wanted", "owned-by-set", "adopted", "blocked", "ending", "unsupported", "unclaimed", "gone"]
+State = Literal[
+    "wanted", "owned-by-set", "adopted", "blocked", "ending", "unsupported", "unclaimed", "gone"
+]
 
 
 class Seen(NamedTuple):
-    """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template, in `literal` mode the claim.
+    """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template,
+    in `literal` mode the claim.
 
-    ``gangs``: the PodGangs by name that exist, of those that the domain's members and label name. ``lost``: the uid of a domain of this name
-    that was seen and is gone. ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the epoch.
+    ``gangs``: the PodGangs by name that exist, of those that the domain's members and label name.
+    ``lost``: the uid of a domain of this name that was seen and is gone. ``unclaimed_since``: when
+    it was first seen that nobody needs it, in seconds of the epoch.
     """
 
     name: str
@@ -54,7 +72,9 @@ class Seen(NamedTuple):
 
 
 class Action(NamedTuple):
-    """One write. ``verb``: `create` with the object, or `patch` with a JSONPatch of the object called ``name``."""
+    """One write. ``verb``: `create` with the object, or `patch` with a JSONPatch of the object
+    called ``name``.
+    """
 
     verb: Literal["create", "patch"]
     kind: Kind
@@ -65,7 +85,9 @@ class Action(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """``again``: when to look again even if nothing changes, in seconds of the epoch. ``why``: one sentence for people. ``unclaimed_since``: to be kept until the next turn."""
+    """``again``: when to look again even if nothing changes, in seconds of the epoch. ``why``: one
+    sentence for people. ``unclaimed_since``: to be kept until the next turn.
+    """
 
     state: State
     why: str
@@ -76,11 +98,17 @@ class Turn(NamedTuple):
 
 
 def decide(seen: Seen, config: Config, support: Support, now: float) -> Turn:
-    """What is to be done about the domain. The actions are in order; each turn after one of them failed begins anew."""
+    """What is to be done about the domain. The actions are in order; each turn after one of them
+    failed begins anew.
+    """
     if seen.wanted is None:
         return _unwanted(seen, config, now)
     if not support.ok:
-        told = _tell(seen, events.UNSUPPORTED, f"{support.why}.", support.state) if support.state != "unknown" else ()
+        told = (
+            _tell(seen, events.UNSUPPORTED, f"{support.why}.", support.state)
+            if support.state != "unknown"
+            else ()
+        )
         return Turn("unsupported", f"{support.why}.", events=told)
     found = seen.domain
     if found is None:
@@ -88,7 +116,10 @@ def decide(seen: Seen, config: Config, support: Support, now: float) -> Turn:
     if whose := other_identity(found.metadata.labels, seen.wanted.domain, config.instance):
         return _blocked(seen, "ComputeDomain", found.metadata, whose, now)
     if found.metadata.going:
-        return Turn("ending", f"the ComputeDomain {shown(seen.name)} is being deleted, and is made again at its end.")
+        return Turn(
+            "ending",
+            f"the ComputeDomain {shown(seen.name)} is being deleted, and is made again at its end.",
+        )
     return _there(seen, seen.wanted, found.metadata, config, support=support, now=now)
 
 
@@ -97,17 +128,26 @@ def _missing(seen: Seen, wanted: Wanted, config: Config, support: Support) -> Tu
     gang = seen.gangs.get(wanted.gang)
     owner = _owner(seen, gang)
     if owner is None:
-        return Turn("wanted", "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.")
+        return Turn(
+            "wanted",
+            "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
+        )
     said = gang is not None and gang.annotation(ADOPTED) == "true"
     lost = seen.lost or ("unknown" if said or any(one.placed for one in wanted.members) else "")
     head = Head(seen.namespace, labels_of(wanted.domain, wanted.gang, config.instance), owner)
     actions = [_create("ComputeDomain", seen, compute_domain(wanted.domain, head, support, lost))]
     if wanted.decision.mode == "literal" and seen.claim is None:
         actions.append(_claim(seen, wanted, head, support))
-    return Turn("wanted", f"the ComputeDomain {seen.name} is made{' again' if lost else ''}.", tuple(actions))
+    return Turn(
+        "wanted",
+        f"the ComputeDomain {seen.name} is made{' again' if lost else ''}.",
+        tuple(actions),
+    )
 
 
-def _there(seen: Seen, wanted: Wanted, meta: Metadata, config: Config, *, support: Support, now: float) -> Turn:
+def _there(
+    seen: Seen, wanted: Wanted, meta: Metadata, config: Config, *, support: Support, now: float
+) -> Turn:
     """It exists and is ours: whose is it, and has it its claim?"""
     gang = _gang(seen, meta, wanted)
     actions, told = [], list(_made(seen, meta, now))
@@ -139,7 +179,9 @@ def _there(seen: Seen, wanted: Wanted, meta: Metadata, config: Config, *, suppor
 
 
 def _gang(seen: Seen, meta: Metadata, wanted: Wanted) -> Metadata | None:
-    """The PodGang to which it is to belong: the recorded one as long as members name it, and it lives."""
+    """The PodGang to which it is to belong: the recorded one as long as members name it, and it
+    lives.
+    """
     recorded = meta.label(PODGANG)
     named = {one.decision.gang for one in wanted.members}
     order = sorted(named, key=lambda one: (label_value(one) != recorded, one != wanted.gang, one))
@@ -147,11 +189,19 @@ def _gang(seen: Seen, meta: Metadata, wanted: Wanted) -> Metadata | None:
 
 
 def _literal_claim(
-    seen: Seen, wanted: Wanted, gang: Metadata | None, config: Config, *, support: Support, now: float
+    seen: Seen,
+    wanted: Wanted,
+    gang: Metadata | None,
+    config: Config,
+    *,
+    support: Support,
+    now: float,
 ) -> list[Action] | Turn:
     if seen.claim is None:
         owner = gang_owner(gang.name, gang.uid) if gang is not None else _owner(seen, None)
-        labels = labels_of(wanted.domain, gang.name if gang is not None else wanted.gang, config.instance)
+        labels = labels_of(
+            wanted.domain, gang.name if gang is not None else wanted.gang, config.instance
+        )
         return [_claim(seen, wanted, Head(seen.namespace, labels, owner), support)] if owner else []
     meta = seen.claim.metadata
     if whose := other_identity(meta.labels, wanted.domain, config.instance):
@@ -162,14 +212,20 @@ def _literal_claim(
 
 
 def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
-    """The driver makes the claim template; one that is not of this domain is never replaced by it, and it does not say so."""
+    """The driver makes the claim template; one that is not of this domain is never replaced by it,
+    and it does not say so.
+    """
     late = (_when(meta.creation_timestamp) or now) + TEMPLATE_PATIENCE
     template = seen.claim
     if template is None:
         if now < late:
             return Turn("wanted", "", again=late)
         why = f"the ComputeDomain {seen.name} has no ResourceClaimTemplate after {TEMPLATE_PATIENCE:.0f} s: is the DRA driver's controller running?"
-        return Turn("wanted", why, events=_tell(seen, events.TEMPLATE_MISSING, why[0].upper() + why[1:], meta.uid))
+        return Turn(
+            "wanted",
+            why,
+            events=_tell(seen, events.TEMPLATE_MISSING, why[0].upper() + why[1:], meta.uid),
+        )
     of = template.metadata.label(TEMPLATE_OF)
     if of == meta.uid:
         return Turn("wanted", "")
@@ -177,12 +233,18 @@ def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
         return Turn(
             "wanted", "", again=late if now < late else None
         )  # of the domain before this one: the driver removes it
-    whose = "does not carry the uid of the ComputeDomain" if of is None else "carries the uid of another ComputeDomain"
+    whose = (
+        "does not carry the uid of the ComputeDomain"
+        if of is None
+        else "carries the uid of another ComputeDomain"
+    )
     return _blocked(seen, "ResourceClaimTemplate", template.metadata, whose, now)
 
 
 def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
-    """Nobody needs it. What a living PodGang owns stays with it; what only the set owns would stay for ever, and is let go."""
+    """Nobody needs it. What a living PodGang owns stays with it; what only the set owns would stay
+    for ever, and is let go.
+    """
     parts = [
         (kind, found.metadata)
         for kind, found in _parts(seen, config)
@@ -192,22 +254,36 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
         return Turn("gone", "no PodClique needs it.")
     recorded = parts[0][1].label(PODGANG)
     gang = next(
-        (found for name, found in sorted(seen.gangs.items()) if label_value(name) == recorded and alive(found)), None
+        (
+            found
+            for name, found in sorted(seen.gangs.items())
+            if label_value(name) == recorded and alive(found)
+        ),
+        None,
     )
     if gang is not None:
         actions = [
-            _patch(seen, kind, meta, adoption(meta, gang), "adopt") for kind, meta in parts if not adopted(meta, gang)
+            _patch(seen, kind, meta, adoption(meta, gang), "adopt")
+            for kind, meta in parts
+            if not adopted(meta, gang)
         ]
         why = f"it belongs to the PodGang {gang.name}; no PodClique needs it now."
         return Turn("owned-by-set" if actions else "adopted", why, tuple(actions))
     left = [
-        (kind, meta) for kind, meta in parts if owned_by_set(meta) and (not meta.owner_references or alive(seen.set_))
+        (kind, meta)
+        for kind, meta in parts
+        if owned_by_set(meta) and (not meta.owner_references or alive(seen.set_))
     ]
     if not left:
         return Turn("gone", "its owner is gone, and the garbage collector removes it.")
     since = now if seen.unclaimed_since is None else seen.unclaimed_since
     if now < since + RELEASE_PATIENCE:
-        return Turn("unclaimed", "no PodClique needs it.", again=since + RELEASE_PATIENCE, unclaimed_since=since)
+        return Turn(
+            "unclaimed",
+            "no PodClique needs it.",
+            again=since + RELEASE_PATIENCE,
+            unclaimed_since=since,
+        )
     actions = [_patch(seen, kind, meta, abandoned(meta), "release") for kind, meta in left]
     message = f"The {left[0][0]} {left[0][1].name} is removed: no PodClique needs it, and no PodGang owns it."
     told = _tell(seen, events.RELEASED, message, left[0][1].uid)
@@ -222,7 +298,11 @@ def _parts(seen: Seen, config: Config) -> tuple[tuple[Kind, ComputeDomain | None
 
 
 def _patch(
-    seen: Seen, kind: Kind, meta: Metadata, body: list[dict[str, Any]], why: Literal["adopt", "release"]
+    seen: Seen,
+    kind: Kind,
+    meta: Metadata,
+    body: list[dict[str, Any]],
+    why: Literal["adopt", "release"],
 ) -> Action:
     return Action("patch", kind, seen.namespace, meta.name, body, why)
 
@@ -241,15 +321,15 @@ def _owner(seen: Seen, gang: Metadata | None) -> dict[str, Any] | None:
 
 
 def _made(seen: Seen, meta: Metadata, now: float) -> tuple[Event, ...]:
-    """Told from the object itself, so that a controller that dies after the creation has not swallowed it."""
+    """Told from the object itself, so that a controller that dies after the creation has not
+    swallowed it.
+    """
     if not _young(meta, now):
         return ()
     before = meta.annotation(RECREATED)
     if before is None:
         return _tell(seen, events.CREATED, f"The ComputeDomain {seen.name} was made.", meta.uid)
-    message = (
-        f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted."
-    )
+    message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted."
     return _tell(seen, events.RECREATED, message, meta.uid)
 
 
@@ -264,13 +344,22 @@ def _create(kind: Kind, seen: Seen, body: dict[str, Any]) -> Action:
 
 
 def _claim(seen: Seen, wanted: Wanted, head: Head, support: Support) -> Action:
-    return _create("ResourceClaim", seen, resource_claim(wanted.domain, head, support, wanted.decision.device_class))
+    return _create(
+        "ResourceClaim",
+        seen,
+        resource_claim(wanted.domain, head, support, wanted.decision.device_class),
+    )
 
 
 def _tell(seen: Seen, reason: str, message: str, fact: str) -> tuple[Event, ...]:
-    subjects = [Subject("PodCliqueSet", seen.namespace, seen.set_.name, seen.set_.uid)] if seen.set_ is not None else []
+    subjects = (
+        [Subject("PodCliqueSet", seen.namespace, seen.set_.name, seen.set_.uid)]
+        if seen.set_ is not None
+        else []
+    )
     subjects += [
-        Subject("PodClique", seen.namespace, one.name, one.uid) for one in (seen.wanted.members if seen.wanted else ())
+        Subject("PodClique", seen.namespace, one.name, one.uid)
+        for one in (seen.wanted.members if seen.wanted else ())
     ]
     return events.about(subjects, reason, message, f"{seen.name} {fact}")
 

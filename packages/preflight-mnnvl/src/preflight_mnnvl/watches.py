@@ -1,4 +1,6 @@
-"""The reflectors that keep the controller's mirror. What the cluster does not serve is an empty collection, until it does."""
+"""The reflectors that keep the controller's mirror. What the cluster does not serve is an empty
+collection, until it does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from preflight_kube.reflector import Change, Reflector
 from .config import Config
 from .detection import ABSENT, Detection
 from .mirror import Mirror, Part
-from .names import ADOPTED, COMPUTE_DOMAIN_GROUP, FABRIC_LABEL, GROVE_GROUP, MANAGED, RESOURCE_GROUP, SCHEDULER_GROUP
+from .names import (
+    ADOPTED,
+    COMPUTE_DOMAIN_GROUP,
+    FABRIC_LABEL,
+    GROVE_GROUP,
+    MANAGED,
+    RESOURCE_GROUP,
+    SCHEDULER_GROUP,
+)
 from .objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from .support import Facts, served_claims, served_domains
 
@@ -71,7 +81,9 @@ class FabricNodes:
 class Watches:
     """All that the controller mirrors; :meth:`run` until cancelled."""
 
-    def __init__(self, client: Client, config: Config, mirror: Mirror, detection: Detection) -> None:
+    def __init__(
+        self, client: Client, config: Config, mirror: Mirror, detection: Detection
+    ) -> None:
         self._client, self._mirror, self.detection = client, mirror, detection
         self._cliques = self._grove(
             f"{GROVE_GROUP}/v1alpha1/podcliques",
@@ -96,24 +108,55 @@ class Watches:
         ]
         self._nodes = FabricNodes(client, detection)
         self._moving = [
-            _Moving(self, "domain", served_domains(config.mode), group=COMPUTE_DOMAIN_GROUP, plural="computedomains"),
-            _Moving(self, "template", served_claims, group=RESOURCE_GROUP, plural="resourceclaimtemplates"),
+            _Moving(
+                self,
+                "domain",
+                served_domains(config.mode),
+                group=COMPUTE_DOMAIN_GROUP,
+                plural="computedomains",
+            ),
+            _Moving(
+                self,
+                "template",
+                served_claims,
+                group=RESOURCE_GROUP,
+                plural="resourceclaimtemplates",
+            ),
         ]
-        if config.mode == "literal":  # those of others are many; one of our name is found when it is in the way
+        if (
+            config.mode == "literal"
+        ):  # those of others are many; one of our name is found when it is in the way
             ours: Params = {"labelSelector": f"{MANAGED}=true"}
             self._moving.append(
-                _Moving(self, "claim", served_claims, group=RESOURCE_GROUP, plural="resourceclaims", params=ours)
+                _Moving(
+                    self,
+                    "claim",
+                    served_claims,
+                    group=RESOURCE_GROUP,
+                    plural="resourceclaims",
+                    params=ours,
+                )
             )
 
     def _grove(
-        self, path: str, type_: type[T], changed: Callable[[Change[T]], None], kept: Callable[[T], T]
+        self,
+        path: str,
+        type_: type[T],
+        changed: Callable[[Change[T]], None],
+        kept: Callable[[T], T],
     ) -> Reflector[T]:
-        return Reflector(self._client, f"/apis/{path}", type_, on_change=changed, kept=kept, absent_retry=ABSENT)
+        return Reflector(
+            self._client, f"/apis/{path}", type_, on_change=changed, kept=kept, absent_retry=ABSENT
+        )
 
     @property
     def synced(self) -> bool:
         """Whether everything has been read once."""
-        every = [*(one.synced for one in self._fixed), *(one.synced for one in self._moving), self._nodes.synced]
+        every = [
+            *(one.synced for one in self._fixed),
+            *(one.synced for one in self._moving),
+            self._nodes.synced,
+        ]
         return all(one.is_set() for one in every)
 
     async def wait_synced(self) -> None:
@@ -132,20 +175,28 @@ class Watches:
                 group.start_soon(one.run)
 
     def _clique(self, change: Change[PodClique]) -> None:
-        ignored = self._mirror.clique(change.key, None if change.kind == "deleted" else change.object)
+        ignored = self._mirror.clique(
+            change.key, None if change.kind == "deleted" else change.object
+        )
         if ignored is not None:
             about = f"{ignored.namespace}/{ignored.name}"
             log.warning("a decision is not followed", podclique=about, why=ignored.why)
 
     def _set(self, change: Change[PodCliqueSet]) -> None:
-        self._mirror.set_(PodCliqueSet(metadata=_short(change.object.metadata)), gone=change.kind == "deleted")
+        self._mirror.set_(
+            PodCliqueSet(metadata=_short(change.object.metadata)), gone=change.kind == "deleted"
+        )
 
     def _gang(self, change: Change[PodGang]) -> None:
-        self._mirror.gang(PodGang(metadata=_short(change.object.metadata)), gone=change.kind == "deleted")
+        self._mirror.gang(
+            PodGang(metadata=_short(change.object.metadata)), gone=change.kind == "deleted"
+        )
 
 
 class _Moving:
-    """The mirror of a kind whose version the cluster says; made anew whenever that is another one, or it is served again."""
+    """The mirror of a kind whose version the cluster says; made anew whenever that is another one,
+    or it is served again.
+    """
 
     def __init__(
         self,
@@ -175,7 +226,9 @@ class _Moving:
                 reflector = self._reflector(version)
                 group.start_soon(reflector.run)
                 await reflector.synced.wait()
-                self._watches._mirror.only(self._part, [_place(one.metadata) for one in reflector.store.values()])
+                self._watches._mirror.only(
+                    self._part, [_place(one.metadata) for one in reflector.store.values()]
+                )
                 self.synced.set()
                 group.start_soon(self._watch_over, reflector)
                 while self._version(detection.facts) == version:
@@ -201,7 +254,9 @@ class _Moving:
 
     def _changed(self, change: Change[ComputeDomain]) -> None:
         found = change.object
-        self._watches._mirror.part(self._part, ComputeDomain(metadata=found.metadata), gone=change.kind == "deleted")
+        self._watches._mirror.part(
+            self._part, ComputeDomain(metadata=found.metadata), gone=change.kind == "deleted"
+        )
 
 
 def _place(meta: Metadata) -> tuple[str, str]:
@@ -210,11 +265,18 @@ def _place(meta: Metadata) -> tuple[str, str]:
 
 def brief(meta: Metadata) -> Metadata:
     """What tells an object and its versions apart; the rest passes by."""
-    return Metadata(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+    return Metadata(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+    )
 
 
 def _short(meta: Metadata) -> Metadata:
-    """Without what people and other controllers write on an object, of which nothing is read but one annotation of a PodGang."""
+    """Without what people and other controllers write on an object, of which nothing is read but
+    one annotation of a PodGang.
+    """
     said = meta.annotation(ADOPTED)
     return Metadata(
         name=meta.name,

@@ -1,6 +1,8 @@
-"""The shell around admission: a review → what is known → the decision → its answer. Mirrors answer; what they lack is read live, and no update asks anybody.
+"""The shell around admission: a review → what is known → the decision → its answer. Mirrors answer;
+what they lack is read live, and no update asks anybody.
 
-In mode `driver` nothing is written; in mode `literal` the objects of an admitted PodClique are made first, and none on a dry run.
+In mode `driver` nothing is written; in mode `literal` the objects of an admitted PodClique are made
+first, and none on a dry run.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ __all__ = ["PODCLIQUES", "SETS", "Webhook"]
 PODCLIQUES: Final = "/mutate-podclique"
 SETS: Final = "/validate-podcliqueset"
 ROUNDS: Final = 6
-"""Answers to one review until it is one: each lookup, and each object that is in the way, makes one more."""
+"""Answers to one review until it is one: each lookup, and each object that is in the way, makes one
+more.
+"""
 _NULL: Final = b"null"
 
 
@@ -69,7 +73,11 @@ class Webhook:
     @property
     def synced(self) -> bool:
         """Whether everything has been read once. What the cluster does not serve is read as absent."""
-        return self.detection.known.is_set() and self._nodes.synced.is_set() and self._mirrored.synced.is_set()
+        return (
+            self.detection.known.is_set()
+            and self._nodes.synced.is_set()
+            and self._mirrored.synced.is_set()
+        )
 
     @property
     def support(self) -> Support:
@@ -147,7 +155,9 @@ class Webhook:
                 live = await self._lookups.set_(review.namespace, needs.set_)
                 found = None if live is None else _trimmed(live)
             return known._replace(set_=found, has_set=True)
-        return known._replace(classes=await self._lookups.classes(review.namespace, needs.claims, known.support))
+        return known._replace(
+            classes=await self._lookups.classes(review.namespace, needs.claims, known.support)
+        )
 
     def _note(self, kind: str, request: Request, result: str, message: str, started: float) -> None:
         seconds = time.perf_counter() - started
@@ -188,7 +198,9 @@ class Webhook:
                         self._client,
                         f"/apis/{RESOURCE_GROUP}/{version}/deviceclasses",
                         _Class,
-                        on_change=lambda change: self.detection.see(device_class=change.kind != "deleted"),
+                        on_change=lambda change: self.detection.see(
+                            device_class=change.kind != "deleted"
+                        ),
                         params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
                         absent_retry=ABSENT,
                     )
@@ -204,7 +216,9 @@ _RESULTS: Final = {"going": "unchanged"}
 
 
 def _trimmed(set_: PodCliqueSet) -> PodCliqueSet:
-    """With what is read of the pods' templates, and nothing else: a mirror of whole ones would take hundreds of megabytes."""
+    """With what is read of the pods' templates, and nothing else: a mirror of whole ones would take
+    hundreds of megabytes.
+    """
     for clique in set_.cliques:
         try:
             pod = decode_pod(clique.spec.pod_spec)
@@ -215,6 +229,8 @@ def _trimmed(set_: PodCliqueSet) -> PodCliqueSet:
         clique.labels = None
     set_.metadata.labels = None
     set_.metadata.annotations = {
-        key: value for key, value in (set_.metadata.annotations or {}).items() if key.startswith(f"{GROVE_GROUP}/")
+        key: value
+        for key, value in (set_.metadata.annotations or {}).items()
+        if key.startswith(f"{GROVE_GROUP}/")
     }
     return set_

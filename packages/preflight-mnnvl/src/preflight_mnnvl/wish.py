@@ -18,7 +18,9 @@ Layer = tuple[str, Mapping[str, str]]
 
 
 class Wish(NamedTuple):
-    """``keys``: the effective annotations, none invented. ``at``: which layer each came from. ``group``: Grove's own wish in force, and its layer."""
+    """``keys``: the effective annotations, none invented. ``at``: which layer each came from.
+    ``group``: Grove's own wish in force, and its layer.
+    """
 
     enabled: bool
     scope: str
@@ -39,20 +41,30 @@ def resolve(
 ) -> Wish:
     """The effective wish of a PodClique, whose layers are ``called`` so in sentences.
 
-    ``grouped``: it belongs to a scaling group, whose entry is ``group`` where it is known. `driver`: the clique's own annotations, then the
-    group's, then the set's. `literal`, as the requirement has it: of a scaling group's clique the group, then the clique, and never the set.
+    ``grouped``: it belongs to a scaling group, whose entry is ``group`` where it is known.
+    `driver`: the clique's own annotations, then the group's, then the set's. `literal`, as the
+    requirement has it: of a scaling group's clique the group, then the clique, and never the set.
     """
     clique: Layer = (called[0], own or {})
     entry: Layer = (called[1], (group and group.annotations) or {})
     whole: Layer = (called[2], (set_ and set_.annotations) or {})
-    nearest = [clique, entry, whole] if grouped else [clique, whole]  # as Grove inherits its own, whatever our mode is
+    nearest = (
+        [clique, entry, whole] if grouped else [clique, whole]
+    )  # as Grove inherits its own, whatever our mode is
     keys: dict[str, str] = {}
     at: dict[str, str] = {}
     for where, layer in [entry, clique] if grouped and mode == "literal" else nearest:
         for key in KEYS:
             if key not in keys and key in layer:
                 keys[key], at[key] = layer[key], where
-    groves = next(((found[GROVE_MNNVL_GROUP], where) for where, found in nearest if GROVE_MNNVL_GROUP in found), None)
+    groves = next(
+        (
+            (found[GROVE_MNNVL_GROUP], where)
+            for where, found in nearest
+            if GROVE_MNNVL_GROUP in found
+        ),
+        None,
+    )
     return Wish(
         keys.get(ENABLED) == "true",
         keys.get(SCOPE) or "replica",
@@ -69,7 +81,9 @@ def scope_of(text: str) -> Scope | None:
 
 
 def odd(value: str | None) -> str:
-    """A warning where ``value`` of the first annotation looks like a switch and is none; else empty."""
+    """A warning where ``value`` of the first annotation looks like a switch and is none; else
+    empty.
+    """
     if value is None or value in {"true", "false"}:
         return ""
     return f'{ENABLED} is "{shown(value, 40)}"; only "true" switches it on'

@@ -1,6 +1,8 @@
-"""What is seen of all namespaces → one turn for each domain, and what is to be said on PodGangs. Pure.
+"""What is seen of all namespaces → one turn for each domain, and what is to be said on PodGangs.
+Pure.
 
-For people (`show`) and tests; a controller keeps the same by key, and asks for one domain at a time.
+For people (`show`) and tests; a controller keeps the same by key, and asks for one domain at a
+time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ __all__ = ["World", "announcements", "seen", "turns"]
 
 
 class World(msgspec.Struct, kw_only=True):
-    """Objects by namespace and name. ``claims``: claim templates, in `literal` mode claims. ``lost``, ``unclaimed``: what earlier turns have left."""
+    """Objects by namespace and name. ``claims``: claim templates, in `literal` mode claims.
+    ``lost``, ``unclaimed``: what earlier turns have left.
+    """
 
     cliques: dict[Key, PodClique] = {}
     sets: dict[Key, PodCliqueSet] = {}
@@ -35,19 +39,30 @@ class World(msgspec.Struct, kw_only=True):
     def members(self) -> tuple[list[Member], list[Ignored]]:
         """Living PodCliques that carry a decision, and those whose decision is not followed."""
         found = [one for clique in self.cliques.values() if (one := member_of(clique)) is not None]
-        return [one for one in found if isinstance(one, Member)], [one for one in found if isinstance(one, Ignored)]
+        return [one for one in found if isinstance(one, Member)], [
+            one for one in found if isinstance(one, Ignored)
+        ]
 
 
 def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
     """All that one turn reads."""
     namespace, name = key
     domain = world.domains.get(key)
-    claim = world.claims.get((namespace, wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim"))
-    labels = next((one.metadata.labels for one in (domain, claim) if one is not None and one.metadata.labels), {})
+    claim = world.claims.get(
+        (namespace, wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim")
+    )
+    labels = next(
+        (one.metadata.labels for one in (domain, claim) if one is not None and one.metadata.labels),
+        {},
+    )
     gangs = {one.decision.gang for one in wants.members} if wants else set()
     if PODGANG in labels:
         recorded = labels[PODGANG]
-        gangs |= {other for space, other in world.gangs if space == namespace and label_value(other) == recorded}
+        gangs |= {
+            other
+            for space, other in world.gangs
+            if space == namespace and label_value(other) == recorded
+        }
     pcs = wants.domain.pcs if wants else labels.get(PCS_NAME[0], "")
     set_ = world.sets.get((namespace, pcs))
     return Seen(
@@ -56,7 +71,11 @@ def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
         wants,
         domain,
         claim,
-        {gang: found.metadata for gang in gangs if (found := world.gangs.get((namespace, gang))) is not None},
+        {
+            gang: found.metadata
+            for gang in gangs
+            if (found := world.gangs.get((namespace, gang))) is not None
+        },
         set_.metadata if set_ else None,
         world.lost.get(key, ""),
         world.unclaimed.get(key),
@@ -66,15 +85,23 @@ def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
 def turns(world: World, config: Config, support: Support, now: float) -> dict[Key, Turn]:
     """One turn for each domain that is wanted, or of which an object carries our label."""
     wants = wanted(world.members()[0])
-    keys = {*wants, *(key for key, one in world.domains.items() if one.metadata.label(MANAGED) == "true")}
+    keys = {
+        *wants,
+        *(key for key, one in world.domains.items() if one.metadata.label(MANAGED) == "true"),
+    }
     for (namespace, claim), one in world.claims.items():
         if one.metadata.label(MANAGED) == "true":
             keys.add((namespace, f"{claim.removesuffix('-mnnvl-claim')}-cd"))
-    return {key: decide(seen(world, key, wants.get(key)), config, support, now) for key in sorted(keys)}
+    return {
+        key: decide(seen(world, key, wants.get(key)), config, support, now) for key in sorted(keys)
+    }
 
 
-def announcements(world: World, wants: Mapping[Key, Wanted] | None = None) -> dict[Key, dict[str, Any]]:
-    """The merge patches of those PodGangs all of whose domains, and in `literal` mode claims, they own.
+def announcements(
+    world: World, wants: Mapping[Key, Wanted] | None = None
+) -> dict[Key, dict[str, Any]]:
+    """The merge patches of those PodGangs all of whose domains, and in `literal` mode claims, they
+    own.
 
     ``wants``: what living PodCliques want, where that is known already.
     """
@@ -89,11 +116,17 @@ def announcements(world: World, wants: Mapping[Key, Wanted] | None = None) -> di
     said: dict[Key, Mapping[str, Any] | None] = {}
     for key, parts in of.items():
         gang = world.gangs.get(key)
-        if gang is not None and alive(gang.metadata) and all(one and adopted(one, gang.metadata) for one in parts):
+        if (
+            gang is not None
+            and alive(gang.metadata)
+            and all(one and adopted(one, gang.metadata) for one in parts)
+        ):
             said[key] = announcement(gang.metadata)
     return {key: dict(patch) for key, patch in sorted(said.items()) if patch}
 
 
 def _gang(one: Wanted, found: ComputeDomain | None) -> str:
     recorded = found.metadata.label(PODGANG) if found else None
-    return next((m.decision.gang for m in one.members if label_value(m.decision.gang) == recorded), one.gang)
+    return next(
+        (m.decision.gang for m in one.members if label_value(m.decision.gang) == recorded), one.gang
+    )

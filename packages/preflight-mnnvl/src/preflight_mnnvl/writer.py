@@ -1,4 +1,6 @@
-"""Actions and Events → requests. Each write is sent once: what became of it is seen at the next look."""
+"""Actions and Events → requests. Each write is sent once: what became of it is seen at the next
+look.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ __all__ = ["AGENT", "Ending", "Taken", "Writer"]
 
 AGENT: Final = "preflight-mnnvl"
 MOST_TOLD: Final = 50_000
-"""Names of Events that are remembered as told; of those that fall out the API server says that they exist."""
+"""Names of Events that are remembered as told; of those that fall out the API server says that they
+exist.
+"""
 _DONE: Final[dict[str, str]] = {"make": "created", "adopt": "adopted", "release": "released"}
 
 log = get_logger(__name__)
@@ -34,7 +38,9 @@ Kind = Literal["ComputeDomain", "ResourceClaim", "PodGang", "Event"]
 
 
 class Taken(Exception):
-    """An object of this name exists, and the mirror does not have it: ``part`` and ``found`` say what is there."""
+    """An object of this name exists, and the mirror does not have it: ``part`` and ``found`` say
+    what is there.
+    """
 
     def __init__(self, part: Part, found: ComputeDomain) -> None:
         super().__init__(found.metadata.name)
@@ -70,7 +76,11 @@ class Writer:
                 said = await self._client.json_patch(path, action.body)
         except KubeError as error:
             self._count(action.kind, error)
-            if action.verb == "create" and isinstance(error, Conflict) and error.reason == "AlreadyExists":
+            if (
+                action.verb == "create"
+                and isinstance(error, Conflict)
+                and error.reason == "AlreadyExists"
+            ):
                 found = await self._there(collection, action.name)
                 if found is not None:
                     raise Taken(part, found) from None
@@ -83,7 +93,9 @@ class Writer:
 
     async def _there(self, collection: str, name: str) -> ComputeDomain | None:
         """What has the name, by the right to list that mirrors have."""
-        pages = self._client.pages(collection, ComputeDomain, params={"fieldSelector": f"metadata.name={name}"})
+        pages = self._client.pages(
+            collection, ComputeDomain, params={"fieldSelector": f"metadata.name={name}"}
+        )
         async with aclosing(pages):
             async for items, _ in pages:
                 if items:
@@ -101,13 +113,21 @@ class Writer:
         self._metrics.writes.labels("PodGang", "announced").inc()
 
     async def tell(self, one: Event) -> None:
-        """Create an Event that was not told before. Raises :class:`KubeError` where another try may help."""
+        """Create an Event that was not told before. Raises :class:`KubeError` where another try may
+        help.
+        """
         if one.name in self._told:
             return
         subject = one.subject
         body = event(
             AGENT,
-            Regarding(f"{GROVE_GROUP}/v1alpha1", subject.kind, subject.name, subject.uid, subject.namespace),
+            Regarding(
+                f"{GROVE_GROUP}/v1alpha1",
+                subject.kind,
+                subject.name,
+                subject.uid,
+                subject.namespace,
+            ),
             about=one.name,
             good=one.type == "Normal",
             reason=one.reason,

@@ -9,8 +9,8 @@ import msgspec
 T = TypeVar("T")
 
 MOST_BYTES: Final = 256 * 1024
-"""All of these documents are annotations or fit into one: what the annotations of an object may be together
-(TotalAnnotationSizeLimitB of k8s.io/apimachinery)."""
+"""All of these documents are annotations or fit into one: what the annotations of an object may be
+together (TotalAnnotationSizeLimitB of k8s.io/apimachinery)."""
 
 
 class ContractError(ValueError):
@@ -24,10 +24,13 @@ class _Version(msgspec.Struct):
 def decode(kind: str, known: int, type_: type[T], data: bytes | str) -> T:
     """Decode one document; unknown fields are ignored, a higher version is refused by name.
 
-    Whatever ``data`` is, and however long or deeply nested: raises :class:`ContractError`, and nothing else.
+    Whatever ``data`` is, and however long or deeply nested: raises :class:`ContractError`, and
+    nothing else.
     """
     if len(data) > MOST_BYTES:
-        raise ContractError(f"{kind}: {len(data)} characters are more than the {MOST_BYTES} that one can have")
+        raise ContractError(
+            f"{kind}: {len(data)} characters are more than the {MOST_BYTES} that one can have"
+        )
     version = _decoded(kind, _Version, data, " (expected a JSON object with the field v)").v
     if version > known:
         raise ContractError(

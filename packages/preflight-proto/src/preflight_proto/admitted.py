@@ -1,10 +1,13 @@
-"""What the webhook saw of a pod's resource claims at admission, for the gang controller's audit to compare with what the pod got.
+"""What the webhook saw of a pod's resource claims at admission, for the gang controller's audit to
+compare with what the pod got.
 
-It travels as the annotation ``preflight.nvsentinel.nvidia.com/claims`` of every pod with resource claims that was admitted where device
-classes are configured, checked or not. A claim is looked at again when the pod is scheduled, so one that was deleted and made
-again meanwhile, or a template that was, gives the pod other devices than those that were decided about.
+It travels as the annotation ``preflight.nvsentinel.nvidia.com/claims`` of every pod with resource
+claims that was admitted where device classes are configured, checked or not. A claim is looked at
+again when the pod is scheduled, so one that was deleted and made again meanwhile, or a template
+that was, gives the pod other devices than those that were decided about.
 
-Example: ``{"v":1,"claims":{"gpus":{"kind":"ResourceClaim","name":"training-gpus","uid":"8f0c…","gpu":true}}}``
+Example:
+``{"v":1,"claims":{"gpus":{"kind":"ResourceClaim","name":"training-gpus","uid":"8f0c…","gpu":true}}}``
 """
 
 from __future__ import annotations
@@ -15,15 +18,24 @@ import msgspec
 
 from ._versioned import ContractError, decode
 
-__all__ = ["VERSION", "Admitted", "ContractError", "SeenClaim", "decode_admitted", "encode_admitted", "swapped"]
+__all__ = [
+    "VERSION",
+    "Admitted",
+    "ContractError",
+    "SeenClaim",
+    "decode_admitted",
+    "encode_admitted",
+    "swapped",
+]
 
 VERSION: Final = 1
 _MOST: Final = 1024
 
 
 class SeenClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of ``spec.resourceClaims``. ``name`` and ``uid`` are those of the claim, or of the template that one is made of; ``uid`` is
-    empty where there was neither. ``gpu``: whether it was taken to be for GPUs."""
+    """One entry of ``spec.resourceClaims``. ``name`` and ``uid`` are those of the claim, or of the
+    template that one is made of; ``uid`` is empty where there was neither. ``gpu``: whether it was
+    taken to be for GPUs."""
 
     kind: Literal["ResourceClaim", "ResourceClaimTemplate", ""]
     name: str
@@ -51,8 +63,8 @@ def decode_admitted(data: bytes | str) -> Admitted:
 def swapped(seen: SeenClaim | None, uid: str, *, gpu: bool) -> bool:
     """Whether the claim that a pod now has is for GPUs that admission did not decide about.
 
-    ``seen``: what the annotation says of it, None where it says nothing; ``uid``: of the ResourceClaim that the pod uses now; ``gpu``:
-    whether that one is for GPUs.
+    ``seen``: what the annotation says of it, None where it says nothing; ``uid``: of the
+    ResourceClaim that the pod uses now; ``gpu``: whether that one is for GPUs.
     """
     if not gpu:
         return False

@@ -1,6 +1,8 @@
-"""A configuration file, or the Helm values of which the chart makes one: which part of the latter is whose.
+"""A configuration file, or the Helm values of which the chart makes one: which part of the latter
+is whose.
 
-People have one file, the values of their release. The chart passes what is not its own on as the program's configuration; so do we. Pure.
+People have one file, the values of their release. The chart passes what is not its own on as the
+program's configuration; so do we. Pure.
 """
 
 from __future__ import annotations
@@ -11,14 +13,18 @@ from typing import Any, Final, NamedTuple
 __all__ = ["CHARTS", "Part", "part_of"]
 
 CHARTS: Final = ("preflight-injector", "preflight-gang")
-"""The charts whose values hold the configuration of a program, by their names in the umbrella chart."""
+"""The charts whose values hold the configuration of a program, by their names in the umbrella
+chart.
+"""
 
 Values = dict[str, Any]
 
 
 class Part(NamedTuple):
-    """``config``: the program's own configuration. ``chart``: the chart's own values, by key; None where the file is no Helm values.
-    ``common``: what stands once for all parts. ``path``: what stands before the paths of ``config`` in the file. ``said``: what was taken, in words; empty for a bare configuration."""
+    """``config``: the program's own configuration. ``chart``: the chart's own values, by key; None
+    where the file is no Helm values. ``common``: what stands once for all parts. ``path``: what
+    stands before the paths of ``config`` in the file. ``said``: what was taken, in words; empty for
+    a bare configuration."""
 
     config: Any
     chart: Values | None
@@ -27,10 +33,17 @@ class Part(NamedTuple):
     common: Values
 
 
-def part_of(raw: Any, chart: str, own: Collection[str], merged: Callable[[Values, Mapping[str, Any]], Values]) -> Part:
-    """The part of ``raw`` that is the program's of ``chart``, whose templates use the values ``own`` themselves.
+def part_of(
+    raw: Any,
+    chart: str,
+    own: Collection[str],
+    merged: Callable[[Values, Mapping[str, Any]], Values],
+) -> Part:
+    """The part of ``raw`` that is the program's of ``chart``, whose templates use the values
+    ``own`` themselves.
 
-    ``merged`` adds what stands once for all parts (`global.preflight`) to a configuration, as the chart does.
+    ``merged`` adds what stands once for all parts (`global.preflight`) to a configuration, as the
+    chart does.
     """
     if not isinstance(raw, dict):
         return Part(raw, None, "", "", {})
@@ -53,9 +66,13 @@ def part_of(raw: Any, chart: str, own: Collection[str], merged: Callable[[Values
 
 
 def _pruned(values: Values) -> Values:
-    """Without the keys that are null: by that people take a key out, so that the program's default holds."""
+    """Without the keys that are null: by that people take a key out, so that the program's default
+    holds.
+    """
     return {
-        key: _pruned(value) if isinstance(value, dict) else value for key, value in values.items() if value is not None
+        key: _pruned(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
     }
 
 

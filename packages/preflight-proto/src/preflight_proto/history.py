@@ -1,7 +1,8 @@
-"""What is remembered of a node from gang to gang: what its check says of it (check → gang), and what the next gang is told (gang → check).
+"""What is remembered of a node from gang to gang: what its check says of it (check → gang), and
+what the next gang is told (gang → check).
 
-Pure. The gang controller keeps one bounded record per node. A check's word is about its own node alone, and every number and
-length in it is bounded here, whoever wrote it.
+Pure. The gang controller keeps one bounded record per node. A check's word is about its own node
+alone, and every number and length in it is bounded here, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from typing import Annotated, Final
 
 import msgspec
 
-__all__ = ["MAX_GBPS", "MOST_PARTNERS", "MOST_SPELLS", "Past", "Sighting", "Spell", "Usual", "digest", "said", "told"]
+__all__ = [
+    "MAX_GBPS",
+    "MOST_PARTNERS",
+    "MOST_SPELLS",
+    "Past",
+    "Sighting",
+    "Spell",
+    "Usual",
+    "digest",
+    "said",
+    "told",
+]
 
 MAX_GBPS: Final = 1e6
 """Bandwidths beyond are no measurements; the fastest NVLink domain has about a thousandth of it."""
@@ -29,7 +41,9 @@ _MOST_DIGITS: Final = 16
 
 
 class Usual(msgspec.Struct, frozen=True, gc=False):
-    """What a node has measured in its last gangs: median and spread (1.4826 times the median deviation), GB/s; ``count``: gangs so far."""
+    """What a node has measured in its last gangs: median and spread (1.4826 times the median
+    deviation), GB/s; ``count``: gangs so far.
+    """
 
     gbps: float
     spread: float
@@ -39,8 +53,9 @@ class Usual(msgspec.Struct, frozen=True, gc=False):
 class Spell(msgspec.Struct, frozen=True, omit_defaults=True):
     """One gang in which known-good partners found the node bad, ``ago`` seconds.
 
-    ``source`` numbers the namespaces of a node's spells, and says not which they are. ``own``: it was bad to itself as well, over its
-    own NICs. ``partners``: those nodes of the *present* gang that found it bad then; others are not named.
+    ``source`` numbers the namespaces of a node's spells, and says not which they are. ``own``: it
+    was bad to itself as well, over its own NICs. ``partners``: those nodes of the *present* gang
+    that found it bad then; others are not named.
     """
 
     ago: Annotated[float, msgspec.Meta(ge=0)]
@@ -52,8 +67,9 @@ class Spell(msgspec.Struct, frozen=True, omit_defaults=True):
 class Past(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered of one node since its last repair.
 
-    ``kind``: which hardware the figures are of. ``alone``, ``two``, ``gang``: of all-reduces of one node, two nodes and more;
-    ``pair``: the middle of its good pairs; ``own``: to itself over its own NICs.
+    ``kind``: which hardware the figures are of. ``alone``, ``two``, ``gang``: of all-reduces of one
+    node, two nodes and more; ``pair``: the middle of its good pairs; ``own``: to itself over its
+    own NICs.
     """
 
     kind: str = ""
@@ -70,10 +86,11 @@ class Past(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sighting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one gang has seen of one node. ``kind``: its hardware and what was measured; ``nodes`` of the gang; the rest as in :class:`Past`.
+    """What one gang has seen of one node. ``kind``: its hardware and what was measured; ``nodes``
+    of the gang; the rest as in :class:`Past`.
 
-    ``edges``: good pairs. ``bad``: :func:`digest` of partners that found it bad and are good themselves. ``sick``: it was bad to
-    itself as well, and no busy moment explains it.
+    ``edges``: good pairs. ``bad``: :func:`digest` of partners that found it bad and are good
+    themselves. ``sick``: it was bad to itself as well, and no busy moment explains it.
     """
 
     kind: str = ""
@@ -86,7 +103,9 @@ class Sighting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def digest(name: str) -> str:
-    """Eight hexadecimal digits for a name: short enough for a result, and enough to see whether two are the same."""
+    """Eight hexadecimal digits for a name: short enough for a result, and enough to see whether two
+    are the same.
+    """
     return hashlib.blake2s(name.encode(errors="replace"), digest_size=4).hexdigest()
 
 
@@ -105,7 +124,9 @@ def said(seen: Sighting) -> dict[str, str]:
 
 
 def told(details: Mapping[str, str]) -> Sighting | None:
-    """What a result's ``details`` say, None where they say nothing of this. Never raises; what is no such value is left out."""
+    """What a result's ``details`` say, None where they say nothing of this. Never raises; what is
+    no such value is left out.
+    """
     kind = details.get("kind", "")[:_MOST_KIND]
     if not kind:
         return None

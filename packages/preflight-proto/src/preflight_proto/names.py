@@ -33,15 +33,21 @@ GANG_CONFIGMAP_PREFIX: Final = "preflight-"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "preflight-gang"
 INSTANCE_TYPE_ANNOTATION: Final = PREFIX + "node-instance-type"
-"""The node's instance type, written once the pod is bound: a container cannot read the labels of its node."""
+"""The node's instance type, written once the pod is bound: a container cannot read the labels of
+its node.
+"""
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 """Where the node has it, unless the configuration names another label."""
 TOPOLOGY_ANNOTATION: Final = PREFIX + "node-topology"
-"""The node's topology labels as one JSON object, empty where it has none; written together with the instance type."""
+"""The node's topology labels as one JSON object, empty where it has none; written together with the
+instance type.
+"""
 HISTORY_LABEL: Final = PREFIX + "history"
 """On the ConfigMaps in which the gang controller keeps what gangs have found of nodes."""
 REPAIRED_ANNOTATION: Final = PREFIX + "repaired"
-"""On a Node, written by whoever has repaired it: with another value, nothing that was remembered of it counts any more."""
+"""On a Node, written by whoever has repaired it: with another value, nothing that was remembered of
+it counts any more.
+"""
 
 # --- injected containers and volumes (reserved: rebuilt, never trusted)
 CONTAINER_PREFIX: Final = "preflight-"
@@ -75,7 +81,9 @@ TOPOLOGY_PATH: Final = NODE_DIR + "/" + TOPOLOGY_FILE
 TOPOLOGY_FILES_DIR: Final = "/opt/nvsentinel/nccl-topologies"
 """NCCL's topology files, in the images of the NCCL checks."""
 USER_TOPOLOGY_DIR: Final = "/etc/preflight-topology"
-"""The workload's own topology file, in the NCCL checks: at the workload's path it could stand in for a file of the check's image."""
+"""The workload's own topology file, in the NCCL checks: at the workload's path it could stand in
+for a file of the check's image.
+"""
 SHM_DIR: Final = "/dev/shm"  # noqa: S108 (NCCL's)
 RESULT_PATH: Final = "/dev/termination-log"
 
@@ -111,7 +119,9 @@ ENV_TOPOLOGY_MAP: Final = "PREFLIGHT_TOPOLOGY_MAP"
 ENV_USER_TOPOLOGY: Final = "PREFLIGHT_USER_TOPOLOGY"
 """Where the workload itself has the file that NCCL_TOPO_FILE names; for people."""
 ENV_TOPOLOGY_FALLBACK: Final = "PREFLIGHT_TOPOLOGY_FALLBACK"
-"""`false`: an instance type without a topology file is inconclusive, instead of left to NCCL's own detection."""
+"""`false`: an instance type without a topology file is inconclusive, instead of left to NCCL's own
+detection.
+"""
 
 # --- the built-in checks
 DCGM_DIAG: Final = "dcgm-diag"

@@ -1,7 +1,9 @@
-"""PreflightConfig: what a namespace sets for itself. Whoever may writes it, the gang controller accepts it, the webhook reads it.
+"""PreflightConfig: what a namespace sets for itself. Whoever may writes it, the gang controller
+accepts it, the webhook reads it.
 
-Of several in a namespace at most one is in force. Which one, and whether it makes sense, is decided by the gang controller alone, which
-writes it down as the condition ``Accepted``; that counts for the generation that it names.
+Of several in a namespace at most one is in force. Which one, and whether it makes sense, is decided
+by the gang controller alone, which writes it down as the condition ``Accepted``; that counts for
+the generation that it names.
 """
 
 from __future__ import annotations
@@ -72,25 +74,35 @@ class GangDiscovery(_Part, frozen=True, kw_only=True):
     """How pods of one distributed job are recognised. A list replaces the cluster's."""
 
     method: (
-        Annotated[Method, Meta(description="One source alone, or auto: all that imply co-scheduling.")] | UnsetType
+        Annotated[
+            Method, Meta(description="One source alone, or auto: all that imply co-scheduling.")
+        ]
+        | UnsetType
     ) = UNSET
     labels: GangLabels | UnsetType = UNSET
     opt_in: (
         Annotated[
             tuple[OptIn, ...],
-            Meta(max_length=16, description="Further sources, of workloads that nothing schedules together."),
+            Meta(
+                max_length=16,
+                description="Further sources, of workloads that nothing schedules together.",
+            ),
         ]
         | UnsetType
     ) = UNSET
     owner_schedulers: (
         Annotated[
             tuple[Scheduler, ...],
-            Meta(max_length=16, description="Pods of these schedulers form a gang with what else their owner made."),
+            Meta(
+                max_length=16,
+                description="Pods of these schedulers form a gang with what else their owner made.",
+            ),
         ]
         | UnsetType
     ) = UNSET
     parallel_stateful_sets: (
-        Annotated[bool, Meta(description="StatefulSets here start their pods side by side.")] | UnsetType
+        Annotated[bool, Meta(description="StatefulSets here start their pods side by side.")]
+        | UnsetType
     ) = UNSET
 
 
@@ -132,7 +144,9 @@ class _Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreflightConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The object, as far as those read it who did not write it; ``spec`` is for :func:`decode_spec`."""
+    """The object, as far as those read it who did not write it; ``spec`` is for
+    :func:`decode_spec`.
+    """
 
     metadata: _Metadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -146,7 +160,9 @@ def path(namespace: str = "", name: str = "") -> str:
 
 
 def accepted(item: PreflightConfig) -> Condition | None:
-    """What the gang controller says about the object as it is now; None while it has not looked at it."""
+    """What the gang controller says about the object as it is now; None while it has not looked at
+    it.
+    """
     for condition in item.status.conditions:
         if condition.type == ACCEPTED and condition.observed_generation == item.metadata.generation:
             return condition
@@ -162,7 +178,9 @@ def refusal(item: PreflightConfig) -> str:
 
 
 def decode_spec(raw: bytes | msgspec.Raw) -> Spec:
-    """What is set. Raises :class:`ContractError` for what this version does not know; an unknown field is ignored."""
+    """What is set. Raises :class:`ContractError` for what this version does not know; an unknown
+    field is ignored.
+    """
     try:
         return msgspec.json.decode(raw, type=Spec)
     except msgspec.DecodeError as error:

@@ -1,4 +1,6 @@
-"""Text that others wrote, made fit for a log line, a result, an Event: one line that changes no terminal and no reading order."""
+"""Text that others wrote, made fit for a log line, a result, an Event: one line that changes no
+terminal and no reading order.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Final
 __all__ = ["printable"]
 
 _SEQUENCES: Final = re.compile(
-    # ECMA-48: control sequences (CSI), then control strings (OSC, DCS, SOS, PM, APC) that are terminated, then character sets.
+    # ECMA-48: control sequences (CSI), then control strings (OSC, DCS, SOS, PM, APC) that are
+    # terminated, then character sets.
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[()*+][0-9A-Za-z]"
@@ -18,9 +21,10 @@ _SEQUENCES: Final = re.compile(
 def printable(text: str, most: int | None = None) -> str:
     """``text`` as one line of printable characters, cut to ``most`` characters.
 
-    Terminal sequences are removed. White space of any kind, line and paragraph separators too, becomes one space. What else does not print
-    (control and format characters such as NUL, bidirectional overrides and zero-width marks, lone surrogates, code points
-    without a character) becomes its escape, as ``\\x00`` or ``\\u202e``.
+    Terminal sequences are removed. White space of any kind, line and paragraph separators too,
+    becomes one space. What else does not print (control and format characters such as NUL,
+    bidirectional overrides and zero-width marks, lone surrogates, code points without a character)
+    becomes its escape, as ``\\x00`` or ``\\u202e``.
     """
     if most is not None and len(text) > 8 * most:
         text = text[: 8 * most]  # what is cut in the end is not worth the walk
@@ -32,4 +36,10 @@ def printable(text: str, most: int | None = None) -> str:
 
 def _escape(character: str) -> str:
     code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 0x100
+        else f"\\u{code:04x}"
+        if code < 0x10000
+        else f"\\U{code:08x}"
+    )

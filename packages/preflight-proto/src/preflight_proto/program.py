@@ -14,7 +14,9 @@ __all__ = ["CANCELLED", "EXIT_CODES", "UNREAD", "leave", "package_version", "ver
 CANCELLED: Final = 130
 """Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
 UNREAD: Final = 141
-"""Exit status where whoever read the output has gone, as of a program that SIGPIPE ended: 128 + SIGPIPE."""
+"""Exit status where whoever read the output has gone, as of a program that SIGPIPE ended: 128 +
+SIGPIPE.
+"""
 EXIT_CODES: Final = (
     "exit status: 0 done; 1 it could not be done (the API server does not answer, refuses, or has no such object); "
     "2 bad input (arguments, a file, a kubeconfig that cannot be used)"
@@ -27,7 +29,10 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 def package_version(distribution: str) -> str:
     """The version of an installed package, by its metadata; "unknown" where it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # slow to load, and most runs never say their version
+    from importlib.metadata import (
+        PackageNotFoundError,
+        version,
+    )  # slow to load, and most runs never say their version
 
     try:
         return version(distribution)
@@ -36,7 +41,9 @@ def package_version(distribution: str) -> str:
 
 
 def version_of(module: str) -> str:
-    """The version of the installed package that ``module`` (a dotted name) comes from; "unknown" where no package brings it."""
+    """The version of the installed package that ``module`` (a dotted name) comes from; "unknown"
+    where no package brings it.
+    """
     from importlib.metadata import packages_distributions
 
     root = module.partition(".")[0]
@@ -45,7 +52,9 @@ def version_of(module: str) -> str:
 
 
 def leave(command: Callable[[], int]) -> NoReturn:
-    """Run ``command`` and exit with its status; no traceback for a reader that went away, a full disk, or Ctrl-C."""
+    """Run ``command`` and exit with its status; no traceback for a reader that went away, a full
+    disk, or Ctrl-C.
+    """
     status = 1
     try:
         status = _ended(command)
@@ -60,7 +69,10 @@ def leave(command: Callable[[], int]) -> NoReturn:
             raise
         _discard()
         with suppress(OSError, ValueError):
-            print(f"standard output: cannot be written ({error.strerror or error}); write elsewhere.", file=sys.stderr)
+            print(
+                f"standard output: cannot be written ({error.strerror or error}); write elsewhere.",
+                file=sys.stderr,
+            )
         status = 1
     sys.exit(status)
 
@@ -75,7 +87,9 @@ def _ended(command: Callable[[], int]) -> int:
 
 
 def _discard() -> None:
-    """Let what is left in the buffers go nowhere: the interpreter flushes them once more at its end."""
+    """Let what is left in the buffers go nowhere: the interpreter flushes them once more at its
+    end.
+    """
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):

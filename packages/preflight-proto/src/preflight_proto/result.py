@@ -1,7 +1,7 @@
 """The result: one JSON line that a check leaves in its termination message.
 
-The kubelet divides 12 KiB of termination messages over all containers of a pod, so a result is at most
-768 bytes and its mandatory fields come first.
+The kubelet divides 12 KiB of termination messages over all containers of a pod, so a result is at
+most 768 bytes and its mandatory fields come first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from ._versioned import ContractError, decode
 from .history import MAX_GBPS
 from .printable import printable
 
-__all__ = ["MAX_BYTES", "MAX_GBPS", "VERSION", "Result", "bounded", "encode_result", "from_termination"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_GBPS",
+    "VERSION",
+    "Result",
+    "bounded",
+    "encode_result",
+    "from_termination",
+]
 
 VERSION: Final = 1
 MAX_BYTES: Final = 768
@@ -29,17 +37,20 @@ _MAX_CODE: Final = 64
 _FIRST_WORDS: Final = 128
 """Bytes of the reason that details leave to it, or they go."""
 _MAX_DETAILS: Final = 16
-_TERMINATED: Final = 143  # 128 + SIGTERM: stopped before the check could say anything; says nothing about hardware
+_TERMINATED: Final = (
+    143  # 128 + SIGTERM: stopped before the check could say anything; says nothing about hardware
+)
 _KILLED: Final = 137  # 128 + SIGKILL: out of memory or evicted; says nothing about hardware
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How one run of one check ended.
 
-    ``outcome`` is one of passed, failed, skipped, misconfigured, inconclusive; ``gated`` says whether the outcome
-    decided the exit status (false in observe mode); ``blames`` is the code of what its own node, or a GPU there, is to be seen to for; ``duration`` is in seconds; ``subject`` is what it is about (a
-    GPU's UUID, or empty for the node); ``measured`` and ``expected`` are GB/s, ``details`` says of what
-    (model, number of GPUs, links, size, versions).
+    ``outcome`` is one of passed, failed, skipped, misconfigured, inconclusive; ``gated`` says
+    whether the outcome decided the exit status (false in observe mode); ``blames`` is the code of
+    what its own node, or a GPU there, is to be seen to for; ``duration`` is in seconds; ``subject``
+    is what it is about (a GPU's UUID, or empty for the node); ``measured`` and ``expected`` are
+    GB/s, ``details`` says of what (model, number of GPUs, links, size, versions).
     """
 
     v: int
@@ -57,8 +68,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_result(result: Result) -> bytes:
-    """One line of JSON, at most :data:`MAX_BYTES`; what is too long is cut from ``reason``, then from ``subject``; ``details`` go
-    only when the reason is down to its first words. Its values are those of :func:`bounded`."""
+    """One line of JSON, at most :data:`MAX_BYTES`; what is too long is cut from ``reason``, then
+    from ``subject``; ``details`` go only when the reason is down to its first words. Its values are
+    those of :func:`bounded`."""
     result = bounded(result)
     data = msgspec.json.encode(result)
     if (
@@ -80,7 +92,9 @@ def encode_result(result: Result) -> bytes:
 
 
 def bounded(result: Result) -> Result:
-    """``result`` with printable texts and finite numbers: 0 ≤ duration ≤ :data:`MAX_SECONDS`, bandwidths in 0 … :data:`MAX_GBPS` or None."""
+    """``result`` with printable texts and finite numbers: 0 ≤ duration ≤ :data:`MAX_SECONDS`,
+    bandwidths in 0 … :data:`MAX_GBPS` or None.
+    """
     seconds = result.duration
     return msgspec.structs.replace(
         result,
@@ -92,7 +106,9 @@ def bounded(result: Result) -> Result:
         duration=0.0 if math.isnan(seconds) else min(max(seconds, 0.0), MAX_SECONDS),
         measured=_bandwidth(result.measured),
         expected=_bandwidth(result.expected),
-        blames=result.blames if result.blames is msgspec.UNSET else printable(result.blames, _MAX_CODE),
+        blames=result.blames
+        if result.blames is msgspec.UNSET
+        else printable(result.blames, _MAX_CODE),
         details=_details(result.details),
     )
 
@@ -111,21 +127,30 @@ def _bandwidth(gbps: float | None) -> float | None:
 def from_termination(check: str, message: str, exit_code: int) -> Result:
     """What a terminated check has to say. Never raises.
 
-    A result of another check beside exit status 0 is inconclusive ``BAD_RESULT``: a check that only observes ends so whatever it found.
-    Else, without a readable result of this very check, the exit status is judged: 0 passed, 2 misconfigured, 137 (killed, e.g. out of
-    memory) and 143 (stopped) inconclusive, anything else failed. Texts are printable and numbers finite, see :func:`bounded`. A result that claims success beside a failing
-    exit status is not believed.
+    A result of another check beside exit status 0 is inconclusive ``BAD_RESULT``: a check that only
+    observes ends so whatever it found. Else, without a readable result of this very check, the exit
+    status is judged: 0 passed, 2 misconfigured, 137 (killed, e.g. out of memory) and 143 (stopped)
+    inconclusive, anything else failed. Texts are printable and numbers finite, see :func:`bounded`.
+    A result that claims success beside a failing exit status is not believed.
     """
     try:
         result = decode("result", VERSION, Result, message)
     except ContractError as error:
-        return _by_status(check, exit_code, str(error) if message.strip() else "no result was written")
+        return _by_status(
+            check, exit_code, str(error) if message.strip() else "no result was written"
+        )
     if result.check != check:
         why = f"the result speaks of the check {printable(result.check, _MAX_CODE)!r}; give the check this name in the configuration"
         judged = _by_status(check, exit_code, why)
-        return msgspec.structs.replace(judged, outcome="inconclusive", code="BAD_RESULT") if exit_code == 0 else judged
+        return (
+            msgspec.structs.replace(judged, outcome="inconclusive", code="BAD_RESULT")
+            if exit_code == 0
+            else judged
+        )
     if exit_code != 0 and result.outcome in {"passed", "skipped"}:
-        return _by_status(check, exit_code, f"the result says {result.outcome}, the exit status {exit_code}")
+        return _by_status(
+            check, exit_code, f"the result says {result.outcome}, the exit status {exit_code}"
+        )
     return bounded(result)
 
 
@@ -137,5 +162,11 @@ def _by_status(check: str, exit_code: int, why: str) -> Result:
         _TERMINATED: ("inconclusive", "TERMINATED"),
     }.get(exit_code, ("failed", f"EXIT_{exit_code}"))
     return Result(
-        v=VERSION, check=check, outcome=outcome, code=code, gated=True, duration=0.0, reason=printable(why, _MAX_REASON)
+        v=VERSION,
+        check=check,
+        outcome=outcome,
+        code=code,
+        gated=True,
+        duration=0.0,
+        reason=printable(why, _MAX_REASON),
     )

@@ -1,7 +1,8 @@
 """The roster: the gang controller's answer to one pod.
 
-It travels as the pod annotation ``preflight.nvsentinel.nvidia.com/roster`` and reaches the check as one
-file of a projected volume. The annotation alone decides; the ADR's ConfigMap beside it is for people.
+It travels as the pod annotation ``preflight.nvsentinel.nvidia.com/roster`` and reaches the check as
+one file of a projected volume. The annotation alone decides; the ADR's ConfigMap beside it is for
+people.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ import msgspec
 from ._versioned import ContractError, decode
 from .history import Past
 
-__all__ = ["FILE", "VERSION", "Answer", "ContractError", "Roster", "decode_roster", "encode_roster", "read_roster"]
+__all__ = [
+    "FILE",
+    "VERSION",
+    "Answer",
+    "ContractError",
+    "Roster",
+    "decode_roster",
+    "encode_roster",
+    "read_roster",
+]
 
 VERSION: Final = 1
 FILE: Final = "roster"
@@ -26,14 +36,15 @@ Answer = Literal["wait", "sealed", "skip", "fail"]
 class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer for one pod at one moment.
 
-    ``pod_uid``: whom it is for; a roster for another uid is ignored. ``generation``: of the gang, rises with each
-    sealing. ``epoch``: the leadership (leaseTransitions) that wrote it. ``answer``: ``wait`` with ``missing`` (who, and why),
-    ``sealed`` with everything below, ``skip`` or ``fail`` with ``reason``.
+    ``pod_uid``: whom it is for; a roster for another uid is ignored. ``generation``: of the gang,
+    rises with each sealing. ``epoch``: the leadership (leaseTransitions) that wrote it. ``answer``:
+    ``wait`` with ``missing`` (who, and why), ``sealed`` with everything below, ``skip`` or ``fail``
+    with ``reason``.
 
-    When sealed: ``rank`` of this pod in 0…``nnodes``-1, ``master_addr`` and ``master_port`` for the rendezvous,
-    ``control_port`` for the parents' channel, ``token`` that authenticates it. ``successors``: (rank, address) of those who lead in rank 0's
-    place when it is lost, in this order; none where nobody does. ``past``: what is remembered of this
-    pod's node.
+    When sealed: ``rank`` of this pod in 0…``nnodes``-1, ``master_addr`` and ``master_port`` for the
+    rendezvous, ``control_port`` for the parents' channel, ``token`` that authenticates it.
+    ``successors``: (rank, address) of those who lead in rank 0's place when it is lost, in this
+    order; none where nobody does. ``past``: what is remembered of this pod's node.
     """
 
     v: int
@@ -53,10 +64,19 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     past: Past | None = None
 
     def __post_init__(self) -> None:
-        sealed = (self.rank, self.nnodes, self.master_addr, self.master_port, self.control_port, self.token)
+        sealed = (
+            self.rank,
+            self.nnodes,
+            self.master_addr,
+            self.master_port,
+            self.control_port,
+            self.token,
+        )
         if self.answer == "sealed":
             if any(value is None for value in sealed):
-                raise ValueError("a sealed roster needs rank, nnodes, master_addr, master_port, control_port and token")
+                raise ValueError(
+                    "a sealed roster needs rank, nnodes, master_addr, master_port, control_port and token"
+                )
             if not 0 <= (self.rank or 0) < (self.nnodes or 0):
                 raise ValueError(f"rank {self.rank} is not in 0…{(self.nnodes or 0) - 1}")
             if not all(0 < rank < (self.nnodes or 0) for rank, _ in self.successors):
@@ -76,9 +96,9 @@ def decode_roster(data: bytes | str) -> Roster:
 def read_roster(folder: Path, pod_uid: str) -> Roster | None:
     """The roster of this pod, or None while there is none.
 
-    One file, read once: the kubelet swaps the whole folder, and two reads could see two rosters. None for a file that
-    is absent or empty (an annotation that is not set yet) or that speaks to another pod's uid.
-    Raises :class:`ContractError`.
+    One file, read once: the kubelet swaps the whole folder, and two reads could see two rosters.
+    None for a file that is absent or empty (an annotation that is not set yet) or that speaks to
+    another pod's uid. Raises :class:`ContractError`.
     """
     try:
         data = (folder / FILE).read_bytes()

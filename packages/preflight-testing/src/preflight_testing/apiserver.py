@@ -1,6 +1,7 @@
 """A control plane of one's own: etcd and kube-apiserver on free loopback ports, nothing else.
 
-For tests that ask what a real API server says. The binaries are those of ``KUBEBUILDER_ASSETS``, as envtest has them.
+For tests that ask what a real API server says. The binaries are those of ``KUBEBUILDER_ASSETS``, as
+envtest has them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class ApiServer:
     """Use as a context manager; ``home`` is an empty folder that it may fill.
 
     ``assets``: the folder with the binaries; ``kube_apiserver``: another version of that one.
-    ``authorization``: ``AlwaysAllow`` or ``RBAC``; the owner of ``token`` is an administrator under either.
-    ``more``: further arguments of kube-apiserver. ``server``, ``token`` and ``ca`` say how to reach it.
+    ``authorization``: ``AlwaysAllow`` or ``RBAC``; the owner of ``token`` is an administrator under
+    either. ``more``: further arguments of kube-apiserver. ``server``, ``token`` and ``ca`` say how
+    to reach it.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class ApiServer:
     def __enter__(self) -> Self:
         (self.home / "tokens.csv").write_text(f"{self.token},admin,admin,system:masters\n")
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
         )
         (self.home / "sa.key").write_bytes(key)
         try:
@@ -111,12 +115,15 @@ class ApiServer:
             self._kill(name)
 
     def forget(self) -> None:
-        """Make all versions so far too old to watch from: etcd is compacted, kube-apiserver restarted.
+        """Make all versions so far too old to watch from: etcd is compacted, kube-apiserver
+        restarted.
 
         The restart empties its watch cache, which would answer for compacted versions.
         """
         status = self._etcd_call("maintenance/status", {})
-        self._etcd_call("kv/compaction", {"revision": status["header"]["revision"], "physical": True})
+        self._etcd_call(
+            "kv/compaction", {"revision": status["header"]["revision"], "physical": True}
+        )
         self.restart()
 
     def restart(self) -> None:
@@ -133,7 +140,9 @@ class ApiServer:
             method=method,
             headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, context=ssl.create_default_context(cafile=str(self.ca))) as answer:
+        with urllib.request.urlopen(
+            request, context=ssl.create_default_context(cafile=str(self.ca))
+        ) as answer:
             said = answer.read()
         return json.loads(said) if said.startswith(b"{") else said.decode()
 
@@ -189,10 +198,17 @@ class ApiServer:
                 self.call("GET", "/readyz")
                 self.call("GET", "/api/v1/namespaces/default")
             except OSError as error:  # not listening, no certificate yet, or not ready
-                ended = [name for name, process in self._running.items() if process.poll() is not None]
+                ended = [
+                    name for name, process in self._running.items() if process.poll() is not None
+                ]
                 if ended or time.monotonic() > end:
-                    logs = {name: (self.home / f"{name}.log").read_text()[-1500:] for name in ended or self._running}
-                    raise AssertionError(f"no kube-apiserver ({error}); ended: {ended}; {logs}") from error
+                    logs = {
+                        name: (self.home / f"{name}.log").read_text()[-1500:]
+                        for name in ended or self._running
+                    }
+                    raise AssertionError(
+                        f"no kube-apiserver ({error}); ended: {ended}; {logs}"
+                    ) from error
                 time.sleep(0.1)
             else:
                 return
@@ -211,12 +227,15 @@ def assets() -> Path | None:
 
 def version(kube_apiserver: Path) -> str:
     """Its minor version, such as ``1.36``."""
-    said = subprocess.run([kube_apiserver, "--version"], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [kube_apiserver, "--version"], check=True, capture_output=True, text=True
+    ).stdout
     return ".".join(said.split("v")[-1].split(".")[:2])
 
 
 def free_port() -> int:
-    """A port that nobody holds, below those that the kernel gives to outgoing connections: none takes it meanwhile.
+    """A port that nobody holds, below those that the kernel gives to outgoing connections: none
+    takes it meanwhile.
 
     Raises OSError where a hundred of them are all in use.
     """

@@ -1,4 +1,5 @@
-"""What Grove makes of a PodCliqueSet: its PodCliques, scaling groups, PodGangs and pods, as they are sent to the API server. Pure.
+"""What Grove makes of a PodCliqueSet: its PodCliques, scaling groups, PodGangs and pods, as they
+are sent to the API server. Pure.
 
 Written from what Grove's operator is known to do; nothing of what is tested is used.
 """
@@ -8,7 +9,17 @@ from __future__ import annotations
 import copy
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Labels", "Made", "gang", "made", "owner", "podclique", "pods", "reapplied", "scaling_groups"]
+__all__ = [
+    "Labels",
+    "Made",
+    "gang",
+    "made",
+    "owner",
+    "podclique",
+    "pods",
+    "reapplied",
+    "scaling_groups",
+]
 
 Json = dict[str, Any]
 Labels = Literal["grove", "requirement"]
@@ -29,7 +40,9 @@ class Made(NamedTuple):
 
 
 def made(set_: Json, groups: dict[str, Json]) -> list[Made]:
-    """Of a set, and its scaling groups that exist by name, which say how often they are wanted by now."""
+    """Of a set, and its scaling groups that exist by name, which say how often they are wanted by
+    now.
+    """
     pcs, template, found = set_["metadata"]["name"], set_["spec"]["template"], []
     by_name = {one["name"]: one for one in template["cliques"]}
     entries = template.get("podCliqueScalingGroups") or []
@@ -45,7 +58,15 @@ def made(set_: Json, groups: dict[str, Json]) -> list[Made]:
             for i in range(now):
                 own = base if i < least else f"{full}-{i - least}"
                 found += [
-                    Made(f"{full}-{i}-{name}", by_name[name], r, entry["name"], i, own, "" if i < least else base)
+                    Made(
+                        f"{full}-{i}-{name}",
+                        by_name[name],
+                        r,
+                        entry["name"],
+                        i,
+                        own,
+                        "" if i < least else base,
+                    )
                     for name in entry["cliqueNames"]
                 ]
     return found
@@ -82,7 +103,9 @@ def podclique(set_: Json, one: Made, namespace: str, labels: Labels = "grove") -
 
 
 def reapplied(old: Json, body: Json) -> Json:
-    """A stored PodClique with the template written over it: spec but for the replicas, labels and annotations."""
+    """A stored PodClique with the template written over it: spec but for the replicas, labels and
+    annotations.
+    """
     new = {**copy.deepcopy(old), "spec": {**body["spec"], "replicas": old["spec"].get("replicas")}}
     new["metadata"]["labels"] = {**old["metadata"].get("labels", {}), **body["metadata"]["labels"]}
     if "annotations" in body["metadata"]:
@@ -96,7 +119,11 @@ def scaling_groups(set_: Json) -> list[Json]:
     found = []
     for r in range(set_["spec"].get("replicas", 1)):
         for entry in set_["spec"]["template"].get("podCliqueScalingGroups") or []:
-            spec = {key: entry[key] for key in ("replicas", "minAvailable", "cliqueNames") if key in entry}
+            spec = {
+                key: entry[key]
+                for key in ("replicas", "minAvailable", "cliqueNames")
+                if key in entry
+            }
             meta = {
                 "name": f"{set_['metadata']['name']}-{r}-{entry['name']}",
                 "ownerReferences": [owner(set_, "PodCliqueSet")],
@@ -115,13 +142,19 @@ def gang(name: str, set_: Json) -> Json:
     return {
         "apiVersion": "scheduler.grove.io/v1alpha1",
         "kind": "PodGang",
-        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner(set_, "PodCliqueSet")]},
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "ownerReferences": [owner(set_, "PodCliqueSet")],
+        },
         "spec": {"podgroups": []},
     }
 
 
 def pods(clique: Json) -> list[Json]:
-    """The pods of a stored PodClique: its labels, annotations and template; they wait at a gate until their PodGang is there."""
+    """The pods of a stored PodClique: its labels, annotations and template; they wait at a gate
+    until their PodGang is there.
+    """
     meta = clique["metadata"]
     return [
         {
@@ -133,7 +166,10 @@ def pods(clique: Json) -> list[Json]:
                 "annotations": dict(meta.get("annotations", {})),
                 "ownerReferences": [owner(clique, "PodClique")],
             },
-            "spec": {**copy.deepcopy(clique["spec"]["podSpec"]), "schedulingGates": [{"name": GATE}]},
+            "spec": {
+                **copy.deepcopy(clique["spec"]["podSpec"]),
+                "schedulingGates": [{"name": GATE}],
+            },
         }
         for i in range(clique["spec"].get("replicas", 1))
     ]

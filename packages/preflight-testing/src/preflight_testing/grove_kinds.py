@@ -1,4 +1,6 @@
-"""Definitions of the kinds that Grove and NVIDIA's driver bring, with just the fields that are used here; structural, so that a typo is pruned."""
+"""Definitions of the kinds that Grove and NVIDIA's driver bring, with just the fields that are used
+here; structural, so that a typo is pruned.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,16 @@ def crd(
     """A CustomResourceDefinition; ``versions``: each one's schema, the first is stored."""
     subresources: Json = {"status": {}}
     if scale:
-        subresources["scale"] = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
-    names = {"kind": kind, "plural": plural, "singular": kind.lower(), **({"shortNames": [short]} if short else {})}
+        subresources["scale"] = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+        }
+    names = {
+        "kind": kind,
+        "plural": plural,
+        "singular": kind.lower(),
+        **({"shortNames": [short]} if short else {}),
+    }
     served = [
         {
             "name": version,
@@ -100,7 +110,14 @@ GROVE: list[Json] = [
         short="pcs",
         scale=True,
     ),
-    crd("grove.io", "PodClique", "podcliques", {"v1alpha1": _kind(CLIQUE, **COUNTED)}, short="pclq", scale=True),
+    crd(
+        "grove.io",
+        "PodClique",
+        "podcliques",
+        {"v1alpha1": _kind(CLIQUE, **COUNTED)},
+        short="pclq",
+        scale=True,
+    ),
     crd(
         "grove.io",
         "PodCliqueScalingGroup",
@@ -126,15 +143,26 @@ GROVE: list[Json] = [
 
 
 def compute_domains(*, literal: bool = False) -> Json:
-    """``v1beta1`` as the driver defines it, immutable and with a required channel; ``literal``: ``v1alpha1`` without one."""
+    """``v1beta1`` as the driver defines it, immutable and with a required channel; ``literal``:
+    ``v1alpha1`` without one.
+    """
     channel = _object(
         resourceClaimTemplate=_object(name=TEXT),
         allocationMode={"type": "string", "enum": ["Single", "All"]},
     )
     nodes = _list(name=TEXT, ipAddress=TEXT, cliqueID=TEXT, index=INTEGER, status=TEXT)
     fixed = [{"rule": "self == oldSelf", "message": "A computeDomain.spec is immutable"}]
-    spec = {**_object(numNodes=INTEGER, channel=channel), "required": ["channel"], "x-kubernetes-validations": fixed}
+    spec = {
+        **_object(numNodes=INTEGER, channel=channel),
+        "required": ["channel"],
+        "x-kubernetes-validations": fixed,
+    }
     plain = {**_object(numNodes=INTEGER), "x-kubernetes-validations": fixed}
     status: Json = {"status": TEXT, "nodes": nodes}
     schema = _kind(plain, status=TEXT, nodes=nodes) if literal else _kind(spec, **status)
-    return crd("resource.nvidia.com", "ComputeDomain", "computedomains", {"v1alpha1" if literal else "v1beta1": schema})
+    return crd(
+        "resource.nvidia.com",
+        "ComputeDomain",
+        "computedomains",
+        {"v1alpha1" if literal else "v1beta1": schema},
+    )

@@ -1,7 +1,8 @@
-"""Helm's own engine for our charts: render and lint without a cluster, install and upgrade with one.
+"""Helm's own engine for our charts: render and lint without a cluster, install and upgrade with
+one.
 
-The engine is Helm's Go library in a wheel, so hooks, three-way upgrades and server-side apply are those of the
-``helm`` program; nothing of it is imitated here.
+The engine is Helm's Go library in a wheel, so hooks, three-way upgrades and server-side apply are
+those of the ``helm`` program; nothing of it is imitated here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class ChartError(Exception):
 def render(
     chart: Path, values: Values | None = None, *, namespace: str = "preflight", revision: int = 1
 ) -> list[Object]:
-    """Every object that an install would create, checked against the values' schema. Raises ChartError."""
+    """Every object that an install would create, checked against the values' schema. Raises
+    ChartError.
+    """
     try:
         with Chart.load(chart) as loaded:
             loaded.validate_schema(loaded.merge_values(values))
@@ -50,12 +53,17 @@ def render(
 
 
 def only(objects: list[Object], kind: str, component: str | None = None) -> Object:
-    """The one object of a kind (and component) among many. Raises ValueError when there is none, or more."""
+    """The one object of a kind (and component) among many. Raises ValueError when there is none, or
+    more.
+    """
     found = [
         o
         for o in objects
         if o["kind"] == kind
-        and (component is None or o["metadata"]["labels"].get("app.kubernetes.io/component") == component)
+        and (
+            component is None
+            or o["metadata"]["labels"].get("app.kubernetes.io/component") == component
+        )
     ]
     if len(found) != 1:
         raise ValueError(f"{len(found)} objects of kind {kind}")
@@ -93,7 +101,9 @@ class Release:
     def uninstall(self, *, wait: bool = True, timeout: int = 120) -> None:
         """`helm uninstall [--wait]`; nothing to do where there is no release. Raises ChartError."""
         try:
-            self._config.uninstall(self.name, ignore_not_found=True, wait=_strategy(wait), timeout=timeout)
+            self._config.uninstall(
+                self.name, ignore_not_found=True, wait=_strategy(wait), timeout=timeout
+            )
         except HelmError as error:
             raise ChartError(str(error)) from error
 
@@ -101,13 +111,21 @@ class Release:
         """The number of the revision that is deployed."""
         return int(self._config.status(self.name)["version"])
 
-    def _do(self, action: str, values: Values, timeout: int, *, wait: bool, **options: bool) -> None:
+    def _do(
+        self, action: str, values: Values, timeout: int, *, wait: bool, **options: bool
+    ) -> None:
         try:
             with Chart.load(self.chart) as chart:
                 chart.validate_schema(chart.merge_values(values))
                 run = getattr(self._config, action)
                 run(
-                    chart, self.name, values, namespace=self.namespace, timeout=timeout, wait=_strategy(wait), **options
+                    chart,
+                    self.name,
+                    values,
+                    namespace=self.namespace,
+                    timeout=timeout,
+                    wait=_strategy(wait),
+                    **options,
                 )
         except HelmError as error:
             raise ChartError(str(error)) from error

@@ -45,7 +45,9 @@ def real_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSer
     if folder is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     gates, groups = GANG_APIS.get(version(folder / "kube-apiserver"), ([], []))
-    with ApiServer(tmp_path_factory.mktemp("apiserver"), folder, feature_gates=gates, runtime_config=groups) as server:
+    with ApiServer(
+        tmp_path_factory.mktemp("apiserver"), folder, feature_gates=gates, runtime_config=groups
+    ) as server:
         yield server
 
 
@@ -57,7 +59,14 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
     if request.param == "real":
         real: ApiServer = request.getfixturevalue("real_api_server")
         real.call("POST", "/api/v1/namespaces", namespace)
-        yield Api("real", real.server, real.kubeconfig(tmp_path / "kubeconfig"), name, real.forget, real.restart)
+        yield Api(
+            "real",
+            real.server,
+            real.kubeconfig(tmp_path / "kubeconfig"),
+            name,
+            real.forget,
+            real.restart,
+        )
         return
     with ApiDouble(absent=[ABSENT]) as double:
         double.within(lambda: double.create("namespaces", namespace))

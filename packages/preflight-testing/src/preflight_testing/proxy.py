@@ -81,7 +81,9 @@ async def proxied(target: T) -> AsyncIterator[tuple[Proxy, T]]:
     finally:
         server.close()
         for _ in range(5):
-            await asyncio.sleep(0)  # whoever was let in last is served by a task that has begun, and so can end
+            await asyncio.sleep(
+                0
+            )  # whoever was let in last is served by a task that has begun, and so can end
         proxy.cut(refuse=True)
         await asyncio.gather(*proxy._open, return_exceptions=True)
         await asyncio.sleep(0)  # transports close in the loop's next turn

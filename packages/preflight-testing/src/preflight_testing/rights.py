@@ -1,6 +1,8 @@
-"""Rights that were used, of an API server's audit log, against rights that the charts grant: neither may be more.
+"""Rights that were used, of an API server's audit log, against rights that the charts grant:
+neither may be more.
 
-A right is (API group, resource or resource/subresource, verb). What has no resource (discovery, health) is everybody's.
+A right is (API group, resource or resource/subresource, verb). What has no resource (discovery,
+health) is everybody's.
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ NOT_SENT: Final[Mapping[Right, str]] = {
 
 @dataclass
 class Rights:
-    """What one user was allowed (``used``) and what it was refused for want of a right (``refused``)."""
+    """What one user was allowed (``used``) and what it was refused for want of a right
+    (``refused``).
+    """
 
     used: set[Right] = field(default_factory=set)
     refused: set[Right] = field(default_factory=set)
 
 
 def read(lines: Iterable[str], agent: str = "") -> dict[str, Rights]:
-    """By user name, from the lines of an audit log (one JSON object each; a last one may be cut off).
+    """By user name, from the lines of an audit log (one JSON object each; a last one may be cut
+    off).
 
     ``agent``: what their User-Agent begins with; tests act in the names of our accounts, too.
     """
@@ -69,7 +74,9 @@ def together(every: Iterable[Rights]) -> Rights:
 
 
 def granted(objects: Iterable[Object]) -> dict[str, set[Right]]:
-    """By user name, from the accounts, roles and bindings of a rendered chart; an account without any role has no right."""
+    """By user name, from the accounts, roles and bindings of a rendered chart; an account without
+    any role has no right.
+    """
     every = list(objects)
     rules = {
         (o["kind"], o["metadata"]["name"]): list(_rights(o["rules"]))
@@ -100,17 +107,24 @@ def _rights(rules: Iterable[dict[str, Any]]) -> Iterator[Right]:
 
 
 def compared(used: Mapping[str, Rights], allowed: Mapping[str, set[Right]]) -> list[str]:
-    """A sentence for each user's right that is granted and was not used, and for each that it asked for in vain."""
+    """A sentence for each user's right that is granted and was not used, and for each that it asked
+    for in vain.
+    """
     told = []
     for user, rights in sorted(allowed.items()):
         mine = used.get(user, Rights())
         told += [
-            f"{user}: may {_said(right)}, and never did." for right in sorted(rights - mine.used - NOT_SENT.keys())
+            f"{user}: may {_said(right)}, and never did."
+            for right in sorted(rights - mine.used - NOT_SENT.keys())
         ]
         # What is granted is refused while a release is taken away: its rights go first.
-        told += [f"{user}: tried to {_said(right)}, and may not." for right in sorted(mine.refused - rights)]
         told += [
-            f"{user}: did {_said(right)}, by a right that is not the chart's." for right in sorted(mine.used - rights)
+            f"{user}: tried to {_said(right)}, and may not."
+            for right in sorted(mine.refused - rights)
+        ]
+        told += [
+            f"{user}: did {_said(right)}, by a right that is not the chart's."
+            for right in sorted(mine.used - rights)
         ]
     return told
 

@@ -1,4 +1,6 @@
-"""Definitions of kinds that train and serve, with just the fields that are used here: Kubeflow's, JobSet, LeaderWorkerSet, and Ray's."""
+"""Definitions of kinds that train and serve, with just the fields that are used here: Kubeflow's,
+JobSet, LeaderWorkerSet, and Ray's.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ WORKLOADS: list[Json] = [
         "pytorchjobs",
         {
             "v1": _kind(
-                _object(pytorchReplicaSpecs=REPLICAS, runPolicy=_object(suspend=FLAG, backoffLimit=INTEGER)),
+                _object(
+                    pytorchReplicaSpecs=REPLICAS,
+                    runPolicy=_object(suspend=FLAG, backoffLimit=INTEGER),
+                ),
                 conditions=CONDITIONS,
             )
         },
@@ -52,7 +57,11 @@ WORKLOADS: list[Json] = [
         "mpijobs",
         {
             "v1": _kind(
-                _object(mpiReplicaSpecs=REPLICAS, runPolicy=_object(suspend=FLAG), slotsPerWorker=INTEGER),
+                _object(
+                    mpiReplicaSpecs=REPLICAS,
+                    runPolicy=_object(suspend=FLAG),
+                    slotsPerWorker=INTEGER,
+                ),
                 conditions=CONDITIONS,
             )
         },
@@ -63,7 +72,9 @@ WORKLOADS: list[Json] = [
         "jobsets",
         {
             "v1alpha2": _kind(
-                _object(suspend=FLAG, replicatedJobs=_list(name=TEXT, replicas=INTEGER, template=KEPT)),
+                _object(
+                    suspend=FLAG, replicatedJobs=_list(name=TEXT, replicas=INTEGER, template=KEPT)
+                ),
                 conditions=CONDITIONS,
                 terminalState=TEXT,
             )
@@ -75,7 +86,8 @@ WORKLOADS: list[Json] = [
         "trainjobs",
         {
             "v1alpha1": _kind(
-                _object(suspend=FLAG, runtimeRef=_object(name=TEXT, kind=TEXT), trainer=KEPT), conditions=CONDITIONS
+                _object(suspend=FLAG, runtimeRef=_object(name=TEXT, kind=TEXT), trainer=KEPT),
+                conditions=CONDITIONS,
             )
         },
     ),
@@ -91,7 +103,9 @@ WORKLOADS: list[Json] = [
         "rayjobs",
         {
             "v1": _kind(
-                _object(entrypoint=TEXT, suspend=FLAG, backoffLimit=INTEGER, rayClusterSpec=CLUSTER),
+                _object(
+                    entrypoint=TEXT, suspend=FLAG, backoffLimit=INTEGER, rayClusterSpec=CLUSTER
+                ),
                 jobDeploymentStatus=TEXT,
                 jobStatus=TEXT,
                 message=TEXT,
@@ -106,7 +120,9 @@ WORKLOADS: list[Json] = [
             "v1": _kind(
                 _object(
                     replicas=INTEGER,
-                    leaderWorkerTemplate=_object(size=INTEGER, leaderTemplate=KEPT, workerTemplate=KEPT),
+                    leaderWorkerTemplate=_object(
+                        size=INTEGER, leaderTemplate=KEPT, workerTemplate=KEPT
+                    ),
                 ),
                 replicas=INTEGER,
                 readyReplicas=INTEGER,

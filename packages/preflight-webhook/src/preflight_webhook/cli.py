@@ -35,7 +35,9 @@ def main() -> NoReturn:
 
 def _parser() -> argparse.ArgumentParser:
     made, subparsers = commands.parser("preflight-webhook", _ABOUT)
-    serve = commands.command(subparsers, "serve", _serve, help="answer the API server's admission reviews")
+    serve = commands.command(
+        subparsers, "serve", _serve, help="answer the API server's admission reviews"
+    )
     serve.add_argument(
         "--config",
         type=Path,
@@ -51,10 +53,16 @@ def _parser() -> argparse.ArgumentParser:
         help="folder with tls.crt and tls.key; reloaded when they change",
     )
     serve.add_argument(
-        "--port", type=commands.port, default=8443, help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)"
+        "--port",
+        type=commands.port,
+        default=8443,
+        help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)",
     )
     serve.add_argument(
-        "--plain-port", type=commands.port, default=8080, help="/healthz, /readyz and /metrics (%(default)s; 0: any)"
+        "--plain-port",
+        type=commands.port,
+        default=8080,
+        help="/healthz, /readyz and /metrics (%(default)s; 0: any)",
     )
     serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
     serve.add_argument(
@@ -77,7 +85,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="when a client that does not go on with its request is cut off, at the latest after twice this (%(default)s)",
     )
-    serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s")
+    serve.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="%(default)s",
+    )
     if sys.argv[1:2] != ["serve"]:  # what the others need is memory that the server need not carry
         _others(subparsers)
     return made
@@ -106,7 +119,9 @@ def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         managed_by=MANAGED_BY_LABEL,
     )
     # Its name before there was another kind of configuration.
-    keep.add_argument("--webhook-configuration", dest="mutating", action="append", help=argparse.SUPPRESS)
+    keep.add_argument(
+        "--webhook-configuration", dest="mutating", action="append", help=argparse.SUPPRESS
+    )
 
 
 def _serve(args: argparse.Namespace) -> int:

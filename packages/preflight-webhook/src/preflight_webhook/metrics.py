@@ -16,7 +16,12 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -25,7 +30,8 @@ from .admission.sources import SOURCES
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-# A review takes some tens of microseconds; what is above a second is the machine's trouble, not ours.
+# A review takes some tens of microseconds; what is above a second is the machine's trouble, not
+# ours.
 _BUCKETS: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
 
@@ -42,7 +48,9 @@ class _Plain(Collector):
         )
         flying.add_metric([], self._metrics.in_flight)
         yield flying
-        volume = CounterMetricFamily("preflight_webhook_bytes", "Bytes of reviews and answers.", labels=["direction"])
+        volume = CounterMetricFamily(
+            "preflight_webhook_bytes", "Bytes of reviews and answers.", labels=["direction"]
+        )
         volume.add_metric(["read"], self._metrics.bytes_read)
         volume.add_metric(["sent"], self._metrics.bytes_sent)
         yield volume
@@ -56,12 +64,16 @@ class _Plain(Collector):
             decided.add_metric([result], number)
         yield decided
         members = CounterMetricFamily(
-            "preflight_gang_members", "Members of gangs, by what told their gang.", labels=["source"]
+            "preflight_gang_members",
+            "Members of gangs, by what told their gang.",
+            labels=["source"],
         )
         for source, number in self._metrics.members.items():
             members.add_metric([source], number)
         yield members
-        latency = HistogramMetricFamily("preflight_webhook_latency_seconds", "Time from a whole request to its answer.")
+        latency = HistogramMetricFamily(
+            "preflight_webhook_latency_seconds", "Time from a whole request to its answer."
+        )
         bounds = [*map(floatToGoString, _BUCKETS), "+Inf"]
         up_to = accumulate(self._metrics.latencies)
         latency.add_metric([], list(zip(bounds, up_to, strict=True)), self._metrics.seconds)
@@ -145,14 +157,28 @@ class Metrics:
             registry=self.registry,
         )
         self.config_refused = Counter(
-            "preflight_webhook_config_refused", "Configurations that were refused.", registry=self.registry
+            "preflight_webhook_config_refused",
+            "Configurations that were refused.",
+            registry=self.registry,
         )
         self.in_flight = 0
         self.bytes_read = self.bytes_sent = 0
-        results = ("injected", "stamped", "unchanged", "no-gpu", "no-checks", "windows", "mirror", "denied")
+        results = (
+            "injected",
+            "stamped",
+            "unchanged",
+            "no-gpu",
+            "no-checks",
+            "windows",
+            "mirror",
+            "denied",
+        )
         self.results: dict[str, int] = dict.fromkeys(results, 0)
         self.members: dict[str, int] = dict.fromkeys(SOURCES, 0)
-        self.latencies, self.seconds = [0] * (len(_BUCKETS) + 1), 0.0  # by bucket, the last for what is above all
+        self.latencies, self.seconds = (
+            [0] * (len(_BUCKETS) + 1),
+            0.0,
+        )  # by bucket, the last for what is above all
         self.registry.register(_Plain(self))
         self.lookups = Counter(
             "preflight_webhook_lookups",
@@ -160,7 +186,9 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
-        self.claims_kept = Gauge("preflight_webhook_claims_kept", "Resource claims in memory.", registry=self.registry)
+        self.claims_kept = Gauge(
+            "preflight_webhook_claims_kept", "Resource claims in memory.", registry=self.registry
+        )
         self.policies = Gauge(
             "preflight_webhook_preflight_configs",
             "Namespaces in which a PreflightConfig is in force.",

@@ -76,7 +76,9 @@ class SecurityContext(_Object):
 
 
 class Container(_Object):
-    """What is Raw stays as it came: it is read only for pods whose like has not been seen (see :mod:`.admission`)."""
+    """What is Raw stays as it came: it is read only for pods whose like has not been seen (see
+    :mod:`.admission`).
+    """
 
     name: str = ""
     resources: msgspec.Raw = NULL
@@ -88,7 +90,9 @@ class Container(_Object):
 
 
 class Variable(_Object):
-    """One variable of a container; without a ``value`` where it comes from elsewhere (``valueFrom``)."""
+    """One variable of a container; without a ``value`` where it comes from elsewhere
+    (``valueFrom``).
+    """
 
     name: str = ""
     value: str | None = None
@@ -139,7 +143,9 @@ class WorkloadRef(_Object):
 
 
 class ClaimEntry(_Object):
-    """One of the pod's resource claims: an object that others may use too, or a template for one of its own."""
+    """One of the pod's resource claims: an object that others may use too, or a template for one of
+    its own.
+    """
 
     name: str = ""
     resource_claim_name: str | None = None

@@ -1,7 +1,9 @@
-"""Gangs whose truth is known, for :mod:`.simulation`: what each fault does to paths, and what a node sees of it to itself.
+"""Gangs whose truth is known, for :mod:`.simulation`: what each fault does to paths, and what a
+node sees of it to itself.
 
-A NIC that is bad is bad in the node's hairpin too; whatever lies beyond it (cable, line, switch, uplink, somebody's traffic there) is not. Only
-somebody else's traffic on the node's own NICs slows both.
+A NIC that is bad is bad in the node's hairpin too; whatever lies beyond it (cable, line, switch,
+uplink, somebody's traffic there) is not. Only somebody else's traffic on the node's own NICs slows
+both.
 """
 
 from __future__ import annotations
@@ -46,12 +48,14 @@ NVLINK: Final = 2.2
 class FabricWorld:
     """What gangs are drawn from. Spreads are standard deviations of natural logarithms.
 
-    ``fault``: ``none``, ``nodes`` (bad NICs), ``dead`` (their paths do not come up), ``pause`` (and their leaf suffers), or what is no
-    node's fault: ``uplink``, ``leaf``, ``oversubscription``, ``link``, ``remote`` (one node in a rack of its own), ``lone`` (a slow
-    uplink with one node behind it), ``tiers`` (one to three nodes in another pod), ``card`` (part of a leaf), ``outliers`` (fast nodes),
-    ``busy`` (somebody else's traffic on a node's NICs), ``hash`` (paths that collide), ``line`` (two nodes share one cable).
-    ``also``: further ones at the same time. ``labels``: one of :data:`LABELS`. ``mixed``: every gang draws all this, and its noise,
-    for itself, see :func:`drawn`.
+    ``fault``: ``none``, ``nodes`` (bad NICs), ``dead`` (their paths do not come up), ``pause`` (and
+    their leaf suffers), or what is no node's fault: ``uplink``, ``leaf``, ``oversubscription``,
+    ``link``, ``remote`` (one node in a rack of its own), ``lone`` (a slow uplink with one node
+    behind it), ``tiers`` (one to three nodes in another pod), ``card`` (part of a leaf),
+    ``outliers`` (fast nodes), ``busy`` (somebody else's traffic on a node's NICs), ``hash`` (paths
+    that collide), ``line`` (two nodes share one cable). ``also``: further ones at the same time.
+    ``labels``: one of :data:`LABELS`. ``mixed``: every gang draws all this, and its noise, for
+    itself, see :func:`drawn`.
     """
 
     name: str
@@ -72,13 +76,17 @@ class FabricWorld:
     spread: float = 0.015  # among healthy nodes
     dips: float = 0.005
     dip: tuple[float, float] = (0.3, 0.9)
-    flap: float = 0.0  # probability that what is bad is well, each round for a node and each probe for a path
+    flap: float = (
+        0.0  # probability that what is bad is well, each round for a node and each probe for a path
+    )
     tail: int = 0  # degrees of freedom of Student's t in place of the normal
     drift: float = 0.0  # what the whole fabric loses from round to round
     rounds: int = 0  # that a node is busy for
     racks: bool = False  # NVLink domains
     latency: bool = True
-    shared: float = 0.0  # noise that all paths of a leaf have in common, most of it from round to round too
+    shared: float = (
+        0.0  # noise that all paths of a leaf have in common, most of it from round to round too
+    )
     paused_hairpins: bool = False  # pause frames reach a victim's hairpin as well
     also: tuple[str, ...] = ()
     mixed: bool = False
@@ -89,19 +97,33 @@ class FabricWorld:
 
 
 DISTURBANCES: Final = (
-    *("uplink", "leaf", "oversubscription", "link", "remote", "lone", "tiers", "card", "line", "pause"),
+    *(
+        "uplink",
+        "leaf",
+        "oversubscription",
+        "link",
+        "remote",
+        "lone",
+        "tiers",
+        "card",
+        "line",
+        "pause",
+    ),
     *("outliers", "busy", "hash"),
 )
 LABELS: Final = ("true", "none", "half", "stale", "one", "own", "random", "coarse")
 PORTS: Final = ("sick", "touched", "some", "errors")
-"""A fault of each bad node's port; errors on ports of nodes that a disturbance touches, as behind a bad cable; a fault of one node in 50, whatever
-else it is; errors on all ports, of which the most is a thousand times the least."""
+"""A fault of each bad node's port; errors on ports of nodes that a disturbance touches, as behind a
+bad cable; a fault of one node in 50, whatever else it is; errors on all ports, of which the most is
+a thousand times the least."""
 PERSISTENCE: Final = 0.7
 """Of the noise that a leaf's paths share, the part that stays from one round to the next."""
 
 
 def drawn(world: FabricWorld, random: Random) -> FabricWorld:
-    """A gang's own world, from ranges wider than those that rules were made for; up to three disturbances beside up to three bad nodes."""
+    """A gang's own world, from ranges wider than those that rules were made for; up to three
+    disturbances beside up to three bad nodes.
+    """
     least = random.choice((1, 1, 2, 4))
     return replace(
         world,
@@ -128,7 +150,9 @@ def drawn(world: FabricWorld, random: Random) -> FabricWorld:
 
 @dataclass(slots=True)
 class FabricFault:
-    """One thing that is wrong: with which endpoints, and what it leaves of normal; from when on, where it passes."""
+    """One thing that is wrong: with which endpoints, and what it leaves of normal; from when on,
+    where it passes.
+    """
 
     name: str
     touched: frozenset[int]
@@ -153,7 +177,9 @@ class Fabric:
         self._able: list[float] = []  # what each healthy node reaches
         self.faults = [self._fault(name) for name in (world.fault, *world.also)]
         self.now = 0.0
-        self._pausing: frozenset[int] = frozenset()  # leaves in which a culprit takes part in this round
+        self._pausing: frozenset[int] = (
+            frozenset()
+        )  # leaves in which a culprit takes part in this round
         self._sway: dict[int, float] = {}  # by leaf, what its paths have in common now
         self._able = [rate * quality for rate, quality in zip(self.rate, self.quality, strict=True)]
         labels = self._labels()
@@ -181,7 +207,9 @@ class Fabric:
 
     @property
     def judged(self) -> frozenset[int]:
-        """The bad nodes that are not alone at their position: another healthy node is behind the same leaf."""
+        """The bad nodes that are not alone at their position: another healthy node is behind the
+        same leaf.
+        """
         healthy = Counter(self.leaf[i] for i in range(self.size) if i not in self.bad)
         return frozenset(i for i in self.bad if healthy[self.leaf[i]])
 
@@ -218,25 +246,33 @@ class Fabric:
                 factor = random.uniform(0.4, 0.8)
             case "uplink" | "leaf":
                 counts = Counter(self.leaf)
-                sick = random.choice([one for one in sorted(counts) if counts[one] > 1] or sorted(counts))
+                sick = random.choice(
+                    [one for one in sorted(counts) if counts[one] > 1] or sorted(counts)
+                )
                 touched = [i for i in everyone if self.leaf[i] == sick]
             case "remote" | "lone":
                 one = random.randrange(size)
                 self.leaf = [
-                    max(self.leaf) + 1 if i == one else 0 if name == "remote" else self.leaf[i] for i in everyone
+                    max(self.leaf) + 1 if i == one else 0 if name == "remote" else self.leaf[i]
+                    for i in everyone
                 ]
                 touched = (one,)
                 factor = random.uniform(0.40, 0.75) if name == "remote" else factor
             case "tiers":
                 far = random.sample(everyone, random.randint(1, min(3, max(1, size // 3))))
                 self.pod = [int(i in far) for i in everyone]
-                self.leaf = [max(self.leaf) + 1 + far.index(i) if i in far else self.leaf[i] for i in everyone]
+                self.leaf = [
+                    max(self.leaf) + 1 + far.index(i) if i in far else self.leaf[i]
+                    for i in everyone
+                ]
                 touched, factor = far, random.uniform(0.40, 0.75)
             case "card":
                 counts = Counter(self.leaf)
                 sick = max(sorted(counts), key=lambda one: counts[one])
                 those = [i for i in everyone if self.leaf[i] == sick]
-                touched = random.sample(those, min(len(those), random.randint(2, max(2, len(those) // 2))))
+                touched = random.sample(
+                    those, min(len(those), random.randint(2, max(2, len(those) // 2)))
+                )
             case "outliers":
                 fast = random.sample(everyone, random.randint(1, max(1, size // 4)))
                 for one in fast:
@@ -261,8 +297,16 @@ class Fabric:
         fault = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
         has = ("sick" in said and one in self.bad) or ("some" in said and random.random() < 0.02)
         touched = "touched" in said and any(one in fault.touched for fault in self.faults)
-        rate = 10 ** random.uniform(2, 4) if touched else 10 ** random.uniform(-1, 2) if "errors" in said else 0.0
-        errors = (PortErrors("mlx5_3:1", "symbol_error", int(rate * 60) + 1, 60.0, 7),) if rate else ()
+        rate = (
+            10 ** random.uniform(2, 4)
+            if touched
+            else 10 ** random.uniform(-1, 2)
+            if "errors" in said
+            else 0.0
+        )
+        errors = (
+            (PortErrors("mlx5_3:1", "symbol_error", int(rate * 60) + 1, 60.0, 7),) if rate else ()
+        )
         return Local((fault,) if has else (), errors, counted=True)
 
     def _bad_nodes(self) -> dict[int, float]:
@@ -292,7 +336,9 @@ class Fabric:
         """One result for each probe of the round."""
         flap, leaf = self.world.flap, self.leaf
         sick = {i: f for i, f in self.bad.items() if not flap or self.random.random() >= flap}
-        self._pausing = frozenset(leaf[i] for probe in one.probes for i in probe.members if i in sick)
+        self._pausing = frozenset(
+            leaf[i] for probe in one.probes for i in probe.members if i in sick
+        )
         if self.world.shared:
             self._swayed()
         began = self.now + one.wait
@@ -301,7 +347,9 @@ class Fabric:
         return results
 
     def _swayed(self) -> None:
-        """What the paths of each leaf have in common moves on: an autoregressive process of the first order."""
+        """What the paths of each leaf have in common moves on: an autoregressive process of the
+        first order.
+        """
         fresh = self.world.shared * math.sqrt(1 - PERSISTENCE**2)
         for one in sorted(set(self.leaf)):
             before = self._sway.get(one, self.random.gauss(0, self.world.shared))
@@ -324,7 +372,9 @@ class Fabric:
         value *= NVLINK if nvlink else 1.0
         share = 1.0
         for fault in self._busy:
-            if 0 <= began - fault.begins < world.rounds * SECONDS and fault.touched.intersection(members):
+            if 0 <= began - fault.begins < world.rounds * SECONDS and fault.touched.intersection(
+                members
+            ):
                 share = fault.factor
         for fault in self._on_paths:
             if not hairpin or (fault.name == "pause" and world.paused_hairpins):
@@ -337,7 +387,9 @@ class Fabric:
         return Result(Status.OK, value * trials[1], latency=self._latency(members))
 
     def _dip(self) -> float:
-        return self.random.uniform(*self.world.dip) if self.random.random() < self.world.dips else 1.0
+        return (
+            self.random.uniform(*self.world.dip) if self.random.random() < self.world.dips else 1.0
+        )
 
     def _noise(self) -> float:
         world, random = self.world, self.random
@@ -371,7 +423,9 @@ class Fabric:
                 slow = hit
             case "pause":
                 slow = (
-                    hit and not any(i in self.bad for i in members) and any(leaf[i] in self._pausing for i in members)
+                    hit
+                    and not any(i in self.bad for i in members)
+                    and any(leaf[i] in self._pausing for i in members)
                 )
             case "hash":
                 return random.uniform(0.4, 0.8) if crosses and random.random() < 0.1 else 1.0

@@ -1,7 +1,9 @@
-"""What a run of the simulation has played, in a file, so that one that was stopped goes on where it was.
+"""What a run of the simulation has played, in a file, so that one that was stopped goes on where it
+was.
 
-A gang is drawn from its world's name and its number, so parts of a world may be played whenever one likes; but only by the same
-code. The file's first line says by which: a digest over the modules that decide and that draw, without their comments and docstrings.
+A gang is drawn from its world's name and its number, so parts of a world may be played whenever one
+likes; but only by the same code. The file's first line says by which: a digest over the modules
+that decide and that draw, without their comments and docstrings.
 """
 
 from __future__ import annotations
@@ -31,11 +33,15 @@ class Kept:
 
     @classmethod
     def open(cls, path: Path) -> Kept:
-        """What ``path`` has, which is made where it is not there. Raises ValueError where other code has written it."""
+        """What ``path`` has, which is made where it is not there. Raises ValueError where other
+        code has written it.
+        """
         lines = path.read_text().splitlines() if path.exists() else []
         if lines and json.loads(lines[0]) != {"code": code()}:
             raise ValueError(f"{path}: was played by other code; remove it, or name another file.")
-        whole = [line for line in lines[1:] if line.endswith("}")]  # whoever was killed in a line left half of it
+        whole = [
+            line for line in lines[1:] if line.endswith("}")
+        ]  # whoever was killed in a line left half of it
         parts = {one["part"]: _tally(one["tally"]) for one in map(json.loads, whole)}
         path.write_text("\n".join([json.dumps({"code": code()}), *whole, ""]))
         return cls(parts, path)
@@ -50,13 +56,21 @@ class Kept:
         if name not in self.parts and self.file is not None:
             with self.file.open("a") as file:
                 file.write(
-                    json.dumps({"part": name, "tally": {key: getattr(played, key) for key in Tally.__slots__}}) + "\n"
+                    json.dumps(
+                        {
+                            "part": name,
+                            "tally": {key: getattr(played, key) for key in Tally.__slots__},
+                        }
+                    )
+                    + "\n"
                 )
         self.parts[name] = played
 
 
 def code() -> str:
-    """A digest of what decides the figures: localisation and the worlds, whatever their comments say."""
+    """A digest of what decides the figures: localisation and the worlds, whatever their comments
+    say.
+    """
     files = [
         *sorted(Path(localise.__file__).parent.glob("*.py")),
         *(Path(str(m.__file__)) for m in (fabrics, later, tally)),
@@ -73,7 +87,11 @@ def code() -> str:
 
 
 def _words(one: ast.stmt) -> bool:
-    return isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)
+    return (
+        isinstance(one, ast.Expr)
+        and isinstance(one.value, ast.Constant)
+        and isinstance(one.value.value, str)
+    )
 
 
 def _name(world: Any, numbers: range) -> str:

@@ -1,7 +1,9 @@
-"""Gangs that follow each other, for :mod:`.simulation`: what earlier ones have seen of nodes comes with them into the next.
+"""Gangs that follow each other, for :mod:`.simulation`: what earlier ones have seen of nodes comes
+with them into the next.
 
-In each gang the fault hits a node of the same fate: what was bad is bad again, and what stood behind a slow path stands behind one
-again, each time in another gang, hours later, with other partners and in another namespace.
+In each gang the fault hits a node of the same fate: what was bad is bad again, and what stood
+behind a slow path stands behind one again, each time in another gang, hours later, with other
+partners and in another namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ HOURS = 6 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The last gang with its state; whether an earlier one ``named`` its own bad node; and ``spells`` of so many ``healthy`` nodes of earlier ones."""
+    """The last gang with its state; whether an earlier one ``named`` its own bad node; and
+    ``spells`` of so many ``healthy`` nodes of earlier ones.
+    """
 
     fabric: Fabric
     state: State
@@ -38,7 +42,9 @@ def _fates(fabric: Fabric) -> list[int]:
 
 
 def follow(fabric: Fabric, number: int, play: Callable[[Fabric], tuple[Verdict, State]]) -> Later:
-    """Play the gangs before the one of ``fabric``, and give its nodes what those have seen of nodes of the same fate."""
+    """Play the gangs before the one of ``fabric``, and give its nodes what those have seen of nodes
+    of the same fate.
+    """
     world = fabric.world
     random = Random(f"{world.name}/{number}/before")
     remembered: list[list[Spell]] = [[] for _ in range(fabric.size)]
@@ -56,7 +62,9 @@ def follow(fabric: Fabric, number: int, play: Callable[[Fabric], tuple[Verdict, 
         for i, fate in enumerate(_fates(fabric)):
             one = random.choice(alike[fate]) if fate in alike else Sighting()
             if one.bad:
-                remembered[i].append(Spell(HOURS * (world.before - gang), source=gang, own=one.sick))
+                remembered[i].append(
+                    Spell(HOURS * (world.before - gang), source=gang, own=one.sick)
+                )
     endpoints = (
         replace(endpoint, past=Past(spells=tuple(found))) if found else endpoint
         for endpoint, found in zip(fabric.state.endpoints, remembered, strict=True)

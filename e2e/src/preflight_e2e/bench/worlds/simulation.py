@@ -1,7 +1,8 @@
-"""What localisation does in worlds whose truth is known: `python -m preflight_e2e.bench.worlds.simulation --json FILE`.
+"""What localisation does in worlds whose truth is known: `python -m
+preflight_e2e.bench.worlds.simulation --json FILE`.
 
-Each gang is drawn from a seed of its own (world name and number), so that figures do not depend on how many processes
-share the work. The function under test is the one that the check calls.
+Each gang is drawn from a seed of its own (world name and number), so that figures do not depend on
+how many processes share the work. The function under test is the one that the check calls.
 """
 
 from __future__ import annotations
@@ -31,13 +32,19 @@ from .tally import Tally, bound
 __all__ = ["Fabric", "FabricWorld", "Tally", "bound", "play", "simulate", "worlds"]
 
 
-def play(state: State, measure: Callable[[Round], Sequence[Result]], seconds: float = SECONDS) -> tuple[Verdict, State]:
-    """Localise one gang whose rounds ``measure`` answers, each of which takes so long: the verdict and the last state."""
+def play(
+    state: State, measure: Callable[[Round], Sequence[Result]], seconds: float = SECONDS
+) -> tuple[Verdict, State]:
+    """Localise one gang whose rounds ``measure`` answers, each of which takes so long: the verdict
+    and the last state.
+    """
     now = 0.0
     step = localise.next(state, now)
     while isinstance(step, Round):
         if step.phase is Phase.GANG:
-            raise ValueError("the gang's own round is judged by the gate: start from a state that has its zone")
+            raise ValueError(
+                "the gang's own round is judged by the gate: start from a state that has its zone"
+            )
         now += step.wait + seconds
         state = state.after(step, measure(step), now)
         step = localise.next(state, now)
@@ -50,7 +57,9 @@ def _localised(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, Stat
     tally.remembered += after.healthy
     tally.spells += after.spells
     verdict, state = play(after.state, fabric.measure)
-    return (replace(verdict, named=(*verdict.named, *fabric.bad)) if after.named else verdict), state
+    return (
+        replace(verdict, named=(*verdict.named, *fabric.bad)) if after.named else verdict
+    ), state
 
 
 def _part(job: tuple[FabricWorld, range]) -> tuple[FabricWorld, range, Tally]:
@@ -59,7 +68,11 @@ def _part(job: tuple[FabricWorld, range]) -> tuple[FabricWorld, range, Tally]:
     began = time.perf_counter()
     for number in numbers:
         fabric = Fabric(world, number)
-        verdict, state = _localised(fabric, number, tally) if world.before else play(fabric.state, fabric.measure)
+        verdict, state = (
+            _localised(fabric, number, tally)
+            if world.before
+            else play(fabric.state, fabric.measure)
+        )
         pairs = sum(len(p.round.probes) for p in state.rounds if p.round.phase is not Phase.HALVES)
         tally.add(verdict, set(fabric.bad), fabric.judged, fabric.size, pairs)
     tally.seconds = time.perf_counter() - began
@@ -74,18 +87,24 @@ def simulate(
 ) -> dict[str, Tally]:
     """Play all gangs of the worlds: world name to its figures, the same for any number of ``jobs``.
 
-    ``told`` gets a line for each world that is played, and at most twice a minute one that says how far it is.
-    ``kept`` has the parts that an earlier run has played, and gets those of this one.
+    ``told`` gets a line for each world that is played, and at most twice a minute one that says how
+    far it is. ``kept`` has the parts that an earlier run has played, and gets those of this one.
     """
     chosen = list(chosen)
     kept = kept or Kept()
     parts = [
-        (world, range(start, min(start + 50, world.gangs))) for world in chosen for start in range(0, world.gangs, 50)
+        (world, range(start, min(start + 50, world.gangs)))
+        for world in chosen
+        for start in range(0, world.gangs, 50)
     ]
     tallies = {world.name: Tally() for world in chosen}
     left = Counter(world.name for world, _ in parts)
     gangs = sum(world.gangs for world in chosen)
-    before = [(world, numbers, tally) for world, numbers in parts if (tally := kept.of(world, numbers)) is not None]
+    before = [
+        (world, numbers, tally)
+        for world, numbers in parts
+        if (tally := kept.of(world, numbers)) is not None
+    ]
     new = [part for part in parts if kept.of(*part) is None]
 
     def take(results: Iterable[tuple[FabricWorld, range, Tally]]) -> None:
@@ -97,7 +116,9 @@ def simulate(
             played += tally.gangs
             if time.monotonic() - shown >= BETWEEN:
                 shown = time.monotonic()
-                told(f"{played:,} of {gangs:,} gangs played, {sum(not n for n in left.values())} of {len(left)} worlds")
+                told(
+                    f"{played:,} of {gangs:,} gangs played, {sum(not n for n in left.values())} of {len(left)} worlds"
+                )
             left[name] -= 1
             if not left[name]:
                 told(f"{name}: {json.dumps(tallies[name].figures())}")
@@ -165,7 +186,9 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             fault: replace(far, fault=fault, labels="none", least_leaves=2) for fault in CORRELATED
         },
         "alone": {
-            f"{fault}, {seen}": replace(far, fault=fault, least_leaves=1 if fault == "remote" else 2, **how)
+            f"{fault}, {seen}": replace(
+                far, fault=fault, least_leaves=1 if fault == "remote" else 2, **how
+            )
             for fault in ("remote", "lone", "tiers")
             for seen, how in SEEN.items()
         },
@@ -176,7 +199,9 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
         }
         | {
             "pause reaches hairpins": replace(far, fault="pause", paused_hairpins=True),
-            "pause reaches hairpins, unlabelled": replace(far, fault="pause", paused_hairpins=True, labels="none"),
+            "pause reaches hairpins, unlabelled": replace(
+                far, fault="pause", paused_hairpins=True, labels="none"
+            ),
         }
         | {
             f"flapping {fault} {p}": replace(far, fault=fault, flap=p, least_leaves=2)
@@ -189,7 +214,8 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             for labels in ("half", "stale", "one", "own", "random", "coarse")
         },
         "busy": {
-            f"{k} rounds": replace(far, fault="busy", rounds=k, labels="true" if k % 2 else "none") for k in range(1, 9)
+            f"{k} rounds": replace(far, fault="busy", rounds=k, labels="true" if k % 2 else "none")
+            for k in range(1, 9)
         },
         "hardware": {
             "two generations": replace(far, fault="none", generations=2),
@@ -203,7 +229,8 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             "drift 3 % a round": replace(far, fault="none", drift=0.03),
         },
         "bad_nodes": {
-            f"one to three, {seen}": replace(far, bad=(1, 3), severity=(0.2, 0.7), **how) for seen, how in SEEN.items()
+            f"one to three, {seen}": replace(far, bad=(1, 3), severity=(0.2, 0.7), **how)
+            for seen, how in SEEN.items()
         }
         | {
             f"one to three, labels {labels}": replace(far, bad=(1, 3), labels=labels)
@@ -219,17 +246,25 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
         },
         "ports": {
             "errors on all ports": replace(far, fault="card", ports=("errors",)),
-            "errors on all ports, one GPU": replace(far, fault="card", ports=("errors",), hairpins=False),
+            "errors on all ports, one GPU": replace(
+                far, fault="card", ports=("errors",), hairpins=False
+            ),
             "errors behind a bad line": replace(far, fault="line", ports=("touched",)),
-            "errors behind a bad line, one GPU": replace(far, fault="line", ports=("touched",), hairpins=False),
-            "errors behind a slow leaf": replace(far, fault="leaf", ports=("touched", "errors"), least_leaves=2),
+            "errors behind a bad line, one GPU": replace(
+                far, fault="line", ports=("touched",), hairpins=False
+            ),
+            "errors behind a slow leaf": replace(
+                far, fault="leaf", ports=("touched", "errors"), least_leaves=2
+            ),
             "faults of some ports": replace(far, fault="card", ports=("some", "errors")),
             "faults of some ports, busy": replace(far, fault="busy", rounds=8, ports=("some",)),
             "bad nodes, one GPU": replace(far, bad=(1, 3), ports=("sick",), hairpins=False),
             "bad nodes": replace(far, bad=(1, 3), ports=("sick", "errors")),
             "one of eight NICs": replace(far, bad=(1, 1), severity=(0.875, 0.875), ports=("sick",)),
         },
-        "victims": {seen: replace(far, fault="pause", bad=(1, 3), **how) for seen, how in SEEN.items()},
+        "victims": {
+            seen: replace(far, fault="pause", bad=(1, 3), **how) for seen, how in SEEN.items()
+        },
         "mixed": {"everything at once": replace(less, mixed=True)},
         "fleet": {
             "flapping, second gang": replace(far, bad=(1, 1), flap=0.5, before=1),
@@ -243,24 +278,41 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             for how in ("hairpins", "one GPU")
         },
         "others": others,
-        "severity": {f"{f:.2f}": replace(some, severity=(f, f), shares=(0.01, 0.05, 0.10)) for f in SEVERITIES},
+        "severity": {
+            f"{f:.2f}": replace(some, severity=(f, f), shares=(0.01, 0.05, 0.10))
+            for f in SEVERITIES
+        },
         "noise": {f"{x:g}": replace(some, noise=x * base.noise) for x in NOISES},
     }
     named = {
         group: {key: replace(world, name=f"{group} {key}") for key, world in members.items()}
         for group, members in groups.items()
     }
-    return {"labels": base, "no_labels": replace(base, name="no_labels", labels="none", gangs=less.gangs), **named}
+    return {
+        "labels": base,
+        "no_labels": replace(base, name="no_labels", labels="none", gangs=less.gangs),
+        **named,
+    }
 
 
-def report(jobs: int, scale: float, chosen: Sequence[str] = (), keep: Path | None = None) -> dict[str, Any]:
-    """All figures in the shape of :func:`worlds`, or those of the chosen groups; progress goes to stderr.
+def report(
+    jobs: int, scale: float, chosen: Sequence[str] = (), keep: Path | None = None
+) -> dict[str, Any]:
+    """All figures in the shape of :func:`worlds`, or those of the chosen groups; progress goes to
+    stderr.
 
     Raises ValueError where the file ``keep`` is of other code.
     """
-    everything = {name: entry for name, entry in worlds(scale).items() if not chosen or name in chosen}
+    everything = {
+        name: entry for name, entry in worlds(scale).items() if not chosen or name in chosen
+    }
     alone = [entry for entry in everything.values() if isinstance(entry, FabricWorld)]
-    grouped = [world for entry in everything.values() if not isinstance(entry, FabricWorld) for world in entry.values()]
+    grouped = [
+        world
+        for entry in everything.values()
+        if not isinstance(entry, FabricWorld)
+        for world in entry.values()
+    ]
 
     def told(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -276,16 +328,29 @@ def report(jobs: int, scale: float, chosen: Sequence[str] = (), keep: Path | Non
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="simulation", description="Localisation in worlds whose truth is known.")
+    parser = argparse.ArgumentParser(
+        prog="simulation", description="Localisation in worlds whose truth is known."
+    )
     says_version(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", required=True, help="write the figures to FILE")
-    parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)")
     parser.add_argument(
-        "--group", action="append", default=[], choices=list(worlds()), help="only this one (repeatable)"
+        "--json", type=Path, metavar="FILE", required=True, help="write the figures to FILE"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)"
     )
     parser.add_argument(
-        "--keep", type=Path, metavar="FILE", help="keep there what was played; a run that was stopped goes on with it"
+        "--group",
+        action="append",
+        default=[],
+        choices=list(worlds()),
+        help="only this one (repeatable)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="keep there what was played; a run that was stopped goes on with it",
     )
     args = parser.parse_args()
     try:

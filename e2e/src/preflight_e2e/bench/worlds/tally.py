@@ -16,7 +16,8 @@ __all__ = ["Tally", "bound"]
 class Tally:
     """Figures of one world. Nodes are counted unless the name says gangs.
 
-    ``recall_named`` is a share of all bad nodes, ``recall_blamed`` of those that are not alone behind their switch (``judged``).
+    ``recall_named`` is a share of all bad nodes, ``recall_blamed`` of those that are not alone
+    behind their switch (``judged``).
     """
 
     gangs: int = 0
@@ -31,14 +32,22 @@ class Tally:
     rounds: int = 0
     max_rounds: int = 0
     probes: int = 0
-    remembered: int = 0  # healthy nodes of gangs that went before, and how many were bad in some pair there
+    remembered: int = (
+        0  # healthy nodes of gangs that went before, and how many were bad in some pair there
+    )
     spells: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    by_size: dict[int, list[int]] = field(default_factory=dict)  # power of two: gangs, rounds in all, most rounds
+    by_size: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # power of two: gangs, rounds in all, most rounds
     seconds: float = 0.0
 
-    def add(self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int) -> None:
-        """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are those that recall of blame counts."""
+    def add(
+        self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int
+    ) -> None:
+        """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are
+        those that recall of blame counts.
+        """
         blamed, named = set(verdict.blamed), set(verdict.named)
         self.gangs += 1
         self.bad += len(bad)
@@ -79,8 +88,14 @@ class Tally:
             "recall_named": round(self.bad_named / self.bad, 6) if self.bad else None,
             "max_rounds": self.max_rounds,
             "mean_rounds": round(self.rounds / self.gangs, 3) if self.gangs else None,
-            "probes_per_node": round(self.probes / (self.healthy + self.bad), 3) if self.gangs else None,
-            **({"healthy_with_a_spell": round(self.spells / self.remembered, 6)} if self.remembered else {}),
+            "probes_per_node": round(self.probes / (self.healthy + self.bad), 3)
+            if self.gangs
+            else None,
+            **(
+                {"healthy_with_a_spell": round(self.spells / self.remembered, 6)}
+                if self.remembered
+                else {}
+            ),
             "kinds": dict(self.kinds.most_common()),
             "rounds_by_size": {
                 str(2**k): {"gangs": gangs, "mean": round(rounds / gangs, 3), "max": most}
@@ -91,11 +106,16 @@ class Tally:
 
 
 def bound(found: int, gangs: int) -> float:
-    """Percent: with 95 % confidence the true share is at most that (Wilson's score bound, and for none found the rule of three)."""
+    """Percent: with 95 % confidence the true share is at most that (Wilson's score bound, and for
+    none found the rule of three).
+    """
     if not gangs:
         return 100.0
     if not found:
         return min(100.0, 300.0 / gangs)
     z, share = 1.645, found / gangs
-    centre, wide = share + z * z / (2 * gangs), z * math.sqrt(share * (1 - share) / gangs + (z / (2 * gangs)) ** 2)
+    centre, wide = (
+        share + z * z / (2 * gangs),
+        z * math.sqrt(share * (1 - share) / gangs + (z / (2 * gangs)) ** 2),
+    )
     return 100 * (centre + wide) / (1 + z * z / gangs)

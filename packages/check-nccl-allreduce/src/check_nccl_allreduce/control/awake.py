@@ -1,4 +1,6 @@
-"""Seconds in which this process was there to listen: what it has slept through says nothing of others."""
+"""Seconds in which this process was there to listen: what it has slept through says nothing of
+others.
+"""
 
 from __future__ import annotations
 

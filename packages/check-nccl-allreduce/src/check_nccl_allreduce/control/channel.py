@@ -1,7 +1,7 @@
 """One authenticated connection between two parents.
 
-A callback protocol and no task for each connection: a leader has thousands of them, looks after all with one timer, and is woken only by
-what a member says.
+A callback protocol and no task for each connection: a leader has thousands of them, looks after all
+with one timer, and is woken only by what a member says.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ FIRST_MESSAGE: Final = 8 * 1024
 
 
 class ChannelOwner(Protocol):
-    """Who has a channel, and hears what happens on it. Nothing that these raise gets lost, but it ends the channel."""
+    """Who has a channel, and hears what happens on it. Nothing that these raise gets lost, but it
+    ends the channel.
+    """
 
     def came(self, channel: ControlChannel) -> None:
         """A connection is there; its other side has proven nothing yet."""
@@ -40,10 +42,21 @@ class ChannelOwner(Protocol):
 
 
 class ControlChannel(asyncio.Protocol):
-    """Messages both ways. ``awake``: what the other side's silence is measured by; ``rank``: this side's own; ``leader``: whether it is the leader's side; ``place``: see :class:`.frames.Session`."""
+    """Messages both ways. ``awake``: what the other side's silence is measured by; ``rank``: this
+    side's own; ``leader``: whether it is the leader's side; ``place``: see
+    :class:`.frames.Session`.
+    """
 
     def __init__(
-        self, owner: ChannelOwner, awake: Awake, token: str, generation: int, *, leader: bool, rank: int, place: int = 0
+        self,
+        owner: ChannelOwner,
+        awake: Awake,
+        token: str,
+        generation: int,
+        *,
+        leader: bool,
+        rank: int,
+        place: int = 0,
     ) -> None:
         self._owner, self._awake, self._token, self._generation = owner, awake, token, generation
         self._leader, self._own, self._place = leader, rank, place
@@ -72,7 +85,9 @@ class ControlChannel(asyncio.Protocol):
         return str(peer[0]) if peer else ""  # none after a reset
 
     def send(self, message: Message | bytes) -> None:
-        """Send a message, or the bytes of one; nothing once it is over. It never waits: :meth:`check` ends what takes nothing."""
+        """Send a message, or the bytes of one; nothing once it is over. It never waits:
+        :meth:`check` ends what takes nothing.
+        """
         payload = message if isinstance(message, bytes) else encode(message)
         if self._sealer is None:
             self._waiting.append(payload)
@@ -155,7 +170,9 @@ class ControlChannel(asyncio.Protocol):
         try:
             message = decode(payload)
         except ValueError as error:
-            raise NotAuthentic(f"a message that cannot be read ({error}); is it another version?") from None
+            raise NotAuthentic(
+                f"a message that cannot be read ({error}); is it another version?"
+            ) from None
         self._heard_at = self._awake.now()
         self._owner.heard(self, message)
         return True
@@ -186,5 +203,7 @@ async def connect(
     except TimeoutError:
         raise OSError(f"no connection within {within:g} s") from None
     except OSError as error:
-        raise OSError(f"no connection ({os.strerror(error.errno) if error.errno else error})") from None
+        raise OSError(
+            f"no connection ({os.strerror(error.errno) if error.errno else error})"
+        ) from None
     return made

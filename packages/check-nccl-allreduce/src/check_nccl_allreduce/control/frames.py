@@ -1,8 +1,9 @@
 """Frames: a length, the sender's rank, a MAC, a message. Pure: bytes in, bytes out.
 
-The MAC (HMAC-SHA256 with the roster's token) covers the direction, the gang's generation, a nonce from each side of this one
-connection, which leader of the generation it is (the first, or which of its successors), the sender's rank, a counter and the
-message: a frame cannot be replayed, on this connection or another, reflected, or carried into another generation or to another leader.
+The MAC (HMAC-SHA256 with the roster's token) covers the direction, the gang's generation, a nonce
+from each side of this one connection, which leader of the generation it is (the first, or which of
+its successors), the sender's rank, a counter and the message: a frame cannot be replayed, on this
+connection or another, reflected, or carried into another generation or to another leader.
 """
 
 from __future__ import annotations
@@ -65,8 +66,12 @@ class Session:
     """The leader's, among those who may lead this generation."""
 
     def mac(self, *, by_leader: bool, rank: int, counter: int, payload: bytes) -> bytes:
-        """The SHA-256 HMAC of one message, over its direction, sender, place in the sequence and both nonces."""
-        context = _CONTEXT.pack(b"L" if by_leader else b"M", self.generation, self.place, rank, counter, len(payload))
+        """The SHA-256 HMAC of one message, over its direction, sender, place in the sequence and
+        both nonces.
+        """
+        context = _CONTEXT.pack(
+            b"L" if by_leader else b"M", self.generation, self.place, rank, counter, len(payload)
+        )
         nonces = self.leader_nonce + self.member_nonce
         return hmac.digest(self.token.encode(), context + nonces + payload, hashlib.sha256)
 
@@ -96,16 +101,22 @@ class Sealer:
         self._counter = 0
 
     def seal(self, payload: bytes) -> bytes:
-        """One frame, and the counter goes on. Raises ValueError for an empty payload or one above ``MAX_MESSAGE`` bytes."""
+        """One frame, and the counter goes on. Raises ValueError for an empty payload or one above
+        ``MAX_MESSAGE`` bytes.
+        """
         if not 0 < len(payload) <= MAX_MESSAGE:
             raise ValueError(f"a message of {len(payload)} bytes; 1 to {MAX_MESSAGE} can be sent")
-        mac = self._session.mac(by_leader=self._by_leader, rank=self._rank, counter=self._counter, payload=payload)
+        mac = self._session.mac(
+            by_leader=self._by_leader, rank=self._rank, counter=self._counter, payload=payload
+        )
         self._counter += 1
         return _HEADER.pack(len(payload), self._rank, mac) + payload
 
 
 class Opener:
-    """Checks the frames of the other direction. ``rank`` is fixed by the first frame that is authentic."""
+    """Checks the frames of the other direction. ``rank`` is fixed by the first frame that is
+    authentic.
+    """
 
     def __init__(self, session: Session, *, by_leader: bool) -> None:
         self._session, self._by_leader = session, by_leader

@@ -1,4 +1,6 @@
-"""The leader's end of all connections: who may speak, one timer for the heartbeats of all, and who fell silent."""
+"""The leader's end of all connections: who may speak, one timer for the heartbeats of all, and who
+fell silent.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ __all__ = ["Crowd", "Hub"]
 
 MAX_UNAUTHENTICATED: Final = 256
 MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 8
-"""Connections that have not proven themselves yet, or as many as there are members, who may all come at once. Beyond that the oldest goes: a member needs two round trips, no more."""
+"""Connections that have not proven themselves yet, or as many as there are members, who may all
+come at once. Beyond that the oldest goes: a member needs two round trips, no more.
+"""
 BURST: Final = 64
 """Channels that are seen to before other work has its turn."""
 OWN_FILES: Final = 128
@@ -50,7 +54,9 @@ class Crowd(Protocol):
 
 
 class Hub:
-    """The connections of one leader, whose members ``crowd`` hears. An :class:`.channel.ChannelOwner`."""
+    """The connections of one leader, whose members ``crowd`` hears. An
+    :class:`.channel.ChannelOwner`.
+    """
 
     def __init__(self, roster: Roster, pace: HeartbeatPace, crowd: Crowd, place: int) -> None:
         assert roster.nnodes is not None
@@ -102,7 +108,9 @@ class Hub:
                 await anyio.lowlevel.checkpoint()
 
     async def _pulse(self) -> None:
-        """See to each member twice in an interval: has it fallen silent? Every other time, send a heartbeat. Strangers have as long to prove themselves."""
+        """See to each member twice in an interval: has it fallen silent? Every other time, send a
+        heartbeat. Strangers have as long to prove themselves.
+        """
         half = self._pace.interval / 2
         while True:
             now = anyio.current_time()
@@ -125,7 +133,9 @@ class Hub:
     # --- an Owner
 
     def _make(self) -> ControlChannel:
-        return ControlChannel(self, self._awake, self._token, self._generation, leader=True, rank=0, place=self._place)
+        return ControlChannel(
+            self, self._awake, self._token, self._generation, leader=True, rank=0, place=self._place
+        )
 
     def came(self, channel: ControlChannel) -> None:
         """Take a new connection in; above a bound, the oldest unauthenticated one ends."""
@@ -145,7 +155,11 @@ class Hub:
             if self.members.get(rank) is channel:
                 self._crowd.said(rank, message)
             return
-        if not isinstance(message, Hello) or message.rank != channel.rank or not 0 <= message.rank < self._nnodes:
+        if (
+            not isinstance(message, Hello)
+            or message.rank != channel.rank
+            or not 0 <= message.rank < self._nnodes
+        ):
             channel.end("it did not say hello")
         elif not self._crowd.admits(message):
             channel.end("it came too late")
@@ -177,7 +191,9 @@ class Hub:
 
 
 def _allow_files(needed: int) -> None:
-    """Have as many open files as the leader of a large gang needs; what the container's limit does not allow is its members' to retry."""
+    """Have as many open files as the leader of a large gang needs; what the container's limit does
+    not allow is its members' to retry.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

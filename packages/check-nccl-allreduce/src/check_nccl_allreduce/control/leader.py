@@ -1,7 +1,7 @@
 """The leader: rank 0's parent listens, starts rounds, and tells every member the one verdict.
 
-It does not measure: rank 0 is a member like the others and connects to its own leader. When it is lost another member leads; see
-:mod:`.succession`.
+It does not measure: rank 0 is a member like the others and connects to its own leader. When it is
+lost another member leads; see :mod:`.succession`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,24 @@ __all__ = ["Leader", "Next", "Rounds"]
 ACK_WITHIN: Final = 5.0
 """Seconds; in a large gang as long as a member may be silent."""
 HELD_WITHIN: Final = 2.0
-"""Seconds for those who may follow to say that they hold the verdict; in a large gang two heartbeats."""
+"""Seconds for those who may follow to say that they hold the verdict; in a large gang two
+heartbeats.
+"""
 ANSWERS_WITHIN: Final = 1.0
 """Seconds for a member that left to show whether it leads by now."""
 
 
 Rounds = list[LaunchRound | ProbeRound]
 Next = Callable[[Mapping[int, Hello], Rounds], LaunchOrder | Probes | VerdictMessage]
-"""What to do after the rounds so far: a launch, probes, or the end. Called with no rounds once every member has come."""
+"""What to do after the rounds so far: a launch, probes, or the end. Called with no rounds once
+every member has come.
+"""
 
 
 class Leader:
-    """One gang's leader. ``say`` prints a line to the log. ``pace``: None for that of a gang of this size. ``place``: among those who may lead, 0 for rank 0."""
+    """One gang's leader. ``say`` prints a line to the log. ``pace``: None for that of a gang of
+    this size. ``place``: among those who may lead, 0 for rank 0.
+    """
 
     def __init__(
         self,
@@ -87,12 +93,16 @@ class Leader:
         self._news = anyio.Event()
 
     async def lead(
-        self, hello_within: float, launch_within: Callable[[LaunchOrder], tuple[float, float]], step: Next
+        self,
+        hello_within: float,
+        launch_within: Callable[[LaunchOrder], tuple[float, float]],
+        step: Next,
     ) -> None:
         """The whole way; returns when every member that can be reached has taken the verdict.
 
-        ``hello_within``: seconds to wait for the members. ``launch_within`` is asked as a launch starts, and gives the
-        seconds until every worker must be ready and until it must be over. Raises :class:`Inconclusive` ``PORT_TAKEN``.
+        ``hello_within``: seconds to wait for the members. ``launch_within`` is asked as a launch
+        starts, and gives the seconds until every worker must be ready and until it must be over.
+        Raises :class:`Inconclusive` ``PORT_TAKEN``.
         """
         async with self._hub.open(self._address, self._port):
             until = anyio.current_time() + succession.gathers_for(self._pace)
@@ -111,7 +121,10 @@ class Leader:
                 await self._linger(until)
 
     async def _conduct(
-        self, hello_within: float, launch_within: Callable[[LaunchOrder], tuple[float, float]], step: Next
+        self,
+        hello_within: float,
+        launch_within: Callable[[LaunchOrder], tuple[float, float]],
+        step: Next,
     ) -> VerdictMessage:
         with anyio.move_on_after(hello_within):
             while len(self._hellos) < self._nnodes and not self._left and not self._begun:
@@ -141,7 +154,9 @@ class Leader:
             wait = Wait(launched, range(self._nnodes), anyio.current_time())
             self._waits = dict.fromkeys(range(self._nnodes), wait)
             own = self._hellos[self._leaders[self._place].rank]
-            await self._hub.broadcast(msgspec.structs.replace(what, leader=f"{own.pod} on {own.node}"))
+            await self._hub.broadcast(
+                msgspec.structs.replace(what, leader=f"{own.pod} on {own.node}")
+            )
             await self._collect(launched, wait, ready_within, over_within)
 
     @property
@@ -150,7 +165,9 @@ class Leader:
         return self._lost_leader != ""
 
     async def _concluded(self) -> VerdictMessage:
-        """Of a run that another has led: what that had decided, or that it was lost. Waits for all that may still come."""
+        """Of a run that another has led: what that had decided, or that it was lost. Waits for all
+        that may still come.
+        """
         everyone = {*range(self._nnodes)} - {one.rank for one in self._leaders[: self._place]}
         with anyio.move_on_after(succession.gathers_for(self._pace)):
             while not everyone <= self._hellos.keys():
@@ -174,7 +191,9 @@ class Leader:
                 conducting.cancel()
 
     async def _deposed(self) -> bool:
-        """Whether one of those who may follow, and who have left this leader, leads by now. They did while this process was stopped, or cut off."""
+        """Whether one of those who may follow, and who have left this leader, leads by now. They
+        did while this process was stopped, or cut off.
+        """
         found = False
 
         async def ask(address: str) -> None:
@@ -205,7 +224,9 @@ class Leader:
             f"rank {missing} of {self._nnodes} never reached the leader {self._address}:{self._port} within {waited:.0f} s (there: {here}); is its check running, and may the pods reach each other?",
         )
 
-    async def _collect(self, this: LaunchRound, wait: Wait, ready_within: float, over_within: float) -> None:
+    async def _collect(
+        self, this: LaunchRound, wait: Wait, ready_within: float, over_within: float
+    ) -> None:
         """Until all reports are in, or no better ones can be expected."""
         started = anyio.current_time()
         while wait.unheard and not this.left:
@@ -227,19 +248,26 @@ class Leader:
                 await self._next_news()
 
     async def _probe(self, this: ProbeRound) -> None:
-        """All probes of one round at the same time; each until its reports are in, or no better ones can be expected."""
+        """All probes of one round at the same time; each until its reports are in, or no better
+        ones can be expected.
+        """
         order, started = this.order, anyio.current_time()
         openers = [group if order.renews else group[:1] for group in order.groups]
         of_group = [Wait(this, group, started) for group in order.groups]
         index_of = {wait: index for index, wait in enumerate(of_group)}
-        self._waits = {rank: wait for group, wait in zip(order.groups, of_group, strict=True) for rank in group}
+        self._waits = {
+            rank: wait for group, wait in zip(order.groups, of_group, strict=True) for rank in group
+        }
         for rank in self._lost.keys() & self._waits.keys():
             this.lost[rank] = self._lost[rank]
             self._waits[rank].news(rank, started)
         for group in openers:
             for rank in group:
                 hairpin = order.hairpins.get(rank, 0)
-                self._hub.tell(rank, StoreOrder(order.round, order.fresh, hairpin, rank == group[0], order.init))
+                self._hub.tell(
+                    rank,
+                    StoreOrder(order.round, order.fresh, hairpin, rank == group[0], order.init),
+                )
         asked: set[int] = set()
         running = set(of_group)
         ends: list[tuple[float, int]] = []
@@ -248,12 +276,20 @@ class Leader:
             changed, self._changed = self._changed, set()
             for wait in changed:
                 index = index_of[wait]
-                there = all(rank in this.opened and this.opened[rank].trouble is None for rank in openers[index])
+                there = all(
+                    rank in this.opened and this.opened[rank].trouble is None
+                    for rank in openers[index]
+                )
                 if index not in asked and there:
                     asked.add(index)
                     for rank in order.groups[index]:
-                        self._hub.tell(rank, _probe(order, index, rank, this.opened[order.groups[index][0]]))
-                heapq.heappush(ends, (waits.of_probe(wait, started, order.init, order.timeout, self._pace), index))
+                        self._hub.tell(
+                            rank, _probe(order, index, rank, this.opened[order.groups[index][0]])
+                        )
+                heapq.heappush(
+                    ends,
+                    (waits.of_probe(wait, started, order.init, order.timeout, self._pace), index),
+                )
             now = anyio.current_time()
             while ends and ends[0][0] <= now:
                 wait = of_group[heapq.heappop(ends)[1]]
@@ -267,7 +303,9 @@ class Leader:
                     await self._next_news()
 
     async def _hold(self, verdict: VerdictMessage) -> None:
-        """Those who may follow have the verdict before anybody acts on it: whoever leads next tells the same."""
+        """Those who may follow have the verdict before anybody acts on it: whoever leads next tells
+        the same.
+        """
         after = {one.rank for one in self._leaders[self._place + 1 :]}
         for rank in sorted(after & self._hub.members.keys()):
             self._hub.tell(rank, Held(fitting(verdict, rank)))
@@ -291,7 +329,9 @@ class Leader:
             self._say(f"{names} did not confirm the verdict within {within:g} s")
 
     async def _tell_these(self, ranks: Collection[int], verdict: VerdictMessage) -> None:
-        """Who may follow this leader hears it last: until then there is somebody who can tell it in this one's place."""
+        """Who may follow this leader hears it last: until then there is somebody who can tell it in
+        this one's place.
+        """
         if fitting(verdict, -1) == verdict:
             await self._hub.broadcast(verdict, ranks)
             return
@@ -302,7 +342,9 @@ class Leader:
     # --- a Crowd
 
     def admits(self, hello: Hello) -> bool:
-        """A member that comes once this leader's run has begun is too late: the run goes on without it, and says so."""
+        """A member that comes once this leader's run has begun is too late: the run goes on without
+        it, and says so.
+        """
         return self._round is None
 
     def joined(self, hello: Hello) -> None:
@@ -317,7 +359,9 @@ class Leader:
         self._wake()
 
     def said(self, rank: int, message: Message) -> None:
-        """A message of a member: progress, a report or an acknowledgement. Those of earlier rounds are dropped."""
+        """A message of a member: progress, a report or an acknowledgement. Those of earlier rounds
+        are dropped.
+        """
         this = self._round
         match message:
             case Alive(round=number, stage=stage) if this is not None and number == this.number:
@@ -341,7 +385,9 @@ class Leader:
         self._moved(rank)
 
     def gone(self, rank: int, why: str) -> None:
-        """A member's connection has ended: lost for this round, unless it has acknowledged the verdict."""
+        """A member's connection has ended: lost for this round, unless it has acknowledged the
+        verdict.
+        """
         if rank not in self._acks:
             self._fled.add(rank)
         if self._round is None:

@@ -40,7 +40,9 @@ from .pace import HeartbeatPace
 __all__ = ["MemberSession", "Tell", "Work"]
 
 RETRY: Final = 0.2
-"""Seconds until the leader is asked again, at first; each time half as long again, to a heartbeat's interval."""
+"""Seconds until the leader is asked again, at first; each time half as long again, to a heartbeat's
+interval.
+"""
 RETRY_GROWS: Final = 1.5
 VERDICT_WITHIN: Final = 5.0
 """Seconds to wait for the leader's verdict after telling it that this member leaves."""
@@ -56,7 +58,9 @@ class Closed(Exception):
 
 
 class _Line:
-    """A member's end of one connection: messages wait until they are read. A :class:`.channel.ChannelOwner`."""
+    """A member's end of one connection: messages wait until they are read. A
+    :class:`.channel.ChannelOwner`.
+    """
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -90,7 +94,8 @@ class _Over(Exception):
 
 @dataclass
 class MemberSession:
-    """This pod's part in its gang. ``begun`` tells whether the leader has started the first round; ``pace``: None for that of a gang of this size.
+    """This pod's part in its gang. ``begun`` tells whether the leader has started the first round;
+    ``pace``: None for that of a gang of this size.
 
     ``lead``: have this pod lead, at that place among those who may; None where it cannot.
     """
@@ -120,10 +125,12 @@ class MemberSession:
         self._leaders = succession.leaders(self.roster)
 
     async def take_part(self, patience: float, work: Work) -> VerdictMessage:
-        """Everything from the connection to the verdict. ``patience``: seconds in which the leader must answer at all.
+        """Everything from the connection to the verdict. ``patience``: seconds in which the leader
+        must answer at all.
 
-        When it is lost, those who may lead in its place are asked, one after the other. Raises :class:`Inconclusive` ``PEER_MISSING`` when it
-        never answered, or was lost before the run, and ``LEADER_LOST`` when it was lost before its verdict, and nobody took its place.
+        When it is lost, those who may lead in its place are asked, one after the other. Raises
+        :class:`Inconclusive` ``PEER_MISSING`` when it never answered, or was lost before the run,
+        and ``LEADER_LOST`` when it was lost before its verdict, and nobody took its place.
         """
         until = anyio.current_time() + patience
         why = ""
@@ -145,10 +152,14 @@ class MemberSession:
         )
         if self.begun.is_set():
             raise Inconclusive("LEADER_LOST", f"{leader}, was lost during the run: {why}{nobody}.")
-        raise Inconclusive("PEER_MISSING", f"{leader}, was lost before the run began: {why}{nobody}.")
+        raise Inconclusive(
+            "PEER_MISSING", f"{leader}, was lost before the run began: {why}{nobody}."
+        )
 
     async def _ask(self, place: int, until: float, work: Work) -> VerdictMessage:
-        """The verdict of the leader at this place. Raises :class:`_Over` when it is lost, and where it has to answer ``until`` then and does not."""
+        """The verdict of the leader at this place. Raises :class:`_Over` when it is lost, and where
+        it has to answer ``until`` then and does not.
+        """
         patience, said, wait, met = until - anyio.current_time(), "", RETRY, False
         while True:
             line = _Line()
@@ -170,7 +181,9 @@ class MemberSession:
                     raise _Over(str(error)) from None
                 if str(error) != said:
                     said = str(error)
-                    self.say(f"{self._leader(place)}, does not answer{' any more' if met else ' yet'}: {said}")
+                    self.say(
+                        f"{self._leader(place)}, does not answer{' any more' if met else ' yet'}: {said}"
+                    )
                 if anyio.current_time() >= until:
                     if met or place:
                         raise _Over(said) from None
@@ -202,7 +215,9 @@ class MemberSession:
         token, generation, rank = roster.token, roster.generation, roster.rank
 
         def make() -> ControlChannel:
-            return ControlChannel(line, self._awake, token, generation, leader=False, rank=rank, place=place)
+            return ControlChannel(
+                line, self._awake, token, generation, leader=False, rank=rank, place=place
+            )
 
         try:
             one = await channel.connect(
@@ -260,7 +275,9 @@ class MemberSession:
         """Remember what a successor would have to know."""
         if isinstance(order, LaunchOrder):
             self.allowed, self._name, self._named = order.allowed, order.leader, self._place
-        self._standing = Standing(self._leader(self._place), order.round, not isinstance(order, LaunchOrder))
+        self._standing = Standing(
+            self._leader(self._place), order.round, not isinstance(order, LaunchOrder)
+        )
         self.begun.set()
 
     async def _pulse(self, one: ControlChannel) -> None:
@@ -271,18 +288,28 @@ class MemberSession:
                 await self._awake.sleep(self._pace.interval / 2)
                 one.check(self._pace)
 
-    async def _obey(self, one: ControlChannel, order: Order, work: Work, scope: anyio.CancelScope) -> None:
+    async def _obey(
+        self, one: ControlChannel, order: Order, work: Work, scope: anyio.CancelScope
+    ) -> None:
         def tell(now: RankStage) -> None:
-            """What the leader decides by is sent as it changes, which iteration it is with the next heartbeat."""
+            """What the leader decides by is sent as it changes, which iteration it is with the next
+            heartbeat.
+            """
             if scope.cancel_called:
                 return
             before, self._alive = self._alive, Alive(order.round, now)
-            if (before.round, before.stage.name, before.stage.silent) != (order.round, now.name, now.silent):
+            if (before.round, before.stage.name, before.stage.silent) != (
+                order.round,
+                now.name,
+                now.silent,
+            ):
                 one.send(self._alive)
 
         with scope:
             tell(RankStage("launched"))
             answer = await work(order, tell)
             if self._standing is not None and isinstance(answer, RankReport):
-                self._standing = msgspec.structs.replace(self._standing, reported=True, trouble=answer.trouble)
+                self._standing = msgspec.structs.replace(
+                    self._standing, reported=True, trouble=answer.trouble
+                )
             one.send(answer)

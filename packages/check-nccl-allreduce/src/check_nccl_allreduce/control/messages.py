@@ -1,7 +1,7 @@
 """What the parents say to each other. Plain data; :mod:`.channel` carries it, authenticated.
 
-``round`` numbers the launches and rounds of probes of one gang from 1: a result of an earlier one is not taken for one of the
-present.
+``round`` numbers the launches and rounds of probes of one gang from 1: a result of an earlier one
+is not taken for one of the present.
 """
 
 from __future__ import annotations
@@ -40,11 +40,15 @@ __all__ = [
 ]
 
 STAGES: Final = ("waiting", "launched", "connected", "ready", "measuring", "done")
-"""How far a member's slowest worker is. ``connected``: it has the rendezvous; ``ready``: the communicator works."""
+"""How far a member's slowest worker is. ``connected``: it has the rendezvous; ``ready``: the
+communicator works.
+"""
 
 
 class RankStage(msgspec.Struct, frozen=True):
-    """``name`` is one of STAGES; ``iteration`` counts within measuring; ``silent``: a worker gives no sign of life."""
+    """``name`` is one of STAGES; ``iteration`` counts within measuring; ``silent``: a worker gives
+    no sign of life.
+    """
 
     name: str = "waiting"
     iteration: int = 0
@@ -52,9 +56,11 @@ class RankStage(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why something did not work. ``kind``: environment, device, peer, class (the kit's ``nccl``), or
+    """Why something did not work. ``kind``: environment, device, peer, class (the kit's ``nccl``),
+    or
 
-    ``died`` (a worker ended without a word), ``launch`` (torchrun or the rendezvous) and ``local`` (found before any launch).
+    ``died`` (a worker ended without a word), ``launch`` (torchrun or the rendezvous) and ``local``
+    (found before any launch).
     """
 
     kind: str
@@ -63,7 +69,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a member has done of a run whose leader it has lost, for the successor: its last order, and what came of that."""
+    """What a member has done of a run whose leader it has lost, for the successor: its last order,
+    and what came of that.
+    """
 
     leader: str
     """In words."""
@@ -74,7 +82,9 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """Member → leader, first: who I am and what I bring. With ``trouble`` the member cannot take part."""
+    """Member → leader, first: who I am and what I bring. With ``trouble`` the member cannot take
+    part.
+    """
 
     rank: int
     pod: str
@@ -89,12 +99,18 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     topology: dict[str, str] = {}
     """Labels of the node that may name the switch it is behind."""
     topology_file: str = ""
-    """The topology file that NCCL gets here and whose it is, in words; empty where NCCL finds out for itself."""
+    """The topology file that NCCL gets here and whose it is, in words; empty where NCCL finds out
+    for itself.
+    """
     variables: str = ""
     topology_content: str = ""
-    """Digests of the workload's variables and of the topology file: members with different ones are not compared."""
+    """Digests of the workload's variables and of the topology file: members with different ones are
+    not compared.
+    """
     nic: str = ""
-    """What the node's network adapters can do, in words: nodes with different ones are not compared."""
+    """What the node's network adapters can do, in words: nodes with different ones are not
+    compared.
+    """
     imex: bool = False
     """Whether this pod may reach GPUs of other nodes by NVLink."""
     nvlink: str = ""
@@ -102,11 +118,15 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     adapters: tuple[str, ...] = ()
     """What is wrong with its network adapters: ports that are down, or slower than their siblings."""
     ports: tuple[PortFault, ...] = ()
-    """The same, and ports behind a PCIe link that could do more: evidence where other nodes of its kind are not so."""
+    """The same, and ports behind a PCIe link that could do more: evidence where other nodes of its
+    kind are not so.
+    """
     listed: tuple[str, ...] = ()
     """The ports of its adapters' model that the kernel lists, whether this pod has them or not."""
     rdma: bool = False
-    """Whether TCP would be a fallback here: the pod may use adapters that do better, and its workload has not chosen TCP."""
+    """Whether TCP would be a fallback here: the pod may use adapters that do better, and its
+    workload has not chosen TCP.
+    """
     past: Past | None = None
     """What is remembered of the node from other gangs, as it came with the roster."""
     trouble: Failure | None = None
@@ -120,9 +140,11 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, tag="start"):
-    """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now; ``allowed``: for everything from the first launch to the report, 0 for what each member knows.
+    """Leader → member: launch this. ``size`` in bytes, ``timeout`` in seconds from now;
+    ``allowed``: for everything from the first launch to the report, 0 for what each member knows.
 
-    ``without_topology_file``: every member leaves NCCL_TOPO_FILE unset, in this launch and in the probes that follow it.
+    ``without_topology_file``: every member leaves NCCL_TOPO_FILE unset, in this launch and in the
+    probes that follow it.
     """
 
     round: int
@@ -141,10 +163,12 @@ class LaunchOrder(msgspec.Struct, frozen=True, tag="start"):
 
 
 class StoreOrder(msgspec.Struct, frozen=True, tag="open"):
-    """Leader → a probe's first member: have a worker hold a store for it. ``fresh``: new workers, once for each round.
+    """Leader → a probe's first member: have a worker hold a store for it. ``fresh``: new workers,
+    once for each round.
 
-    ``hairpin``: workers that speak to each other over the node's own NICs, so many of them. Where workers are to be new, the probe's other
-    members get it too, so that all make theirs at the same time; without ``store`` they hold none.
+    ``hairpin``: workers that speak to each other over the node's own NICs, so many of them. Where
+    workers are to be new, the probe's other members get it too, so that all make theirs at the same
+    time; without ``store`` they hold none.
     """
 
     round: int
@@ -156,7 +180,8 @@ class StoreOrder(msgspec.Struct, frozen=True, tag="open"):
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """Member → leader: the store's port, on the member's address, or, where none was asked for, that the workers are there.
+    """Member → leader: the store's port, on the member's address, or, where none was asked for,
+    that the workers are there.
 
     ``trouble`` when they are not.
     """
@@ -170,8 +195,9 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 class ProbeOrder(msgspec.Struct, frozen=True, tag="probe"):
     """Leader → member: an all-reduce with a few others. The answer is a :class:`RankReport`.
 
-    ``base``: the rank of this member's first worker among ``world``; ``index`` numbers the round's probes; ``init`` and
-    ``timeout`` are seconds for the communicator to come up, and for everything.
+    ``base``: the rank of this member's first worker among ``world``; ``index`` numbers the round's
+    probes; ``init`` and ``timeout`` are seconds for the communicator to come up, and for
+    everything.
     """
 
     round: int
@@ -202,10 +228,12 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """Seconds that parts of a probe's path took, between each worker and the one of the same number on the other node.
+    """Seconds that parts of a probe's path took, between each worker and the one of the same number
+    on the other node.
 
-    ``rails``: an all-reduce of each such pair, all at once; none where a node has one worker. ``there`` and ``back``: a broadcast
-    from the probe's first node to the second and the other way, the slowest worker's.
+    ``rails``: an all-reduce of each such pair, all at once; none where a node has one worker.
+    ``there`` and ``back``: a broadcast from the probe's first node to the second and the other way,
+    the slowest worker's.
     """
 
     rails: tuple[float, ...]
@@ -214,10 +242,11 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 class Residuals(msgspec.Struct, frozen=True):
-    """Workers that hold one and the same wrong sum: their ranks, their GPUs' UUIDs, and some of its wrong elements.
+    """Workers that hold one and the same wrong sum: their ranks, their GPUs' UUIDs, and some of its
+    wrong elements.
 
-    ``samples``: (iteration, element, what was there less what had to be); 0 for what is no exact number. Spread over all wrong
-    elements, and at most as many as ``worker.measure.SAMPLES``.
+    ``samples``: (iteration, element, what was there less what had to be); 0 for what is no exact
+    number. Spread over all wrong elements, and at most as many as ``worker.measure.SAMPLES``.
     """
 
     ranks: tuple[int, ...]
@@ -228,8 +257,9 @@ class Residuals(msgspec.Struct, frozen=True):
 class RankReport(msgspec.Struct, frozen=True, tag="result"):
     """Member → leader: what the workers of one round did.
 
-    ``times``: seconds of each timed iteration, the slowest local worker's. ``wrong``: elements that were not what they
-    had to be, over all verified iterations, and ``where``: the first of them. ``trouble`` when there is no result.
+    ``times``: seconds of each timed iteration, the slowest local worker's. ``wrong``: elements that
+    were not what they had to be, over all verified iterations, and ``where``: the first of them.
+    ``trouble`` when there is no result.
     """
 
     round: int
@@ -243,7 +273,9 @@ class RankReport(msgspec.Struct, frozen=True, tag="result"):
     detail: Detail | None = None
     """Where a probe asked for it, and it came in time."""
     networks: tuple[str, ...] = ()
-    """NCCL's own word for what it took between nodes (``IB``, ``Socket`` …): several where its ranks differ; none where it has not said."""
+    """NCCL's own word for what it took between nodes (``IB``, ``Socket`` …): several where its
+    ranks differ; none where it has not said.
+    """
     residuals: tuple[Residuals, ...] = ()
     """Of the gang's own sum, where it was wrong."""
     errors: tuple[PortErrors, ...] = ()
@@ -271,7 +303,9 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     blamed: dict[int, str] = {}
     """Of the members on nodes at fault, by rank: the code of the fatal event that they alone raise."""
     named: dict[int, str] = {}
-    """Of the members on nodes that are only named, by rank: what is known of it, and what would settle it."""
+    """Of the members on nodes that are only named, by rank: what is known of it, and what would
+    settle it.
+    """
     evidence: dict[int, str] = {}
     """Of the members on nodes at fault, by rank: how sure that is, and by which kinds of evidence."""
     seen: dict[int, Sighting] = {}
@@ -279,7 +313,9 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
-    """The verdict that all are about to be told. Leader → those who may follow it, before anybody else hears it; and member → successor."""
+    """The verdict that all are about to be told. Leader → those who may follow it, before anybody
+    else hears it; and member → successor.
+    """
 
     verdict: VerdictMessage
 
@@ -300,7 +336,19 @@ class Ack(msgspec.Struct, frozen=True, tag="ack"):
 
 Order = LaunchOrder | StoreOrder | ProbeOrder
 """What a leader has a member do."""
-Message = Hello | Order | Alive | Opened | RankReport | Leaving | VerdictMessage | Held | Retained | Deposed | Ack
+Message = (
+    Hello
+    | Order
+    | Alive
+    | Opened
+    | RankReport
+    | Leaving
+    | VerdictMessage
+    | Held
+    | Retained
+    | Deposed
+    | Ack
+)
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Message)

@@ -17,17 +17,25 @@ class _Heard:
 
     def is_ready(self, rank: int) -> bool:
         """Whether this member's communicator works, or it has reported."""
-        return rank in self.results or self.stages.get(rank, RankStage()).name in {"ready", "measuring", "done"}
+        return rank in self.results or self.stages.get(rank, RankStage()).name in {
+            "ready",
+            "measuring",
+            "done",
+        }
 
     @property
     def troubled(self) -> bool:
         """Whether this cannot end well any more."""
-        return bool(self.lost or self.left) or any(result.trouble is not None for result in self.results.values())
+        return bool(self.lost or self.left) or any(
+            result.trouble is not None for result in self.results.values()
+        )
 
 
 @dataclass
 class LaunchRound(_Heard):
-    """One launch of the whole gang: reports and last stages by rank, who was lost and why, who left."""
+    """One launch of the whole gang: reports and last stages by rank, who was lost and why, who
+    left.
+    """
 
     start: LaunchOrder
     results: dict[int, RankReport] = field(default_factory=dict)
@@ -45,10 +53,12 @@ class LaunchRound(_Heard):
 
 @dataclass(frozen=True)
 class Probes:
-    """Probes to run at the same time: the ranks of each one's members, the first of which holds the store.
+    """Probes to run at the same time: the ranks of each one's members, the first of which holds the
+    store.
 
-    ``bases``: by rank, the number of a member's first worker in its probe. ``init`` and ``timeout``: seconds until the communicators
-    must work, and until the round is over. ``fresh``: with new workers. ``detail``: indices of the probes that measure rails and directions too.
+    ``bases``: by rank, the number of a member's first worker in its probe. ``init`` and
+    ``timeout``: seconds until the communicators must work, and until the round is over. ``fresh``:
+    with new workers. ``detail``: indices of the probes that measure rails and directions too.
     """
 
     round: int
@@ -77,9 +87,11 @@ class Probes:
 
 @dataclass
 class ProbeRound(_Heard):
-    """One round of probes, as :class:`LaunchRound`. ``opened``: by rank, the stores, and who has new workers.
+    """One round of probes, as :class:`LaunchRound`. ``opened``: by rank, the stores, and who has
+    new workers.
 
-    ``at``: when it was over, on the leader's clock; ``took``: how many seconds, without the wait before it.
+    ``at``: when it was over, on the leader's clock; ``took``: how many seconds, without the wait
+    before it.
     """
 
     order: Probes

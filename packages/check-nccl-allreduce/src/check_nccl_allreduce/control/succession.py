@@ -1,10 +1,12 @@
 """Who leads when the leader is lost, and what can be said then. Pure.
 
-The members know from the roster who may lead, and in which order: rank 0, then members on other nodes. A member never goes back to an
-earlier one, and follows one at a time; which of them a frame belongs to is part of its MAC. So no member hears two verdicts.
+The members know from the roster who may lead, and in which order: rank 0, then members on other
+nodes. A member never goes back to an earlier one, and follows one at a time; which of them a frame
+belongs to is part of its MAC. So no member hears two verdicts.
 
-The gang's own all-reduce cannot be done without the ranks that went with the leader, and what others had reported is known to it alone: a
-successor that finds the run begun ends it, with one verdict for all. Before, it takes the leader's part whole.
+The gang's own all-reduce cannot be done without the ranks that went with the leader, and what
+others had reported is known to it alone: a successor that finds the run begun ends it, with one
+verdict for all. Before, it takes the leader's part whole.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from .words import few
 __all__ = ["SuccessorAddress", "concluded", "gathers_for", "leaders", "tries_for"]
 
 TRIES: Final = 1.5
-"""Times what a loss takes to be noticed, in which a successor must answer: it may notice later than who asks it."""
+"""Times what a loss takes to be noticed, in which a successor must answer: it may notice later than
+who asks it.
+"""
 GATHERS: Final = 2.0
 """The same, for it to hear the others and to be there for those who come late."""
 
@@ -54,16 +58,24 @@ def gathers_for(pace: HeartbeatPace) -> float:
 
 
 def concluded(lost: str, members: int, by: int, hellos: Mapping[int, Hello]) -> VerdictMessage:
-    """The verdict of a successor on a run that it cannot go on with. ``lost``: the leader, in words; ``by``: the successor's rank."""
+    """The verdict of a successor on a run that it cannot go on with. ``lost``: the leader, in
+    words; ``by``: the successor's rank.
+    """
     began = [hello.standing for hello in hellos.values() if hello.standing is not None]
     last = max((one.round for one in began), default=0)
     probing = any(one.probing for one in began if one.round == last)
-    what = f"pairs were measured (round {last})" if probing else f"the gang's all-reduce ran (round {last})"
+    what = (
+        f"pairs were measured (round {last})"
+        if probing
+        else f"the gang's all-reduce ran (round {last})"
+    )
     missing = [str(rank) for rank in range(members) if rank not in hellos and rank != 0]
     troubles = [
         f"{hello.who}: {hello.standing.trouble.text}"
         for _, hello in sorted(hellos.items())
-        if hello.standing is not None and hello.standing.trouble is not None and hello.standing.round == last
+        if hello.standing is not None
+        and hello.standing.trouble is not None
+        and hello.standing.round == last
     ]
     here = hellos.get(by)
     parts = [

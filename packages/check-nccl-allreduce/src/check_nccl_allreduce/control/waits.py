@@ -1,4 +1,6 @@
-"""How long a leader waits for a launch, or for each probe of a round: what its members say counts, each word once. Pure."""
+"""How long a leader waits for a launch, or for each probe of a round: what its members say counts,
+each word once. Pure.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +49,26 @@ class Wait:
         self.moved_at = now
         opened = this.opened.get(rank) if isinstance(this, ProbeRound) else None
         troubles = (part.trouble for part in (result, opened) if part is not None)
-        if self.troubled_at is None and (rank in this.lost or any(one is not None for one in troubles)):
+        if self.troubled_at is None and (
+            rank in this.lost or any(one is not None for one in troubles)
+        ):
             self.troubled_at = now
 
     def _until(self, end: float, pace: HeartbeatPace) -> float:
-        return end if self.troubled_at is None else min(end, self.troubled_at + max(SETTLE, pace.interval))
+        return (
+            end
+            if self.troubled_at is None
+            else min(end, self.troubled_at + max(SETTLE, pace.interval))
+        )
 
 
 def _stall(most: float, whole: float, pace: HeartbeatPace) -> float:
     return min(STALL_SHARE * whole, max(most, HEARTBEATS * pace.interval))
 
 
-def of_launch(wait: Wait, started: float, ready_within: float, over_within: float, pace: HeartbeatPace) -> float:
+def of_launch(
+    wait: Wait, started: float, ready_within: float, over_within: float, pace: HeartbeatPace
+) -> float:
     """Until when to wait for the reports of a launch."""
     if wait.unready:
         end = started + min(ready_within, over_within)

@@ -1,6 +1,8 @@
-"""Who is to blame: from the gang's endpoints and all results so far to the next round of probes, or the verdict.
+"""Who is to blame: from the gang's endpoints and all results so far to the next round of probes, or
+the verdict.
 
-Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :func:`next`, runs the round
+Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :func:`next`, runs
+the round
 it returns, adds the results to the state and calls again::
 
     state = localise.State(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
@@ -8,12 +10,15 @@ it returns, adds the results to the state and calls again::
         await sleep(step.wait)
         state = state.after(step, await run(step), now())
 
-Floors decide whether the gang fails. A node is blamed where two independent kinds of evidence say so: it is slow, wrong or dead with
-known-good partners on paths that serve others well (*path*), and it is so to itself, over its own NICs, where known-good nodes
-are not (*local*; *data* where it computes wrong sums, or its part of the gang's own sum was what was wrong there), or so it was in
-other gangs, at other times and with other partners (*time*). What a node's own ports say belongs to *local*. With one kind alone it is named, with what would settle it.
+Floors decide whether the gang fails. A node is blamed where two independent kinds of evidence say
+so: it is slow, wrong or dead with known-good partners on paths that serve others well (*path*), and
+it is so to itself, over its own NICs, where known-good nodes are not (*local*; *data* where it
+computes wrong sums, or its part of the gang's own sum was what was wrong there), or so it was in
+other gangs, at other times and with other partners (*time*). What a node's own ports say belongs to
+*local*. With one kind alone it is named, with what would settle it.
 
-What other gangs have found comes with the endpoints (:attr:`Endpoint.past`), and :func:`sightings` says what this one has.
+What other gangs have found comes with the endpoints (:attr:`Endpoint.past`), and :func:`sightings`
+says what this one has.
 """
 
 from __future__ import annotations
@@ -101,15 +106,18 @@ __all__ = [
 
 
 MATCHINGS = 4
-"""Of a slow gang all of whose edges are good: so many see a node that is bad half of the time with a probability of 15 in 16."""
+"""Of a slow gang all of whose edges are good: so many see a node that is bad half of the time with
+a probability of 15 in 16.
+"""
 
 
 def next(state: State, now: float | None = None, until: float | None = None) -> Round | Verdict:
     """The round to run now, or the verdict.
 
-    ``now``: seconds on the clock of :attr:`Played.at` (default: when the last round was over). ``until``: the last second at which a
-    round may start; where the last confirmation would have to wait beyond it, it does not wait, and says less for it.
-    Raises ValueError for a gang without endpoints.
+    ``now``: seconds on the clock of :attr:`Played.at` (default: when the last round was over).
+    ``until``: the last second at which a round may start; where the last confirmation would have to
+    wait beyond it, it does not wait, and says less for it. Raises ValueError for a gang without
+    endpoints.
     """
     if not state.endpoints:
         raise ValueError("a gang without endpoints cannot be localised")
@@ -123,7 +131,9 @@ def next(state: State, now: float | None = None, until: float | None = None) -> 
     found = hairpins(state, evidence)
     if len(state.endpoints) == 2:
         return two.ask(state, found, now, until) or table.verdict(state, evidence, found)
-    if (step := _matching(state, evidence) or _following(state, evidence, found, now, until)) is not None:
+    if (
+        step := _matching(state, evidence) or _following(state, evidence, found, now, until)
+    ) is not None:
         return step
     return _hairpin(state, evidence, found) or table.verdict(state, evidence, found)
 
@@ -134,7 +144,9 @@ def most_rounds(endpoints: int) -> int:
 
 
 def suspected(state: State) -> tuple[int, ...]:
-    """Whom a known-good endpoint found bad and nobody found good so far; of two endpoints, which is bad to itself alone. For the log."""
+    """Whom a known-good endpoint found bad and nobody found good so far; of two endpoints, which is
+    bad to itself alone. For the log.
+    """
     if state.gang is None or not state.rounds:
         return ()
     evidence = weigh(state)
@@ -145,10 +157,11 @@ def suspected(state: State) -> tuple[int, ...]:
 
 
 def _matching(state: State, evidence: Evidence) -> Round | None:
-    """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle, or where too few are
-    known good to judge the rest."""
+    """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle,
+    or where too few are known good to judge the rest."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
-    # Two matchings that follow each other are of one ring, even where the first one shows that labels lie: else pairs would meet twice.
+    # Two matchings that follow each other are of one ring, even where the first one shows that
+    # labels lie: else pairs would meet twice.
     before = EdgeMap(replace(state, rounds=()))
     if done < 2:
         return rounds.match(state, before, done)
@@ -157,7 +170,9 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
     confirmed = all(evidence.map.seen[one] >= 0 for one in evidence.suspects)
     if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
-        few_good = not crowded(evidence.map.seen, evidence.suspects)  # a look at themselves tells who slows the others
+        few_good = not crowded(
+            evidence.map.seen, evidence.suspects
+        )  # a look at themselves tells who slows the others
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None
@@ -169,7 +184,8 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
 def _following(
     state: State, evidence: Evidence, found: Hairpins, now: float | None, until: float | None
 ) -> Round | None:
-    """Confirmations while there is something to confirm; where no edge is bad and the gang is, pairs that have not met, then halves.
+    """Confirmations while there is something to confirm; where no edge is bad and the gang is,
+    pairs that have not met, then halves.
 
     Before them, suspects that may slow each other have a look at themselves.
     """
@@ -179,36 +195,62 @@ def _following(
     limit = MAX_ROUNDS if not evidence.suspects else PAIR_ROUNDS
     if looked and evidence.suspects and not _apart(evidence, found, phases):
         limit += 1
-    if len(phases) + 1 >= limit or (hairpin is not None and not looked) or table.early(state, evidence):
+    if (
+        len(phases) + 1 >= limit
+        or (hairpin is not None and not looked)
+        or table.early(state, evidence)
+    ):
         return None
     if phases.count(Phase.HAIRPIN) > 1:
         return None
-    if hairpin is None and Phase.CONFIRM not in phases and crowded(evidence.map.seen, evidence.suspects):
+    if (
+        hairpin is None
+        and Phase.CONFIRM not in phases
+        and crowded(evidence.map.seen, evidence.suspects)
+    ):
         first = rounds.hairpin(state, evidence, evidence.suspects)
         if first is not None:
             return first
     halved = phases.count(Phase.HALVES)
-    if not halved and (confirmation := rounds.confirm(state, evidence, found.bad if looked else None)) is not None:
+    if (
+        not halved
+        and (confirmation := rounds.confirm(state, evidence, found.bad if looked else None))
+        is not None
+    ):
         at_once = confirmation.phase is Phase.SILENCE or not (looked or Phase.CONFIRM in phases)
         return confirmation if at_once else _later(state, evidence, confirmation, now, until)
-    dirty = evidence.suspects or evidence.grey or evidence.among_good or evidence.mild() or evidence.unreached
+    dirty = (
+        evidence.suspects
+        or evidence.grey
+        or evidence.among_good
+        or evidence.mild()
+        or evidence.unreached
+    )
     if dirty or evidence.crossing() < BAD:
         return None
     if not halved and (evidence.map.size <= rounds.FEW or phases.count(Phase.MATCH) < MATCHINGS):
-        others = rounds.rematch(state, evidence, detail=rounds.CONTROLS if phases.count(Phase.MATCH) == 2 else 0)
+        others = rounds.rematch(
+            state, evidence, detail=rounds.CONTROLS if phases.count(Phase.MATCH) == 2 else 0
+        )
         if others.probes:
             return others
     return rounds.halves(state, evidence, halved) if halved < 2 else None
 
 
 def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
-    """Whether those that are slow to themselves must be so one half after the other, which takes a round more."""
+    """Whether those that are slow to themselves must be so one half after the other, which takes a
+    round more.
+    """
     slow = [one for one in evidence.suspects if one in found.bad]
     return Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
 
 
-def _later(state: State, evidence: Evidence, step: Round, now: float | None, until: float | None) -> Round:
-    """From the second confirmation on, every round sees another moment than the first bad edge of each suspect."""
+def _later(
+    state: State, evidence: Evidence, step: Round, now: float | None, until: float | None
+) -> Round:
+    """From the second confirmation on, every round sees another moment than the first bad edge of
+    each suspect.
+    """
     slow: dict[int, float] = {}
     for edge in evidence.edges:
         if edge.grade is Grade.BAD and edge.status is Status.OK:
@@ -224,8 +266,8 @@ def _later(state: State, evidence: Evidence, step: Round, now: float | None, unt
 
 
 def _hairpin(state: State, evidence: Evidence, found: Hairpins) -> Round | None:
-    """Suspects to themselves, and once more unless the first time has cleared them all: one half after the other where there is time
-    for it, for one of them may be what slows the others."""
+    """Suspects to themselves, and once more unless the first time has cleared them all: one half
+    after the other where there is time for it, for one of them may be what slows the others."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.HAIRPIN)
     times = Counter(row.a for row in found.rows)
     asked = [one for one in evidence.suspects if times[one] < HAIRPINS]

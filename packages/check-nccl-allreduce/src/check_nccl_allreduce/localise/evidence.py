@@ -8,7 +8,19 @@ from functools import cached_property
 from math import ceil, log
 
 from .model import Grade, Measured, Phase, Played, Result, Role, State, Status
-from .references import BAD, FEW, GOOD, JUDGED, MANY, NVLINK, EdgeClass, EdgeMap, Pair, Reference, References
+from .references import (
+    BAD,
+    FEW,
+    GOOD,
+    JUDGED,
+    MANY,
+    NVLINK,
+    EdgeClass,
+    EdgeMap,
+    Pair,
+    Reference,
+    References,
+)
 from .silence import explained
 
 __all__ = ["BAD", "GOOD", "EdgeMap", "Evidence", "weigh"]
@@ -16,15 +28,23 @@ __all__ = ["BAD", "GOOD", "EdgeMap", "Evidence", "weigh"]
 EVIDENCE = 3
 """Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
 FLAKY = 0.03
-"""Share of the matchings' edges that may be bad between known-good ends before bad edges count as common."""
+"""Share of the matchings' edges that may be bad between known-good ends before bad edges count as
+common.
+"""
 CHANCE = 0.01
-"""What the number of healthy nodes with that much evidence may come to by chance, where good nodes have bad edges too."""
+"""What the number of healthy nodes with that much evidence may come to by chance, where good nodes
+have bad edges too.
+"""
 DRIFT = 0.75
-"""Controls down to this share of normal, and all alike, show that the whole fabric is slower now: it becomes the new normal."""
+"""Controls down to this share of normal, and all alike, show that the whole fabric is slower now:
+it becomes the new normal.
+"""
 ALIKE = 0.08
 """How far apart controls may then be."""
 MILD, MILD_EDGES, MILD_SIGMAS = 0.94, 3, 4.0
-"""A node is a little slow where its edges, at least so many, average less than this share of the gang's, by so many standard errors."""
+"""A node is a little slow where its edges, at least so many, average less than this share of the
+gang's, by so many standard errors.
+"""
 RESTLESS = 16
 """Up to so many ends of paths that were bad once and good again are measured on."""
 
@@ -40,7 +60,9 @@ _BROKEN = frozenset({Status.WRONG, Status.HANG, Status.ERROR})
 
 
 class Evidence:
-    """All edges of one sort graded, and what follows from them for each endpoint. Made by :func:`weigh`."""
+    """All edges of one sort graded, and what follows from them for each endpoint. Made by
+    :func:`weigh`.
+    """
 
     def __init__(self, state: State, *, nvlink: bool = False) -> None:
         self.map = EdgeMap(state)
@@ -74,7 +96,9 @@ class Evidence:
                 grade = Grade.BAD if status in _BROKEN else _NONE
             gbps = reference.gbps if reference else 0.0
             self._classes.append(key)
-            rows.append(Measured(number, a, b, probe.role, status, measured, gbps, grade, False, at))
+            rows.append(
+                Measured(number, a, b, probe.role, status, measured, gbps, grade, False, at)
+            )
         if (share := _drifted(rows)) < 1:
             rows = [self._regraded(row, share) for row in rows]
         elif _disturbed(rows):
@@ -95,22 +119,37 @@ class Evidence:
         return row._replace(reference=now.gbps, grade=now.grade(row.gbps))
 
     def _below(self, row: Measured, share: float) -> Measured:
-        """In a disturbed round: bad if it is so even against the slowest control, else without a word."""
+        """In a disturbed round: bad if it is so even against the slowest control, else without a
+        word.
+        """
         reference = self.references.of(self.map.edge_class(row.a, row.b))
-        if row.role is Role.CONTROL or row.status is not Status.OK or reference is None or share <= 0:
+        if (
+            row.role is Role.CONTROL
+            or row.status is not Status.OK
+            or reference is None
+            or share <= 0
+        ):
             return row._replace(dropped=True, grade=Grade.NONE)
         now = Reference(share * reference.gbps, reference.bad)
         bad = now.grade(row.gbps) is Grade.BAD
         return (
-            row._replace(reference=now.gbps, grade=Grade.BAD) if bad else row._replace(dropped=True, grade=Grade.NONE)
+            row._replace(reference=now.gbps, grade=Grade.BAD)
+            if bad
+            else row._replace(dropped=True, grade=Grade.NONE)
         )
 
     def _place(self) -> None:
         """Sort the endpoints by what their edges say: known good, bad, grey."""
         size = self.map.size
-        good, slow_good, bad, grey = bytearray(size), bytearray(size), bytearray(size), bytearray(size)
+        good, slow_good, bad, grey = (
+            bytearray(size),
+            bytearray(size),
+            bytearray(size),
+            bytearray(size),
+        )
         full = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
-        # As good as others of a class that is slow itself: that clears nobody whom a class at full speed accuses.
+        # As good as others of a class that is slow itself: that clears nobody whom a class at full
+        # speed accuses.
         lesser = {Grade.GOOD: slow_good, Grade.BAD: grey, Grade.GREY: grey}
         depressed = self.references.depressed
         met: dict[Pair, int] = {}
@@ -132,30 +171,44 @@ class Evidence:
         self.met = Counter(met)
         self._witnessed = witnessed
         self.strong = good
-        self.good = bytearray(g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True))
+        self.good = bytearray(
+            g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True)
+        )
         self._accuse(bad, grey)
 
     def tells(self, one: int, key: EdgeClass) -> bool:
-        """Whether a good edge of this class shows that this end is good: not where the other end's kind is what limits it."""
+        """Whether a good edge of this class shows that this end is good: not where the other end's
+        kind is what limits it.
+        """
         if key[0] == key[1]:
             return True
         own, reference = self.references.of_kind(self.map.kind[one]), self.references.of(key)
         return own is None or reference is None or reference.gbps >= GOOD * own.gbps
 
     def witnessed(self, key: EdgeClass) -> bool:
-        """Whether an edge of this class was good; or, between nodes of one kind, whether a path of its relation carried as much for others,
-        and nodes of that kind are good with each other elsewhere."""
+        """Whether an edge of this class was good; or, between nodes of one kind, whether a path of
+        its relation carried as much for others, and nodes of that kind are good with each other
+        elsewhere."""
         if key in self._witnessed:
             return True
         kind, other, relation = key
         reference = self.references.of(key)
-        if kind != other or reference is None or all((a, b) != (kind, kind) for a, b, _ in self._witnessed):
+        if (
+            kind != other
+            or reference is None
+            or all((a, b) != (kind, kind) for a, b, _ in self._witnessed)
+        ):
             return False
-        most = max((gbps for (_, _, where), gbps in self._witnessed.items() if where == relation), default=0.0)
+        most = max(
+            (gbps for (_, _, where), gbps in self._witnessed.items() if where == relation),
+            default=0.0,
+        )
         return most >= GOOD * reference.gbps
 
     def _accuse(self, bad: bytearray, grey: bytearray) -> None:
-        """Collect what known-good endpoints have against each suspect, and bad edges among themselves."""
+        """Collect what known-good endpoints have against each suspect, and bad edges among
+        themselves.
+        """
         good, strong = self.good, self.strong
         self.known_good = sum(good)
         accusing = [edge for edge in self.edges if edge.grade is _BAD]
@@ -174,7 +227,8 @@ class Evidence:
             if good[edge.a] and good[edge.b]:
                 self.among_good[edge.a, edge.b].append(edge)
             elif self.witnessed(key):
-                # Like with like: where no edge of a class was ever good, the class may be slow, not the end.
+                # Like with like: where no edge of a class was ever good, the class may be slow, not
+                # the end.
                 if trusted[edge.a] and not good[edge.b]:
                     self.against[edge.b].append(edge)
                 elif trusted[edge.b] and not good[edge.a]:
@@ -188,16 +242,22 @@ class Evidence:
             return accusing
         found = explained(self._rounds, self.edges, self.good, self.map.seen)
         self.shaded = found.victims
-        self.edges = [e._replace(grade=_NONE, dropped=True) if e in found.edges else e for e in self.edges]
+        self.edges = [
+            e._replace(grade=_NONE, dropped=True) if e in found.edges else e for e in self.edges
+        ]
         return [e for e in accusing if e not in found.edges]
 
     @cached_property
     def unwitnessed(self) -> list[EdgeClass]:
-        """Classes in which a suspect has a bad edge with a known-good endpoint that accuses nobody, for none of them was good."""
+        """Classes in which a suspect has a bad edge with a known-good endpoint that accuses nobody,
+        for none of them was good.
+        """
         found = dict.fromkeys(
             key
             for edge, key in zip(self.edges, self._classes, strict=True)
-            if edge.grade is _BAD and self.strong[edge.a] != self.strong[edge.b] and not self.witnessed(key)
+            if edge.grade is _BAD
+            and self.strong[edge.a] != self.strong[edge.b]
+            and not self.witnessed(key)
         )
         return list(found)
 
@@ -219,15 +279,21 @@ class Evidence:
 
     @cached_property
     def enough(self) -> int:
-        """How many rounds must speak against a suspect: more than :data:`EVIDENCE` where bad edges come by themselves.
+        """How many rounds must speak against a suspect: more than :data:`EVIDENCE` where bad edges
+        come by themselves.
 
-        Those are the bad edges of the matchings between known-good ends. Up to :data:`FLAKY` of all (and up to two) they
-        are chance; beyond, their share p says how many it takes until p^k is unlikely for every node of the gang.
+        Those are the bad edges of the matchings between known-good ends. Up to :data:`FLAKY` of all
+        (and up to two) they are chance; beyond, their share p says how many it takes until p^k is
+        unlikely for every node of the gang.
         """
-        alone = sum(1 for edges in self.among_good.values() for edge in edges if edge.role is Role.MATCH)
+        alone = sum(
+            1 for edges in self.among_good.values() for edge in edges if edge.role is Role.MATCH
+        )
         if alone <= max(2, FLAKY * self.matching):
             return EVIDENCE
-        return max(EVIDENCE, ceil(log(CHANCE / self.map.size) / log(min(0.5, alone / self.matching))))
+        return max(
+            EVIDENCE, ceil(log(CHANCE / self.map.size) / log(min(0.5, alone / self.matching)))
+        )
 
     def rounds_against(self, suspect: int) -> int:
         """The number of distinct rounds in which a known-good endpoint found this one bad."""
@@ -235,7 +301,9 @@ class Evidence:
 
     @cached_property
     def isolated(self) -> list[tuple[Pair, int, bool]]:
-        """Bad edges between known-good ends: (pair, number of later measurements, whether one of them was not bad)."""
+        """Bad edges between known-good ends: (pair, number of later measurements, whether one of
+        them was not bad).
+        """
         if not self.among_good:
             return []
         first = {pair: edges[0].round for pair, edges in self.among_good.items()}
@@ -244,22 +312,38 @@ class Evidence:
             pair = (edge.a, edge.b)
             if pair in first and edge.grade is not _NONE and edge.round > first[pair]:
                 again[pair].append(edge.grade)
-        return [(pair, len(g), any(one is not Grade.BAD for one in g)) for pair, g in sorted(again.items())]
+        return [
+            (pair, len(g), any(one is not Grade.BAD for one in g))
+            for pair, g in sorted(again.items())
+        ]
 
     @cached_property
     def restless(self) -> list[int]:
-        """Ends of paths that were bad and then good: whether one of them comes and goes is seen with other partners only."""
+        """Ends of paths that were bad and then good: whether one of them comes and goes is seen
+        with other partners only.
+        """
         ends = sorted({one for (pair, _, better) in self.isolated if better for one in pair})
         return ends if len(ends) <= RESTLESS else []
 
     @cached_property
     def ends(self) -> list[int]:
-        """Both ends of each path between known-good endpoints that was bad in two rounds or more: one of them, or what is between."""
-        return sorted({i for pair, edges in self.among_good.items() if len({e.round for e in edges}) > 1 for i in pair})
+        """Both ends of each path between known-good endpoints that was bad in two rounds or more:
+        one of them, or what is between.
+        """
+        return sorted(
+            {
+                i
+                for pair, edges in self.among_good.items()
+                if len({e.round for e in edges}) > 1
+                for i in pair
+            }
+        )
 
     @cached_property
     def intermittent(self) -> list[int]:
-        """Known-good endpoints at which all bad paths of two partners or more meet that are bad nowhere else."""
+        """Known-good endpoints at which all bad paths of two partners or more meet that are bad
+        nowhere else.
+        """
         partners: dict[int, set[int]] = defaultdict(set)
         rounds: dict[int, set[int]] = defaultdict(set)
         for (a, b), edges in self.among_good.items():
@@ -273,30 +357,41 @@ class Evidence:
             for one in sorted(partners)
             if len(partners[one]) > 1
             and len(rounds[one]) > 1
-            and sum(1 for other in partners[one] if partners[other] == {one}) > len(partners[one]) / 2
+            and sum(1 for other in partners[one] if partners[other] == {one})
+            > len(partners[one]) / 2
         ]
 
     @cached_property
     def unreached(self) -> list[int]:
-        """Endpoints none of whose probes came up, with two partners or more whose other probes did: their path is dead."""
+        """Endpoints none of whose probes came up, with two partners or more whose other probes did:
+        their path is dead.
+        """
         silent: dict[int, set[int]] = defaultdict(set)
         for edge in self.edges:
             if edge.status is Status.UNJUDGED:
                 silent[edge.a].add(edge.b)
                 silent[edge.b].add(edge.a)
         judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
-        return [one for one, others in sorted(silent.items()) if one not in judged and len(others & judged) > 1]
+        return [
+            one
+            for one, others in sorted(silent.items())
+            if one not in judged and len(others & judged) > 1
+        ]
 
     @cached_property
     def silent(self) -> list[int]:
         """Endpoints none of whose probes has come up so far."""
-        tried = {one for edge in self.edges if edge.status is Status.UNJUDGED for one in (edge.a, edge.b)}
+        tried = {
+            one for edge in self.edges if edge.status is Status.UNJUDGED for one in (edge.a, edge.b)
+        }
         judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
         return sorted(tried - judged)
 
     @cached_property
     def _shares(self) -> tuple[dict[int, tuple[int, float, float]], float]:
-        """By endpoint its number of edges, the sum and the largest of their shares of what is usual; and how far noise spreads them."""
+        """By endpoint its number of edges, the sum and the largest of their shares of what is
+        usual; and how far noise spreads them.
+        """
         shares = [
             (e.a, e.b, e.gbps / e.reference)
             for e in self.edges
@@ -306,7 +401,9 @@ class Evidence:
             return {}, 0.0
         ranked = sorted((share for _, _, share in shares), reverse=True)
         middle = ranked[len(ranked) // 2]
-        usual = max(ranked[(len(ranked) - 1) // 4], min(1.0, ranked[0]))  # most edges of a small gang may be one node's
+        usual = max(
+            ranked[(len(ranked) - 1) // 4], min(1.0, ranked[0])
+        )  # most edges of a small gang may be one node's
         spread = max(0.015, (usual - middle) / 0.674 if len(ranked) >= MANY else 0.03)
         found: dict[int, tuple[int, float, float]] = {}
         for a, b, value in shares:
@@ -317,7 +414,9 @@ class Evidence:
         return found, spread
 
     def mild(self, least: int = MILD_EDGES) -> list[int]:
-        """Endpoints all of whose edges are a little slow, and more so than noise explains: one of eight NICs is lost, say."""
+        """Endpoints all of whose edges are a little slow, and more so than noise explains: one of
+        eight NICs is lost, say.
+        """
         shares, spread = self._shares
         return sorted(
             one
@@ -329,17 +428,23 @@ class Evidence:
         )
 
     def crossing(self) -> float:
-        """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
+        """What paths between domains reach as a share of those inside, where that is least; 1 where
+        it is not known.
+        """
         return self.references.crossing()
 
     def share(self, edges: Iterable[Measured]) -> float:
         """The median of value / reference over measured edges; 0 where none has a value."""
-        shares = sorted(e.gbps / e.reference for e in edges if e.status is Status.OK and e.reference > 0)
+        shares = sorted(
+            e.gbps / e.reference for e in edges if e.status is Status.OK and e.reference > 0
+        )
         return shares[len(shares) // 2] if shares else 0.0
 
 
 def weigh(state: State, *, nvlink: bool = False) -> Evidence:
-    """Grade every edge measured so far: those that pass NICs, or with ``nvlink`` those inside NVLink domains."""
+    """Grade every edge measured so far: those that pass NICs, or with ``nvlink`` those inside
+    NVLink domains.
+    """
     return Evidence(state, nvlink=nvlink)
 
 
@@ -355,7 +460,9 @@ def _disturbed(rows: list[Measured]) -> bool:
 
 
 def _least(rows: list[Measured]) -> float:
-    """The share of normal that the slowest control reached; 0 where it was slower than drift explains, or broke."""
+    """The share of normal that the slowest control reached; 0 where it was slower than drift
+    explains, or broke.
+    """
     shares = [
         row.gbps / row.reference if row.status is Status.OK else 0.0
         for row in rows
@@ -365,16 +472,25 @@ def _least(rows: list[Measured]) -> float:
 
 
 def _drifted(rows: list[Measured]) -> float:
-    """What controls reach that are all equally slower than before: the whole fabric, not a disturbance. 1 where they are not."""
+    """What controls reach that are all equally slower than before: the whole fabric, not a
+    disturbance. 1 where they are not.
+    """
     shares = sorted(
         row.gbps / row.reference
         for row in rows
         if row.role is Role.CONTROL and row.status is Status.OK and row.reference > 0
     )
-    if len(shares) < 2 or shares[-1] - shares[0] > ALIKE or not shares[0] >= DRIFT or shares[-1] > 1 - ALIKE / 2:
+    if (
+        len(shares) < 2
+        or shares[-1] - shares[0] > ALIKE
+        or not shares[0] >= DRIFT
+        or shares[-1] > 1 - ALIKE / 2
+    ):
         return 1.0
     return shares[len(shares) // 2]
 
 
 def _voids(rounds: tuple[Played, ...]) -> list[Result]:
-    return [result for played in rounds for result in played.results if result.status is Status.VOID]
+    return [
+        result for played in rounds for result in played.results if result.status is Status.VOID
+    ]

@@ -1,4 +1,5 @@
-"""What localisation is asked and what it answers: endpoints, probes, results, rounds, verdicts. Plain data.
+"""What localisation is asked and what it answers: endpoints, probes, results, rounds, verdicts.
+Plain data.
 
 An *endpoint* is one node of the gang (all its pods together) and is named here by its position in
 ``State.endpoints``; so are the members of probes and everything a :class:`Verdict` lists.
@@ -43,7 +44,9 @@ __all__ = [
 MAX_ROUNDS = 8
 """Rounds a gang may spend, its own all-reduce (R1) included. A round is all its probes at once."""
 HAIRPINS = 2
-"""Of these, so many have each suspect to itself, through its own NICs, and known-good controls beside it."""
+"""Of these, so many have each suspect to itself, through its own NICs, and known-good controls
+beside it.
+"""
 PAIR_ROUNDS = MAX_ROUNDS - HAIRPINS
 """And those of the gang, its pairs and its halves; one more where a hairpin came first."""
 
@@ -52,14 +55,16 @@ PAIR_ROUNDS = MAX_ROUNDS - HAIRPINS
 class Endpoint:
     """One node of the gang.
 
-    ``kind``: what makes two endpoints comparable, e.g. ``H100-SXM/8/8x400`` (GPU model, GPUs used, NIC count and
-    rate). ``domain``: its topology label (leaf, rack, NVLink domain), None when unknown. ``intra``: whether the
-    bandwidth inside the node reached its floor, None when not measured. ``pair_floor``: GB/s of bus bandwidth that
-    two nodes of this kind must reach, None where no table knows them. ``nic``: what its NICs *can* do (number, highest
-    rate), whatever they do now: nodes whose NICs differ are not compared. ``nvlink``: the NVLink domain that it shares
-    with other endpoints; what two of one such domain exchange passes no NIC. ``past``: what is remembered of it from other gangs since
-    its last repair, None where nothing is; its spells name as ``partners`` endpoints of this gang that found it bad then.
-    ``local``: what it knows of its own ports, so far; it changes no round.
+    ``kind``: what makes two endpoints comparable, e.g. ``H100-SXM/8/8x400`` (GPU model, GPUs used,
+    NIC count and rate). ``domain``: its topology label (leaf, rack, NVLink domain), None when
+    unknown. ``intra``: whether the bandwidth inside the node reached its floor, None when not
+    measured. ``pair_floor``: GB/s of bus bandwidth that two nodes of this kind must reach, None
+    where no table knows them. ``nic``: what its NICs *can* do (number, highest rate), whatever they
+    do now: nodes whose NICs differ are not compared. ``nvlink``: the NVLink domain that it shares
+    with other endpoints; what two of one such domain exchange passes no NIC. ``past``: what is
+    remembered of it from other gangs since its last repair, None where nothing is; its spells name
+    as ``partners`` endpoints of this gang that found it bad then. ``local``: what it knows of its
+    own ports, so far; it changes no round.
     """
 
     name: str
@@ -74,7 +79,9 @@ class Endpoint:
 
 
 class Zone(StrEnum):
-    """What the gate said about the gang's own all-reduce: against its floors, or that it gave no bandwidth at all."""
+    """What the gate said about the gang's own all-reduce: against its floors, or that it gave no
+    bandwidth at all.
+    """
 
     PASSED = "passed"
     BETWEEN = "between"
@@ -87,7 +94,9 @@ class Zone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The gang's all-reduce: its zone, its bus bandwidth in GB/s where it has one, and whose part of its sum was wrong, -1 if not told."""
+    """The gang's all-reduce: its zone, its bus bandwidth in GB/s where it has one, and whose part
+    of its sum was wrong, -1 if not told.
+    """
 
     zone: Zone
     gbps: float = 0.0
@@ -99,7 +108,9 @@ class FactKind(StrEnum):
 
     LOST = "lost"  # never connected, or its parent process is gone
     DEVICE = "device"  # ECC, NVLink, GPU lost, a child in D state
-    MEMBER = "member"  # its process died, stalled, or could not work here: local, but no device evidence
+    MEMBER = (
+        "member"  # its process died, stalled, or could not work here: local, but no device evidence
+    )
 
 
 class Fact(NamedTuple):
@@ -124,10 +135,11 @@ class Status(StrEnum):
 class Result(NamedTuple):
     """How one probe ended.
 
-    ``gbps``: bus bandwidth of an ``ok`` probe, the median of its trials, each as slow as its slowest rank.
-    ``member``, ``cause``, ``fact``: the culprit of a ``void`` one, and what kind of local cause it had.
-    ``rails`` and ``directions`` (first member to second, and back; GB/s) where the probe asked for ``detail``.
-    ``latency``: seconds of the fastest of some 8-byte all-reduces of the pair, 0 where not measured.
+    ``gbps``: bus bandwidth of an ``ok`` probe, the median of its trials, each as slow as its
+    slowest rank. ``member``, ``cause``, ``fact``: the culprit of a ``void`` one, and what kind of
+    local cause it had. ``rails`` and ``directions`` (first member to second, and back; GB/s) where
+    the probe asked for ``detail``. ``latency``: seconds of the fastest of some 8-byte all-reduces
+    of the pair, 0 where not measured.
     """
 
     status: Status
@@ -156,9 +168,11 @@ class Role(StrEnum):
 class Probe(NamedTuple):
     """A ring all-reduce over all GPUs of its members, which are ascending positions.
 
-    A hairpin has one member: its GPUs reduce among themselves over its NICs, with peer access and shared memory off.
+    A hairpin has one member: its GPUs reduce among themselves over its NICs, with peer access and
+    shared memory off.
 
-    ``detail``: measure each rail (GPU i with GPU i) and each direction (two one-way broadcasts) as well.
+    ``detail``: measure each rail (GPU i with GPU i) and each direction (two one-way broadcasts) as
+    well.
     """
 
     members: tuple[int, ...]
@@ -172,15 +186,19 @@ class Phase(StrEnum):
     GANG = "gang"
     MATCH = "match"
     CONFIRM = "confirm"
-    SILENCE = "silence"  # suspects that are not slow to themselves, while those that are take no part
+    SILENCE = (
+        "silence"  # suspects that are not slow to themselves, while those that are take no part
+    )
     HALVES = "halves"
     HAIRPIN = "hairpin"
 
 
 class Round(NamedTuple):
-    """Probes to run at the same time: no endpoint is in two of them. ``number`` counts from 1, the gang's own.
+    """Probes to run at the same time: no endpoint is in two of them. ``number`` counts from 1, the
+    gang's own.
 
-    ``wait``: seconds to let pass before it starts, so that it sees another moment than the rounds before.
+    ``wait``: seconds to let pass before it starts, so that it sees another moment than the rounds
+    before.
     """
 
     number: int
@@ -202,7 +220,9 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything :func:`.next` may look at. ``seed`` chooses the partners; every member must use the same one."""
+    """Everything :func:`.next` may look at. ``seed`` chooses the partners; every member must use
+    the same one.
+    """
 
     endpoints: tuple[Endpoint, ...]
     seed: int
@@ -215,12 +235,15 @@ class State:
         return replace(self, gang=Gang(zone, gbps, corrupted))
 
     def after(self, done: Round, results: Sequence[Result], at: float = 0.0) -> State:
-        """The state once ``done`` has been run, which was over ``at`` so many seconds (see :class:`Played`).
+        """The state once ``done`` has been run, which was over ``at`` so many seconds (see
+        :class:`Played`).
 
         Raises ValueError unless each probe has one result.
         """
         if len(results) != len(done.probes):
-            raise ValueError(f"round {done.number} has {len(done.probes)} probes and got {len(results)} results")
+            raise ValueError(
+                f"round {done.number} has {len(done.probes)} probes and got {len(results)} results"
+            )
         return replace(self, rounds=(*self.rounds, Played(done, tuple(results), at)))
 
     def with_fact(self, fact: Fact) -> State:
@@ -238,7 +261,8 @@ class Grade(IntEnum):
 
 
 class Measured(NamedTuple):
-    """One edge of the matrix: who, in which round, what was found, against which reference (GB/s, 0 where none).
+    """One edge of the matrix: who, in which round, what was found, against which reference (GB/s, 0
+    where none).
 
     ``dropped``: its round was void (its controls were slow), so it counts for nothing.
     """
@@ -277,13 +301,15 @@ class Kind(StrEnum):
 
 
 class Score(NamedTuple):
-    """How much likelier the measurements are if the fault is the endpoint's own than under each other explanation.
+    """How much likelier the measurements are if the fault is the endpoint's own than under each
+    other explanation.
 
-    ``noise``: every bad measurement is chance. ``place``: what is slow is the path, the switch or the domain.
-    ``spell``: somebody else kept the endpoint busy for a while. ``value`` is the least of the three. ``kinds``: the
-    independent kinds of evidence there are: ``path``, ``local``, ``data``, ``time``. ``settle``: what would decide. ``again``: other gangs
-    that found it bad with other partners, in how many namespaces. ``ports``: what its own ports say, where other nodes' do not;
-    ``itself``: in how many rounds it was bad to itself.
+    ``noise``: every bad measurement is chance. ``place``: what is slow is the path, the switch or
+    the domain. ``spell``: somebody else kept the endpoint busy for a while. ``value`` is the least
+    of the three. ``kinds``: the independent kinds of evidence there are: ``path``, ``local``,
+    ``data``, ``time``. ``settle``: what would decide. ``again``: other gangs that found it bad with
+    other partners, in how many namespaces. ``ports``: what its own ports say, where other nodes' do
+    not; ``itself``: in how many rounds it was bad to itself.
     """
 
     value: float
@@ -308,7 +334,9 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Why an endpoint is named: its symptom, its share of normal (0 where nothing was measured), its bad edges."""
+    """Why an endpoint is named: its symptom, its share of normal (0 where nothing was measured),
+    its bad edges.
+    """
 
     member: int
     symptom: Status
@@ -322,10 +350,11 @@ class Suspect:
 class Verdict:
     """The end of localisation.
 
-    ``fails``: whether the gang fails; ``inconclusive``: it could not be judged at all. ``blamed``: whose fault two
-    independent kinds of evidence show, and ``fatal_for`` who reports it as fatal (never anybody else). ``named``: everyone the reader should
-    look at, the blamed included. ``links``: pairs that are slow although both ends are good. ``undecided``: what this
-    run could not tell, in words. ``matrix``: every edge measured, for the log.
+    ``fails``: whether the gang fails; ``inconclusive``: it could not be judged at all. ``blamed``:
+    whose fault two independent kinds of evidence show, and ``fatal_for`` who reports it as fatal
+    (never anybody else). ``named``: everyone the reader should look at, the blamed included.
+    ``links``: pairs that are slow although both ends are good. ``undecided``: what this run could
+    not tell, in words. ``matrix``: every edge measured, for the log.
     """
 
     kind: Kind

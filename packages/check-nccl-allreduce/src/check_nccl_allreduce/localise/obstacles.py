@@ -1,4 +1,6 @@
-"""Which rules stand between a suspect and blame: the only ones that do, so that what each costs can be counted. Pure."""
+"""Which rules stand between a suspect and blame: the only ones that do, so that what each costs can
+be counted. Pure.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,29 @@ class ObstacleRule(StrEnum):
 
 
 def obstacles(
-    state: State, evidence: Evidence, hairpins: Hairpins, scores: dict[int, Score], dark: Collection[int]
+    state: State,
+    evidence: Evidence,
+    hairpins: Hairpins,
+    scores: dict[int, Score],
+    dark: Collection[int],
 ) -> dict[int, tuple[ObstacleRule, ...]]:
-    """By suspect the rules that keep it from being blamed, none where it is guilty. ``dark``: domains in which nobody is known good."""
+    """By suspect the rules that keep it from being blamed, none where it is guilty. ``dark``:
+    domains in which nobody is known good.
+    """
     domain, victims, where = evidence.map.domain, evidence.shaded, evidence.map.seen
     shares = {one: evidence.share(edges) for one, edges in evidence.against.items()}
-    hidden = shadowed(state.rounds, hairpins.rows, where, evidence.suspects, victims=victims, shares=shares)
+    hidden = shadowed(
+        state.rounds, hairpins.rows, where, evidence.suspects, victims=victims, shares=shares
+    )
     return {
         one: tuple(_of(one, evidence, scores[one], dark=domain[one] in dark, hidden=one in hidden))
         for one in evidence.suspects
     }
 
 
-def _of(one: int, evidence: Evidence, score: Score, *, dark: bool, hidden: bool) -> list[ObstacleRule]:
+def _of(
+    one: int, evidence: Evidence, score: Score, *, dark: bool, hidden: bool
+) -> list[ObstacleRule]:
     place = score.place < FATAL
     stands = {
         ObstacleRule.CONTRAST: dark,

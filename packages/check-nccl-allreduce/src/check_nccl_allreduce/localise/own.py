@@ -1,7 +1,8 @@
-"""What nodes know of their own ports, held against each other: part of the kind of evidence *local*. Pure.
+"""What nodes know of their own ports, held against each other: part of the kind of evidence
+*local*. Pure.
 
-It chooses no round: who knows it later, or not at all, is asked the same. A port's word alone blames nobody, and what a good part of the nodes
-of a kind have is a fleet's habit.
+It chooses no round: who knows it later, or not at all, is asked the same. A port's word alone
+blames nobody, and what a good part of the nodes of a kind have is a fleet's habit.
 """
 
 from __future__ import annotations
@@ -16,17 +17,25 @@ from .model import State
 __all__ = ["GROWTH", "NOTHING", "SURE", "Own", "owned"]
 
 SURE = 1e3
-"""A port that is missing, not active, or below its own ability or its siblings', where other nodes' are not so: as much as one kind of evidence may count."""
+"""A port that is missing, not active, or below its own ability or its siblings', where other nodes'
+are not so: as much as one kind of evidence may count.
+"""
 GROWTH = 1e2
 """The most that error counters count: they speak of the link, of which the port is one end."""
 HABIT = 0.25
-"""Of the nodes of a kind, the share that may have such a fault, or as many errors, or one node: where more have it, it says nothing."""
+"""Of the nodes of a kind, the share that may have such a fault, or as many errors, or one node:
+where more have it, it says nothing.
+"""
 SIMILAR = 0.1
-"""A counter that grew by this share of another one's growth grew as much: of nodes all of which count some errors, one always counts most."""
+"""A counter that grew by this share of another one's growth grew as much: of nodes all of which
+count some errors, one always counts most.
+"""
 
 
 class Own(NamedTuple):
-    """``fault`` (1 or :data:`SURE`) and ``growth`` (1 to :data:`GROWTH`): how much likelier that is of a bad node. ``told``: port, what was found, what was expected."""
+    """``fault`` (1 or :data:`SURE`) and ``growth`` (1 to :data:`GROWTH`): how much likelier that is
+    of a bad node. ``told``: port, what was found, what was expected.
+    """
 
     fault: float = 1.0
     growth: float = 1.0
@@ -48,7 +57,9 @@ def owned(state: State) -> dict[int, Own]:
         kinds[endpoint.kind, endpoint.nic].append(one)
     found: dict[int, Own] = {}
     for ones in kinds.values():
-        if any(state.endpoints[one].local.faults or state.endpoints[one].local.errors for one in ones):
+        if any(
+            state.endpoints[one].local.faults or state.endpoints[one].local.errors for one in ones
+        ):
             found |= _of_kind(state, ones)
     return found
 
@@ -62,7 +73,9 @@ def _of_kind(state: State, ones: list[int]) -> dict[int, Own]:
     rates: dict[str, list[float]] = defaultdict(list)
     for known in local.values():
         for counter in {error.counter for error in known.errors}:
-            rates[counter].append(max(error.rate for error in known.errors if error.counter == counter))
+            rates[counter].append(
+                max(error.rate for error in known.errors if error.counter == counter)
+            )
     for each in rates.values():
         each.sort()
     counted = sum(1 for known in local.values() if known.counted)
@@ -71,7 +84,9 @@ def _of_kind(state: State, ones: list[int]) -> dict[int, Own]:
         faults = [fault for fault in known.faults if _unlike(with_fault[fault.kind], len(ones))]
         errors = [(_growth(error, rates[error.counter], counted), error) for error in known.errors]
         most = max((factor for factor, _ in errors), default=1.0)
-        told = _told(faults, [error for factor, error in errors if factor > 1], with_fault, len(ones))
+        told = _told(
+            faults, [error for factor, error in errors if factor > 1], with_fault, len(ones)
+        )
         own = Own(SURE if faults else 1.0, most, told)
         if own.factor > 1:
             found[one] = own
@@ -94,7 +109,9 @@ def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
     return min(GROWTH, (1 / share) ** min(error.rounds, 64))
 
 
-def _told(faults: list[PortFault], errors: list[PortErrors], with_fault: dict[str, int], nodes: int) -> str:
+def _told(
+    faults: list[PortFault], errors: list[PortErrors], with_fault: dict[str, int], nodes: int
+) -> str:
     told = [f"{fault.told} ({with_fault[fault.kind]} of {nodes} nodes so)" for fault in faults[:4]]
     told += [
         f"{one.port} counted {one.count} {one.counter} in {one.rounds} round(s), more than other nodes"

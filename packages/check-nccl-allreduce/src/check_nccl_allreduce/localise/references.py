@@ -10,16 +10,32 @@ from math import ceil
 from .model import Grade, Phase, Played, Probe, Result, Role, State, Status
 from .places import latencies, near, trusted
 
-__all__ = ["BAD", "FEW", "GOOD", "JUDGED", "MANY", "NVLINK", "EdgeClass", "EdgeMap", "Pair", "Reference", "References"]
+__all__ = [
+    "BAD",
+    "FEW",
+    "GOOD",
+    "JUDGED",
+    "MANY",
+    "NVLINK",
+    "EdgeClass",
+    "EdgeMap",
+    "Pair",
+    "Reference",
+    "References",
+]
 
 GOOD = 0.88
 """An edge at or above this share of its reference clears both its ends."""
 BAD = 0.80
-"""An edge below this share of its reference accuses. Wide noise lowers it, see :func:`_accusing_share`."""
+"""An edge below this share of its reference accuses. Wide noise lowers it, see
+:func:`_accusing_share`.
+"""
 MANY = 32
 """From so many values on, their own spread says how far below the reference noise alone can reach."""
 MIXED = 3.0
-"""How much wider values may lie below their upper quartile than above it before they are of two sorts."""
+"""How much wider values may lie below their upper quartile than above it before they are of two
+sorts.
+"""
 FEW = 3
 """Fewer values make no reference."""
 
@@ -32,7 +48,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a healthy edge of one class reaches (GB/s), and the share of it below which an edge is bad."""
+    """What a healthy edge of one class reaches (GB/s), and the share of it below which an edge is
+    bad.
+    """
 
     gbps: float
     bad: float
@@ -45,7 +63,9 @@ class Reference:
 
 
 class EdgeMap:
-    """The gang's shape: numbers for kinds and domains in order of first appearance, never by their names."""
+    """The gang's shape: numbers for kinds and domains in order of first appearance, never by their
+    names.
+    """
 
     def __init__(self, state: State) -> None:
         kinds: dict[tuple[str, str], int] = {}
@@ -54,14 +74,22 @@ class EdgeMap:
         self.kind = [kinds.setdefault((e.kind, e.nic), len(kinds)) for e in state.endpoints]
         self.believed = trusted(state.endpoints, state.rounds)
         self.domain = [
-            -1 if e.domain is None or not self.believed else domains.setdefault(e.domain, len(domains))
+            -1
+            if e.domain is None or not self.believed
+            else domains.setdefault(e.domain, len(domains))
             for e in state.endpoints
         ]
-        self.rack = [-1 if e.nvlink is None else racks.setdefault(e.nvlink, len(racks)) for e in state.endpoints]
+        self.rack = [
+            -1 if e.nvlink is None else racks.setdefault(e.nvlink, len(racks))
+            for e in state.endpoints
+        ]
         if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
             self.rack = [-1] * len(self.rack)
-        # Where no latency tells whether labels lie, nobody is cleared of having slowed another one by a label.
-        self.seen = self.domain if near(latencies(state.rounds)) is not None else [-1] * len(self.domain)
+        # Where no latency tells whether labels lie, nobody is cleared of having slowed another one
+        # by a label.
+        self.seen = (
+            self.domain if near(latencies(state.rounds)) is not None else [-1] * len(self.domain)
+        )
         self.domain_names = tuple(domains)
         self.size = len(state.endpoints)
         self.labelled = all(d >= 0 for d in self.domain)
@@ -73,12 +101,16 @@ class EdgeMap:
             relation = NVLINK
         else:
             domain_a, domain_b = self.domain[a], self.domain[b]
-            relation = UNKNOWN if domain_a < 0 or domain_b < 0 else SAME if domain_a == domain_b else OTHER
+            relation = (
+                UNKNOWN if domain_a < 0 or domain_b < 0 else SAME if domain_a == domain_b else OTHER
+            )
         return (kind_a, kind_b, relation) if kind_a <= kind_b else (kind_b, kind_a, relation)
 
 
 class References:
-    """The reference of each edge class, from the matching rounds: an upper quantile, because faults only slow things."""
+    """The reference of each edge class, from the matching rounds: an upper quantile, because faults
+    only slow things.
+    """
 
     def __init__(self, shape: EdgeMap, rounds: tuple[Played, ...]) -> None:
         again = _remeasured(rounds)
@@ -114,7 +146,9 @@ class References:
         return min((one.bad for one in self._own.values()), default=BAD)
 
     def crossing(self) -> float:
-        """What paths between domains reach as a share of those inside, where that is least; 1 where it is not known."""
+        """What paths between domains reach as a share of those inside, where that is least; 1 where
+        it is not known.
+        """
         return min((share for _, share in self._crossings()), default=1.0)
 
     def _crossings(self) -> Iterator[tuple[EdgeClass, float]]:
@@ -124,12 +158,17 @@ class References:
 
     def _lesser(self, key: EdgeClass) -> Reference | None:
         kind_a, kind_b, relation = key
-        ends = [self._own.get((kind, kind, relation)) or self._kind.get(kind) for kind in (kind_a, kind_b)]
+        ends = [
+            self._own.get((kind, kind, relation)) or self._kind.get(kind)
+            for kind in (kind_a, kind_b)
+        ]
         return min((end for end in ends if end), key=lambda r: r.gbps) if all(ends) else None
 
 
 def _reference(values: list[float]) -> Reference | None:
-    """From the values of one class, a probe that broke counting as 0. None when too few, or when all of them broke."""
+    """From the values of one class, a probe that broke counting as 0. None when too few, or when
+    all of them broke.
+    """
     if len(values) < FEW:
         return None
     ranked = sorted(values, reverse=True)
@@ -149,7 +188,8 @@ def _accusing_share(ranked: list[float]) -> float:
     if middle <= 0:
         return BAD
     spread, above = (upper - middle) / middle / 0.674, (top - upper) / upper / 0.476
-    # The upper quarter is of one piece, and the next one is not: a good part of the gang is slow, which is no noise.
+    # The upper quarter is of one piece, and the next one is not: a good part of the gang is slow,
+    # which is no noise.
     return min(BAD, 1 - 5 * (above if spread > MIXED * above else spread))
 
 
@@ -160,7 +200,9 @@ def _matching(rounds: tuple[Played, ...]) -> Iterator[tuple[Probe, Result]]:
 
 
 def _remeasured(rounds: tuple[Played, ...]) -> dict[Pair, float]:
-    """Edges of the matching rounds measured again because only they looked bad: the better value is the edge's own."""
+    """Edges of the matching rounds measured again because only they looked bad: the better value is
+    the edge's own.
+    """
     best: dict[Pair, float] = {}
     for played in rounds:
         if played.round.phase in {Phase.CONFIRM, Phase.SILENCE}:

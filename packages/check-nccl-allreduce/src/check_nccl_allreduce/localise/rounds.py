@@ -1,4 +1,6 @@
-"""Which probes the next round makes: matchings over all endpoints, confirmations of suspects, halves."""
+"""Which probes the next round makes: matchings over all endpoints, confirmations of suspects,
+halves.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ __all__ = [
 ]
 
 CONFIRMATIONS = 2
-"""How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not by the matching."""
+"""How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not
+by the matching.
+"""
 HAIRPIN_CONTROLS = 3
 """Known-good endpoints to themselves beside the suspects, at least, where there are so many."""
 CONTROLS = 4
@@ -34,7 +38,9 @@ RETESTS = 2
 WITNESSES = 64
 """So many known-good endpoints at most are looked through for a pair of a class."""
 FEW = 6
-"""Up to so many endpoints, rounds are enough for every pair; of four, the two matchings leave out two of six."""
+"""Up to so many endpoints, rounds are enough for every pair; of four, the two matchings leave out
+two of six.
+"""
 
 _MASK = (1 << 64) - 1
 
@@ -50,7 +56,9 @@ def chance(seed: int) -> float:
 
 
 def _mix(seed: int, position: int) -> int:
-    """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): even bits from seed and position, the same on every machine."""
+    """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): even bits from seed and position, the same
+    on every machine.
+    """
     z = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -58,7 +66,9 @@ def _mix(seed: int, position: int) -> int:
 
 
 def match(state: State, shape: EdgeMap, done: int) -> Round:
-    """The even (``done`` = 0) or the odd (1) edges of the ring; of an odd number, one endpoint sits out of each."""
+    """The even (``done`` = 0) or the odd (1) edges of the ring; of an odd number, one endpoint sits
+    out of each.
+    """
     order = _across(shape, ring(shape, state.seed))
     count = len(order)
     pairs = [(order[i], order[i + 1]) for i in range(done, count - 1, 2)]
@@ -68,7 +78,9 @@ def match(state: State, shape: EdgeMap, done: int) -> Round:
 
 
 def _across(shape: EdgeMap, order: list[int]) -> list[int]:
-    """Where there are NVLink domains, neighbours of different ones: only so do they meet over their NICs."""
+    """Where there are NVLink domains, neighbours of different ones: only so do they meet over their
+    NICs.
+    """
     if max(shape.rack) < 0:
         return order
     place: dict[int, int] = {}
@@ -91,11 +103,15 @@ def within(state: State, shape: EdgeMap, done: int) -> Round | None:
         pairs += [(members[i], members[i + 1]) for i in range(done, len(members) - 1, 2)]
         if done and len(members) % 2 == 0 and len(members) > 2:
             pairs.append((members[-1], members[0]))
-    return _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs]) if pairs else None
+    return (
+        _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs]) if pairs else None
+    )
 
 
 def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round | None:
-    """Each suspect to itself, and known-good endpoints of its kind beside it: those behind its switch first. None without a control."""
+    """Each suspect to itself, and known-good endpoints of its kind beside it: those behind its
+    switch first. None without a control.
+    """
     shape = evidence.map
     ends = set(suspects)
     for kind in {shape.kind[one] for one in suspects}:
@@ -104,7 +120,10 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
         good = [
             i
             for i in ring(shape, state.seed)
-            if shape.kind[i] == kind and evidence.good[i] and i not in ends and i not in evidence.shaded
+            if shape.kind[i] == kind
+            and evidence.good[i]
+            and i not in ends
+            and i not in evidence.shaded
         ]
         good.sort(key=lambda i: shape.domain[i] not in where)
         if not good and shape.size > 2:
@@ -116,7 +135,8 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
 
 
 def rematch(state: State, evidence: Evidence, detail: int = 0) -> Round:
-    """A matching of partners that have not met, suspects first and with known-good ones where there are any.
+    """A matching of partners that have not met, suspects first and with known-good ones where there
+    are any.
 
     The first ``detail`` pairs measure rails and directions as well.
     """
@@ -127,7 +147,9 @@ def rematch(state: State, evidence: Evidence, detail: int = 0) -> Round:
     rest = [i for i in order if not evidence.good[i]]
     pools = [_Pools(shape, good), _Pools(shape, order)]
     probes = list(desk.pair_up(rest + good, pools, Role.MATCH))
-    return _round(state, Phase.MATCH, [probe._replace(detail=i < detail) for i, probe in enumerate(probes)])
+    return _round(
+        state, Phase.MATCH, [probe._replace(detail=i < detail) for i, probe in enumerate(probes)]
+    )
 
 
 def unsettled(evidence: Evidence) -> list[int]:
@@ -145,13 +167,18 @@ def open_edges(evidence: Evidence) -> list[tuple[int, int]]:
 
 
 def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None) -> Round | None:
-    """Each unsettled suspect with a known-good partner or, once, with another suspect. None when nothing is left to ask.
+    """Each unsettled suspect with a known-good partner or, once, with another suspect. None when
+    nothing is left to ask.
 
-    ``slow``: the suspects that are slow to themselves, once that is known. While the others meet, these keep silent.
+    ``slow``: the suspects that are slow to themselves, once that is known. While the others meet,
+    these keep silent.
     """
     suspects, edges = unsettled(evidence), open_edges(evidence)
     open_still = {*evidence.grey, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
-    grey = sorted({one for one in open_still if evidence.confirmed[one] < CONFIRMATIONS} | set(evidence.restless))
+    grey = sorted(
+        {one for one in open_still if evidence.confirmed[one] < CONFIRMATIONS}
+        | set(evidence.restless)
+    )
     if not suspects and not edges and not grey:
         return None
     number = len(state.rounds) + 2
@@ -167,7 +194,8 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
         probes = list(desk.pair_up(others, [_Pools(evidence.map, others)], Role.SUSPECTS))
     else:
         probes = list(_with_each_other(desk, evidence, others, left=last - number + 1))
-    # Endpoints that another suspect cleared come first: whoever shares their boundary is cleared by them as well.
+    # Endpoints that another suspect cleared come first: whoever shares their boundary is cleared by
+    # them as well.
     vouched = evidence.cleared_by_suspects
     good = [i for i in order if evidence.good[i] and i not in evidence.shaded]
     pools = [_Pools(evidence.map, good)]
@@ -185,13 +213,16 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     if suspects:
         probes += _witnesses(desk, evidence, good)
     detail = any(probe.detail for probe in probes)
-    # Without a suspect, everybody is measured again beside it: what comes and goes is seen only by looking often.
+    # Without a suspect, everybody is measured again beside it: what comes and goes is seen only by
+    # looking often.
     probes += _controls(desk, evidence, good, detail, CONTROLS if suspects else len(order))
     return _round(state, Phase.SILENCE if silent else Phase.CONFIRM, probes)
 
 
 def halves(state: State, evidence: Evidence, done: int) -> Round | None:
-    """Two groups at once: first (``done`` = 0) by domain, then interleaved. None where halves would be no groups."""
+    """Two groups at once: first (``done`` = 0) by domain, then interleaved. None where halves would
+    be no groups.
+    """
     order = ring(evidence.map, state.seed)
     if len(order) < 4:
         return None
@@ -206,7 +237,9 @@ def halves(state: State, evidence: Evidence, done: int) -> Round | None:
 def _boundary(shape: EdgeMap, order: list[int]) -> int:
     """Where to cut the ring: at the domain border nearest to its middle, else in the middle."""
     middle = len(order) // 2
-    borders = [i for i in range(2, len(order) - 1) if shape.domain[order[i]] != shape.domain[order[i - 1]]]
+    borders = [
+        i for i in range(2, len(order) - 1) if shape.domain[order[i]] != shape.domain[order[i - 1]]
+    ]
     return min(borders, key=lambda i: abs(i - middle), default=middle)
 
 
@@ -215,9 +248,13 @@ def _nearly_settled(evidence: Evidence, one: int) -> bool:
 
 
 def _unaccounted(evidence: Evidence, others: Container[int], slow: Container[int]) -> bool:
-    """Whether one of the others was slow on a path with no end that is slow to itself: not merely that end's partner."""
+    """Whether one of the others was slow on a path with no end that is slow to itself: not merely
+    that end's partner.
+    """
     return any(
-        edge.grade is Grade.BAD and (edge.a in others or edge.b in others) and not (edge.a in slow or edge.b in slow)
+        edge.grade is Grade.BAD
+        and (edge.a in others or edge.b in others)
+        and not (edge.a in slow or edge.b in slow)
         for edge in evidence.edges
     )
 
@@ -226,8 +263,12 @@ def _silenced(state: State) -> bool:
     return any(played.round.phase is Phase.SILENCE for played in state.rounds)
 
 
-def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left: int) -> Iterator[Probe]:
-    """Suspects that a known-good endpoint found bad, paired once among themselves if time for their confirmation remains."""
+def _with_each_other(
+    desk: _Desk, evidence: Evidence, suspects: list[int], left: int
+) -> Iterator[Probe]:
+    """Suspects that a known-good endpoint found bad, paired once among themselves if time for their
+    confirmation remains.
+    """
     ready = [
         s
         for s in suspects
@@ -244,17 +285,27 @@ def _with_each_other(desk: _Desk, evidence: Evidence, suspects: list[int], left:
 
 
 def _witnesses(desk: _Desk, evidence: Evidence, good: list[int]) -> Iterator[Probe]:
-    """A pair of unused known-good endpoints for each class of paths that would accuse a suspect if one of them were known to be good."""
+    """A pair of unused known-good endpoints for each class of paths that would accuse a suspect if
+    one of them were known to be good.
+    """
     shape = evidence.map
     for key in evidence.unwitnessed:
-        free = [one for one in good if not desk.used[one] and shape.kind[one] in key[:2]][:WITNESSES]
-        pair = next(((a, b) for a, b in combinations(free, 2) if shape.edge_class(a, b) == key), None)
+        free = [one for one in good if not desk.used[one] and shape.kind[one] in key[:2]][
+            :WITNESSES
+        ]
+        pair = next(
+            ((a, b) for a, b in combinations(free, 2) if shape.edge_class(a, b) == key), None
+        )
         if pair is not None:
             yield desk.seat(*pair, Role.EDGE)
 
 
-def _controls(desk: _Desk, evidence: Evidence, good: list[int], detail: bool, most: int) -> list[Probe]:
-    """Pairs of unused known-good endpoints of one kind and domain, so that no boundary is between them; else of one kind."""
+def _controls(
+    desk: _Desk, evidence: Evidence, good: list[int], detail: bool, most: int
+) -> list[Probe]:
+    """Pairs of unused known-good endpoints of one kind and domain, so that no boundary is between
+    them; else of one kind.
+    """
     shape = evidence.map
     for alike in ((shape.kind, shape.domain), (shape.kind,)):
         pairs: list[tuple[int, int]] = []
@@ -299,10 +350,11 @@ class _Desk:
                 yield self.seat(one, other, role, detail=one in detail)
 
     def partner(self, one: int, pools: list[_Pools], *, again: bool) -> int | None:
-        """The nearest free one that ``one`` has not met, on a comparable path first; with ``again``, at worst a met one.
+        """The nearest free one that ``one`` has not met, on a comparable path first; with
+        ``again``, at worst a met one.
 
-        A path is comparable where one of its class was good: only there does a bad one accuse its end. A partner of a lesser kind
-        comes last: what limits the pair is its own rate.
+        A path is comparable where one of its class was good: only there does a bad one accuse its
+        end. A partner of a lesser kind comes last: what limits the pair is its own rate.
         """
         best: tuple[tuple[bool, bool, int], int] | None = None
         for pool in pools:

@@ -1,7 +1,9 @@
-"""One number for each suspect: how much likelier its measurements are if the fault is its own than under any other explanation.
+"""One number for each suspect: how much likelier its measurements are if the fault is its own than
+under any other explanation.
 
-Likelihood ratios are multiplied only over what is independent, each is at least 1 in expectation under none of the other explanations,
-and no number of rounds is fixed in advance: so the product may be read at any time. Pure.
+Likelihood ratios are multiplied only over what is independent, each is at least 1 in expectation
+under none of the other explanations, and no number of rounds is fixed in advance: so the product
+may be read at any time. Pure.
 """
 
 from __future__ import annotations
@@ -22,34 +24,44 @@ FATAL = 1e6
 NAMED = 1e2
 """And from here on it is named, whatever else is known."""
 KIND = 1e3
-"""The most that one kind of evidence counts: what all its measurements have in common may still be another cause."""
+"""The most that one kind of evidence counts: what all its measurements have in common may still be
+another cause.
+"""
 APART = 45.0
-"""Seconds from the first bad measurement, after which another one sees another moment: somebody else's traffic explains both no more."""
+"""Seconds from the first bad measurement, after which another one sees another moment: somebody
+else's traffic explains both no more.
+"""
 LEAST_NOISE = 0.02
-"""How often a healthy measurement is bad, at least: a few hundred healthy ones do not show that it is rarer."""
+"""How often a healthy measurement is bad, at least: a few hundred healthy ones do not show that it
+is rarer.
+"""
 USUAL, WEIGHT = 0.8, 60
 """What is believed of it beforehand: so many bad ones of so many."""
 BUSY = 1e-2
 """How often a healthy node is busy for somebody else."""
 
 EXPLAINED = 2 / 3
-"""A node's fault slows it to itself as much as it slows its paths: a hairpin that lacks less than this part of what they lack, on a log scale,
-has not shown what slows them."""
+"""A node's fault slows it to itself as much as it slows its paths: a hairpin that lacks less than
+this part of what they lack, on a log scale, has not shown what slows them."""
 AS_SLOW = 0.5
 """How many of the healthy hairpins that are bad by chance are as bad as the paths are, at most."""
 
 LOOK = "look at that port, its cable and the switch port at its other end"
 
 GOOD = 0.88
-"""A good hairpin's share of what the controls of the same round reach, as that of an edge; what is bad, the gang's noise says."""
+"""A good hairpin's share of what the controls of the same round reach, as that of an edge; what is
+bad, the gang's noise says.
+"""
 ABOVE, SIGMAS, RESTLESS = 0.846, 3.0, 0.10
-"""The largest of three normal values lies so many standard deviations above their middle one on average; a bad hairpin so many below it.
-That matters from this share on."""
+"""The largest of three normal values lies so many standard deviations above their middle one on
+average; a bad hairpin so many below it. That matters from this share on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hairpins:
-    """What the hairpins said. ``bad`` and ``good``: by endpoint, its measurements; ``rows``: all, for the matrix."""
+    """What the hairpins said. ``bad`` and ``good``: by endpoint, its measurements; ``rows``: all,
+    for the matrix.
+    """
 
     bad: dict[int, list[Measured]] = field(default_factory=dict)
     good: dict[int, list[Measured]] = field(default_factory=dict)
@@ -57,7 +69,9 @@ class Hairpins:
 
 
 def hairpins(state: State, evidence: Evidence) -> Hairpins:
-    """Each hairpin against those of known-good endpoints of its kind in the same round; of two endpoints, against the other."""
+    """Each hairpin against those of known-good endpoints of its kind in the same round; of two
+    endpoints, against the other.
+    """
     found = Hairpins()
     rows: list[Measured] = []
     for played in state.rounds:
@@ -73,7 +87,10 @@ def hairpins(state: State, evidence: Evidence) -> Hairpins:
 
 def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
     shape = evidence.map
-    measured = [(probe.members[0], result) for probe, result in zip(played.round.probes, played.results, strict=True)]
+    measured = [
+        (probe.members[0], result)
+        for probe, result in zip(played.round.probes, played.results, strict=True)
+    ]
     two = len(state.endpoints) == 2
     quiet = evidence.references.bad()
     rows = []
@@ -91,9 +108,14 @@ def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
         reference = peers[(len(peers) - 1) // 2] if peers else 0.0
         grade = Grade.NONE
         if reference > 0:
-            # Few gangs have edges enough to show their noise: how far the best control lies above the middle one shows it too.
+            # Few gangs have edges enough to show their noise: how far the best control lies above
+            # the middle one shows it too.
             above = (peers[-1] - reference) / reference
-            limit = min(quiet, 1 - SIGMAS * above / ABOVE) if len(peers) > 2 and above > RESTLESS else quiet
+            limit = (
+                min(quiet, 1 - SIGMAS * above / ABOVE)
+                if len(peers) > 2 and above > RESTLESS
+                else quiet
+            )
             if result.status is Status.OK:
                 share = result.gbps / reference
                 grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GREY
@@ -101,7 +123,15 @@ def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
                 grade = Grade.BAD
         rows.append(
             Measured(
-                played.round.number, one, one, Role.HAIRPIN, result.status, result.gbps, reference, grade, at=played.at
+                played.round.number,
+                one,
+                one,
+                Role.HAIRPIN,
+                result.status,
+                result.gbps,
+                reference,
+                grade,
+                at=played.at,
             )
         )
     return rows
@@ -114,8 +144,12 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
     noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
     corrupted = state.gang.corrupted if state.gang is not None else -1
     ports = owned(state)
-    asked = {row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]}
-    explained = {one: _explained(one, evidence, found) for one in {*evidence.suspects, *ports, *asked}}
+    asked = {
+        row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]
+    }
+    explained = {
+        one: _explained(one, evidence, found) for one in {*evidence.suspects, *ports, *asked}
+    }
     often = {one: len(rows) - 2 * len(found.good.get(one, [])) for one, rows in explained.items()}
     ranked = sorted(often[one] for one in asked)
     return {
@@ -129,7 +163,9 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
                 found,
                 (known, close, noise),
                 explained=explained[one],
-                asked=len(asked) / (len(asked) - bisect_left(ranked, often[one])) if one in asked else 1.0,
+                asked=len(asked) / (len(asked) - bisect_left(ranked, often[one]))
+                if one in asked
+                else 1.0,
                 corrupted=one == corrupted,
                 ports=ports.get(one, NOTHING),
             ),
@@ -139,8 +175,9 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
 
 
 def _with_past(state: State, one: int, evidence: Evidence, score: Score) -> Score:
-    """The score with what other gangs say. Of another time, it speaks against chance and against a busy spell. Against what lies behind the
-    node it speaks where the node was bad to itself then, and known-good partners find it bad now."""
+    """The score with what other gangs say. Of another time, it speaks against chance and against a
+    busy spell. Against what lies behind the node it speaks where the node was bad to itself then,
+    and known-good partners find it bad now."""
     accusers = {e.b if e.a == one else e.a for e in evidence.against.get(one, ())}
     counting = past.spells(state, one, accusers)
     if not counting or not accusers:
@@ -150,13 +187,24 @@ def _with_past(state: State, one: int, evidence: Evidence, score: Score) -> Scor
     spell = score.spell * past.factor(counting)
     kinds = (*score.kinds, "time") if past.factor(own) >= KIND else score.kinds
     return score._replace(
-        value=min(noise, place, spell), noise=noise, place=place, spell=spell, kinds=kinds, again=past.sources(counting)
+        value=min(noise, place, spell),
+        noise=noise,
+        place=place,
+        spell=spell,
+        kinds=kinds,
+        again=past.sources(counting),
     )
 
 
 def _noise(evidence: Evidence, found: Hairpins, *, broken: bool) -> float:
-    """How often a measurement among known-good ends, or of a known-good end to itself, was bad in this very gang: slow, or worse."""
-    seen = [e for e in evidence.edges if e.grade is not Grade.NONE and evidence.good[e.a] and evidence.good[e.b]]
+    """How often a measurement among known-good ends, or of a known-good end to itself, was bad in
+    this very gang: slow, or worse.
+    """
+    seen = [
+        e
+        for e in evidence.edges
+        if e.grade is not Grade.NONE and evidence.good[e.a] and evidence.good[e.b]
+    ]
     seen += [e for e in found.rows if e.grade is not Grade.NONE and evidence.good[e.a]]
     bad = sum(1 for e in seen if e.grade is Grade.BAD and (e.status is not Status.OK or not broken))
     return max(LEAST_NOISE, (bad + USUAL) / (len(seen) + WEIGHT))
@@ -166,16 +214,19 @@ def _score(
     one: int,
     evidence: Evidence,
     found: Hairpins,
-    known: tuple[dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]],
+    known: tuple[
+        dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]
+    ],
     *,
     explained: list[Measured],
     asked: float,
     corrupted: bool,
     ports: Own,
 ) -> Score:
-    """``explained``: its bad hairpins that are bad enough for its paths. ``asked``: how many suspects' hairpins were judged for each that is
-    as bad to itself. ``corrupted``: its part of the gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what
-    they say themselves."""
+    """``explained``: its bad hairpins that are bad enough for its paths. ``asked``: how many
+    suspects' hairpins were judged for each that is as bad to itself. ``corrupted``: its part of the
+    gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what they
+    say themselves."""
     seconds, close, noises = known
     against = evidence.against.get(one, [])
     rounds = {e.round for e in against}
@@ -186,24 +237,40 @@ def _score(
     noise = noises[broken]
     partners = len({e.b if e.a == one else e.a for e in against})
     place = _place(one, evidence, seconds, close)
-    path = min(KIND, (1 / noise) ** len(rounds)) if place is not PositionSharing.ALONE and partners else 1.0
+    path = (
+        min(KIND, (1 / noise) ** len(rounds))
+        if place is not PositionSharing.ALONE and partners
+        else 1.0
+    )
     local = _local(explained, fine, noise, asked) if explained else 0.1 if fine else 1.0
     sum_told = KIND if corrupted else 1.0
-    # A node that is as fast to itself as others are, or nearly, has a port that does not matter; and no port makes wrong data.
-    nearly = sum(1 for row in found.rows if row.a == one and row.grade is Grade.GREY) if ports.told else 0
+    # A node that is as fast to itself as others are, or nearly, has a port that does not matter;
+    # and no port makes wrong data.
+    nearly = (
+        sum(1 for row in found.rows if row.a == one and row.grade is Grade.GREY)
+        if ports.told
+        else 0
+    )
     wrong = any(e.status is Status.WRONG for e in everything)
     device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine + nearly))
     local = min(KIND, local * sum_told * device)
     first = min((e.at for e in everything), default=0.0)
     late = {e.round for e in everything if e.at >= first + APART}
-    # Of what somebody else's traffic does not explain, chance would have to explain the rest. Traffic neither hangs nor corrupts.
-    spell = float("inf") if broken else (1 / BUSY) * (1 / noise) ** len(late) * (device if late else 1.0)
+    # Of what somebody else's traffic does not explain, chance would have to explain the rest.
+    # Traffic neither hangs nor corrupts.
+    spell = (
+        float("inf")
+        if broken
+        else (1 / BUSY) * (1 / noise) ** len(late) * (device if late else 1.0)
+    )
     chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * sum_told * device
     kinds = []
     if path >= KIND:
         kinds.append("path")
     if local >= KIND:
-        kinds.append("data" if corrupted or (own and all(e.status is Status.WRONG for e in own)) else "local")
+        kinds.append(
+            "data" if corrupted or (own and all(e.status is Status.WRONG for e in own)) else "local"
+        )
     value = min(chance, path * local, spell)
     settle = (
         _settle(place, kinds, fine, own, spell, explained=bool(explained))
@@ -213,11 +280,15 @@ def _score(
     if device > 1:
         settle = f"{LOOK}{f'; {settle}' if settle else ''}"
     told = ports.told if device > 1 else ""
-    return Score(value, chance, path * local, spell, tuple(kinds), settle, ports=told, itself=len(own))
+    return Score(
+        value, chance, path * local, spell, tuple(kinds), settle, ports=told, itself=len(own)
+    )
 
 
 def _explained(one: int, evidence: Evidence, found: Hairpins) -> list[Measured]:
-    """Of an endpoint's bad hairpins those that are bad enough for what its paths lack. What hangs, breaks or is wrong is always."""
+    """Of an endpoint's bad hairpins those that are bad enough for what its paths lack. What hangs,
+    breaks or is wrong is always.
+    """
     own, against = found.bad.get(one, []), evidence.against.get(one, [])
     if not own or not against:
         return own
@@ -226,34 +297,55 @@ def _explained(one: int, evidence: Evidence, found: Hairpins) -> list[Measured]:
 
 
 def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> float:
-    """Where many are asked, chance has as many opportunities; but it does not make most of them bad to themselves (Benjamini and Hochberg, 1995)."""
+    """Where many are asked, chance has as many opportunities; but it does not make most of them bad
+    to themselves (Benjamini and Hochberg, 1995).
+    """
     often = len(explained) - 2 * fine
     return min(KIND, (1 / noise) ** often, (1 / (noise * AS_SLOW)) ** often / asked)
 
 
 def _place(
-    one: int, evidence: Evidence, seconds: dict[tuple[int, int], float], close: frozenset[tuple[int, int]] | None
+    one: int,
+    evidence: Evidence,
+    seconds: dict[tuple[int, int], float],
+    close: frozenset[tuple[int, int]] | None,
 ) -> PositionSharing:
-    """Whether somebody known good stands where this one stands: else what is slow may be that place."""
+    """Whether somebody known good stands where this one stands: else what is slow may be that
+    place.
+    """
     shape = evidence.map
     by_latency = shared(one, seconds, close, evidence.good)
     if shape.domain[one] < 0:
         return by_latency
     if by_latency is PositionSharing.SHARED:
         return PositionSharing.SHARED
-    good_there = any(evidence.good[i] for i in range(shape.size) if i != one and shape.domain[i] == shape.domain[one])
-    return PositionSharing.SHARED if good_there else PositionSharing.ALONE if shape.labelled else by_latency
+    good_there = any(
+        evidence.good[i]
+        for i in range(shape.size)
+        if i != one and shape.domain[i] == shape.domain[one]
+    )
+    return (
+        PositionSharing.SHARED
+        if good_there
+        else PositionSharing.ALONE
+        if shape.labelled
+        else by_latency
+    )
 
 
 def _settle(
-    place: PositionSharing, kinds: list[str], fine: int, own: list[Measured], spell: float, *, explained: bool
+    place: PositionSharing,
+    kinds: list[str],
+    fine: int,
+    own: list[Measured],
+    spell: float,
+    *,
+    explained: bool,
 ) -> str:
     if fine and not own:
         return "to itself it is as fast as others: look at its cable, its switch port and the path behind it"
     if place is PositionSharing.ALONE:
-        return (
-            "test it with a neighbour behind the same switch, or in another place: nobody else stands where it stands"
-        )
+        return "test it with a neighbour behind the same switch, or in another place: nobody else stands where it stands"
     if own and not explained:
         return "it is slow to itself, but its paths are slower by far: look at its cable, its switch port and the path behind it"
     if not own:

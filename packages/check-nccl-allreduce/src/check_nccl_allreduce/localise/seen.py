@@ -1,7 +1,8 @@
 """What this gang has seen of each of its endpoints, for the gangs to come. Pure.
 
-A spell is noted where partners that are good with others found an endpoint bad, whatever the verdict said of it: whether that was the
-node, its path or chance is for the next gang to tell, with other partners.
+A spell is noted where partners that are good with others found an endpoint bad, whatever the
+verdict said of it: whether that was the node, its path or chance is for the next gang to tell, with
+other partners.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ __all__ = ["sightings"]
 
 
 def sightings(state: State) -> tuple[Sighting, ...]:
-    """One for each endpoint, in their order, after the gang's rounds; ``kind`` and ``nodes`` are left to whoever knows them.
+    """One for each endpoint, in their order, after the gang's rounds; ``kind`` and ``nodes`` are
+    left to whoever knows them.
 
-    Good pairs are those that cleared both ends; an endpoint is ``sick`` where the score says *local* or *data*, and that no busy moment explains it.
+    Good pairs are those that cleared both ends; an endpoint is ``sick`` where the score says
+    *local* or *data*, and that no busy moment explains it.
     """
     evidence = weigh(state)
     own = hairpins(state, evidence)
@@ -43,7 +46,11 @@ def sightings(state: State) -> tuple[Sighting, ...]:
     found = []
     for one in range(len(state.endpoints)):
         score = scores.get(one)
-        sick = score is not None and bool({"local", "data"} & set(score.kinds)) and score.spell >= FATAL
+        sick = (
+            score is not None
+            and bool({"local", "data"} & set(score.kinds))
+            and score.spell >= FATAL
+        )
         if sick and score is not None and score.ports and score.itself < 2:
             sick = False  # a cable may make a port slow, and goes with the node from gang to gang
         found.append(
@@ -51,7 +58,9 @@ def sightings(state: State) -> tuple[Sighting, ...]:
                 pair=median(good[one]) if good[one] else 0.0,
                 edges=len(good[one]),
                 own=median(itself[one]) if itself[one] else 0.0,
-                bad=tuple(digest(state.endpoints[i].name) for i in list(accusers[one])[:MOST_PARTNERS]),
+                bad=tuple(
+                    digest(state.endpoints[i].name) for i in list(accusers[one])[:MOST_PARTNERS]
+                ),
                 sick=sick,
             )
         )

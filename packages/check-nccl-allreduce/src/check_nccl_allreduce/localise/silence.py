@@ -1,7 +1,8 @@
 """Who slows whom: what changes for suspects when others keep silent. Pure.
 
-A port that takes no more has its switch send pause frames, and those slow whoever shares the switch, perhaps even to themselves. A culprit
-is told from its victims only by a round in which it takes no part.
+A port that takes no more has its switch send pause frames, and those slow whoever shares the
+switch, perhaps even to themselves. A culprit is told from its victims only by a round in which it
+takes no part.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ ALIKE = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """``edges``: bad ones of endpoints that were good as soon as a suspect kept silent; ``victims``: those endpoints."""
+    """``edges``: bad ones of endpoints that were good as soon as a suspect kept silent;
+    ``victims``: those endpoints.
+    """
 
     edges: frozenset[Measured] = frozenset()
     victims: frozenset[int] = frozenset()
@@ -37,17 +40,22 @@ def together(domain: Sequence[int], a: int, b: int) -> bool:
 
 
 def halved(domain: Sequence[int], ones: Iterable[int], shares: dict[int, float]) -> list[int]:
-    """Of those that are slow to themselves, who has the next round first: of each domain about a half.
+    """Of those that are slow to themselves, who has the next round first: of each domain about a
+    half.
 
-    Whoever suffers from the same pause frames is as slow as the others that do. So the largest set of equally slow ones keeps together where
-    there are three or more: without what slows them they are good. Two are measured apart.
+    Whoever suffers from the same pause frames is as slow as the others that do. So the largest set
+    of equally slow ones keeps together where there are three or more: without what slows them they
+    are good. Two are measured apart.
     """
     found: list[int] = []
     places: dict[int, list[int]] = {}
     for one in sorted(ones, key=lambda one: (domain[one], shares[one])):
         places.setdefault(domain[one], []).append(one)
     for there in places.values():
-        like = max(([other for other in there if alike(shares[one], shares[other])] for one in there), key=len)
+        like = max(
+            ([other for other in there if alike(shares[one], shares[other])] for one in there),
+            key=len,
+        )
         found += like if 1 < len(like) < len(there) else there[::2]
     return sorted(found)
 
@@ -61,7 +69,8 @@ def crowded(domain: Sequence[int], suspects: Sequence[int]) -> bool:
 def explained(
     rounds: Iterable[Played], edges: Sequence[Measured], good: Sequence[int], domain: Sequence[int]
 ) -> Explained:
-    """Bad edges between known-good ends that a suspect explains: it took part, and one end was good in the round in which it kept silent.
+    """Bad edges between known-good ends that a suspect explains: it took part, and one end was good
+    in the round in which it kept silent.
 
     They say nothing about their ends, nor about how often what is healthy is bad.
     """
@@ -100,9 +109,11 @@ def shadowed(
 ) -> set[int]:
     """Suspects whose bad hairpins may be another one's doing.
 
-    Where somebody that may share their switch was bad to itself beside others and good without them, hairpins there are not independent: they speak
-    against those alone that were bad with no other suspect beside them. Elsewhere two, or several that are equally slow, must have been
-    measured apart; unless ``victims`` that are known to be there were good to themselves beside them.
+    Where somebody that may share their switch was bad to itself beside others and good without
+    them, hairpins there are not independent: they speak against those alone that were bad with no
+    other suspect beside them. Elsewhere two, or several that are equally slow, must have been
+    measured apart; unless ``victims`` that are known to be there were good to themselves beside
+    them.
     """
     present = _present(rounds)
     bad: dict[int, set[int]] = {}
@@ -125,10 +136,14 @@ def shadowed(
             continue
         beside = [other for other in others if all(other in present[number] for number in mine)]
         like = [other for other in beside if alike(shares[one], shares[other])]
-        if beside and (len(like) > 1 or (len(beside) == len(others) and (like or len(others) == 1))):
+        if beside and (
+            len(like) > 1 or (len(beside) == len(others) and (like or len(others) == 1))
+        ):
             found.add(one)
     return found
 
 
 def _present(rounds: Iterable[Played]) -> dict[int, set[int]]:
-    return {p.round.number: {one for probe in p.round.probes for one in probe.members} for p in rounds}
+    return {
+        p.round.number: {one for probe in p.round.probes for one in probe.members} for p in rounds
+    }

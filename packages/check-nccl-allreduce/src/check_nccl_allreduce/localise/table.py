@@ -30,22 +30,30 @@ from .silence import alike
 __all__ = ["by_facts", "cap", "early", "hindered", "many", "verdict", "without_rounds"]
 
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
-_CONFIRMED = frozenset({Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK})
+_CONFIRMED = frozenset(
+    {Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK}
+)
 _UNPROVEN = frozenset({ObstacleRule.CONTRAST, ObstacleRule.CONFIRMED, ObstacleRule.ROUNDS})
 
 
 def cap(size: int) -> int:
-    """How many endpoints one run may blame: more at once, or half of the gang, are rather one cause that they share."""
+    """How many endpoints one run may blame: more at once, or half of the gang, are rather one cause
+    that they share.
+    """
     return max(1, min((size - 1) // 2, max(3, size // 10)))
 
 
 def many(size: int) -> int:
-    """How many endpoints may tell of a device fault of their own at the same moment, before it is one cause that they share."""
+    """How many endpoints may tell of a device fault of their own at the same moment, before it is
+    one cause that they share.
+    """
     return max(1, size // 20)
 
 
 def by_facts(state: State) -> Verdict | None:
-    """The rows that need no probe: a lost member, evidence of its own device, a member that could not take part."""
+    """The rows that need no probe: a lost member, evidence of its own device, a member that could
+    not take part.
+    """
     facts = [*state.facts, *_facts_of_voids(state)]
     lost = [f for f in facts if f.kind is FactKind.LOST]
     device = [f for f in facts if f.kind is FactKind.DEVICE]
@@ -61,7 +69,11 @@ def _facts_of_voids(state: State) -> list[Fact]:
     """A void probe is a fact about one side; a mere process fault is believed at its second time."""
     voids = [r for played in state.rounds for r in played.results if r.status is Status.VOID]
     times = Counter(r.member for r in voids if r.fact is FactKind.MEMBER)
-    return [Fact(r.member, r.fact, r.cause) for r in voids if r.fact is not FactKind.MEMBER or times[r.member] > 1]
+    return [
+        Fact(r.member, r.fact, r.cause)
+        for r in voids
+        if r.fact is not FactKind.MEMBER or times[r.member] > 1
+    ]
 
 
 def _local(state: State, kind: Kind, facts: list[Fact], also: list[Fact] | None = None) -> Verdict:
@@ -81,27 +93,44 @@ def _local(state: State, kind: Kind, facts: list[Fact], also: list[Fact] | None 
 
 
 def without_rounds(state: State) -> Verdict | None:
-    """What needs no localisation, or cannot have one: a gang that passed, one endpoint alone, two endpoints."""
+    """What needs no localisation, or cannot have one: a gang that passed, one endpoint alone, two
+    endpoints.
+    """
     assert state.gang is not None
     size = len(state.endpoints)
     if state.gang.zone is Zone.PASSED:
-        return Verdict(Kind.PASSED, "the gang's all-reduce reached its expected bandwidth with correct data.", False)
+        return Verdict(
+            Kind.PASSED,
+            "the gang's all-reduce reached its expected bandwidth with correct data.",
+            False,
+        )
     if size > 2:
         return None
     fails = state.gang.zone in _BELOW
     everyone = tuple(range(size))
     if size == 1:
-        return Verdict(Kind.SUSPECT, words.alone(state), fails, named=(0,), undecided=(words.NO_PEER,))
+        return Verdict(
+            Kind.SUSPECT, words.alone(state), fails, named=(0,), undecided=(words.NO_PEER,)
+        )
     below = [i for i in everyone if state.endpoints[i].intra is False]
     above = [i for i in everyone if state.endpoints[i].intra is True]
     if len(below) == 1 and len(above) == 1:
         culprit = (below[0],)
-        return Verdict(Kind.NODE, words.intra(state, below[0]), True, blamed=culprit, named=culprit, fatal_for=culprit)
+        return Verdict(
+            Kind.NODE,
+            words.intra(state, below[0]),
+            True,
+            blamed=culprit,
+            named=culprit,
+            fatal_for=culprit,
+        )
     return None
 
 
 def early(state: State, evidence: Evidence) -> Kind | None:
-    """Causes that no further round would change: nothing known good, or too many paths bad again between good ends."""
+    """Causes that no further round would change: nothing known good, or too many paths bad again
+    between good ends.
+    """
     if not evidence.known_good and evidence.judged:
         return Kind.SYSTEMIC
     lasting = persistent(evidence)
@@ -137,8 +166,16 @@ def _pair(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
             matrix=rows,
         )
     shares = sorted(row.gbps / row.reference for row in itself)
-    suspect = Suspect(one, itself[-1].status, shares[len(shares) // 2], itself, score=two.scored(state, hairpins, one))
-    guilty = state.gang.zone is Zone.BELOW and suspect.score is not None and suspect.score.value >= FATAL
+    suspect = Suspect(
+        one,
+        itself[-1].status,
+        shares[len(shares) // 2],
+        itself,
+        score=two.scored(state, hairpins, one),
+    )
+    guilty = (
+        state.gang.zone is Zone.BELOW and suspect.score is not None and suspect.score.value >= FATAL
+    )
     return Verdict(
         Kind.NODE if guilty else Kind.PAIR,
         words.inside(state, suspect) if guilty else words.pair(state, suspect),
@@ -154,11 +191,17 @@ def _pair(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
 
 
 def _less_than_usual(state: State, hairpins: Hairpins) -> list[int]:
-    """Of two endpoints those that reach less to themselves than they usually do, each time, where that is known of both."""
+    """Of two endpoints those that reach less to themselves than they usually do, each time, where
+    that is known of both.
+    """
     found = []
     for one in (0, 1):
         known = state.endpoints[one].past
-        less = [past.below(row.gbps, known.own) for row in hairpins.rows if row.a == one and known is not None]
+        less = [
+            past.below(row.gbps, known.own)
+            for row in hairpins.rows
+            if row.a == one and known is not None
+        ]
         if not less or None in less:
             return []
         found += [one] if all(less) else []
@@ -174,7 +217,9 @@ def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     kind, reason = found.row()
     dark = tuple(evidence.map.domain_names[d] for d in found.dark)
     named = found.named if kind is not Kind.SYSTEMIC else []
-    reason += words.ports(state, {one: said for one, said in found.ports.items() if one in set(named)})
+    reason += words.ports(
+        state, {one: said for one, said in found.ports.items() if one in set(named)}
+    )
     blamed = tuple(found.blamed) if kind is Kind.NODE else ()
     return Verdict(
         kind,
@@ -186,14 +231,18 @@ def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
         suspects=tuple(found.suspect(one) for one in named),
         links=tuple(found.persistent),
         domains=dark,
-        undecided=tuple(words.undecided(state, evidence, kind, found.dark, guilty=bool(found.alike))),
+        undecided=tuple(
+            words.undecided(state, evidence, kind, found.dark, guilty=bool(found.alike))
+        ),
         rounds=_spent(state),
         matrix=(*evidence.edges, *found.inside.edges, *hairpins.rows),
     )
 
 
 def hindered(state: State) -> dict[int, tuple[ObstacleRule, ...]]:
-    """At the end of a run: each suspect, and the rules that keep it from being blamed. Beside them, only another verdict or the cap does."""
+    """At the end of a run: each suspect, and the rules that keep it from being blamed. Beside them,
+    only another verdict or the cap does.
+    """
     evidence = weigh(state)
     return _Findings(state, evidence, hairpins_of(state, evidence)).obstacles
 
@@ -221,7 +270,13 @@ class _Findings:
         self.blamed = [s for s in guilty if not self.obstacles[s]]
         rest = [s for s in self.proven if s not in set(self.blamed)]
         self.alike = frozenset() if evidence.map.labelled else _alike(evidence, rest)
-        weak = {*evidence.grey, *evidence.mild(), *evidence.unreached, *evidence.ends, *self.inside.suspects}
+        weak = {
+            *evidence.grey,
+            *evidence.mild(),
+            *evidence.unreached,
+            *evidence.ends,
+            *self.inside.suspects,
+        }
         self.again = self._again()
         self.ports = own.owned(state)
         self.doubtful = {*evidence.suspects, *weak, *evidence.intermittent, *self.again}
@@ -236,12 +291,16 @@ class _Findings:
                 self.seen[edge.b].append(edge)
 
     def _again(self) -> list[int]:
-        """Known-good endpoints that have a bad path here, and had one in another gang with other partners; nobody where they are many."""
+        """Known-good endpoints that have a bad path here, and had one in another gang with other
+        partners; nobody where they are many.
+        """
         accusers: dict[int, set[int]] = defaultdict(set)
         for a, b in self.evidence.among_good:
             accusers[a].add(b)
             accusers[b].add(a)
-        found = [one for one, others in sorted(accusers.items()) if past.spells(self.state, one, others)]
+        found = [
+            one for one, others in sorted(accusers.items()) if past.spells(self.state, one, others)
+        ]
         return found if len(found) <= cap(self.evidence.map.size) else []
 
     def row(self) -> tuple[Kind, str]:
@@ -267,9 +326,15 @@ class _Findings:
             return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
         if self.again and not evidence.suspects:
             return Kind.INTERMITTENT, words.again(state, self.again)
-        doubtful = [one for one in sorted(self.doubtful) if one not in set(evidence.ends) or not self.persistent]
+        doubtful = [
+            one
+            for one in sorted(self.doubtful)
+            if one not in set(evidence.ends) or not self.persistent
+        ]
         if doubtful:
-            return Kind.SUSPECT, words.suspect(state, [self.suspect(one) for one in doubtful], evidence.unreached)
+            return Kind.SUSPECT, words.suspect(
+                state, [self.suspect(one) for one in doubtful], evidence.unreached
+            )
         if self.persistent:
             return Kind.LINK, words.link(state, self.persistent)
         if state.gang and state.gang.zone in _BELOW and (share := evidence.crossing()) < BAD:
@@ -289,7 +354,9 @@ class _Findings:
         return Kind.UNEXPLAINED, words.unexplained(self.state, only_whole=self.halves.only_whole)
 
     def _shared_boundary(self) -> str | None:
-        """The one domain that two or more slow paths between good ends all lead into, if there is one."""
+        """The one domain that two or more slow paths between good ends all lead into, if there is
+        one.
+        """
         if len(self.persistent) < 2:
             return None
         domain = self.evidence.map.domain
@@ -304,7 +371,14 @@ class _Findings:
         edges = edges or tuple(self.inside.against.get(one, ()))
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
-        return Suspect(one, symptom, self.evidence.share(edges), edges, self.notes.get(one, ""), self.scores.get(one))
+        return Suspect(
+            one,
+            symptom,
+            self.evidence.share(edges),
+            edges,
+            self.notes.get(one, ""),
+            self.scores.get(one),
+        )
 
 
 def _spent(state: State) -> int:
@@ -312,17 +386,25 @@ def _spent(state: State) -> int:
 
 
 def _dark_domains(evidence: Evidence) -> list[int]:
-    """Domains with two or more endpoints here, some suspect and none known good: their switch, not their nodes."""
+    """Domains with two or more endpoints here, some suspect and none known good: their switch, not
+    their nodes.
+    """
     members: dict[int, list[int]] = defaultdict(list)
     for one, domain in enumerate(evidence.map.domain):
         if domain >= 0:
             members[domain].append(one)
     suspected = {evidence.map.domain[s] for s in evidence.suspects} - {-1}
-    return [d for d in sorted(suspected) if len(members[d]) > 1 and not any(evidence.strong[i] for i in members[d])]
+    return [
+        d
+        for d in sorted(suspected)
+        if len(members[d]) > 1 and not any(evidence.strong[i] for i in members[d])
+    ]
 
 
 def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
-    """Proven suspects as slow as another one, or as one that only fellow suspects cleared: perhaps one hidden switch."""
+    """Proven suspects as slow as another one, or as one that only fellow suspects cleared: perhaps
+    one hidden switch.
+    """
     shares = [(one, evidence.share(evidence.against[one])) for one in proven]
     bad: dict[int, list[Measured]] = defaultdict(list)
     for (a, b), edges in evidence.among_good.items():
@@ -330,7 +412,9 @@ def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
             bad[one] += edges
     others = shares + [(one, evidence.share(edges)) for one, edges in bad.items()]
     return frozenset(
-        one for one, share in shares if any(other != one and alike(share, theirs) for other, theirs in others)
+        one
+        for one, share in shares
+        if any(other != one and alike(share, theirs) for other, theirs in others)
     )
 
 
@@ -345,7 +429,9 @@ def _all_slow(state: State, evidence: Evidence) -> bool:
 
 
 def _halves(state: State) -> _Halves:
-    """The boundary is to blame where both halves by domain are fast and both interleaved ones are not."""
+    """The boundary is to blame where both halves by domain are fast and both interleaved ones are
+    not.
+    """
     assert state.gang is not None
     rounds = [
         [r.gbps if r.status is Status.OK else 0.0 for r in played.results]
@@ -373,8 +459,12 @@ def _slow_rails(rails: tuple[float, ...]) -> set[int]:
 
 
 def _common_rail(state: State) -> int | None:
-    """A rail that is slow in every probe that measured rails, those among known-good endpoints included."""
-    seen = [(probe.role, _slow_rails(result.rails)) for probe, result in _details(state) if result.rails]
+    """A rail that is slow in every probe that measured rails, those among known-good endpoints
+    included.
+    """
+    seen = [
+        (probe.role, _slow_rails(result.rails)) for probe, result in _details(state) if result.rails
+    ]
     if len(seen) < 2 or not any(role in {Role.CONTROL, Role.MATCH} for role, _ in seen):
         return None
     common = set.intersection(*(slow for _, slow in seen))
@@ -382,7 +472,9 @@ def _common_rail(state: State) -> int | None:
 
 
 def _notes(state: State) -> dict[int, str]:
-    """Which rail and which direction of an accused endpoint is slow, from the last probe that measured them."""
+    """Which rail and which direction of an accused endpoint is slow, from the last probe that
+    measured them.
+    """
     notes: dict[int, str] = {}
     for probe, result in _details(state):
         if probe.role is Role.ACCUSED:

@@ -1,7 +1,9 @@
-"""Two endpoints: neither has another partner. Each is measured to itself; where one is slow there and the other is not, both once more, later. Pure.
+"""Two endpoints: neither has another partner. Each is measured to itself; where one is slow there
+and the other is not, both once more, later. Pure.
 
-What convicts among many is asked of two as well: the pair is slow at two moments (*path*), its other end being good to itself, and the
-node is slow to itself over its own NICs where that one is not (*local*).
+What convicts among many is asked of two as well: the pair is slow at two moments (*path*), its
+other end being good to itself, and the node is slow to itself over its own NICs where that one is
+not (*local*).
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from .score import BUSY, FATAL, KIND, LEAST_NOISE, Hairpins
 __all__ = ["MOST_ROUNDS", "ask", "contrast", "scored"]
 
 AGAIN = (Phase.MATCH, Phase.HAIRPIN, Phase.HAIRPIN)
-"""What follows the first hairpins where they differ: the pair, and each to itself twice. The gang's own all-reduce is the pair's first time."""
+"""What follows the first hairpins where they differ: the pair, and each to itself twice. The gang's
+own all-reduce is the pair's first time.
+"""
 MOST_ROUNDS = 2 + len(AGAIN)
 """With the gang's own all-reduce and the first hairpins."""
 
 
 def contrast(found: Hairpins) -> int | None:
-    """Which of the two was bad to itself, each time, where the other was not; None where that is neither or both."""
+    """Which of the two was bad to itself, each time, where the other was not; None where that is
+    neither or both.
+    """
     bad = [one for one in (0, 1) if found.bad.get(one) and not found.good.get(one)]
     return bad[0] if len(bad) == 1 else None
 
@@ -34,7 +40,9 @@ def ask(state: State, found: Hairpins, now: float | None, until: float | None) -
         return Round(number, Phase.HAIRPIN, _alone())
     if contrast(found) is None:
         return None
-    if state.gang.zone is not Zone.BELOW:  # nothing would be blamed: a hairpin more tells chance from what lasts
+    if (
+        state.gang.zone is not Zone.BELOW
+    ):  # nothing would be blamed: a hairpin more tells chance from what lasts
         return Round(number, Phase.HAIRPIN, _alone()) if done == 1 else None
     if done > len(AGAIN):
         return None
@@ -79,7 +87,9 @@ def _times(rows: list[Measured]) -> list[float]:
 
 
 def _pairs(state: State) -> tuple[list[float], list[float]]:
-    """When the pair, measured again, was below its floor or no faster than the gang had been, and when it was better."""
+    """When the pair, measured again, was below its floor or no faster than the gang had been, and
+    when it was better.
+    """
     assert state.gang is not None
     floors = [one.pair_floor for one in state.endpoints if one.pair_floor is not None]
     least = min(floors) if len(floors) == len(state.endpoints) else state.gang.gbps / BAD
@@ -92,7 +102,9 @@ def _pairs(state: State) -> tuple[list[float], list[float]]:
 
 
 def _not_alone(state: State) -> bool:
-    """Whether what the two share is no reason: not where labels put them behind different switches, nor where they meet over NVLink."""
+    """Whether what the two share is no reason: not where labels put them behind different switches,
+    nor where they meet over NVLink.
+    """
     a, b = state.endpoints
     apart = a.domain is not None and b.domain is not None and a.domain != b.domain
     return not apart and (a.nvlink is None or a.nvlink != b.nvlink)

@@ -40,7 +40,9 @@ def names(state: State, members: Sequence[int]) -> str:
 
 
 def pairs(state: State, edges: Sequence[tuple[int, int]]) -> str:
-    told = ", ".join(f"{state.endpoints[a].name}–{state.endpoints[b].name}" for a, b in edges[:MOST])
+    told = ", ".join(
+        f"{state.endpoints[a].name}–{state.endpoints[b].name}" for a, b in edges[:MOST]
+    )
     return told if len(edges) <= MOST else f"{told} and {len(edges) - MOST} more"
 
 
@@ -98,7 +100,9 @@ def inside(state: State, culprit: Suspect) -> str:
     )
 
 
-def pair(state: State, bad: Suspect | None, before: Sequence[int] = (), lacking: Sequence[int] = ()) -> str:
+def pair(
+    state: State, bad: Suspect | None, before: Sequence[int] = (), lacking: Sequence[int] = ()
+) -> str:
     if bad is not None:
         one, other = state.endpoints[bad.member].name, state.endpoints[1 - bad.member].name
         return (
@@ -128,9 +132,13 @@ def lacking(state: State, members: Sequence[int]) -> str:
 
 
 def ports(state: State, told: Mapping[int, Own]) -> str:
-    """What named nodes' own ports say, as further sentences: port, what was found, what was expected."""
+    """What named nodes' own ports say, as further sentences: port, what was found, what was
+    expected.
+    """
     return "".join(
-        f" {state.endpoints[one].name}: {said.told}." for one, said in list(told.items())[:MOST] if said.told
+        f" {state.endpoints[one].name}: {said.told}."
+        for one, said in list(told.items())[:MOST]
+        if said.told
     )
 
 
@@ -161,7 +169,11 @@ def domain(state: State, domains: Sequence[str]) -> str:
 
 
 def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
-    why = "more than one run may blame" if too_many else "about equally slow, and no topology labels tell them apart"
+    why = (
+        "more than one run may blame"
+        if too_many
+        else "about equally slow, and no topology labels tell them apart"
+    )
     return f"{gang(state)}; {len(members)} nodes look bad ({names(state, members)}), {why}: look for what they share."
 
 
@@ -172,7 +184,11 @@ def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> s
     )
     more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
     them = "it" if len(suspects) == 1 else "them"
-    dark = f" In {', '.join(domains[:MOST])} no node is known good: check that switch as well." if domains else ""
+    dark = (
+        f" In {', '.join(domains[:MOST])} no node is known good: check that switch as well."
+        if domains
+        else ""
+    )
     return f"{gang(state)}, and the cause is known: {told}{more}; take {them} out of service.{dark}"
 
 
@@ -192,14 +208,19 @@ def _finding(s: Suspect) -> str:
     seen = f"with {peers} known-good nodes in {rounds} rounds{note}"
     if s.symptom is not Status.OK:
         return f"{_SYMPTOM.get(s.symptom, 'failed')} {seen}"
-    measured = sorted((e.gbps / e.reference, e.gbps, e.reference) for e in s.evidence if e.reference > 0)
+    measured = sorted(
+        (e.gbps / e.reference, e.gbps, e.reference) for e in s.evidence if e.reference > 0
+    )
     _, value, reference = measured[len(measured) // 2]
     return f"reached {s.share:.0%} of normal, {value:.4g} of {reference:.4g} GB/s, {seen}"
 
 
 def suspect(state: State, suspects: Sequence[Suspect], unreached: Sequence[int]) -> str:
     told = names(state, [s.member for s in suspects])
-    hints = [f"{state.endpoints[s.member].name}: {settle(s, s.member in unreached)}" for s in suspects[:MOST]]
+    hints = [
+        f"{state.endpoints[s.member].name}: {settle(s, s.member in unreached)}"
+        for s in suspects[:MOST]
+    ]
     return f"{gang(state)}, and {told} could not be cleared, nor proven bad. What would settle it: {'; '.join(hints)}."
 
 
@@ -227,9 +248,7 @@ def again(state: State, members: Sequence[int]) -> str:
 
 
 def link(state: State, edges: Sequence[tuple[int, int]]) -> str:
-    return (
-        f"{gang(state)}; both ends are good but the path {pairs(state, edges)} stays bad: check its cables and ports."
-    )
+    return f"{gang(state)}; both ends are good but the path {pairs(state, edges)} stays bad: check its cables and ports."
 
 
 def transient(state: State, edges: Sequence[tuple[int, int]]) -> str:
@@ -246,13 +265,17 @@ def halves(state: State) -> str:
 
 def unexplained(state: State, *, only_whole: bool) -> str:
     how = (
-        "every pair and half measured is good: only the whole gang is slow" if only_whole else "no pair measured is bad"
+        "every pair and half measured is good: only the whole gang is slow"
+        if only_whole
+        else "no pair measured is bad"
     )
     return f"{gang(state)}, but {how}; the cause was not found."
 
 
 def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float) -> str:
-    """Rail and direction of one endpoint, in a few words; ``sending`` is (from it, towards it) in GB/s."""
+    """Rail and direction of one endpoint, in a few words; ``sending`` is (from it, towards it) in
+    GB/s.
+    """
     told = []
     if rails:
         told.append(f"rail {', '.join(map(str, rails))}")
@@ -261,7 +284,9 @@ def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float
     return "; ".join(told)
 
 
-def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int], *, guilty: bool) -> Iterator[str]:
+def undecided(
+    state: State, evidence: Evidence, kind: Kind, dark: Sequence[int], *, guilty: bool
+) -> Iterator[str]:
     """What this run could not tell, one clause each."""
     shape = evidence.map
     sizes: dict[int, int] = {}
@@ -294,7 +319,9 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int],
 
 
 def matrix(state: State, verdict: Verdict) -> list[str]:
-    """The edges measured, for the log: a grid of shares of normal for a small gang, else the edges worth reading."""
+    """The edges measured, for the log: a grid of shares of normal for a small gang, else the edges
+    worth reading.
+    """
     if not verdict.matrix:
         return []
     if len(state.endpoints) <= GRID:
@@ -303,7 +330,8 @@ def matrix(state: State, verdict: Verdict) -> list[str]:
 
 
 def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
-    """The lower triangle; every measurement of a pair, oldest first: percent of normal, or how it broke.
+    """The lower triangle; every measurement of a pair, oldest first: percent of normal, or how it
+    broke.
 
     Filled up with dots: a log that squeezes spaces leaves the columns as they are.
     """
@@ -336,10 +364,18 @@ def _cell(e: Measured) -> str:
 
 def _rows(state: State, verdict: Verdict) -> Iterator[str]:
     named = set(verdict.named)
-    told = [e for e in verdict.matrix if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GREY}]
+    told = [
+        e
+        for e in verdict.matrix
+        if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GREY}
+    ]
     for e in told:
-        ends = f"{state.endpoints[e.a].name}–{state.endpoints[e.b].name if e.a != e.b else 'itself'}"
-        value = f"{e.gbps:.4g} GB/s of {e.reference:.4g}" if e.status is Status.OK else str(e.status)
+        ends = (
+            f"{state.endpoints[e.a].name}–{state.endpoints[e.b].name if e.a != e.b else 'itself'}"
+        )
+        value = (
+            f"{e.gbps:.4g} GB/s of {e.reference:.4g}" if e.status is Status.OK else str(e.status)
+        )
         yield f"round {e.round} {e.role}: {ends}: {value} {_grade(e)}"
     yield f"and {_count(verdict.matrix, told)} other edges, all good"
 

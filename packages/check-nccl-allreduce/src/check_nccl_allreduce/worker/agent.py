@@ -1,10 +1,12 @@
-"""torchrun, loaded ahead of time: imports torch while the gang is still awaited, then takes its arguments from stdin.
+"""torchrun, loaded ahead of time: imports torch while the gang is still awaited, then takes its
+arguments from stdin.
 
-A line of JSON, ``{"argv": [...], "launch": N, "env": {...}, "within": S}``, has it fork torchrun; ``{"fork": N, "env": {...}, "within": S}`` forks N workers for probes.
-What ``env`` sets, or unsets with null, holds for later lines too.
-Either takes the place of all that it has forked before, which has S seconds to go. It ends with its input. The ranks are forked too
-(``--start-method=fork``): with eight of them on a few cores, eight imports of torch would take longer than the measurement. Nothing
-here touches CUDA before.
+A line of JSON, ``{"argv": [...], "launch": N, "env": {...}, "within": S}``, has it fork torchrun;
+``{"fork": N, "env": {...}, "within": S}`` forks N workers for probes. What ``env`` sets, or unsets
+with null, holds for later lines too. Either takes the place of all that it has forked before, which
+has S seconds to go. It ends with its input. The ranks are forked too (``--start-method=fork``):
+with eight of them on a few cores, eight imports of torch would take longer than the measurement.
+Nothing here touches CUDA before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Killing what an agent has forked, and seeing who does not go.
 
-SIGKILL ends a process only when each of its threads has left the kernel: its first thread may be a zombie while another one sits in a driver.
-And torchrun's own end says nothing of its workers, so all of this process's group are waited for.
+SIGKILL ends a process only when each of its threads has left the kernel: its first thread may be a
+zombie while another one sits in a driver. And torchrun's own end says nothing of its workers, so
+all of this process's group are waited for.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ _ENDED: Final = frozenset("ZX")
 
 
 def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of its children's children whose own parent has ended: it is to see them go."""
+    """Have the kernel make this process the parent of its children's children whose own parent has
+    ended: it is to see them go.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end(children: Sequence[int], within: float, *, kill: Callable[[int], None], proc: str = "/proc") -> list[int]:
-    """Kill these processes and all others of our group; those of which a thread is left after ``within`` seconds."""
+def end(
+    children: Sequence[int], within: float, *, kill: Callable[[int], None], proc: str = "/proc"
+) -> list[int]:
+    """Kill these processes and all others of our group; those of which a thread is left after
+    ``within`` seconds.
+    """
     give_up = time.monotonic() + within
     told: set[int] = set()
     while True:
@@ -50,7 +57,9 @@ def kill(pid: int) -> None:
 
 
 def threads(pid: int, proc: str = "/proc") -> list[str]:
-    """The kernel's letter for each thread of a process: D is a sleep that no signal ends, in a driver or on a disk. Empty where it is gone."""
+    """The kernel's letter for each thread of a process: D is a sleep that no signal ends, in a
+    driver or on a disk. Empty where it is gone.
+    """
     try:
         names = os.listdir(f"{proc}/{pid}/task")  # noqa: PTH208 (pathlib is one import more in every worker)
     except OSError:

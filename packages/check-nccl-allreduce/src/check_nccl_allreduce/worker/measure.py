@@ -1,4 +1,6 @@
-"""One rank's part: one communicator, every iteration verified bit by bit, each timed from an aligned start."""
+"""One rank's part: one communicator, every iteration verified bit by bit, each timed from an
+aligned start.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ __all__ = ["MeasureTask", "MeasuredTimes", "Task", "device_of", "measure", "redu
 ROWS_AT_ONCE = 256
 """Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
 SAMPLES = 48
-"""Residuals that a rank reports at most, and of one iteration: enough of them to tell whose part of the sum is wrong, in 2 kB."""
+"""Residuals that a rank reports at most, and of one iteration: enough of them to tell whose part of
+the sum is wrong, in 2 kB.
+"""
 SAMPLES_AT_ONCE = 8
 SAMPLE_ROWS = 32
 """Rows looked through in one step for them: their positions take 16 MB."""
@@ -31,7 +35,9 @@ SPARE = 1 << 30
 
 @dataclass(frozen=True)
 class Task:
-    """One communicator's work; ``timeout`` is in seconds and bounds each collective. ``op``: sum, max or min."""
+    """One communicator's work; ``timeout`` is in seconds and bounds each collective. ``op``: sum,
+    max or min.
+    """
 
     backend: str
     size: int
@@ -52,7 +58,8 @@ class MeasureTask(Task):
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """``times``: seconds of each timed iteration; ``wrong``: elements that differ, in ``verified`` iterations.
+    """``times``: seconds of each timed iteration; ``wrong``: elements that differ, in ``verified``
+    iterations.
 
     ``latency``: seconds of the fastest of some small all-reduces, 0 where not measured.
     """
@@ -63,7 +70,9 @@ class MeasuredTimes:
     where: str
     latency: float = 0.0
     samples: list[tuple[int, int, float]] = field(default_factory=list)
-    """Of a wrong sum: (iteration, element, residual), spread over its wrong elements; a residual of 0 is no exact number."""
+    """Of a wrong sum: (iteration, element, residual), spread over its wrong elements; a residual of
+    0 is no exact number.
+    """
     gpu: str = ""
     """Of a wrong sum: the UUID of the GPU that holds it."""
 
@@ -71,14 +80,21 @@ class MeasuredTimes:
 def measure(
     order: MeasureTask, rank: int, local_rank: int, world: int, say: Callable[[str, int], None]
 ) -> MeasuredTimes:
-    """Raises whatever torch raises; ``say`` gets (stage, iteration), also as the first timed iteration begins."""
+    """Raises whatever torch raises; ``say`` gets (stage, iteration), also as the first timed
+    iteration begins.
+    """
     device = device_of(order.backend, local_rank)
     if device.type == "cuda":
         _check_memory(order.size, device)
     timeout = datetime.timedelta(seconds=order.timeout)
-    # A client: libuv is the server's business, and a torch built without it refuses even to be asked.
-    store = dist.TCPStore(order.master_addr, order.master_port, is_master=False, timeout=timeout, use_libuv=False)
-    return reduce_all(order, dist.PrefixStore(order.secret, store), rank, world, device=device, say=say)
+    # A client: libuv is the server's business, and a torch built without it refuses even to be
+    # asked.
+    store = dist.TCPStore(
+        order.master_addr, order.master_port, is_master=False, timeout=timeout, use_libuv=False
+    )
+    return reduce_all(
+        order, dist.PrefixStore(order.secret, store), rank, world, device=device, say=say
+    )
 
 
 def device_of(backend: str, local_rank: int) -> torch.device:
@@ -92,9 +108,17 @@ def device_of(backend: str, local_rank: int) -> torch.device:
 
 
 def reduce_all(
-    task: Task, store: dist.Store, rank: int, world: int, *, device: torch.device, say: Callable[[str, int], None]
+    task: Task,
+    store: dist.Store,
+    rank: int,
+    world: int,
+    *,
+    device: torch.device,
+    say: Callable[[str, int], None],
 ) -> MeasuredTimes:
-    """One communicator over all that meet in ``store``; as :func:`measure`. It stays open: a peer may not be done yet."""
+    """One communicator over all that meet in ``store``; as :func:`measure`. It stays open: a peer
+    may not be done yet.
+    """
     kwargs: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     dist.init_process_group(
         task.backend,
@@ -129,7 +153,9 @@ def reduce_all(
             samples += [(iteration, *one) for one in _residuals(data, tables.reduced(iteration))]
         say("measuring", iteration + 1)
     gpu = _uuid(device) if wrong else ""
-    return MeasuredTimes(times, task.warmup + task.iterations, wrong, where, samples=samples[:SAMPLES], gpu=gpu)
+    return MeasuredTimes(
+        times, task.warmup + task.iterations, wrong, where, samples=samples[:SAMPLES], gpu=gpu
+    )
 
 
 class _Tables:
@@ -194,19 +220,28 @@ def _compare(data: torch.Tensor, row: torch.Tensor) -> tuple[int, int]:
     return wrong, first
 
 
-def _differences(data: torch.Tensor, row: torch.Tensor, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """Where the bits of ``data`` differ from ``row`` repeated, in pieces of at most so many rows: (index of its first element, the piece)."""
+def _differences(
+    data: torch.Tensor, row: torch.Tensor, rows: int
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Where the bits of ``data`` differ from ``row`` repeated, in pieces of at most so many rows:
+    (index of its first element, the piece).
+    """
     one, bits = row.view(torch.int32), data.view(torch.int32)
     step = rows * pattern.M
     for begin in range(0, bits.numel(), step):
         part = bits[begin : begin + step]
         whole = part.numel() // pattern.M
         yield begin, (part[: whole * pattern.M].view(whole, pattern.M) != one).flatten()
-        yield begin + whole * pattern.M, part[whole * pattern.M :] != one[: part.numel() - whole * pattern.M]
+        yield (
+            begin + whole * pattern.M,
+            part[whole * pattern.M :] != one[: part.numel() - whole * pattern.M],
+        )
 
 
 def _residuals(data: torch.Tensor, row: torch.Tensor) -> list[tuple[int, float]]:
-    """(element, what is there less what has to be) of some wrong elements, from the first to the last of them: the same ones on every rank."""
+    """(element, what is there less what has to be) of some wrong elements, from the first to the
+    last of them: the same ones on every rank.
+    """
     places: list[int] = []
     for offset, differs in _differences(data, row, SAMPLE_ROWS):
         found = differs.nonzero().flatten()
@@ -228,5 +263,9 @@ def _spread(count: int) -> list[int]:
 
 def _uuid(device: torch.device) -> str:
     """As the driver calls it; empty for a processor, and where this torch does not tell."""
-    known = getattr(torch.cuda.get_device_properties(device), "uuid", None) if device.type == "cuda" else None
+    known = (
+        getattr(torch.cuda.get_device_properties(device), "uuid", None)
+        if device.type == "cuda"
+        else None
+    )
     return f"GPU-{str(known).removeprefix('GPU-')}" if known is not None else ""

@@ -1,8 +1,10 @@
-"""The numbers that are reduced: integers whose sum is exact in any order, and different wherever something goes wrong.
+"""The numbers that are reduced: integers whose sum is exact in any order, and different wherever
+something goes wrong.
 
-Rank r's element i in iteration t is ``f((i P + r Q + t) mod M)`` with M prime, so that neither the power-of-two chunks of a
-collective nor its ranks fall on the period. ``|f| <= bound(world)``: the sum of all ranks stays below 2^24, where every
-integer is a float32 and so no order of adding rounds.
+Rank r's element i in iteration t is ``f((i P + r Q + t) mod M)`` with M prime, so that neither the
+power-of-two chunks of a collective nor its ranks fall on the period. ``|f| <= bound(world)``: the
+sum of all ranks stays below 2^24, where every integer is a float32 and so no order of adding
+rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _MASK: Final = (1 << 32) - 1
 
 
 def bound(world: int) -> int:
-    """The largest magnitude of one rank's element. Raises ValueError for a world that float32 cannot count."""
+    """The largest magnitude of one rank's element. Raises ValueError for a world that float32
+    cannot count.
+    """
     if not 1 <= world < 1 << 24:
         raise ValueError(f"a world of {world} ranks; 1 to {(1 << 24) - 1} can be summed exactly")
     return min(1023, ((1 << 24) - 1) // world)
@@ -40,7 +44,8 @@ def values(world: int) -> list[int]:
 def sums(world: int) -> list[int]:
     """S(k) = f(k) + f(k + Q) + … + f(k + (world - 1) Q), all mod M, for each k.
 
-    Ordered by multiples of Q this is a window of ``world`` values that slides, so it costs M steps, whatever the world.
+    Ordered by multiples of Q this is a window of ``world`` values that slides, so it costs M steps,
+    whatever the world.
     """
     f = values(world)
     walk = [f[j * Q % M] for j in range(M)]
@@ -54,11 +59,15 @@ def sums(world: int) -> list[int]:
 
 
 def extremes(world: int, better: Callable[[int, int], bool]) -> list[int]:
-    """As :func:`sums`, with the best of the ``world`` values, of which ``better`` tells two apart, in place of their sum."""
+    """As :func:`sums`, with the best of the ``world`` values, of which ``better`` tells two apart,
+    in place of their sum.
+    """
     f = values(world)
     walk = [f[j * Q % M] for j in range(M)]
     table = [0] * M
-    window: deque[int] = deque()  # positions in the walk whose values may still be the best, best first
+    window: deque[int] = (
+        deque()
+    )  # positions in the walk whose values may still be the best, best first
     for end in range(M + min(world, M) - 1):
         value = walk[end % M]
         while window and not better(walk[window[-1] % M], value):
@@ -73,7 +82,9 @@ def extremes(world: int, better: Callable[[int, int], bool]) -> list[int]:
 
 
 def reduced(world: int, op: str) -> list[int]:
-    """What all ranks' f reduce to by ``op`` (sum, max, min), for each offset. Each is exact in any order."""
+    """What all ranks' f reduce to by ``op`` (sum, max, min), for each offset. Each is exact in any
+    order.
+    """
     if op == "sum":
         return sums(world)
     return extremes(world, {"max": gt, "min": lt}[op])

@@ -1,4 +1,6 @@
-"""A worker's part in probes: a communicator of its own for each, over a store that one of its workers holds."""
+"""A worker's part in probes: a communicator of its own for each, over a store that one of its
+workers holds.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ TRIALS: Final = 2
 
 @dataclass(frozen=True)
 class ProbeTask(Task):
-    """One probe: this worker's ``rank`` of ``world``, where the store is, and the prefix of its keys.
+    """One probe: this worker's ``rank`` of ``world``, where the store is, and the prefix of its
+    keys.
 
-    ``init``: seconds for the communicator to come up. ``detail``: rails and directions are asked for afterwards.
+    ``init``: seconds for the communicator to come up. ``detail``: rails and directions are asked
+    for afterwards.
     """
 
     rank: int
@@ -40,7 +44,9 @@ class ProbeTask(Task):
 
 
 class Prober:
-    """Keeps the store that it holds for others, and the last probe's communicator until the next one starts."""
+    """Keeps the store that it holds for others, and the last probe's communicator until the next
+    one starts.
+    """
 
     def __init__(self, local_rank: int) -> None:
         self._local_rank = local_rank
@@ -51,15 +57,23 @@ class Prober:
         """The port of this worker's store, which lives as long as the worker."""
         if self._mine is None:
             self._mine = dist.TCPStore(
-                address, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT, use_libuv=False
+                address,
+                0,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=STORE_TIMEOUT,
+                use_libuv=False,
             )
         return int(self._mine.port)
 
     def run(self, order: ProbeTask, say: Callable[[str, int], None]) -> MeasuredTimes:
         """Raises whatever torch raises."""
-        if dist.is_initialized():  # everybody is done with the last one, or its workers would have been replaced
+        if (
+            dist.is_initialized()
+        ):  # everybody is done with the last one, or its workers would have been replaced
             dist.destroy_process_group()
-        # Read when a communicator is made: on two nodes trees and NVLS can exceed what the wire carries.
+        # Read when a communicator is made: on two nodes trees and NVLS can exceed what the wire
+        # carries.
         os.environ["NCCL_ALGO"] = "Ring"
         device = device_of(order.backend, self._local_rank)
         if device.type == "cuda":
@@ -67,17 +81,27 @@ class Prober:
         timeout = datetime.timedelta(seconds=order.init)
         store = self._mine
         if store is None or store.port != order.port or store.host != order.host:
-            store = dist.TCPStore(order.host, order.port, is_master=False, timeout=timeout, use_libuv=False)
+            store = dist.TCPStore(
+                order.host, order.port, is_master=False, timeout=timeout, use_libuv=False
+            )
         store.set_timeout(timeout)
         self._met = dist.PrefixStore(order.prefix, store)
         done = reduce_all(order, self._met, order.rank, order.world, device=device, say=say)
-        if device.type != "cuda":  # processes that share a processor wait for each other, not for switches
+        if (
+            device.type != "cuda"
+        ):  # processes that share a processor wait for each other, not for switches
             return done
         small, align = (torch.zeros(1, device=device) for _ in range(2))
-        return replace(done, latency=min(timed(partial(dist.all_reduce, small), align, device) for _ in range(SMALL)))
+        return replace(
+            done,
+            latency=min(
+                timed(partial(dist.all_reduce, small), align, device) for _ in range(SMALL)
+            ),
+        )
 
     def refine(self, order: ProbeTask) -> tuple[float, float, float]:
-        """After :meth:`run`, with this worker's counterpart on the other node: seconds of an all-reduce, and of a broadcast there and back.
+        """After :meth:`run`, with this worker's counterpart on the other node: seconds of an
+        all-reduce, and of a broadcast there and back.
 
         The first half of the ranks is one node, the second the other. Raises whatever torch raises.
         """
@@ -98,6 +122,12 @@ class Prober:
                 **({"device_id": device} if device.type == "cuda" else {}),
             )
         data, align = torch.zeros(order.size // 4, device=device), torch.zeros(1, device=device)
-        works = (partial(dist.all_reduce, data), partial(dist.broadcast, data, 0), partial(dist.broadcast, data, 1))
-        rail, there, back = (min(timed(work, align, device) for _ in range(TRIALS)) for work in works)
+        works = (
+            partial(dist.all_reduce, data),
+            partial(dist.broadcast, data, 0),
+            partial(dist.broadcast, data, 1),
+        )
+        rail, there, back = (
+            min(timed(work, align, device) for _ in range(TRIALS)) for work in works
+        )
         return rail, there, back

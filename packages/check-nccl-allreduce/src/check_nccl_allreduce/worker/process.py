@@ -1,4 +1,6 @@
-"""A worker's or an agent's life: it ends with its parent, and speaks to it over a socket in a folder of its own."""
+"""A worker's or an agent's life: it ends with its parent, and speaks to it over a socket in a
+folder of its own.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 class ParentPipe:
-    """One line of JSON after another, to the check and from it. When the check ends, so does this process, whatever it waits in."""
+    """One line of JSON after another, to the check and from it. When the check ends, so does this
+    process, whatever it waits in.
+    """
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -48,7 +52,9 @@ class ParentPipe:
             self._socket.sendall(json.dumps(what).encode() + b"\n")
 
     def order(self) -> dict[str, Any]:
-        """The check's next order. Waiting for it holds every connection open: a peer may not have finished yet."""
+        """The check's next order. Waiting for it holds every connection open: a peer may not have
+        finished yet.
+        """
         return self._orders.get()
 
     def _read(self) -> None:
@@ -61,7 +67,9 @@ class ParentPipe:
         os._exit(0)
 
     def _beat(self) -> None:
-        """A sign of life each second, also while torch waits: a process that was stopped gives none."""
+        """A sign of life each second, also while torch waits: a process that was stopped gives
+        none.
+        """
         while True:
             time.sleep(BEAT)
             try:

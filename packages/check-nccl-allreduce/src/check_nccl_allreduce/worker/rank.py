@@ -1,4 +1,6 @@
-"""One rank: torchrun forks it from the agent, which has torch loaded already. After the gang's round it serves probes."""
+"""One rank: torchrun forks it from the agent, which has torch loaded already. After the gang's
+round it serves probes.
+"""
 
 from __future__ import annotations
 
@@ -51,22 +53,30 @@ def _serve(link: ParentPipe, local: int) -> None:
             _refine(link, prober, probe)
 
 
-def _open(link: ParentPipe, prober: probes.Prober, address: str, _say: Callable[[str, int], None]) -> None:
+def _open(
+    link: ParentPipe, prober: probes.Prober, address: str, _say: Callable[[str, int], None]
+) -> None:
     link.say(port=prober.open(address))
 
 
 def _refine(link: ParentPipe, prober: probes.Prober, order: probes.ProbeTask) -> None:
-    """Rails and directions. They are hints: the probe's result is told, and whatever goes wrong here changes nothing of it."""
+    """Rails and directions. They are hints: the probe's result is told, and whatever goes wrong
+    here changes nothing of it.
+    """
     try:
         link.say(detail=prober.refine(order))
     except Exception:
         traceback.print_exc()
 
 
-def _attempt(link: ParentPipe, work: Callable[[Callable[[str, int], None]], measure.MeasuredTimes | None]) -> bool:
+def _attempt(
+    link: ParentPipe, work: Callable[[Callable[[str, int], None]], measure.MeasuredTimes | None]
+) -> bool:
     """Do it, and say what came of it; whether it went well."""
     try:
-        done = work(lambda stage, iteration: link.say(stage=stage, iteration=iteration, at=time.monotonic()))
+        done = work(
+            lambda stage, iteration: link.say(stage=stage, iteration=iteration, at=time.monotonic())
+        )
         if done is not None:
             link.say(
                 times=done.times,
@@ -81,5 +91,7 @@ def _attempt(link: ParentPipe, work: Callable[[Callable[[str, int], None]], meas
     except BaseException as error:
         traceback.print_exc()
         link.say(error=f"{type(error).__name__}: {error}"[-2000:])
-        time.sleep(0.2)  # let what NCCL prints on its way reach the log before the process group goes
+        time.sleep(
+            0.2
+        )  # let what NCCL prints on its way reach the log before the process group goes
         return False

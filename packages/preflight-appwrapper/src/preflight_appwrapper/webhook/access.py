@@ -1,4 +1,6 @@
-"""What the author of a wrapper may not create by themselves, an AppWrapper must not create for them. Pure: bodies and answers."""
+"""What the author of a wrapper may not create by themselves, an AppWrapper must not create for
+them. Pure: bodies and answers.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,11 @@ def reviews(
         }
         if user.extra:
             spec["extra"] = {key: list(values) for key, values in user.extra.items()}
-        found[i] = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        found[i] = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
     return found
 
 

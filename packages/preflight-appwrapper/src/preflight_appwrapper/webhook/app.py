@@ -1,6 +1,8 @@
-"""What the API server asks before an AppWrapper is stored: who made it is written into it, and what must not be is denied.
+"""What the API server asks before an AppWrapper is stored: who made it is written into it, and what
+must not be is denied.
 
-Whoever creates a wrapper must be allowed to create each of its components: that is asked for as that very user.
+Whoever creates a wrapper must be allowed to create each of its components: that is asked for as
+that very user.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ MUTATE: Final = "/mutate-workload-codeflare-dev-v1beta2-appwrapper"
 VALIDATE: Final = "/validate-workload-codeflare-dev-v1beta2-appwrapper"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _MOST_ASKED: Final = 64
-"""Components that are asked about; one with more is denied for its number of pod sets, or makes no pods with nearly all of them."""
+"""Components that are asked about; one with more is denied for its number of pod sets, or makes no
+pods with nearly all of them.
+"""
 
 
 class _Asked(msgspec.Struct):
@@ -67,7 +71,9 @@ class Reviewer:
         """Whether it may be stored."""
         wrapper = wrapper_from(request.new(dict[str, Any]))
         if request.operation == "UPDATE":
-            return _answer(Judgement(problems=updated(wrapper_from(request.old(dict[str, Any])), wrapper)))
+            return _answer(
+                Judgement(problems=updated(wrapper_from(request.old(dict[str, Any])), wrapper))
+            )
         if request.operation != "CREATE":
             return Response()
         try:
@@ -84,7 +90,9 @@ class Reviewer:
         info = request.user_info
         user = User(username=info.username, uid=info.uid, groups=info.groups, extra=info.extra)
         wanted = reviews(
-            msgspec.structs.replace(wrapper, spec=msgspec.structs.replace(wrapper.spec, components=asked)),
+            msgspec.structs.replace(
+                wrapper, spec=msgspec.structs.replace(wrapper.spec, components=asked)
+            ),
             user,
             request.namespace,
             served,
@@ -103,7 +111,9 @@ class Reviewer:
                 group.start_soon(ask, index, body)
         if failed:
             raise failed[0]
-        return msgspec.structs.replace(judged, problems=(*judged.problems, *refusals(wanted, answers)))
+        return msgspec.structs.replace(
+            judged, problems=(*judged.problems, *refusals(wanted, answers))
+        )
 
 
 def _answer(judged: Judgement) -> Response:

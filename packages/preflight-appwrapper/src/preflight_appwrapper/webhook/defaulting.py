@@ -1,4 +1,6 @@
-"""What is written into a new AppWrapper: who made it, the default queue, and pod sets that Kueue cannot know. Pure."""
+"""What is written into a new AppWrapper: who made it, the default queue, and pod sets that Kueue
+cannot know. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +21,40 @@ _OTHERS: Final = re.compile(r"[^-_.A-Za-z0-9]")
 
 
 def label_value(text: str) -> str:
-    """``text`` as the value of a label: 63 characters, others than ``-_.A-Za-z0-9`` as ``_``, alphanumeric at both ends."""
+    """``text`` as the value of a label: 63 characters, others than ``-_.A-Za-z0-9`` as ``_``,
+    alphanumeric at both ends.
+    """
     return _OTHERS.sub("_", text[:_LONGEST]).strip("-_.")
 
 
-def patch(wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", labelled: bool) -> list[dict[str, Any]]:
-    """A JSON Patch; what the user wrote into our two labels is replaced. ``labelled``: the object has a map of labels.
+def patch(
+    wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", labelled: bool
+) -> list[dict[str, Any]]:
+    """A JSON Patch; what the user wrote into our two labels is replaced. ``labelled``: the object
+    has a map of labels.
 
     Never ``status``, and no owner: an object that is being created has no uid.
     """
     labels = {USER_LABEL: label_value(user), USER_ID_LABEL: label_value(uid)}
     if default_queue and QUEUE_LABEL not in wrapper.metadata.labels:
         labels[QUEUE_LABEL] = default_queue
-    wanted = {key: value for key, value in labels.items() if wrapper.metadata.labels.get(key) != value}
+    wanted = {
+        key: value for key, value in labels.items() if wrapper.metadata.labels.get(key) != value
+    }
     ops: list[dict[str, Any]] = []
     if wanted and not labelled:
         ops.append({"op": "add", "path": "/metadata/labels", "value": wanted})
     elif wanted:
-        ops += [{"op": "add", "path": pointer("metadata", "labels", key), "value": it} for key, it in wanted.items()]
+        ops += [
+            {"op": "add", "path": pointer("metadata", "labels", key), "value": it}
+            for key, it in wanted.items()
+        ]
     for i, component in enumerate(wrapper.spec.components):
-        if component.pod_sets or podsets.kueue_knows(component.template) or nested_too_deeply(component.template):
+        if (
+            component.pod_sets
+            or podsets.kueue_knows(component.template)
+            or nested_too_deeply(component.template)
+        ):
             continue
         found = _inferred(component.template)
         if found:

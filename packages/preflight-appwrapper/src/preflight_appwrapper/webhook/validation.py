@@ -1,4 +1,6 @@
-"""Which AppWrappers are denied, and of what their authors are warned: all problems at once, each with its path. Pure."""
+"""Which AppWrappers are denied, and of what their authors are warned: all problems at once, each
+with its path. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _MOST_NAME: Final = 63
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
 _MOST_BYTES: Final = 1024 * 1024
-"""Of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status and who has managed which field."""
+"""Of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status and who
+has managed which field.
+"""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,16 +38,24 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def created(
-    wrapper: AppWrapper, rules: Rules, *, namespace: str, served: Mapping[Kind, Served] | None = None
+    wrapper: AppWrapper,
+    rules: Rules,
+    *,
+    namespace: str,
+    served: Mapping[Kind, Served] | None = None,
 ) -> Judgement:
-    """A new wrapper. ``served``: the kinds of its components that the API server has; None: nobody has asked."""
+    """A new wrapper. ``served``: the kinds of its components that the API server has; None: nobody
+    has asked.
+    """
     problems = [
         *_of_name(wrapper),
         *_of_size(wrapper),
         *_of_components(wrapper, namespace, served),
         *_of_pod_sets(wrapper),
     ]
-    return Judgement(problems=tuple(problems[:_MOST_PROBLEMS]), warnings=tuple(_warnings(wrapper, rules)))
+    return Judgement(
+        problems=tuple(problems[:_MOST_PROBLEMS]), warnings=tuple(_warnings(wrapper, rules))
+    )
 
 
 def _of_name(wrapper: AppWrapper) -> Iterator[str]:
@@ -57,13 +69,17 @@ def _of_name(wrapper: AppWrapper) -> Iterator[str]:
 
 
 def _of_size(wrapper: AppWrapper) -> Iterator[str]:
-    templates = [one.template for one in wrapper.spec.components if not nested_too_deeply(one.template)]
+    templates = [
+        one.template for one in wrapper.spec.components if not nested_too_deeply(one.template)
+    ]
     size = len(msgspec.json.encode(templates))
     if size > _MOST_BYTES:
         yield f"spec.components: have {size} bytes, and {_MOST_BYTES} can be stored beside a status; put large data into a ConfigMap or an image."
 
 
-def _of_components(wrapper: AppWrapper, namespace: str, served: Mapping[Kind, Served] | None) -> Iterator[str]:
+def _of_components(
+    wrapper: AppWrapper, namespace: str, served: Mapping[Kind, Served] | None
+) -> Iterator[str]:
     seen: dict[tuple[str, str, str], int] = {}
     for i, component in enumerate(wrapper.spec.components):
         where = f"spec.components[{i}].template"
@@ -123,7 +139,9 @@ def _of_pod_sets(wrapper: AppWrapper) -> Iterator[str]:
             yield from _differences(declared, inferred, where)
         elif not declared:
             for one in inferred:
-                yield from _of_template(component, one.path, wrapper.metadata.name, f"{where}.{one.path}")
+                yield from _of_template(
+                    component, one.path, wrapper.metadata.name, f"{where}.{one.path}"
+                )
     if wrapper.spec.components and total == 0:
         yield "spec.components: makes no pods; declare podSets for the component that does, or wrap a kind whose pods are known."
     if total > podsets.MOST_POD_SETS:
@@ -156,7 +174,9 @@ def _of_template(component: Component, path: str, name: str, where: str) -> Iter
         yield f"{where}: the pod template's label {LABEL} has another value than the wrapper's name; remove it."
 
 
-def _differences(declared: tuple[PodSet, ...], inferred: tuple[PodSet, ...], where: str) -> Iterator[str]:
+def _differences(
+    declared: tuple[PodSet, ...], inferred: tuple[PodSet, ...], where: str
+) -> Iterator[str]:
     known = {one.path: one for one in declared}
     wanted = {one.path: one for one in inferred}
     for path, one in wanted.items():
@@ -196,7 +216,9 @@ def _job_warnings(template: object, where: str) -> Iterator[str]:
 
 
 def updated(old: AppWrapper, new: AppWrapper) -> tuple[str, ...]:
-    """Why the change is denied. What Kueue writes (``suspend``, ``podSetInfos``), annotations and other labels may change."""
+    """Why the change is denied. What Kueue writes (``suspend``, ``podSetInfos``), annotations and
+    other labels may change.
+    """
     return tuple(_changes(old, new))
 
 
@@ -204,11 +226,15 @@ def _changes(old: AppWrapper, new: AppWrapper) -> Iterator[str]:
     again = "cannot be changed; create another AppWrapper."
     if len(old.spec.components) != len(new.spec.components):
         yield f"spec.components: the number of components {again}"
-    for i, (before, after) in enumerate(zip(old.spec.components, new.spec.components, strict=False)):
+    for i, (before, after) in enumerate(
+        zip(old.spec.components, new.spec.components, strict=False)
+    ):
         where = f"spec.components[{i}]"
         if before.template != after.template:
             yield f"{where}.template: {again}"
-        if [(one.path, one.count) for one in before.pod_sets] != [(one.path, one.count) for one in after.pod_sets]:
+        if [(one.path, one.count) for one in before.pod_sets] != [
+            (one.path, one.count) for one in after.pod_sets
+        ]:
             yield f"{where}.podSets: {again}"
     if (old.spec.managed_by or "") != (new.spec.managed_by or ""):
         yield f"spec.managedBy: {again}"

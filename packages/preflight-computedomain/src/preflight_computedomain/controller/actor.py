@@ -1,6 +1,8 @@
-"""Carries out what :mod:`.step` decides: one request for each action, in order, and the first that fails ends the step.
+"""Carries out what :mod:`.step` decides: one request for each action, in order, and the first that
+fails ends the step.
 
-Every write says which version it is about, so that one by a leader who has not noticed that he leads no more, or of an object made anew, is refused.
+Every write says which version it is about, so that one by a leader who has not noticed that he
+leads no more, or of an object made anew, is refused.
 """
 
 from __future__ import annotations
@@ -40,11 +42,15 @@ _TEMPLATE: Final = msgspec.json.Decoder(ClaimTemplate)
 
 
 class Blocked(Exception):
-    """What is there is not what the step needs; it is looked at again when that changes. One clause."""
+    """What is there is not what the step needs; it is looked at again when that changes. One
+    clause.
+    """
 
 
 class Known:
-    """What is known of ComputeDomains and templates beyond the mirrors: the API server's last answers."""
+    """What is known of ComputeDomains and templates beyond the mirrors: the API server's last
+    answers.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -63,19 +69,29 @@ def _path(collection: str, namespace: str, name: str = "") -> str:
 
 
 class Actor:
-    """``client``: fenced by the leadership. ``written`` is called with the name of each action that was carried out."""
+    """``client``: fenced by the leadership. ``written`` is called with the name of each action that
+    was carried out.
+    """
 
-    def __init__(self, client: Client, known: Known, written: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, client: Client, known: Known, written: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._client, self._known, self._written = client, known, written
 
     async def act(
-        self, namespace: str, domain: ComputeDomain | None, seen: Iterable[ClaimTemplate], actions: Iterable[Action]
+        self,
+        namespace: str,
+        domain: ComputeDomain | None,
+        seen: Iterable[ClaimTemplate],
+        actions: Iterable[Action],
     ) -> None:
         """``domain``: None to sweep what has none. ``seen``: what ``actions`` were decided from.
 
         Raises :class:`Blocked`, and KubeError for what the API server refuses.
         """
-        run = _Run(self._client, self._known, namespace, domain, {one.metadata.name: one for one in seen})
+        run = _Run(
+            self._client, self._known, namespace, domain, {one.metadata.name: one for one in seen}
+        )
         for action in actions:
             await run.one(action)
             self._written(type(action).__name__)
@@ -103,7 +119,9 @@ class _Run:
         elif isinstance(action, CreateTemplate):
             await self._create(action.body)
         elif isinstance(action, MendTemplate):
-            self._took(action.name, await self._client.merge_patch(self._at(action.name), action.patch))
+            self._took(
+                action.name, await self._client.merge_patch(self._at(action.name), action.patch)
+            )
         elif isinstance(action, DeleteTemplate):
             await self._delete(action.name, action.uid)
         elif isinstance(action, ReleaseTemplate):
@@ -121,11 +139,17 @@ class _Run:
 
     async def _patch_domain(self, change: dict[str, Any], part: str = "") -> None:
         about = self._own().metadata
-        metadata = {**change.pop("metadata", {}), "uid": about.uid, "resourceVersion": about.resource_version}
+        metadata = {
+            **change.pop("metadata", {}),
+            "uid": about.uid,
+            "resourceVersion": about.resource_version,
+        }
         path = _path(DOMAINS, self._namespace, about.name) + part
         answer = await self._client.merge_patch(path, {**change, "metadata": metadata})
         self._domain = _DOMAIN.decode(answer)
-        self._known.domains.answered((self._namespace, about.name), self._domain, self._known.clock())
+        self._known.domains.answered(
+            (self._namespace, about.name), self._domain, self._known.clock()
+        )
 
     async def _finalizers(self, kept: list[str]) -> None:
         await self._patch_domain({"metadata": {"finalizers": kept or None}})
@@ -190,7 +214,9 @@ class _Run:
     async def _confirm_gone(self, action: ConfirmGone) -> None:
         there = await self._client.get_or_none(self._at(action.name), ClaimTemplate)
         if there is not None and template.owner(there) == action.owner:
-            self._known.templates.answered((self._namespace, action.name), there, self._known.clock())
+            self._known.templates.answered(
+                (self._namespace, action.name), there, self._known.clock()
+            )
             held = ", ".join(there.metadata.finalizers) or "nothing"
             raise Blocked(f"ResourceClaimTemplate {action.name} is still there, held by {held}")
 
@@ -205,7 +231,9 @@ class _Run:
             if any(one.metadata.uid == action.uid for one in found):
                 raise Blocked(f"ComputeDomain {action.uid} is there after all")
         if unread:
-            raise KubeError(f"{action.namespace}: ComputeDomains that cannot be read ({', '.join(unread[:5])}).")
+            raise KubeError(
+                f"{action.namespace}: ComputeDomains that cannot be read ({', '.join(unread[:5])})."
+            )
 
 
 class _Kind(msgspec.Struct):

@@ -42,4 +42,6 @@ def _run(args: argparse.Namespace) -> int:
     from .service import run
 
     start = startup.begin(args)
-    return run(start, namespace=args.namespace, lease_seconds=args.lease_seconds, log_level=args.log_level)
+    return run(
+        start, namespace=args.namespace, lease_seconds=args.lease_seconds, log_level=args.log_level
+    )

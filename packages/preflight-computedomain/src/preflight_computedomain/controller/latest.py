@@ -1,7 +1,8 @@
-"""What the API server answered last about objects that were just written, until the mirror shows as much.
+"""What the API server answered last about objects that were just written, until the mirror shows as
+much.
 
-Without it whoever looks at an object right after a write decides by what the mirror still has, and writes the same again. Pure: whoever asks says what
-time it is (seconds of one clock).
+Without it whoever looks at an object right after a write decides by what the mirror still has, and
+writes the same again. Pure: whoever asks says what time it is (seconds of one clock).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from ..objects import Metadata
 __all__ = ["TRUSTED", "Latest"]
 
 TRUSTED: Final = 10.0
-"""Seconds for which an answer is believed over the mirror: it may be of an object that went before the answer was kept."""
+"""Seconds for which an answer is believed over the mirror: it may be of an object that went before
+the answer was kept.
+"""
 
 
 class _Object(Protocol):

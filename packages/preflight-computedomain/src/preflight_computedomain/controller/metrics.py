@@ -16,22 +16,30 @@ __all__ = ["Metrics"]
 class _Counted(Collector):
     """Figures that somebody else keeps, asked for at each scrape."""
 
-    def __init__(self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]
+    ) -> None:
         self._requests, self._mirrors, self._statuses = requests, mirrors, statuses
 
     def collect(self) -> Iterator[Metric]:
         domains = GaugeMetricFamily(
-            "nvidia_dra_compute_domain_info", "ComputeDomains by the status that they show.", labels=["status"]
+            "nvidia_dra_compute_domain_info",
+            "ComputeDomains by the status that they show.",
+            labels=["status"],
         )
         for status, count in sorted(self._statuses().items()):
             domains.add_metric([status], count)
         yield domains
-        sent = CounterMetricFamily("compute_domain_requests", "Requests to the API server.", labels=["verb"])
+        sent = CounterMetricFamily(
+            "compute_domain_requests", "Requests to the API server.", labels=["verb"]
+        )
         for verb, count in sorted(dict(self._requests.count).items()):
             sent.add_metric([verb], count)
         yield sent
         behind = GaugeMetricFamily(
-            "compute_domain_behind", "1 while the mirror of a collection is behind.", labels=["path"]
+            "compute_domain_behind",
+            "1 while the mirror of a collection is behind.",
+            labels=["path"],
         )
         for path, seconds in sorted(self._mirrors.behind().items()):
             behind.add_metric([path], 1 if seconds else 0)
@@ -43,14 +51,20 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.leader = Gauge("compute_domain_leader", "1 on the replica that leads.", registry=self.registry)
-        self.actions = Counter("compute_domain_actions", "What was done, by kind.", ["action"], registry=self.registry)
+        self.leader = Gauge(
+            "compute_domain_leader", "1 on the replica that leads.", registry=self.registry
+        )
+        self.actions = Counter(
+            "compute_domain_actions", "What was done, by kind.", ["action"], registry=self.registry
+        )
         self.conflicts = Gauge(
             "compute_domain_template_conflicts",
             "ComputeDomains whose template's name is taken by something else.",
             registry=self.registry,
         )
 
-    def show(self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]) -> None:
+    def show(
+        self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]
+    ) -> None:
         """Have what others count shown, too."""
         self.registry.register(_Counted(requests, mirrors, statuses))

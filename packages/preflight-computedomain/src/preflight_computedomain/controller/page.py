@@ -1,7 +1,8 @@
-"""The page: what changes in the cluster → which ComputeDomains to look at → decide (:mod:`.step`) → act (:mod:`.actor`).
+"""The page: what changes in the cluster → which ComputeDomains to look at → decide (:mod:`.step`) →
+act (:mod:`.actor`).
 
-Both replicas mirror the cluster; the one that leads acts. Nothing that matters is remembered: all of it stands in the objects, so whoever
-leads next goes on from there.
+Both replicas mirror the cluster; the one that leads acts. Nothing that matters is remembered: all
+of it stands in the objects, so whoever leads next goes on from there.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Controller:
         self._known = Known(client.clock)
         self._domains: dict[Place, ComputeDomain] = {}
         self._by_uid: dict[str, Place] = {}
-        self._wanted: dict[Place, set[Place]] = defaultdict(set)  # by a template's place, who asks for it
+        self._wanted: dict[Place, set[Place]] = defaultdict(
+            set
+        )  # by a template's place, who asks for it
         self._templates: dict[Place, ClaimTemplate] = {}
         self._labelled: dict[str, set[Place]] = defaultdict(
             set
@@ -56,8 +59,12 @@ class Controller:
         self._conflicts: set[Place] = set()
         self.queue = Queue("computedomain", clock=client.clock)
         self.reflectors: tuple[Reflector[ComputeDomain], Reflector[ClaimTemplate]] = (
-            Reflector(client, DOMAINS, ComputeDomain, on_change=self._domain_changed, absent_retry=5.0),
-            Reflector(client, TEMPLATES, ClaimTemplate, on_change=self._template_changed, absent_retry=5.0),
+            Reflector(
+                client, DOMAINS, ComputeDomain, on_change=self._domain_changed, absent_retry=5.0
+            ),
+            Reflector(
+                client, TEMPLATES, ClaimTemplate, on_change=self._template_changed, absent_retry=5.0
+            ),
         )
         metrics.show(client.requests, client.mirrors, self.statuses)
 
@@ -66,7 +73,10 @@ class Controller:
     def statuses(self) -> Mapping[str, int]:
         """How many ComputeDomains show which status."""
         found = Counter({READY: 0, NOT_READY: 0})
-        found.update(READY if one.status.status == READY else NOT_READY for one in list(self._domains.values()))
+        found.update(
+            READY if one.status.status == READY else NOT_READY
+            for one in list(self._domains.values())
+        )
         return found
 
     def _domain_changed(self, change: Change[ComputeDomain]) -> None:
@@ -78,7 +88,9 @@ class Controller:
                 del self._wanted[place[0], before.template]
         if change.kind == "deleted":
             self._known.domains.gone(place, found.metadata.uid, self._known.clock())
-            if (there := self._domains.get(place)) is not None and there.metadata.uid == found.metadata.uid:
+            if (
+                there := self._domains.get(place)
+            ) is not None and there.metadata.uid == found.metadata.uid:
                 del self._domains[place]
             self._by_uid.pop(found.metadata.uid, None)
             self._said = {one for one in self._said if one[0] != found.metadata.uid}
@@ -101,7 +113,9 @@ class Controller:
                     self.queue.add(self._by_uid[uid])
         if change.kind == "deleted":
             self._known.templates.gone(place, found.metadata.uid, self._known.clock())
-            if (there := self._templates.get(place)) is not None and there.metadata.uid == found.metadata.uid:
+            if (
+                there := self._templates.get(place)
+            ) is not None and there.metadata.uid == found.metadata.uid:
                 del self._templates[place]
         else:
             self._templates[place] = found
@@ -121,7 +135,9 @@ class Controller:
         for one in self.reflectors:
             await one.synced.wait()
         actor = Actor(
-            self._client.fenced(leadership.valid), self._known, lambda what: self._metrics.actions.labels(what).inc()
+            self._client.fenced(leadership.valid),
+            self._known,
+            lambda what: self._metrics.actions.labels(what).inc(),
         )
         self._said.clear()
         for place in self._domains:
@@ -145,7 +161,9 @@ class Controller:
             return None
         seen = self._seen(domain)
         said = step(domain, seen)
-        self._conflict(place, any(one.reason == "ResourceClaimTemplateConflict" for one in said.events))
+        self._conflict(
+            place, any(one.reason == "ResourceClaimTemplateConflict" for one in said.events)
+        )
         again: float | None = None
         try:
             await actor.act(place[0], domain, seen, said.actions)
@@ -157,7 +175,14 @@ class Controller:
                 names = [type(one).__name__ for one in said.actions]
                 log.info(
                     "done",
-                    extra={"about": {**_about(domain), "actions": names, "status": said.status, "next": said.next}},
+                    extra={
+                        "about": {
+                            **_about(domain),
+                            "actions": names,
+                            "status": said.status,
+                            "next": said.next,
+                        }
+                    },
                 )
         for one in said.events:
             await self._say(domain, one, leadership)
@@ -165,7 +190,10 @@ class Controller:
 
     def _seen(self, domain: ComputeDomain) -> list[ClaimTemplate]:
         namespace, uid = domain.metadata.namespace, domain.metadata.uid
-        places = {(namespace, domain.template), *(one for one in self._labelled.get(uid, ()) if one[0] == namespace)}
+        places = {
+            (namespace, domain.template),
+            *(one for one in self._labelled.get(uid, ()) if one[0] == namespace),
+        }
         now = self._known.clock()
         found = (self._known.templates.of(one, self._templates.get(one), now) for one in places)
         return [one for one in found if one is not None]
@@ -175,7 +203,9 @@ class Controller:
         self._metrics.conflicts.set(len(self._conflicts))
 
     async def _say(self, domain: ComputeDomain, one: Say, leadership: Leadership) -> None:
-        """Once for each leadership at most; the Event's name follows from what it is about, so the cluster has it once."""
+        """Once for each leadership at most; the Event's name follows from what it is about, so the
+        cluster has it once.
+        """
         key = (domain.metadata.uid, one.reason, one.about)
         if key in self._said:
             return
@@ -192,13 +222,18 @@ class Controller:
         )
         log.warning(one.message, extra={"about": {**_about(domain), "reason": one.reason}})
         try:
-            await self._client.fenced(leadership.valid).create(f"/api/v1/namespaces/{about.namespace}/events", body)
+            await self._client.fenced(leadership.valid).create(
+                f"/api/v1/namespaces/{about.namespace}/events", body
+            )
         except Conflict:
             pass  # said before
         except Fenced:
             return
         except KubeError as error:
-            log.warning("an Event could not be made", extra={"about": {**_about(domain), "error": str(error)}})
+            log.warning(
+                "an Event could not be made",
+                extra={"about": {**_about(domain), "error": str(error)}},
+            )
             return
         self._said.add(key)
 
@@ -216,7 +251,11 @@ class Controller:
                 except (Blocked, KubeError) as why:
                     if isinstance(why, Fenced):
                         return  # the next leader does it
-                    told = {"namespace": about.namespace, "name": one_line(about.name), "error": str(why)}
+                    told = {
+                        "namespace": about.namespace,
+                        "name": one_line(about.name),
+                        "error": str(why),
+                    }
                     log.warning("a stale template could not be removed", extra={"about": told})
             await anyio.sleep(self._sweep_seconds)
 

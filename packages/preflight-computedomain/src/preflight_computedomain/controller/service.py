@@ -18,7 +18,9 @@ LEASE: Final = COMPONENT
 
 
 def run(start: Start, *, namespace: str, lease_seconds: float, log_level: str) -> int:
-    """Run until SIGTERM or SIGINT; then the lease is given back, so that the other replica leads at once. The exit status."""
+    """Run until SIGTERM or SIGINT; then the lease is given back, so that the other replica leads at
+    once. The exit status.
+    """
     metrics = Metrics()
 
     async def build(client: Client) -> Parts:

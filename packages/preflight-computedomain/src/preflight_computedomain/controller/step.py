@@ -1,7 +1,9 @@
-"""What to do about one ComputeDomain, from it and the templates that are seen: the controller's decision as one function.
+"""What to do about one ComputeDomain, from it and the templates that are seen: the controller's
+decision as one function.
 
-Pure. It starts from what is there and remembers nothing, so that whoever leads next goes on where the last one stopped. Ready means
-that the template exists; it says nothing about IMEX. Pods and their claims are not looked at: they keep their channel when the ComputeDomain goes.
+Pure. It starts from what is there and remembers nothing, so that whoever leads next goes on where
+the last one stopped. Ready means that the template exists; it says nothing about IMEX. Pods and
+their claims are not looked at: they keep their channel when the ComputeDomain goes.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class DeleteTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTemplate:
-    """Take our finalizer away by ``template.released``, with finalizers and version of the last answer about this uid."""
+    """Take our finalizer away by ``template.released``, with finalizers and version of the last
+    answer about this uid.
+    """
 
     name: str
     uid: str
@@ -80,7 +84,9 @@ class ReleaseTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmGone:
-    """A GET: none has this name, or what has it is none of the ComputeDomain ``owner``'s. Else stop, and look again when it goes."""
+    """A GET: none has this name, or what has it is none of the ComputeDomain ``owner``'s. Else
+    stop, and look again when it goes.
+    """
 
     name: str
     owner: str
@@ -116,7 +122,9 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A Warning Event of the ComputeDomain. ``about``: what tells this one from others with the same reason; said once for each."""
+    """A Warning Event of the ComputeDomain. ``about``: what tells this one from others with the
+    same reason; said once for each.
+    """
 
     reason: str
     message: str
@@ -125,9 +133,11 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``actions``: in this order, each only when the one before it has succeeded; one that has not ends the step.
+    """``actions``: in this order, each only when the one before it has succeeded; one that has not
+    ends the step.
 
-    ``status``: what the ComputeDomain is to show once they are done. ``next``: what is waited for, in words; empty for nothing.
+    ``status``: what the ComputeDomain is to show once they are done. ``next``: what is waited for,
+    in words; empty for nothing.
     """
 
     actions: tuple[Action, ...] = ()
@@ -137,7 +147,9 @@ class Step:
 
 
 def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> Step:
-    """``seen``: the templates of the ComputeDomain's namespace that have its template's name, or its uid as label."""
+    """``seen``: the templates of the ComputeDomain's namespace that have its template's name, or
+    its uid as label.
+    """
     templates = sorted(seen, key=lambda one: one.metadata.name)
     if domain.metadata.deletion_timestamp:
         return _deleting(domain, templates)
@@ -152,10 +164,17 @@ def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> Step:
     if template.owner(there) != uid:
         said = (*events, _conflict(there))
         return Step(
-            (*first, *_status(domain, NOT_READY)), NOT_READY, said, f"ResourceClaimTemplate {name} to change or to go"
+            (*first, *_status(domain, NOT_READY)),
+            NOT_READY,
+            said,
+            f"ResourceClaimTemplate {name} to change or to go",
         )
     if there.metadata.deletion_timestamp:
-        release = (ReleaseTemplate(name, there.metadata.uid),) if FINALIZER in there.metadata.finalizers else ()
+        release = (
+            (ReleaseTemplate(name, there.metadata.uid),)
+            if FINALIZER in there.metadata.finalizers
+            else ()
+        )
         waits = f"the deleted ResourceClaimTemplate {name} to be gone"
         return Step((*first, *_status(domain, NOT_READY), *release), NOT_READY, events, waits)
     patch = template.mended(there, uid)
@@ -174,7 +193,9 @@ def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> Step:
     actions += [ConfirmGone(name, uid) for name in names if name]
     if FINALIZER not in domain.metadata.finalizers:
         return Step(tuple(actions) if len(actions) > len(names) else (), NOT_READY)
-    return Step((*actions, RemoveFinalizer()), NOT_READY, (), "its ResourceClaimTemplate to be gone")
+    return Step(
+        (*actions, RemoveFinalizer()), NOT_READY, (), "its ResourceClaimTemplate to be gone"
+    )
 
 
 def _removal(one: ClaimTemplate) -> list[Action]:
@@ -187,11 +208,17 @@ def _removal(one: ClaimTemplate) -> list[Action]:
 
 
 def sweep(one: ClaimTemplate) -> tuple[Action, ...]:
-    """What removes a template of ours whose ComputeDomain is not seen: none where it is nobody's, or has lost its label."""
+    """What removes a template of ours whose ComputeDomain is not seen: none where it is nobody's,
+    or has lost its label.
+    """
     uid = template.owner(one)
     if not uid or one.metadata.labels.get(LABEL) != uid:
         return ()
-    return (ConfirmNoDomain(one.metadata.namespace, uid), *_removal(one), ConfirmGone(one.metadata.name, uid))
+    return (
+        ConfirmNoDomain(one.metadata.namespace, uid),
+        *_removal(one),
+        ConfirmGone(one.metadata.name, uid),
+    )
 
 
 def _status(domain: ComputeDomain, status: str) -> tuple[Action, ...]:

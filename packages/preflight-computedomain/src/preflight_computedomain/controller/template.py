@@ -1,4 +1,5 @@
-"""The ResourceClaimTemplate that a ComputeDomain asks for: its content, and whose a template in the cluster is.
+"""The ResourceClaimTemplate that a ComputeDomain asks for: its content, and whose a template in the
+cluster is.
 
 Pure.
 """
@@ -9,7 +10,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..configs import domain_of
-from ..names import API_VERSION, CHANNEL_CLASS, CHANNEL_CONFIG, DRIVER, FINALIZER, LABEL, TARGET_LABEL, WORKLOAD
+from ..names import (
+    API_VERSION,
+    CHANNEL_CLASS,
+    CHANNEL_CONFIG,
+    DRIVER,
+    FINALIZER,
+    LABEL,
+    TARGET_LABEL,
+    WORKLOAD,
+)
 from ..objects import ClaimTemplate, ComputeDomain, template_configs
 
 __all__ = ["body", "labels_of", "mended", "owner", "released"]
@@ -24,7 +34,8 @@ def labels_of(uid: str) -> dict[str, str]:
 
 def body(domain: ComputeDomain) -> dict[str, Any]:
     """The template to create for ``domain``."""
-    # In alphabetical order: the API server compares the bytes of parameters, and a patch of a label writes them anew, sorted.
+    # In alphabetical order: the API server compares the bytes of parameters, and a patch of a label
+    # writes them anew, sorted.
     parameters = {
         "allocationMode": domain.spec.channel.allocation_mode,
         "apiVersion": API_VERSION,
@@ -44,7 +55,12 @@ def body(domain: ComputeDomain) -> dict[str, Any]:
             "spec": {
                 "devices": {
                     "requests": [{"name": _REQUEST, "exactly": {"deviceClassName": CHANNEL_CLASS}}],
-                    "config": [{"requests": [_REQUEST], "opaque": {"driver": DRIVER, "parameters": parameters}}],
+                    "config": [
+                        {
+                            "requests": [_REQUEST],
+                            "opaque": {"driver": DRIVER, "parameters": parameters},
+                        }
+                    ],
                 }
             }
         },
@@ -54,8 +70,9 @@ def body(domain: ComputeDomain) -> dict[str, Any]:
 def owner(template: ClaimTemplate) -> str:
     """The uid of the ComputeDomain whose template this is; empty where it is nobody's.
 
-    It is whose uid its one configuration for this driver names, if its labels, where it still has them, say so too. (A template cannot be
-    changed but for its metadata, so the configuration is as this controller wrote it, or its author means to have it so.)
+    It is whose uid its one configuration for this driver names, if its labels, where it still has
+    them, say so too. (A template cannot be changed but for its metadata, so the configuration is as
+    this controller wrote it, or its author means to have it so.)
     """
     found = [
         domain_of(bytes(one.opaque.parameters))
@@ -69,9 +86,15 @@ def owner(template: ClaimTemplate) -> str:
 
 
 def mended(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
-    """A merge patch that puts back labels and finalizer which were removed by hand; None where all are there."""
+    """A merge patch that puts back labels and finalizer which were removed by hand; None where all
+    are there.
+    """
     metadata: dict[str, Any] = {}
-    missing = {key: value for key, value in labels_of(uid).items() if template.metadata.labels.get(key) != value}
+    missing = {
+        key: value
+        for key, value in labels_of(uid).items()
+        if template.metadata.labels.get(key) != value
+    }
     if missing:
         metadata["labels"] = missing
     if FINALIZER not in template.metadata.finalizers:
@@ -80,8 +103,12 @@ def mended(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
 
 
 def released(finalizers: Iterable[str], resource_version: str) -> dict[str, Any]:
-    """A merge patch without our finalizer. ``finalizers``, ``resource_version``: as they are now; a version that is older is refused."""
-    return _patch({"finalizers": [one for one in finalizers if one != FINALIZER] or None}, resource_version)
+    """A merge patch without our finalizer. ``finalizers``, ``resource_version``: as they are now; a
+    version that is older is refused.
+    """
+    return _patch(
+        {"finalizers": [one for one in finalizers if one != FINALIZER] or None}, resource_version
+    )
 
 
 def _patch(metadata: Mapping[str, Any], resource_version: str) -> dict[str, Any]:

@@ -1,1 +1,3 @@
-"""What runs on every node: the DRA driver that puts channel 0 into pods. It does not know the controller."""
+"""What runs on every node: the DRA driver that puts channel 0 into pods. It does not know the
+controller.
+"""

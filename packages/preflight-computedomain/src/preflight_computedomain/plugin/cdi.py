@@ -1,6 +1,8 @@
-"""The CDI document of a prepared claim: by it the container runtime puts channel 0 into the container.
+"""The CDI document of a prepared claim: by it the container runtime puts channel 0 into the
+container.
 
-Pure. The runtime makes the device node inside the container and opens the cgroup for it; the host's own node is not needed.
+Pure. The runtime makes the device node inside the container and opens the cgroup for it; the host's
+own node is not needed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ __all__ = ["document", "uid_of"]
 
 
 def document(uid: str, major: int) -> bytes:
-    """The file's content for the claim ``uid``; ``major`` is that of the IMEX channels' device nodes."""
+    """The file's content for the claim ``uid``; ``major`` is that of the IMEX channels' device
+    nodes.
+    """
     # 0.5.0 is the first version in which a device's name may begin with a digit, as a uid does.
     node = {"path": DEVICE_NODE, "type": "c", "major": major, "minor": 0, "fileMode": 0o666}
     made: dict[str, Any] = {

@@ -1,7 +1,8 @@
-"""The checkpoint: which claims are prepared, as one line of JSON with checksums, in the schema of NVIDIA's driver.
+"""The checkpoint: which claims are prepared, as one line of JSON with checksums, in the schema of
+NVIDIA's driver.
 
-Pure. Version 2 with version 1 beside it, for a driver that is older. The checksums are held against the very bytes that were read,
-so that a field which somebody adds later makes no file unreadable.
+Pure. Version 2 with version 1 beside it, for a driver that is older. The checksums are held against
+the very bytes that were read, so that a field which somebody adds later makes no file unreadable.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Corrupt(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One claim. ``status`` and ``devices`` are JSON, kept as read. ``channel``: whether it is channel 0, by this driver's name.
+    """One claim. ``status`` and ``devices`` are JSON, kept as read. ``channel``: whether it is
+    channel 0, by this driver's name.
 
     ``requests``: the claim's requests that got it; ``pool``: the node.
     """
@@ -62,14 +64,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``claims`` by uid. ``boot``: the node's boot in which they were prepared; empty in older files."""
+    """``claims`` by uid. ``boot``: the node's boot in which they were prepared; empty in older
+    files.
+    """
 
     claims: Mapping[str, Entry] = field(default_factory=dict)
     boot: str = ""
 
 
 def checksum(data: bytes) -> int:
-    """FNV-1a, 32 bit, of the decimal numbers of the bytes, as the kubelet's checkpoint manager prints them before it hashes."""
+    """FNV-1a, 32 bit, of the decimal numbers of the bytes, as the kubelet's checkpoint manager
+    prints them before it hashes.
+    """
     value = 0x811C9DC5
     for byte in b"([]uint8)[" + b" ".join(_DECIMAL[one] for one in data) + b"]":
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -81,7 +87,12 @@ _DECIMAL: Final = tuple(str(byte).encode() for byte in range(256))
 
 def completed(request: str, node: str, uid: str, domain: str) -> bytes:
     """The prepared devices of a claim: channel 0 for ``request``, for the ComputeDomain ``domain``."""
-    device = {"Requests": [request], "PoolName": node, "DeviceName": DEVICE, "CDIDeviceIDs": [cdi_id(uid)]}
+    device = {
+        "Requests": [request],
+        "PoolName": node,
+        "DeviceName": DEVICE,
+        "CDIDeviceIDs": [cdi_id(uid)],
+    }
     return msgspec.json.encode(
         [
             {
@@ -95,8 +106,13 @@ def completed(request: str, node: str, uid: str, domain: str) -> bytes:
 def encode(checkpoint: Checkpoint) -> bytes:
     """The file's content: one line, keys in the order of NVIDIA's driver."""
     claims = sorted(checkpoint.claims.items())
-    v1 = _object(preparedClaims=_map({uid: _entry1(one) for uid, one in claims if one.state == COMPLETED}))
-    fields = {"preparedClaims": _map({uid: _entry2(one) for uid, one in claims}), "nodeBootID": _text(checkpoint.boot)}
+    v1 = _object(
+        preparedClaims=_map({uid: _entry1(one) for uid, one in claims if one.state == COMPLETED})
+    )
+    fields = {
+        "preparedClaims": _map({uid: _entry2(one) for uid, one in claims}),
+        "nodeBootID": _text(checkpoint.boot),
+    }
     own = checksum(_object(checksum=b"0", **fields))
     older = checksum(_object(checksum=b"0", v1=v1))
     return _object(checksum=b"%d" % older, v1=v1, v2=_object(checksum=b"%d" % own, **fields))
@@ -123,12 +139,20 @@ def _text(text: str) -> bytes:
 
 
 def _map(fields: Mapping[str, bytes]) -> bytes:
-    return b"{" + b",".join(msgspec.json.encode(key) + b":" + fields[key] for key in fields) + b"}" if fields else b""
+    return (
+        b"{" + b",".join(msgspec.json.encode(key) + b":" + fields[key] for key in fields) + b"}"
+        if fields
+        else b""
+    )
 
 
 def _object(**fields: bytes) -> bytes:
     """A JSON object of encoded values; empty ones are left out."""
-    return b"{" + b",".join(b'"%s":%s' % (key.encode(), value) for key, value in fields.items() if value) + b"}"
+    return (
+        b"{"
+        + b",".join(b'"%s":%s' % (key.encode(), value) for key, value in fields.items() if value)
+        + b"}"
+    )
 
 
 def _line(raw: bytes) -> bytes:
@@ -172,10 +196,16 @@ def decode(data: bytes) -> Checkpoint:
             raise Corrupt(f"its checksum is {file.checksum}, and that of its version 1 is {found}")
         read = _VERSION.decode(v2 or v1)
         if v2:
-            zeroed, count = _CHECKSUM.subn(rb"\g<1>0", v2, count=1) if _CHECKSUM.match(v2) else (b"", 0)
+            zeroed, count = (
+                _CHECKSUM.subn(rb"\g<1>0", v2, count=1) if _CHECKSUM.match(v2) else (b"", 0)
+            )
             if not count or read.checksum != checksum(zeroed):
-                raise Corrupt(f"its version 2 does not have the checksum {read.checksum} that stands in it")
-        return Checkpoint({uid: _read(uid, one) for uid, one in (read.claims or {}).items()}, read.boot)
+                raise Corrupt(
+                    f"its version 2 does not have the checksum {read.checksum} that stands in it"
+                )
+        return Checkpoint(
+            {uid: _read(uid, one) for uid, one in (read.claims or {}).items()}, read.boot
+        )
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Corrupt(f"it cannot be read ({one_line(str(error), 120)})") from None
 
@@ -185,12 +215,23 @@ def _read(uid: str, entry: _Entry) -> Entry:
     if at is not None and at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     ref = (entry.namespace, entry.name)
-    made = entry_of(uid, entry.checkpoint_state, ref, status=bytes(entry.status), devices=bytes(entry.prepared_devices))
+    made = entry_of(
+        uid,
+        entry.checkpoint_state,
+        ref,
+        status=bytes(entry.status),
+        devices=bytes(entry.prepared_devices),
+    )
     return replace(made, aborted_at=at)
 
 
 def entry_of(
-    uid: str, state: str, ref: tuple[str, str] = ("", ""), *, status: bytes = b"{}", devices: bytes = b""
+    uid: str,
+    state: str,
+    ref: tuple[str, str] = ("", ""),
+    *,
+    status: bytes = b"{}",
+    devices: bytes = b"",
 ) -> Entry:
     """An entry, with what its devices say. ``ref``: the claim's namespace and name."""
     requests, pool = _channel(uid, devices)
@@ -208,7 +249,9 @@ def entry_of(
 
 
 def _channel(uid: str, devices: bytes) -> tuple[tuple[str, ...] | None, str]:
-    """The requests and the pool, where ``devices`` are channel 0 alone under the CDI name that this driver gives."""
+    """The requests and the pool, where ``devices`` are channel 0 alone under the CDI name that this
+    driver gives.
+    """
     if not devices:
         return None, ""
     try:

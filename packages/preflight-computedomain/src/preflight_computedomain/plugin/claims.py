@@ -1,7 +1,7 @@
 """What a claim asks of this node's driver: its allocation and configurations, judged.
 
-Pure, and never raises: whatever stands in a claim ends in a :class:`Request` or in a :class:`Refusal`. These are the checks 1 to 4 of
-Prepare; they need nothing but the claim.
+Pure, and never raises: whatever stands in a claim ends in a :class:`Request` or in a
+:class:`Refusal`. These are the checks 1 to 4 of Prepare; they need nothing but the claim.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from typing import Final
 import msgspec
 
 from ..configs import ConfigInvalid, channel_config, is_daemon
-from ..names import CHANNEL_CONFIG, DEVICE, DRIVER, fits_as_name, fits_as_namespace, fits_as_uid, one_line
+from ..names import (
+    CHANNEL_CONFIG,
+    DEVICE,
+    DRIVER,
+    fits_as_name,
+    fits_as_namespace,
+    fits_as_uid,
+    one_line,
+)
 from ..objects import AllocationConfig, AllocationResult, ClaimStatus, ResourceClaim
 
 __all__ = ["Ref", "Refusal", "Request", "read", "unusable"]
@@ -36,7 +44,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a claim is not prepared. ``permanent``: no use in waiting for it within a call. ``reason``: a word for metrics."""
+    """Why a claim is not prepared. ``permanent``: no use in waiting for it within a call.
+    ``reason``: a word for metrics.
+    """
 
     reason: str
     sentence: str
@@ -49,7 +59,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Channel 0 for a claim. ``request``: its base name. ``domain``: uid of its ComputeDomain. ``status``: the claim's, as JSON."""
+    """Channel 0 for a claim. ``request``: its base name. ``domain``: uid of its ComputeDomain.
+    ``status``: the claim's, as JSON.
+    """
 
     ref: Ref
     request: str
@@ -58,7 +70,9 @@ class Request:
 
 
 def unusable(ref: Ref) -> Refusal | None:
-    """A refusal where the kubelet's words cannot name a claim: they become part of a path and of a file's name."""
+    """A refusal where the kubelet's words cannot name a claim: they become part of a path and of a
+    file's name.
+    """
     for field, fits in (
         ("namespace", fits_as_namespace(ref.namespace)),
         ("name", fits_as_name(ref.name)),
@@ -66,14 +80,20 @@ def unusable(ref: Ref) -> Refusal | None:
     ):
         if not fits:
             shown = one_line(getattr(ref, field), 80)
-            return Refusal("bad-name", f"field {field} of the kubelet's request is {shown!r}, which can be no claim's")
+            return Refusal(
+                "bad-name",
+                f"field {field} of the kubelet's request is {shown!r}, which can be no claim's",
+            )
     return None
 
 
 def read(ref: Ref, claim: ResourceClaim | None, node: str) -> Request | Refusal:
     """``claim``: what the API server has under ``ref``'s name now."""
     if claim is None:
-        return Refusal("gone", "the claim has been deleted; delete the pod, so that it is made anew with its claim")
+        return Refusal(
+            "gone",
+            "the claim has been deleted; delete the pod, so that it is made anew with its claim",
+        )
     if claim.metadata.uid != ref.uid:
         found = one_line(claim.metadata.uid, 80)
         return Refusal(
@@ -84,9 +104,14 @@ def read(ref: Ref, claim: ResourceClaim | None, node: str) -> Request | Refusal:
     try:
         allocation = _STATUS.decode(status).allocation
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return Refusal("unreadable", f"field status cannot be read ({one_line(str(error), 120)}); make the claim anew")
+        return Refusal(
+            "unreadable",
+            f"field status cannot be read ({one_line(str(error), 120)}); make the claim anew",
+        )
     if allocation is None:
-        return Refusal("no-allocation", "field status.allocation is missing; let the scheduler place the pod")
+        return Refusal(
+            "no-allocation", "field status.allocation is missing; let the scheduler place the pod"
+        )
     ours = tuple(one for one in allocation.devices.results if one.driver == DRIVER)
     here = tuple(one for one in ours if one.pool == node)
     if len(here) != 1:
@@ -95,7 +120,9 @@ def read(ref: Ref, claim: ResourceClaim | None, node: str) -> Request | Refusal:
 
 
 def _not_one(ours: Sequence[AllocationResult], here: Sequence[AllocationResult]) -> Refusal:
-    shown = ", ".join(f"{one_line(one.device, 60)} of {one_line(one.pool, 80)}" for one in (here or ours)[:5])
+    shown = ", ".join(
+        f"{one_line(one.device, 60)} of {one_line(one.pool, 80)}" for one in (here or ours)[:5]
+    )
     return Refusal(
         "results",
         f"field status.allocation.devices.results has {len(here)} devices of this driver on this node ({shown or 'none'}), and must "
@@ -111,11 +138,15 @@ def _configured(
     chosen = of_claim or mine
     parameters = [bytes(one.opaque.parameters) for one in chosen if one.opaque is not None]
     if result.device.startswith("daemon-") or any(map(is_daemon, parameters)):
-        return Refusal("daemon", "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate")
+        return Refusal(
+            "daemon",
+            "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate",
+        )
     if result.device != DEVICE:
         shown = one_line(result.device, 80)
         return Refusal(
-            "device", f"device {shown} is not on this node, which offers {DEVICE} alone; let the scheduler choose anew"
+            "device",
+            f"device {shown} is not on this node, which offers {DEVICE} alone; let the scheduler choose anew",
         )
     if len(parameters) != 1:
         return Refusal(
@@ -143,4 +174,6 @@ def _configured(
 def _applies(config: AllocationConfig, result: AllocationResult) -> bool:
     if config.opaque is None or config.opaque.driver != DRIVER:
         return False
-    return not config.requests or result.request in config.requests or result.base in config.requests
+    return (
+        not config.requests or result.request in config.requests or result.base in config.requests
+    )

@@ -37,7 +37,9 @@ def _run(args: argparse.Namespace) -> int:
     except startup.Failed:
         raise
     except Exception as error:
-        logs.fault("ended by a fault of its own; it is started anew, please report this line", error)
+        logs.fault(
+            "ended by a fault of its own; it is started anew, please report this line", error
+        )
         return commands.FAILED
     finally:
         logs.flush()

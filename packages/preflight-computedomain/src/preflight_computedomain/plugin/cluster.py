@@ -1,4 +1,6 @@
-"""What the plugin asks of the API server about a claim: two consistent reads, nothing kept and nothing watched."""
+"""What the plugin asks of the API server about a claim: two consistent reads, nothing kept and
+nothing watched.
+"""
 
 from __future__ import annotations
 

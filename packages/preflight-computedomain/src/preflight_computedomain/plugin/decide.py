@@ -1,4 +1,5 @@
-"""What Prepare does about a claim: from the checkpoint, the judged claim and the node's facts to one decision.
+"""What Prepare does about a claim: from the checkpoint, the judged claim and the node's facts to
+one decision.
 
 Pure. The checks 5 to 7 of Prepare, and what a checkpoint's entry means.
 """
@@ -23,7 +24,9 @@ _ABORTED_FOR: Final = timedelta(seconds=90)
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The claim is prepared: the same devices again, and its CDI file where that is missing or differs."""
+    """The claim is prepared: the same devices again, and its CDI file where that is missing or
+    differs.
+    """
 
     entry: Entry
 
@@ -41,7 +44,10 @@ def known(entries: Mapping[str, Entry], ref: Ref) -> Done | Refusal | None:
     if entry is None or entry.state != COMPLETED:
         return None
     if not entry.channel:
-        return Refusal("daemon", "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate")
+        return Refusal(
+            "daemon",
+            "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate",
+        )
     return Done(entry)
 
 
@@ -58,7 +64,11 @@ def in_use(entries: Mapping[str, Entry], uid: str) -> Refusal | None:
     if (other := holder(entries, uid)) is None:
         return None
     theirs, kept = other
-    name = f"{one_line(kept.namespace, 63)}/{one_line(kept.name, 253)}" if kept.name else "of an unknown name"
+    name = (
+        f"{one_line(kept.namespace, 63)}/{one_line(kept.name, 253)}"
+        if kept.name
+        else "of an unknown name"
+    )
     return Refusal(
         IN_USE,
         f"channel 0 of this node is prepared for claim {name} ({one_line(theirs, 80)}); delete its pod, or run this one elsewhere",
@@ -67,14 +77,23 @@ def in_use(entries: Mapping[str, Entry], uid: str) -> Refusal | None:
 
 
 def decide(
-    request: Request, domains: Collection[str], clique: str, entries: Mapping[str, Entry], now: datetime
+    request: Request,
+    domains: Collection[str],
+    clique: str,
+    entries: Mapping[str, Entry],
+    now: datetime,
 ) -> Prepare | Done | Refusal:
-    """``domains``: uids of the ComputeDomains in the claim's namespace. ``clique``: the node's, empty for none. ``now``: UTC."""
+    """``domains``: uids of the ComputeDomains in the claim's namespace. ``clique``: the node's,
+    empty for none. ``now``: UTC.
+    """
     if (said := known(entries, request.ref)) is not None:
         return said
     entry = entries.get(request.ref.uid)
     if entry is not None and entry.state == ABORTED and _still_aborted(entry, request, now):
-        return Refusal("aborted", "its preparation was aborted; delete the pod, so that its claim is allocated anew")
+        return Refusal(
+            "aborted",
+            "its preparation was aborted; delete the pod, so that its claim is allocated anew",
+        )
     if request.domain not in domains:
         return Refusal(
             "no-domain",

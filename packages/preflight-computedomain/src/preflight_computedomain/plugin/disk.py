@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, whenever the process or the machine ends.
 
-``step`` is called before each change on the disk with a word for it, and once more after the last: there a test ends the process.
+``step`` is called before each change on the disk with a word for it, and once more after the last:
+there a test ends the process.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Disk:
         self._step = step
 
     def write(self, path: Path, data: bytes, mode: int = 0o600) -> None:
-        """Put ``data`` into ``path``: written under another name, synced, renamed, and the folder synced."""
+        """Put ``data`` into ``path``: written under another name, synced, renamed, and the folder
+        synced.
+        """
         part = path.with_name(path.name + TEMPORARY)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._step(f"write {part.name}")

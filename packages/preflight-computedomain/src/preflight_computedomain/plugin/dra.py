@@ -1,6 +1,7 @@
 """The kubelet's service for DRA drivers, v1 and v1beta1: messages to claims, answers to messages.
 
-The two versions have the same messages. Every claim of a call has an entry in its answer, also an empty one.
+The two versions have the same messages. Every claim of a call has an entry in its answer, also an
+empty one.
 """
 
 from __future__ import annotations
@@ -46,11 +47,17 @@ def services(page: Page, metrics: Metrics) -> dict[str, dict[str, Method]]:
         if not request.claims:  # as the liveness probe asks: no call of the kubelet's to be counted
             return NodePrepareResourcesResponse()
         found = await _measured(metrics, PREPARE, lambda: page.prepare(map(_ref, request.claims)))
-        return NodePrepareResourcesResponse(claims={uid: _prepared(one) for uid, one in found.items()})
+        return NodePrepareResourcesResponse(
+            claims={uid: _prepared(one) for uid, one in found.items()}
+        )
 
     async def unprepare(request: NodeUnprepareResourcesRequest) -> NodeUnprepareResourcesResponse:
-        found = await _measured(metrics, UNPREPARE, lambda: page.unprepare(map(_ref, request.claims)))
-        answers = {uid: NodeUnprepareResourceResponse(error=one.error) for uid, one in found.items()}
+        found = await _measured(
+            metrics, UNPREPARE, lambda: page.unprepare(map(_ref, request.claims))
+        )
+        answers = {
+            uid: NodeUnprepareResourceResponse(error=one.error) for uid, one in found.items()
+        }
         return NodeUnprepareResourcesResponse(claims=answers)
 
     methods = {
@@ -65,7 +72,10 @@ async def _measured(
 ) -> Mapping[str, Answer]:
     labels: Any = (DRIVER, operation)
     metrics.requests.labels(*labels).inc()
-    with metrics.inflight.labels(*labels).track_inprogress(), metrics.seconds.labels(*labels).time():
+    with (
+        metrics.inflight.labels(*labels).track_inprogress(),
+        metrics.seconds.labels(*labels).time(),
+    ):
         return await call()
 
 

@@ -21,7 +21,9 @@ _SUCCESS: Final = 0
 
 
 class FabricBroken(Exception):
-    """The node's GPUs do not belong to one clique; one sentence. The plugin refuses to start with it."""
+    """The node's GPUs do not belong to one clique; one sentence. The plugin refuses to start with
+    it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,10 @@ class FabricInfo:
 def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
     """``<cluster uuid>.<clique id>``, or empty where the node is in no clique.
 
-    In none is a GPU whose fabric is not supported, or whose cluster is zero once it has registered (NVLink in one node only).
-    ``crash`` (the gate CrashOnNVLinkFabricErrors): raise :class:`FabricBroken` for a GPU whose registration has not completed or has
-    failed, instead of leaving it out. More than one clique always raises.
+    In none is a GPU whose fabric is not supported, or whose cluster is zero once it has registered
+    (NVLink in one node only). ``crash`` (the gate CrashOnNVLinkFabricErrors): raise
+    :class:`FabricBroken` for a GPU whose registration has not completed or has failed, instead of
+    leaving it out. More than one clique always raises.
     """
     found: dict[tuple[str, int], str] = {}
     for gpu in gpus:
@@ -52,7 +55,11 @@ def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
             continue
         if gpu.state != COMPLETED or gpu.status != _SUCCESS:
             if crash:
-                what = f"status {gpu.status}" if gpu.state == COMPLETED else f"state {gpu.state}, not {COMPLETED}"
+                what = (
+                    f"status {gpu.status}"
+                    if gpu.state == COMPLETED
+                    else f"state {gpu.state}, not {COMPLETED}"
+                )
                 raise FabricBroken(
                     f"GPU {name}: its registration with the NVLink fabric has {what}; refusing to start: mend the fabric "
                     "manager, or set featureGates.CrashOnNVLinkFabricErrors=false."
@@ -62,6 +69,10 @@ def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
             continue
         found.setdefault((str(uuid.UUID(bytes=gpu.cluster)), gpu.clique), name)
     if len(found) > 1:
-        shown = ", ".join(f"{cluster}.{ident} (GPU {gpu})" for (cluster, ident), gpu in sorted(found.items())[:4])
-        raise FabricBroken(f"GPUs of this node are in {len(found)} NVLink cliques: {shown}; put all of them into one.")
+        shown = ", ".join(
+            f"{cluster}.{ident} (GPU {gpu})" for (cluster, ident), gpu in sorted(found.items())[:4]
+        )
+        raise FabricBroken(
+            f"GPUs of this node are in {len(found)} NVLink cliques: {shown}; put all of them into one."
+        )
     return "".join(f"{cluster}.{ident}" for cluster, ident in found)

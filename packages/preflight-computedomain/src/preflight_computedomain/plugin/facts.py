@@ -20,7 +20,9 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """``node``: its name. ``major``: of the IMEX channels' device nodes. ``boot``: the kernel's id of this boot."""
+    """``node``: its name. ``major``: of the IMEX channels' device nodes. ``boot``: the kernel's id
+    of this boot.
+    """
 
     node: str
     major: int
@@ -33,7 +35,9 @@ _MOST_MAJOR: Final = 4095
 
 
 def imex_major(text: str, where: str = "/proc/devices") -> int:
-    """The major of the IMEX channels, from the section ``Character devices:``. Raises :class:`Unfit`."""
+    """The major of the IMEX channels, from the section ``Character devices:``. Raises
+    :class:`Unfit`.
+    """
     majors = []
     section = ""
     for line in text.splitlines():
@@ -48,19 +52,29 @@ def imex_major(text: str, where: str = "/proc/devices") -> int:
         )
     if len(majors) > 1:
         shown = ", ".join(one_line(major, 20) for major in majors[:5])
-        raise Unfit(f"{where}: {MAJOR_NAME} stands {len(majors)} times ({shown}); reload the NVIDIA driver.")
+        raise Unfit(
+            f"{where}: {MAJOR_NAME} stands {len(majors)} times ({shown}); reload the NVIDIA driver."
+        )
     if not re.fullmatch(r"[0-9]{1,9}", majors[0]) or not 0 < int(majors[0]) <= _MOST_MAJOR:
-        raise Unfit(f"{where}: the major of {MAJOR_NAME} is {one_line(majors[0], 40)!r}, which is no device's number.")
+        raise Unfit(
+            f"{where}: the major of {MAJOR_NAME} is {one_line(majors[0], 40)!r}, which is no device's number."
+        )
     return int(majors[0])
 
 
 def driver_fits(version: str) -> None:
-    """Raises :class:`Unfit` where the NVIDIA driver is older than :data:`OLDEST_DRIVER`, or its version is none."""
+    """Raises :class:`Unfit` where the NVIDIA driver is older than :data:`OLDEST_DRIVER`, or its
+    version is none.
+    """
     parts = version.strip().split(".")
     if not 2 <= len(parts) <= 4 or not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
-        raise Unfit(f"NVML: {one_line(version, 40)!r} is no driver version; install {OLDEST_DRIVER} or newer.")
+        raise Unfit(
+            f"NVML: {one_line(version, 40)!r} is no driver version; install {OLDEST_DRIVER} or newer."
+        )
     if tuple(map(int, parts)) < tuple(map(int, OLDEST_DRIVER.split("."))):
-        raise Unfit(f"NVML: the NVIDIA driver is {version.strip()}; install {OLDEST_DRIVER} or newer.")
+        raise Unfit(
+            f"NVML: the NVIDIA driver is {version.strip()}; install {OLDEST_DRIVER} or newer."
+        )
 
 
 def boot_id(text: str, where: str = "/proc/sys/kernel/random/boot_id") -> str:
@@ -74,5 +88,7 @@ def boot_id(text: str, where: str = "/proc/sys/kernel/random/boot_id") -> str:
 def node_name(text: str) -> str:
     """The node's name, as ``NODE_NAME`` gives it. Raises :class:`Unfit`."""
     if not fits_as_name(text):
-        raise Unfit(f"NODE_NAME: {one_line(text)!r} is no node's name; set it by the downward API (spec.nodeName).")
+        raise Unfit(
+            f"NODE_NAME: {one_line(text)!r} is no node's name; set it by the downward API (spec.nodeName)."
+        )
     return text

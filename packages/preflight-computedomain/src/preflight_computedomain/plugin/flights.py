@@ -1,7 +1,7 @@
 """One call for a claim at a time, and what a call does to the one before it.
 
-A second Prepare joins the first. An Unprepare ends a Prepare that waits, and waits for one that writes; whatever comes after an
-Unprepare waits for it.
+A second Prepare joins the first. An Unprepare ends a Prepare that waits, and waits for one that
+writes; whatever comes after an Unprepare waits for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Flight(Generic[T]):
 
     @contextmanager
     def writes(self) -> Generator[None]:
-        """Within it the call is neither ended nor too late: what has begun on the disk is finished, and undone afterwards."""
+        """Within it the call is neither ended nor too late: what has begun on the disk is finished,
+        and undone afterwards.
+        """
         self.writing = True
         if self._limit is not None:
             self._limit.reschedule(None)
@@ -57,20 +59,27 @@ class Flight(Generic[T]):
 
 
 class Flights(Generic[T]):
-    """The calls under way, by their claims' uids. ``patience``: seconds after which a caller is answered in any case."""
+    """The calls under way, by their claims' uids. ``patience``: seconds after which a caller is
+    answered in any case.
+    """
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._under_way: dict[str, Flight[T]] = {}
 
-    async def run(self, uid: str, work: Callable[[Flight[T]], Coroutine[Any, Any, T]], *, prepares: bool) -> T:
+    async def run(
+        self, uid: str, work: Callable[[Flight[T]], Coroutine[Any, Any, T]], *, prepares: bool
+    ) -> T:
         """The result of ``work``, or of the like call that is under way.
 
-        Raises :class:`Ended` and :class:`Late`. Whose caller is cancelled is ended too, once nobody waits for it any more.
+        Raises :class:`Ended` and :class:`Late`. Whose caller is cancelled is ended too, once nobody
+        waits for it any more.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._patience
-        while (flight := self._under_way.get(uid)) is not None and (flight.prepares != prepares or flight.ending):
+        while (flight := self._under_way.get(uid)) is not None and (
+            flight.prepares != prepares or flight.ending
+        ):
             if flight.prepares:
                 flight.end()
             await self._wait(flight, end)
@@ -84,7 +93,9 @@ class Flights(Generic[T]):
             if not flight.waiting and flight.prepares:
                 flight.end()
 
-    def _begin(self, uid: str, work: Callable[[Flight[T]], Coroutine[Any, Any, T]], prepares: bool) -> Flight[T]:
+    def _begin(
+        self, uid: str, work: Callable[[Flight[T]], Coroutine[Any, Any, T]], prepares: bool
+    ) -> Flight[T]:
         flight: Flight[T] = Flight(prepares)
         self._under_way[uid] = flight
         flight.task = asyncio.create_task(work(flight))

@@ -1,4 +1,6 @@
-"""One mutation at a time: of this process, and of another plugin that an update lets run beside it on the node."""
+"""One mutation at a time: of this process, and of another plugin that an update lets run beside it
+on the node.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ class Metrics:
         self.registry = registry or CollectorRegistry()
         own = self.registry
         self.requests = Counter(
-            "nvidia_dra_requests_total", "Calls of the kubelet.", ("driver", "operation"), registry=own
+            "nvidia_dra_requests_total",
+            "Calls of the kubelet.",
+            ("driver", "operation"),
+            registry=own,
         )
         self.seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
@@ -29,20 +32,34 @@ class Metrics:
             buckets=_SECONDS,
             registry=own,
         )
-        self.inflight = Gauge("nvidia_dra_requests_inflight", "Calls under way.", ("driver", "operation"), registry=own)
+        self.inflight = Gauge(
+            "nvidia_dra_requests_inflight",
+            "Calls under way.",
+            ("driver", "operation"),
+            registry=own,
+        )
         for operation in (PREPARE, UNPREPARE):
             self.requests.labels(DRIVER, operation)
             self.seconds.labels(DRIVER, operation)
             self.inflight.labels(DRIVER, operation)
         prepared = Gauge(
-            "nvidia_dra_prepared_devices", "Devices in use.", ("node", "driver", "device_type"), registry=own
+            "nvidia_dra_prepared_devices",
+            "Devices in use.",
+            ("node", "driver", "device_type"),
+            registry=own,
         )
         self.prepared = prepared.labels(node, DRIVER, "channel")
         self.prepare_errors = Counter(
-            "nvidia_dra_node_prepare_errors_total", "Claims not prepared.", ("driver", "error_type"), registry=own
+            "nvidia_dra_node_prepare_errors_total",
+            "Claims not prepared.",
+            ("driver", "error_type"),
+            registry=own,
         )
         self.unprepare_errors = Counter(
-            "nvidia_dra_node_unprepare_errors_total", "Claims not unprepared.", ("driver", "error_type"), registry=own
+            "nvidia_dra_node_unprepare_errors_total",
+            "Claims not unprepared.",
+            ("driver", "error_type"),
+            registry=own,
         )
         self.permanent_errors = Counter(
             "compute_domain_permanent_errors_total",
@@ -51,11 +68,18 @@ class Metrics:
             registry=own,
         )
         self.stale_claims = Gauge(
-            "compute_domain_stale_claims", "Claims that are prepared here and no longer exist.", registry=own
+            "compute_domain_stale_claims",
+            "Claims that are prepared here and no longer exist.",
+            registry=own,
         )
         self.corrupt_checkpoints = Gauge(
-            "compute_domain_corrupt_checkpoints", "Checkpoints that were moved aside since the start.", registry=own
+            "compute_domain_corrupt_checkpoints",
+            "Checkpoints that were moved aside since the start.",
+            registry=own,
         )
         self.slice_writes = Counter(
-            "compute_domain_slice_writes_total", "Writes of the node's ResourceSlice.", ("verb",), registry=own
+            "compute_domain_slice_writes_total",
+            "Writes of the node's ResourceSlice.",
+            ("verb",),
+            registry=own,
         )

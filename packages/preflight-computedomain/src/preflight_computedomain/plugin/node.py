@@ -1,4 +1,5 @@
-"""What the plugin reads of its node: files of the kernel, and NVML in a thread of its own, as it may block.
+"""What the plugin reads of its node: files of the kernel, and NVML in a thread of its own, as it
+may block.
 
 Nothing is read of IMEX, and nothing is started.
 """
@@ -41,7 +42,9 @@ class Nvml(Protocol):
 
 
 def node_facts(environ: Mapping[str, str]) -> NodeFacts:
-    """Node, major and boot, by ``NODE_NAME``, ``ALT_PROC_DEVICES_PATH`` and ``ALT_BOOT_ID_PATH``. Raises :class:`Unfit`."""
+    """Node, major and boot, by ``NODE_NAME``, ``ALT_PROC_DEVICES_PATH`` and ``ALT_BOOT_ID_PATH``.
+    Raises :class:`Unfit`.
+    """
     devices = environ.get("ALT_PROC_DEVICES_PATH") or _PROC_DEVICES
     boot = environ.get("ALT_BOOT_ID_PATH") or _BOOT_ID
     return NodeFacts(
@@ -56,7 +59,9 @@ def _text(path: str) -> str:
         with Path(path).open("rb") as file:
             return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError as error:
-        raise Unfit(f"{path}: cannot be read ({error.strerror}); mount the node's own file there.") from None
+        raise Unfit(
+            f"{path}: cannot be read ({error.strerror}); mount the node's own file there."
+        ) from None
 
 
 class CliqueOwner:
@@ -73,16 +78,22 @@ class CliqueOwner:
         return self._current
 
     async def start(self) -> str:
-        """Judge the driver's version, and read the clique. Raises :class:`Unfit`, with the sentence to end with."""
+        """Judge the driver's version, and read the clique. Raises :class:`Unfit`, with the sentence
+        to end with.
+        """
         try:
             driver_fits(await patiently(self._nvml.driver_version, self._patience))
-            self._current = clique(await patiently(self._nvml.fabric, self._patience), crash=self._crash)
+            self._current = clique(
+                await patiently(self._nvml.fabric, self._patience), crash=self._crash
+            )
         except (NvmlFailed, FabricBroken) as error:
             raise Unfit(str(error)) from None
         return self._current
 
     async def refreshed(self) -> str:
-        """Read anew; whoever asks meanwhile gets the same answer. What cannot be read leaves the last one."""
+        """Read anew; whoever asks meanwhile gets the same answer. What cannot be read leaves the
+        last one.
+        """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
         return await asyncio.shield(self._reading)
@@ -94,18 +105,24 @@ class CliqueOwner:
             _log.error("the node has no clique any more: %s", error)
             found = ""
         except NvmlFailed as error:
-            _log.warning("the clique could not be read anew, and is taken to be what it was: %s", error)
+            _log.warning(
+                "the clique could not be read anew, and is taken to be what it was: %s", error
+            )
             return self._current
         if found != self._current:
-            _log.info("the node's clique is %s; it was %s", found or "none", self._current or "none")
+            _log.info(
+                "the node's clique is %s; it was %s", found or "none", self._current or "none"
+            )
         self._current = found
         return found
 
 
 async def patiently(ask: Callable[[], T], patience: float) -> T:
-    """What ``ask`` returns, in a thread that is left behind where it takes longer than ``patience`` seconds.
+    """What ``ask`` returns, in a thread that is left behind where it takes longer than ``patience``
+    seconds.
 
-    Raises what it raises, and :class:`NvmlFailed` when it is late. The thread is its own: one that hangs takes no other's place.
+    Raises what it raises, and :class:`NvmlFailed` when it is late. The thread is its own: one that
+    hangs takes no other's place.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()

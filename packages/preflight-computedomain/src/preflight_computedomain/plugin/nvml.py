@@ -28,7 +28,9 @@ _INIT_FLAG_NO_GPUS: Final = 1
 
 
 class Driver:
-    """``root``: where the NVIDIA driver's files are mounted; empty for the dynamic linker's own paths."""
+    """``root``: where the NVIDIA driver's files are mounted; empty for the dynamic linker's own
+    paths.
+    """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
@@ -40,7 +42,10 @@ class Driver:
 
     def fabric(self) -> list[FabricInfo]:
         with self._open() as nvml:
-            return [_info(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+            return [
+                _info(nvml, nvml.nvmlDeviceGetHandleByIndex(i))
+                for i in range(nvml.nvmlDeviceGetCount())
+            ]
 
     @contextmanager
     def _open(self) -> Generator[Any]:
@@ -59,14 +64,18 @@ class Driver:
             raise NvmlFailed(f"NVML: {one_line(str(error), 120)}; {hint}") from None
 
     def _load(self) -> None:
-        """Load the library of the driver's root first: by its soname the binding then gets the same one."""
+        """Load the library of the driver's root first: by its soname the binding then gets the same
+        one.
+        """
         if self._loaded is not None or not self._root or self._root == "/":
             return
         places = [Path(self._root, folder, _LIBRARY) for folder in _FOLDERS]
         found = next((path for path in places if path.exists()), None)
         if found is None:
             shown = ", ".join(_FOLDERS)
-            raise NvmlFailed(f"{self._root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is.")
+            raise NvmlFailed(
+                f"{self._root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is."
+            )
         try:
             self._loaded = ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:

@@ -1,7 +1,8 @@
 """The way of a claim, on one page: claim → request → decide → checkpoint → CDI → answer.
 
-Every claim of every call gets an answer, 40 s later at most (the kubelet gives up after 45): its devices, or one sentence. What waiting does not
-mend is answered at once, and nothing is written for it.
+Every claim of every call gets an answer, 40 s later at most (the kubelet gives up after 45): its
+devices, or one sentence. What waiting does not mend is answered at once, and nothing is written for
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Unreachable(Exception):
 
 
 class Cluster(Protocol):
-    """What the plugin asks of the API server. Both are consistent reads; both raise :class:`Unreachable`."""
+    """What the plugin asks of the API server. Both are consistent reads; both raise
+    :class:`Unreachable`.
+    """
 
     async def claim(self, namespace: str, name: str) -> ResourceClaim | None:
         """The ResourceClaim; None where there is none."""
@@ -66,7 +69,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: of one call in all; after which a caller is answered though the disk has not; of pauses between attempts."""
+    """Seconds: of one call in all; after which a caller is answered though the disk has not; of
+    pauses between attempts.
+    """
 
     call: float = 40.0
     answer: float = 43.0
@@ -79,7 +84,9 @@ _UNANSWERED: Final = Refusal(
     "api-server", "the API server has not answered in time; is it reachable from this node?", False
 )
 _SLOW: Final = Refusal(
-    "disk", "the node's disk has not answered in time; look at its health, and at the node's load", False
+    "disk",
+    "the node's disk has not answered in time; look at its health, and at the node's load",
+    False,
 )
 
 
@@ -120,7 +127,8 @@ class Page:
         return await self._each(refs, self._unprepare_one)
 
     async def sweep(self) -> tuple[Ref, ...]:
-        """Undo begun preparations of claims that are gone. Returns the prepared ones that are: their containers may still run.
+        """Undo begun preparations of claims that are gone. Returns the prepared ones that are:
+        their containers may still run.
 
         Raises :class:`Unreachable`, OSError and :class:`Corrupt`.
         """
@@ -142,12 +150,14 @@ class Page:
     async def mend(self) -> tuple[str, ...]:
         """Make the CDI files of prepared claims again that are missing or differ; their uids.
 
-        A container that starts anew needs its file, and the kubelet does not ask again while it runs. Raises LockHeld, OSError and
-        :class:`Corrupt`.
+        A container that starts anew needs its file, and the kubelet does not ask again while it
+        runs. Raises LockHeld, OSError and :class:`Corrupt`.
         """
         entries = await asyncio.to_thread(self._store.entries)
         prepared = [uid for uid, one in entries.items() if one.state == COMPLETED and one.channel]
-        lost = tuple([uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)])
+        lost = tuple(
+            [uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)]
+        )
         if lost:
             async with self._lock.held():
                 for uid in lost:
@@ -160,14 +170,20 @@ class Page:
         if (bad := unusable(ref)) is not None:
             return self._told(ref, bad)
         return await self._fly(
-            ref, lambda flight: self._retried(flight, lambda last: self._attempt(ref, flight, last), _UNANSWERED), True
+            ref,
+            lambda flight: self._retried(
+                flight, lambda last: self._attempt(ref, flight, last), _UNANSWERED
+            ),
+            True,
         )
 
     async def _unprepare_one(self, ref: Ref) -> Answer:
         if unusable(ref) is not None:
             return Answer()  # such a claim has never been prepared
         return await self._fly(
-            ref, lambda flight: self._retried(flight, lambda _: self._undo(ref, flight), _SLOW), False
+            ref,
+            lambda flight: self._retried(flight, lambda _: self._undo(ref, flight), _SLOW),
+            False,
         )
 
     async def _attempt(self, ref: Ref, flight: Flight[Result], last: Refusal) -> Result:
@@ -184,7 +200,8 @@ class Page:
                 return request
             domains = await self._cluster.domains(ref.namespace)
             clique = self._clique.current or await self._clique.refreshed()
-            # Looked at without the lock first: whoever waits for the channel must not keep out the Unprepare that frees it.
+            # Looked at without the lock first: whoever waits for the channel must not keep out the
+            # Unprepare that frees it.
             said = decide(request, domains, clique, await self._entries(), self._store.now())
             if isinstance(said, Prepare):
                 said = await self._write(request, domains, clique, flight)
@@ -203,7 +220,9 @@ class Page:
     ) -> Done | Refusal:
         async with self._lock.held():
             with flight.writes():
-                said: Done | Refusal = await _whole(lambda: self._store.prepare(request, domains, clique))
+                said: Done | Refusal = await _whole(
+                    lambda: self._store.prepare(request, domains, clique)
+                )
         self._count()
         return said
 
@@ -217,7 +236,8 @@ class Page:
     async def _retried(
         self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
     ) -> Result:
-        """Try again what waiting may mend, in growing pauses, for as long as a call may take; then the last cause.
+        """Try again what waiting may mend, in growing pauses, for as long as a call may take; then
+        the last cause.
 
         ``last``: the cause where not even the first attempt has ended.
         """
@@ -244,7 +264,9 @@ class Page:
             return await attempt(last)
         except Unreachable as error:
             return Refusal(
-                "api-server", f"the claim or its ComputeDomain cannot be read ({one_line(str(error), 300)})", False
+                "api-server",
+                f"the claim or its ComputeDomain cannot be read ({one_line(str(error), 300)})",
+                False,
             )
         except LockHeld as error:
             return Refusal("lock", f"the plugin's folder is in use ({error})", False)
@@ -252,10 +274,15 @@ class Page:
             return Refusal("checkpoint", f"the checkpoint cannot be read: {error}", False)
         except OSError as error:
             what = one_line(f"{error.strerror or error}: {error.filename or 'no file'}", 300)
-            return Refusal("disk", f"the node's disk refuses ({what}); make room, or mend it", False)
+            return Refusal(
+                "disk", f"the node's disk refuses ({what}); make room, or mend it", False
+            )
 
     async def _fly(
-        self, ref: Ref, work: Callable[[Flight[Result]], Coroutine[Any, Any, Result]], prepares: bool
+        self,
+        ref: Ref,
+        work: Callable[[Flight[Result]], Coroutine[Any, Any, Result]],
+        prepares: bool,
     ) -> Answer:
         began = asyncio.get_running_loop().time()
 
@@ -264,7 +291,9 @@ class Page:
                 result = await work(flight)
             except Exception:
                 _log.exception("claim %s (%s): an error of this program's own", ref, ref.uid)
-                result = Refusal("internal", "an error of the driver's own, which its log describes", False)
+                result = Refusal(
+                    "internal", "an error of the driver's own, which its log describes", False
+                )
             return result
 
         try:
@@ -272,7 +301,9 @@ class Page:
         except Ended:
             result = Refusal("ended", "the kubelet has unprepared the claim in the meantime", False)
         except Late:
-            result = Refusal("disk", "the node's disk has not finished writing; look at its health", False)
+            result = Refusal(
+                "disk", "the node's disk has not finished writing; look at its health", False
+            )
         answer = self._told(ref, result, prepares)
         _log.log(
             logging.WARNING if answer.error else logging.INFO,
@@ -313,7 +344,9 @@ class Page:
         self._metrics.corrupt_checkpoints.set(self._store.corrupt)
 
     @staticmethod
-    async def _each(refs: Iterable[Ref], one: Callable[[Ref], Awaitable[Answer]]) -> dict[str, Answer]:
+    async def _each(
+        refs: Iterable[Ref], one: Callable[[Ref], Awaitable[Answer]]
+    ) -> dict[str, Answer]:
         asked = {ref.uid: ref for ref in refs}
         answers = await asyncio.gather(*map(one, asked.values()))
         return dict(zip(asked, answers, strict=True))

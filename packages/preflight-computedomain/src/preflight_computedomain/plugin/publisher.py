@@ -1,6 +1,8 @@
-"""Keeps the node's ResourceSlice in the cluster: one watch of our own slices, and a write wherever one is not as it should be.
+"""Keeps the node's ResourceSlice in the cluster: one watch of our own slices, and a write wherever
+one is not as it should be.
 
-The kubelet removes the slices of its node when it starts, and those of a driver whose socket has been away for long; so it is put back as often as it goes.
+The kubelet removes the slices of its node when it starts, and those of a driver whose socket has
+been away for long; so it is put back as often as it goes.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class _Node(msgspec.Struct):
 class Publisher:
     """``written`` is called with ``create``, ``update`` or ``delete`` at each write."""
 
-    def __init__(self, client: Client, node: str, written: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, client: Client, node: str, written: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._client, self._node, self._written = client, node, written
         self._uid = ""
         self._look = anyio.Event()
@@ -55,14 +59,20 @@ class Publisher:
     def published(self) -> bool:
         """Whether the cluster has the slice as it should be, by what is known of it."""
         found = self._ours()
-        return found is not None and bool(self._uid) and slices.wanted(self._node, self._uid, found) is None
+        return (
+            found is not None
+            and bool(self._uid)
+            and slices.wanted(self._node, self._uid, found) is None
+        )
 
     def poke(self) -> None:
         """Look soon."""
         self._look.set()
 
     async def run(self) -> None:
-        """Publish, and keep it so until cancelled. The slice stays: pods are scheduled while the plugin is updated."""
+        """Publish, and keep it so until cancelled. The slice stays: pods are scheduled while the
+        plugin is updated.
+        """
         async with anyio.create_task_group() as group:
             group.start_soon(self._mirror.run)
             await self._mirror.synced.wait()
@@ -73,7 +83,10 @@ class Publisher:
                     await self._publish()
                     pause = FIRST
                 except KubeError as error:
-                    log.warning("the ResourceSlice is not written yet", extra={"about": {"error": str(error)}})
+                    log.warning(
+                        "the ResourceSlice is not written yet",
+                        extra={"about": {"error": str(error)}},
+                    )
                     await anyio.sleep(pause)
                     pause = min(pause * 2, LONGEST)
                     continue
@@ -85,10 +98,16 @@ class Publisher:
 
     async def _publish(self) -> None:
         found = self._ours()
-        if found is None or not self._uid:  # the Node may have been made anew since, which is why it has gone
+        if (
+            found is None or not self._uid
+        ):  # the Node may have been made anew since, which is why it has gone
             self._uid = (await self._client.get(f"/api/v1/nodes/{self._node}", _Node)).metadata.uid
         body = slices.wanted(self._node, self._uid, found)
-        for other in [one for one in self._mirror.store.values() if one.metadata.name != slice_name(self._node)]:
+        for other in [
+            one
+            for one in self._mirror.store.values()
+            if one.metadata.name != slice_name(self._node)
+        ]:
             # One more in the pool would make the scheduler take none of them.
             await self._remove(other)
         if body is None:
@@ -102,7 +121,9 @@ class Publisher:
                 self._told("update", body["spec"]["pool"]["generation"])
         except (Conflict, NotFound) as error:
             # The watch brings what there is; but one that another selector hides is told of once.
-            log.info("the ResourceSlice has changed meanwhile", extra={"about": {"error": str(error)}})
+            log.info(
+                "the ResourceSlice has changed meanwhile", extra={"about": {"error": str(error)}}
+            )
             await anyio.sleep(FIRST)
 
     async def _remove(self, other: Slice) -> None:
@@ -110,9 +131,14 @@ class Publisher:
             await self._client.delete(f"{SLICES}/{other.metadata.name}", uid=other.metadata.uid)
         except (Conflict, NotFound):
             return
-        log.warning("a ResourceSlice too many is removed", extra={"about": {"slice": other.metadata.name}})
+        log.warning(
+            "a ResourceSlice too many is removed", extra={"about": {"slice": other.metadata.name}}
+        )
         self._written("delete")
 
     def _told(self, verb: str, generation: int) -> None:
-        log.info("the ResourceSlice is written", extra={"about": {"verb": verb, "generation": generation}})
+        log.info(
+            "the ResourceSlice is written",
+            extra={"about": {"verb": verb, "generation": generation}},
+        )
         self._written(verb)

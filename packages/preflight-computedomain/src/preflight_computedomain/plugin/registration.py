@@ -7,7 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from .._generated.registration import InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse
+from .._generated.registration import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
 from ..names import DRIVER, one_line
 from .dra import VERSIONS
 from .sockets import Method, unary
@@ -20,7 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 class Registration:
-    """``endpoint``: the plugin's other socket. ``told`` is called with the kubelet's verdict, each time it gives one."""
+    """``endpoint``: the plugin's other socket. ``told`` is called with the kubelet's verdict, each
+    time it gives one.
+    """
 
     def __init__(self, endpoint: Path, told: Callable[[bool], None] = lambda _: None) -> None:
         self._endpoint, self._told = endpoint, told
@@ -32,7 +39,9 @@ class Registration:
         return {
             SERVICE: {
                 "GetInfo": unary(InfoRequest, {}, self._info),
-                "NotifyRegistrationStatus": unary(RegistrationStatus, {1: VARINT, 2: TEXT}, self._status),
+                "NotifyRegistrationStatus": unary(
+                    RegistrationStatus, {1: VARINT, 2: TEXT}, self._status
+                ),
             }
         }
 

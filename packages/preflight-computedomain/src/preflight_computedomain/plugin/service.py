@@ -1,4 +1,6 @@
-"""The plugin of one node from start to end: facts, files, sockets, slice; and what is looked after while it runs."""
+"""The plugin of one node from start to end: facts, files, sockets, slice; and what is looked after
+while it runs.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +37,26 @@ __all__ = ["PROGRAM", "Folders", "run"]
 
 PROGRAM: Final = "compute-domain-kubelet-plugin"
 EVERY: Final = 600.0
-"""Seconds between two looks at the clique, and at claims that have gone; spread, so that the nodes do not ask together."""
+"""Seconds between two looks at the clique, and at claims that have gone; spread, so that the nodes
+do not ask together.
+"""
 LOOK: Final = 5.0
 """Seconds between two looks at the CDI files of prepared claims."""
 GRACE: Final = 10.0
 PROBE: Final = 5.0
 ANSWER: Final = 15.0
-"""Seconds that the API server has for one answer: of the two questions of a claim, both may be late."""
+"""Seconds that the API server has for one answer: of the two questions of a claim, both may be
+late.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """``registry``: the kubelet's of registrations. ``own``: the plugin's. ``cdi``: what the container runtime reads."""
+    """``registry``: the kubelet's of registrations. ``own``: the plugin's. ``cdi``: what the
+    container runtime reads.
+    """
 
     registry: Path
     own: Path
@@ -59,7 +67,10 @@ class Folders:
         """By the names that NVIDIA's driver has for them."""
         plugins = environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
         return cls(
-            Path(environ.get("KUBELET_REGISTRAR_DIRECTORY_PATH") or "/var/lib/kubelet/plugins_registry"),
+            Path(
+                environ.get("KUBELET_REGISTRAR_DIRECTORY_PATH")
+                or "/var/lib/kubelet/plugins_registry"
+            ),
             Path(plugins) / DRIVER,
             Path(environ.get("CDI_ROOT") or "/var/run/cdi"),
         )
@@ -77,7 +88,14 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
         raise Failed(str(error)) from None
     log.info(
         "the node is fit",
-        extra={"about": {"node": facts.node, "major": facts.major, "boot": facts.boot, "clique": found or "none"}},
+        extra={
+            "about": {
+                "node": facts.node,
+                "major": facts.major,
+                "boot": facts.boot,
+                "clique": found or "none",
+            }
+        },
     )
     folders = Folders.of(start.environ)
     metrics = Metrics(facts.node)
@@ -90,12 +108,17 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
             clique=clique,
             metrics=metrics,
         )
-        publisher = Publisher(client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc())
+        publisher = Publisher(
+            client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc()
+        )
         serving = Serving(page, metrics, folders.registry, folders.own, registered=publisher.poke)
         health = _health(start, metrics, serving, publisher)
         try:
             await _begin(folders, page, serving)
-            log.info("started", extra={"about": {"port": health.port, "socket": str(folders.own / "dra.sock")}})
+            log.info(
+                "started",
+                extra={"about": {"port": health.port, "socket": str(folders.own / "dra.sock")}},
+            )
             async with anyio.create_task_group() as group:
                 group.start_soon(_stop_on_signal, group.cancel_scope)
                 group.start_soon(serving.watch)
@@ -169,7 +192,9 @@ async def _mend(page: Page) -> None:
         try:
             mended = await page.mend()
         except (LockHeld, OSError, Corrupt) as error:
-            log.warning("CDI files could not be looked after", extra={"about": {"error": str(error)}})
+            log.warning(
+                "CDI files could not be looked after", extra={"about": {"error": str(error)}}
+            )
             continue
         for uid in mended:
             log.warning(
@@ -182,8 +207,12 @@ async def _sweep(page: Page) -> None:
     try:
         stale = await page.sweep()
     except (Unreachable, OSError, Corrupt) as error:
-        log.warning("claims that have gone could not be looked for", extra={"about": {"error": str(error)}})
+        log.warning(
+            "claims that have gone could not be looked for", extra={"about": {"error": str(error)}}
+        )
         return
     for ref in stale:
         about = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
-        log.warning("a prepared claim exists no longer; its container may still run", extra={"about": about})
+        log.warning(
+            "a prepared claim exists no longer; its container may still run", extra={"about": about}
+        )

@@ -1,4 +1,6 @@
-"""Both sockets from start to end: bound in order, looked after, probed as the kubelet would, and taken away in order."""
+"""Both sockets from start to end: bound in order, looked after, probed as the kubelet would, and
+taken away in order.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ _AGAIN: Final = 30.0
 
 
 class Serving:
-    """``registry``: the kubelet's folder of registrations; ``folder``: the plugin's own. ``look``, ``again``: seconds.
+    """``registry``: the kubelet's folder of registrations; ``folder``: the plugin's own. ``look``,
+    ``again``: seconds.
 
-    ``look``: between two looks at the sockets' files. ``again``: after the kubelet's refusal, until the socket is made anew.
-    ``registered`` is called each time the kubelet says that it knows the plugin: it may have removed the slices before.
+    ``look``: between two looks at the sockets' files. ``again``: after the kubelet's refusal, until
+    the socket is made anew. ``registered`` is called each time the kubelet says that it knows the
+    plugin: it may have removed the slices before.
     """
 
     def __init__(
@@ -45,16 +49,25 @@ class Serving:
         again: float = _AGAIN,
         registered: Callable[[], None] = lambda: None,
     ) -> None:
-        self._registry, self._look, self._again, self._registered = registry, look, again, registered
+        self._registry, self._look, self._again, self._registered = (
+            registry,
+            look,
+            again,
+            registered,
+        )
         self._refused = asyncio.Event()
         self._plugin = Socket(folder / "dra.sock", services(page, metrics))
         self.registration = Registration(self._plugin.path, self._told)
         self._door = Socket(registry / f"{DRIVER}-reg.sock", self.registration.services())
 
     async def start(self) -> None:
-        """Serve, and then be found. Raises :class:`Unfit` where the kubelet's folder is missing, and OSError."""
+        """Serve, and then be found. Raises :class:`Unfit` where the kubelet's folder is missing,
+        and OSError.
+        """
         if not self._registry.is_dir():
-            raise Unfit(f"{self._registry}: no such folder; mount the kubelet's plugins_registry there.")
+            raise Unfit(
+                f"{self._registry}: no such folder; mount the kubelet's plugins_registry there."
+            )
         self._plugin.path.parent.mkdir(parents=True, exist_ok=True)
         self._plugin.path.parent.chmod(0o750)
         await self._plugin.start()
@@ -73,14 +86,18 @@ class Serving:
             except TimeoutError:
                 await self._restore()
             except OSError as error:
-                _log.error("%s: the socket cannot be made again (%s); trying again", self._door.path, error)
+                _log.error(
+                    "%s: the socket cannot be made again (%s); trying again", self._door.path, error
+                )
 
     async def _restore(self) -> None:
         for socket in (self._plugin, self._door):
             try:
                 await socket.restored()
             except OSError as error:
-                _log.error("%s: the socket cannot be made again (%s); trying again", socket.path, error)
+                _log.error(
+                    "%s: the socket cannot be made again (%s); trying again", socket.path, error
+                )
 
     async def stop(self, grace: float = 10.0) -> None:
         """Not be found any more, then finish what runs within ``grace`` seconds."""
@@ -95,7 +112,10 @@ class Serving:
             async with _channel(self._plugin.path) as channel:
                 method = f"/{service_name(VERSIONS[0])}/{PREPARE}"
                 done = await _ask(channel, method, bytes(NodePrepareResourcesRequest()), patience)
-            return PluginInfo.parse(info).name == DRIVER and not NodePrepareResourcesResponse.parse(done).claims
+            return (
+                PluginInfo.parse(info).name == DRIVER
+                and not NodePrepareResourcesResponse.parse(done).claims
+            )
         except (grpc.aio.AioRpcError, ValueError):
             return False
 
@@ -109,7 +129,9 @@ class Serving:
 
 def _channel(path: Path) -> grpc.aio.Channel:
     """A connection of its own: one that is shared may be to a server whose file has gone."""
-    return grpc.aio.insecure_channel(f"unix://{path.absolute()}", options=(("grpc.use_local_subchannel_pool", 1),))
+    return grpc.aio.insecure_channel(
+        f"unix://{path.absolute()}", options=(("grpc.use_local_subchannel_pool", 1),)
+    )
 
 
 async def _ask(channel: grpc.aio.Channel, method: str, data: bytes, patience: float) -> bytes:

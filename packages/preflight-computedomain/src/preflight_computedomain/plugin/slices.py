@@ -1,7 +1,7 @@
 """The node's ResourceSlice: channel 0 and nothing else, and whether the one in the cluster is it.
 
-Pure. The kubelet removes the slices of its node when it starts; so what is there is looked at again and again, and written only where it
-is not as it should be.
+Pure. The kubelet removes the slices of its node when it starts; so what is there is looked at again
+and again, and written only where it is not as it should be.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ __all__ = ["body", "wanted"]
 _ATTRIBUTES: Final = {"type": {"string": "channel"}, "id": {"int": 0}}
 
 
-def body(node: str, node_uid: str, generation: int = 1, resource_version: str = "") -> dict[str, Any]:
-    """The slice to create, or with ``resource_version`` to update. ``node_uid``: it is collected with this Node."""
+def body(
+    node: str, node_uid: str, generation: int = 1, resource_version: str = ""
+) -> dict[str, Any]:
+    """The slice to create, or with ``resource_version`` to update. ``node_uid``: it is collected
+    with this Node.
+    """
     metadata: dict[str, Any] = {
         "name": slice_name(node),
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}],
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
+        ],
     }
     if resource_version:
         metadata["resourceVersion"] = resource_version
@@ -40,12 +46,18 @@ def body(node: str, node_uid: str, generation: int = 1, resource_version: str = 
 
 
 def wanted(node: str, node_uid: str, found: Slice | None) -> dict[str, Any] | None:
-    """The slice to write instead of ``found``; None where it is as it should be. A change has the next generation."""
+    """The slice to write instead of ``found``; None where it is as it should be. A change has the
+    next generation.
+    """
     if found is None:
         return body(node, node_uid)
     made = body(node, node_uid, found.spec.pool.generation, found.metadata.resource_version)
     owners = [one for one in found.metadata.owner_references if one.controller]
-    owned = len(owners) == 1 and (owners[0].kind, owners[0].name, owners[0].uid) == ("Node", node, node_uid)
+    owned = len(owners) == 1 and (owners[0].kind, owners[0].name, owners[0].uid) == (
+        "Node",
+        node,
+        node_uid,
+    )
     same = found.spec == msgspec.convert(made["spec"], SliceSpec)
     if same and owned:
         return None

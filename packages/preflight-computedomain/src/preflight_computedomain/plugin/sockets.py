@@ -1,6 +1,7 @@
 """A gRPC server on a unix socket that comes back when its file is removed.
 
-Handlers take and return bytes; the messages are betterproto2's. An unknown service or method is answered UNIMPLEMENTED by grpcio itself.
+Handlers take and return bytes; the messages are betterproto2's. An unknown service or method is
+answered UNIMPLEMENTED by grpcio itself.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length",
 
 
 def unary(
-    type_: type[betterproto2.Message], shape: Shape, answer: Callable[[Any], Awaitable[betterproto2.Message]]
+    type_: type[betterproto2.Message],
+    shape: Shape,
+    answer: Callable[[Any], Awaitable[betterproto2.Message]],
 ) -> Method:
     """A method for messages of ``type_``; bytes that are none are refused as INVALID_ARGUMENT."""
 
     async def method(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         if not fits(data, shape):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {type_.__name__}")
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {type_.__name__}"
+            )
         return bytes(await answer(type_.parse(data)))
 
     return method
@@ -49,9 +54,12 @@ class Socket:
         self._made: tuple[int, int] | None = None
 
     async def start(self) -> None:
-        """Serve; a file that is there, of a process before or beside this one, is replaced. Raises OSError."""
-        # Bound under another name, and renamed: a server that stops removes the path that it has bound, though that may be another
-        # server's by then. The kubelet passes over names that begin with a dot.
+        """Serve; a file that is there, of a process before or beside this one, is replaced. Raises
+        OSError.
+        """
+        # Bound under another name, and renamed: a server that stops removes the path that it has
+        # bound, though that may be another server's by then. The kubelet passes over names that
+        # begin with a dot.
         bound = self.path.with_name(f".{secrets.token_hex(4)}")
         server = grpc.aio.server(options=_OPTIONS)
         for name, methods in self._services.items():
@@ -68,7 +76,9 @@ class Socket:
         self._server, self._made = server, self._identity()
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Take the file away, so that nobody comes any more; finish what runs within ``grace`` seconds."""
+        """Take the file away, so that nobody comes any more; finish what runs within ``grace``
+        seconds.
+        """
         server, self._server = self._server, None
         if self._identity() == self._made:
             self.path.unlink(missing_ok=True)
@@ -80,10 +90,12 @@ class Socket:
         return self._made is not None and self._identity() == self._made
 
     async def restored(self) -> bool:
-        """Make the socket again where its file has gone, or nobody answers behind it; whether that was so. Calls that run are finished.
+        """Make the socket again where its file has gone, or nobody answers behind it; whether that
+        was so. Calls that run are finished.
 
-        One that another process serves is left to it: while the DaemonSet is updated two plugins run on a node, and the kubelet
-        would otherwise learn of one and the other in turn, or of the new one never.
+        One that another process serves is left to it: while the DaemonSet is updated two plugins
+        run on a node, and the kubelet would otherwise learn of one and the other in turn, or of the
+        new one never.
         """
         if self.there() or await self._served():
             return False

@@ -1,6 +1,8 @@
-"""The checkpoint and the CDI files on the node's disk, changed in an order that a crash can interrupt anywhere.
+"""The checkpoint and the CDI files on the node's disk, changed in an order that a crash can
+interrupt anywhere.
 
-Everything that changes them is called with the lock held, and reads the checkpoint anew: another plugin may have written it.
+Everything that changes them is called with the lock held, and reads the checkpoint anew: another
+plugin may have written it.
 
 - Prepare: entry ``PrepareStarted`` · CDI file · entry ``PrepareCompleted``.
 - Unprepare: CDI file away · entry away.
@@ -17,7 +19,17 @@ from typing import Final
 
 from ..names import cdi_file, fits_as_uid
 from .cdi import document, uid_of
-from .checkpoint import COMPLETED, STARTED, Checkpoint, Corrupt, Entry, completed, decode, encode, entry_of
+from .checkpoint import (
+    COMPLETED,
+    STARTED,
+    Checkpoint,
+    Corrupt,
+    Entry,
+    completed,
+    decode,
+    encode,
+    entry_of,
+)
 from .claims import Refusal, Request
 from .decide import Done, Prepare, decide
 from .disk import TEMPORARY, Disk
@@ -43,10 +55,17 @@ class _Kept:
 
 
 class Store:
-    """``folder``: the plugin's own; ``cdi``: where the container runtime reads. Blocking; raises OSError."""
+    """``folder``: the plugin's own; ``cdi``: where the container runtime reads. Blocking; raises
+    OSError.
+    """
 
     def __init__(
-        self, folder: Path, cdi: Path, facts: NodeFacts, disk: Disk, now: Callable[[], datetime] = utc_now
+        self,
+        folder: Path,
+        cdi: Path,
+        facts: NodeFacts,
+        disk: Disk,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._path, self._cdi = folder / CHECKPOINT, cdi
         self._facts, self._disk, self.now = facts, disk, now
@@ -56,7 +75,9 @@ class Store:
         """Checkpoints that had to be moved aside so far."""
 
     def entries(self) -> Mapping[str, Entry]:
-        """What the checkpoint holds now. Needs no lock, as the file is replaced whole. Raises :class:`Corrupt`."""
+        """What the checkpoint holds now. Needs no lock, as the file is replaced whole. Raises
+        :class:`Corrupt`.
+        """
         try:
             found = self._path.stat()
             signature = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -71,11 +92,16 @@ class Store:
         return sum(one.state == COMPLETED and one.channel for one in self._last.claims.values())
 
     def start(self) -> None:
-        """Take over what the last process left: drop the claims of another boot, and make the CDI files what the entries say."""
+        """Take over what the last process left: drop the claims of another boot, and make the CDI
+        files what the entries say.
+        """
         self._disk.remove(self._path.with_name(CHECKPOINT + TEMPORARY))
         found = self._read()
         if found.boot and found.boot != self._facts.boot:
-            _log.info("the node has been rebooted: %d claims of the last boot are dropped", len(found.claims))
+            _log.info(
+                "the node has been rebooted: %d claims of the last boot are dropped",
+                len(found.claims),
+            )
             found = Checkpoint()
         if found.boot != self._facts.boot or not self._path.exists():
             self._write(found.claims)
@@ -105,7 +131,9 @@ class Store:
         claims[ref.uid] = entry_of(ref.uid, STARTED, named, status=request.status)
         self._write(claims)
         self._disk.write(self._file(ref.uid), document(ref.uid, self._facts.major), 0o644)
-        claims[ref.uid] = entry_of(ref.uid, COMPLETED, named, status=request.status, devices=devices)
+        claims[ref.uid] = entry_of(
+            ref.uid, COMPLETED, named, status=request.status, devices=devices
+        )
         self._write(claims)
         return Done(claims[ref.uid])
 
@@ -151,7 +179,9 @@ class Store:
         return self._last
 
     def _aside(self, error: Corrupt) -> None:
-        """Begin anew: a node without a driver for ever is worse, and the kubelet prepares again what is in use."""
+        """Begin anew: a node without a driver for ever is worse, and the kubelet prepares again
+        what is in use.
+        """
         other = self._path.with_name(f"{CHECKPOINT}.corrupt-{self.now():%Y%m%dT%H%M%S.%fZ}")
         _log.error(
             "%s is not used: %s; it is kept as %s, and what this process knows is written anew (%d claims)",

@@ -1,4 +1,5 @@
-"""Whether bytes are a message of protocol buffers: betterproto2 takes one that is cut, and reads numbers where text should be.
+"""Whether bytes are a message of protocol buffers: betterproto2 takes one that is cut, and reads
+numbers where text should be.
 
 Pure. The format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -14,11 +15,15 @@ VARINT: Final = 0
 TEXT: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 Shape: TypeAlias = "Mapping[int, int | Shape]"
-"""By a field's number how it is encoded: :data:`VARINT`, :data:`TEXT`, or the shape of the message in it."""
+"""By a field's number how it is encoded: :data:`VARINT`, :data:`TEXT`, or the shape of the message
+in it.
+"""
 
 
 def fits(data: bytes, shape: Shape) -> bool:
-    """Whether ``data`` is whole, and its fields are of ``shape``; fields that it does not name may be anything whole."""
+    """Whether ``data`` is whole, and its fields are of ``shape``; fields that it does not name may
+    be anything whole.
+    """
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -1,5 +1,5 @@
-"""Every few minutes: how many GPU pods of opted-in namespaces carry no checks, or checks for other claims than they have. Read page by
-page; nothing of it is kept."""
+"""Every few minutes: how many GPU pods of opted-in namespaces carry no checks, or checks for other
+claims than they have. Read page by page; nothing of it is kept."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ log = get_logger(__name__)
 class Auditor:
     """The leader's: its numbers go with the leadership.
 
-    Of pods that carry checks, namespaces: ``static``, once for each that can run none; ``doubtful``, those with any that has claims, or
-    the label alone.
+    Of pods that carry checks, namespaces: ``static``, once for each that can run none;
+    ``doubtful``, those with any that has claims, or the label alone.
     """
 
     def __init__(
@@ -85,8 +85,13 @@ class Auditor:
         for name in self._namespaces.all_opted_in():
             claims: GpuClaims | None = None
             for selector in [LEFT_OUT, *([CARRIES_CHECKS] if name in doubtful else [])]:
-                params = {"labelSelector": selector, "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-                pages = self._client.pages(f"/api/v1/namespaces/{name}/pods", AuditedPod, params=params)
+                params = {
+                    "labelSelector": selector,
+                    "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
+                }
+                pages = self._client.pages(
+                    f"/api/v1/namespaces/{name}/pods", AuditedPod, params=params
+                )
                 async for pods, _ in pages:
                     if claims is None and path and any(pod.claims for pod in pods):
                         claims = await self._claims(path, name)
@@ -98,7 +103,9 @@ class Auditor:
         return found
 
     async def _devices(self) -> tuple[str, Collection[str]]:
-        """Where the API of claims is served, empty where it is not; and the resources by which a container asks for GPUs."""
+        """Where the API of claims is served, empty where it is not; and the resources by which a
+        container asks for GPUs.
+        """
         config = self._config
         classes = await served(self._client, *_CLASSES) if config.gpu_device_classes else None
         if classes is None:
@@ -112,10 +119,16 @@ class Auditor:
     async def _claims(self, path: str, namespace: str) -> GpuClaims:
         gpus = self._config.gpu_device_classes
         claims, gpu_claims, gpu_templates = set[str](), dict[str, Origin](), dict[str, Origin]()
-        async for made, _ in self._client.pages(f"{path}/namespaces/{namespace}/resourceclaims", ResourceClaim):
+        async for made, _ in self._client.pages(
+            f"{path}/namespaces/{namespace}/resourceclaims", ResourceClaim
+        ):
             claims.update(one.metadata.name for one in made)
-            gpu_claims.update((one.metadata.name, one.metadata) for one in made if gives_gpus(one, gpus))
+            gpu_claims.update(
+                (one.metadata.name, one.metadata) for one in made if gives_gpus(one, gpus)
+            )
         templates = f"{path}/namespaces/{namespace}/resourceclaimtemplates"
         async for page, _ in self._client.pages(templates, ResourceClaimTemplate):
-            gpu_templates.update((one.metadata.name, one.metadata) for one in page if gives_gpus(one, gpus))
+            gpu_templates.update(
+                (one.metadata.name, one.metadata) for one in page if gives_gpus(one, gpus)
+            )
         return GpuClaims(claims, gpu_claims, gpu_templates)

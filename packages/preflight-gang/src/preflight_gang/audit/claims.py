@@ -1,6 +1,8 @@
-"""Dynamic resource allocation, as far as the audit has to know it: whether a pod that carries no checks has GPUs by it.
+"""Dynamic resource allocation, as far as the audit has to know it: whether a pod that carries no
+checks has GPUs by it.
 
-Pure. Reads `resource.k8s.io` v1, v1beta2 and v1beta1 alike; what differs is where a request holds its device class.
+Pure. Reads `resource.k8s.io` v1, v1beta2 and v1beta1 alike; what differs is where a request holds
+its device class.
 """
 
 from __future__ import annotations
@@ -97,21 +99,34 @@ class DeviceClass(_Object, frozen=True, kw_only=True):
 
 
 class GpuClaims(msgspec.Struct, frozen=True):
-    """Of one namespace: names of claims; those among them that give GPUs, by name; the templates whose claims do, by name."""
+    """Of one namespace: names of claims; those among them that give GPUs, by name; the templates
+    whose claims do, by name.
+    """
 
     claims: Collection[str] = frozenset()
     gpu_claims: Mapping[str, Origin] = {}
     gpu_templates: Mapping[str, Origin] = {}
 
 
-def resource_names(named: Iterable[str], classes: Collection[str], found: Iterable[DeviceClass]) -> frozenset[str]:
-    """Extended resources by which a container asks for GPUs: those ``named``, and by any of the device ``classes``."""
-    own = (one.spec.extended_resource_name for one in found if one.spec is not None and one.metadata.name in classes)
-    return frozenset([*named, *(IMPLICIT + one for one in classes), *(name for name in own if name)])
+def resource_names(
+    named: Iterable[str], classes: Collection[str], found: Iterable[DeviceClass]
+) -> frozenset[str]:
+    """Extended resources by which a container asks for GPUs: those ``named``, and by any of the
+    device ``classes``.
+    """
+    own = (
+        one.spec.extended_resource_name
+        for one in found
+        if one.spec is not None and one.metadata.name in classes
+    )
+    return frozenset(
+        [*named, *(IMPLICIT + one for one in classes), *(name for name in own if name)]
+    )
 
 
 def gives_gpus(made: ResourceClaim | ResourceClaimTemplate, classes: Collection[str]) -> bool:
-    """Whether a claim has GPUs, or while it has nothing yet, whether it may get some by any of its alternatives.
+    """Whether a claim has GPUs, or while it has nothing yet, whether it may get some by any of its
+    alternatives.
 
     Administrative access gives a pod no device of its own.
     """
@@ -124,12 +139,19 @@ def gives_gpus(made: ResourceClaim | ResourceClaimTemplate, classes: Collection[
     return _asks(made.spec, classes, {result.request for result in results})
 
 
-def _asks(spec: _Spec | None, classes: Collection[str], given: Collection[str] | None = None) -> bool:
-    """``given``: the requests that were met, as `request` or `request/alternative`; None: any may be."""
+def _asks(
+    spec: _Spec | None, classes: Collection[str], given: Collection[str] | None = None
+) -> bool:
+    """``given``: the requests that were met, as `request` or `request/alternative`; None: any may
+    be.
+    """
     requests = spec.devices.requests if spec is not None and spec.devices is not None else None
     for request in requests or ():
         if request.first_available:
-            admin, all_of_it = False, [(f"{request.name}/{one.name}", one) for one in request.first_available]
+            admin, all_of_it = (
+                False,
+                [(f"{request.name}/{one.name}", one) for one in request.first_available],
+            )
         else:
             asked = request.exactly or request
             admin, all_of_it = bool(asked.admin_access), [(request.name, asked)]

@@ -1,7 +1,9 @@
-"""Which pods of an opted-in namespace have GPUs that no check was injected for, and why that may be.
+"""Which pods of an opted-in namespace have GPUs that no check was injected for, and why that may
+be.
 
-Pure. The admission webhook is the only moment at which a pod can get its checks; what slipped past it stays unchecked until it is
-created anew. What a pod's claims were then it has written down; they are compared with what they are now.
+Pure. The admission webhook is the only moment at which a pod can get its checks; what slipped past
+it stays unchecked until it is created anew. What a pod's claims were then it has written down; they
+are compared with what they are now.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ CARRIES_CHECKS: Final = f"{names.CHECKED_LABEL}={names.CHECKED}"
 """The label selector of pods with checks."""
 
 _DECIDED: Final = frozenset({names.CHECKED, names.NO_CHECK_APPLIES})
-"""What the webhook writes to pods that it has decided about; any other value is somebody else's, and says nothing."""
+"""What the webhook writes to pods that it has decided about; any other value is somebody else's,
+and says nothing.
+"""
 _MIRROR: Final = "kubernetes.io/config.mirror"  # the API server's picture of a pod that the kubelet has from a file
 _ANNOTATIONS: Final = frozenset({_MIRROR, names.CHECKS_ANNOTATION, names.CLAIMS_ANNOTATION})
 
@@ -69,7 +73,9 @@ class _Status(_Object):
 
 
 class AuditedPod(_Object):
-    """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects. Of its annotations those that are read here are kept."""
+    """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects. Of its annotations those that
+    are read here are kept.
+    """
 
     metadata: _About
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -77,7 +83,9 @@ class AuditedPod(_Object):
 
     def __post_init__(self) -> None:
         if annotations := self.metadata.annotations:
-            self.metadata.annotations = {key: annotations[key] for key in _ANNOTATIONS & annotations.keys()}
+            self.metadata.annotations = {
+                key: annotations[key] for key in _ANNOTATIONS & annotations.keys()
+            }
 
     @property
     def claims(self) -> bool:
@@ -85,21 +93,28 @@ class AuditedPod(_Object):
         return bool(self.spec.resource_claims)
 
 
-def why_unchecked(pod: AuditedPod, gpus: Collection[str], claims: GpuClaims | None = None) -> str | None:
-    """Why a pod of an opted-in namespace may have no checks, or others than for the GPUs that it has; None where it needs none.
+def why_unchecked(
+    pod: AuditedPod, gpus: Collection[str], claims: GpuClaims | None = None
+) -> str | None:
+    """Why a pod of an opted-in namespace may have no checks, or others than for the GPUs that it
+    has; None where it needs none.
 
-    ``gpus``: extended resources; ``claims``: what its namespace's claims give now, whatever they gave when it was admitted.
+    ``gpus``: extended resources; ``claims``: what its namespace's claims give now, whatever they
+    gave when it was admitted.
 
-    ``static-pod``: admission cannot change it. ``asked-for-none``: by its annotation. ``claim-differs``: it was decided about another
-    claim or template, or about one that was not for GPUs; the only reason of a pod that carries checks, or to which none applies. ``not-started``: it can be
-    created anew, and nothing is lost. ``running``: it was admitted before the opt-in, while no webhook answered, or asks for its GPUs in
-    a way that the webhook is not configured for.
+    ``static-pod``: admission cannot change it. ``asked-for-none``: by its annotation.
+    ``claim-differs``: it was decided about another claim or template, or about one that was not for
+    GPUs; the only reason of a pod that carries checks, or to which none applies. ``not-started``:
+    it can be created anew, and nothing is lost. ``running``: it was admitted before the opt-in,
+    while no webhook answered, or asks for its GPUs in a way that the webhook is not configured for.
     """
     if pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Succeeded", "Failed"}:
         return None
     if (pod.metadata.labels or {}).get(names.CHECKED_LABEL) in _DECIDED and not _forged(pod):
         return "claim-differs" if claims is not None and _differs(pod, claims) else None
-    if not _asks_by_resource(pod, gpus) and not (claims is not None and _asks_by_claim(pod, claims)):
+    if not _asks_by_resource(pod, gpus) and not (
+        claims is not None and _asks_by_claim(pod, claims)
+    ):
         return None
     annotations = pod.metadata.annotations or {}
     if _MIRROR in annotations:
@@ -119,9 +134,14 @@ def _forged(pod: AuditedPod) -> bool:
 
 
 def _asks_by_resource(pod: AuditedPod, gpus: Collection[str]) -> bool:
-    """Init containers count, sidecars or not, whatever they are called: a device that one of them has is the pod's."""
+    """Init containers count, sidecars or not, whatever they are called: a device that one of them
+    has is the pod's.
+    """
     spec = pod.spec
-    every = [spec.resources, *(one.resources for one in [*(spec.containers or ()), *(spec.init_containers or ())])]
+    every = [
+        spec.resources,
+        *(one.resources for one in [*(spec.containers or ()), *(spec.init_containers or ())]),
+    ]
     return any(
         _some(str((asked or {}).get(name, "")))
         for resources in every
@@ -132,7 +152,9 @@ def _asks_by_resource(pod: AuditedPod, gpus: Collection[str]) -> bool:
 
 
 class _Gpus(NamedTuple):
-    """By which entry of a pod's claims it has GPUs: the claim, None while it is not made; the template of that name that there is now."""
+    """By which entry of a pod's claims it has GPUs: the claim, None while it is not made; the
+    template of that name that there is now.
+    """
 
     entry: str
     claim: Origin | None
@@ -155,9 +177,13 @@ def _asks_by_claim(pod: AuditedPod, claims: GpuClaims) -> bool:
 
 
 def _differs(pod: AuditedPod, claims: GpuClaims) -> bool:
-    """Whether the pod has GPUs by a claim that admission did not decide about. Not where nothing readable says what it was."""
+    """Whether the pod has GPUs by a claim that admission did not decide about. Not where nothing
+    readable says what it was.
+    """
     seen = _seen(pod)
-    return seen is not None and any(_anew(seen.get(one.entry), one) for one in _gpus_by_claim(pod, claims))
+    return seen is not None and any(
+        _anew(seen.get(one.entry), one) for one in _gpus_by_claim(pod, claims)
+    )
 
 
 def _seen(pod: AuditedPod) -> Mapping[str, SeenClaim] | None:
@@ -181,7 +207,8 @@ def _anew(seen: SeenClaim | None, now: _Gpus) -> bool:
         or seen.uid in {"", now.template.uid}
     ):
         return False
-    # There is another template by now. The claim was made of it, unless the claim is older. Both are known to the second.
+    # There is another template by now. The claim was made of it, unless the claim is older. Both
+    # are known to the second.
     claim = now.claim.creation_timestamp if now.claim is not None else None
     template = now.template.creation_timestamp
     return claim is None or template is None or template <= claim

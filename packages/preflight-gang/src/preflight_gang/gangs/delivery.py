@@ -1,6 +1,8 @@
-"""From decisions to what is written: the gang's ConfigMap, which commits a generation, and each member's roster.
+"""From decisions to what is written: the gang's ConfigMap, which commits a generation, and each
+member's roster.
 
-Pure. The token and the ports are part of the record, so whoever leads when it is delivered delivers the same.
+Pure. The token and the ports are part of the record, so whoever leads when it is delivered delivers
+the same.
 """
 
 from __future__ import annotations
@@ -38,21 +40,30 @@ PORT: Final = 29500
 """torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next one."""
 
 _HOST_PORTS: Final = range(20000, 30000, 2)
-"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside the ephemeral range. It is
-looked for from where a hash says, so that those who are looking at the same time seldom want the same."""
+"""Where pods share their node's ports, each generation of each gang has a pair of its own, outside
+the ephemeral range. It is looked for from where a hash says, so that those who are looking at the
+same time seldom want the same."""
 
 _MAX_OWNERS: Final = 16
 _SUCCESSORS: Final = 4
-"""Members who may lead when rank 0 is lost; a roster is an annotation of every member, and each has all of them."""
+"""Members who may lead when rank 0 is lost; a roster is an annotation of every member, and each has
+all of them.
+"""
 _RECORD: Final = "members"
 _ROOM: Final = 1024 * 1024
-"""Bytes: what the values of a ConfigMap may be together (MaxSecretSize of k8s.io/api/core/v1, which holds for ConfigMaps, too)."""
+"""Bytes: what the values of a ConfigMap may be together (MaxSecretSize of k8s.io/api/core/v1, which
+holds for ConfigMaps, too).
+"""
 _MOST_SEATS: Final = 100_000
-"""Four times as many as there is room for: a uid alone has 122 bits of chance, so 1 MiB holds less than 70,000 of them."""
+"""Four times as many as there is room for: a uid alone has 122 bits of chance, so 1 MiB holds less
+than 70,000 of them.
+"""
 _MOST_UNPACKED: Final = 160 * _MOST_SEATS
 _MOST_DIGITS: Final = 18
 _MOST_RATIO: Final = 40
-"""How many bytes one packed byte may stand for. Ours are about 4, and 15 with names as long as they can be."""
+"""How many bytes one packed byte may stand for. Ours are about 4, and 15 with names as long as they
+can be.
+"""
 
 
 class TooLarge(Exception):
@@ -70,18 +81,26 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool = False
 
 
-def seal(gang: GangView, chosen: Sequence[GangMember], token: str, taken: Collection[int] = ()) -> Record:
-    """The next generation of ``gang``, ranks in the order of ``chosen``; on its nodes' own ports but those ``taken``."""
+def seal(
+    gang: GangView, chosen: Sequence[GangMember], token: str, taken: Collection[int] = ()
+) -> Record:
+    """The next generation of ``gang``, ranks in the order of ``chosen``; on its nodes' own ports
+    but those ``taken``.
+    """
     generation = gang.generation + 1
     port = PORT
     if any(m.host_network for m in chosen):
-        digest = hashlib.sha256(f"{gang.namespace}\0{gang.source}\0{gang.id}\0{generation}".encode()).digest()
+        digest = hashlib.sha256(
+            f"{gang.namespace}\0{gang.source}\0{gang.id}\0{generation}".encode()
+        ).digest()
         first = int.from_bytes(digest[:4], "big") % len(_HOST_PORTS)
         pairs = [*_HOST_PORTS[first:], *_HOST_PORTS[:first]]
         port = next((one for one in pairs if one not in taken), pairs[0])
     return Record(
         generation=generation,
-        seats=tuple(Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in chosen),
+        seats=tuple(
+            Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in chosen
+        ),
         token=token,
         master_port=port,
         control_port=port + 1,
@@ -89,10 +108,11 @@ def seal(gang: GangView, chosen: Sequence[GangMember], token: str, taken: Collec
 
 
 def config_map(gang: GangView, record: Record, resource_version: str) -> dict[str, Any]:
-    """The ConfigMap that commits ``record``: ADR-026's keys for people, and all of it for the next leader.
+    """The ConfigMap that commits ``record``: ADR-026's keys for people, and all of it for the next
+    leader.
 
-    ``resource_version`` is that of the ConfigMap to replace, empty for a new one. What does not fit is packed or left out, and
-    ``note`` says so. Raises :class:`TooLarge`.
+    ``resource_version`` is that of the ConfigMap to replace, empty for a new one. What does not fit
+    is packed or left out, and ``note`` says so. Raises :class:`TooLarge`.
     """
     metadata: dict[str, Any] = {
         "name": gang.config_map,
@@ -107,7 +127,9 @@ def config_map(gang: GangView, record: Record, resource_version: str) -> dict[st
 
 
 def _content(record: Record) -> dict[str, Any]:
-    """All of the record as one can read it (to about 5,000 members), else packed, else without the list of peers beside it."""
+    """All of the record as one can read it (to about 5,000 members), else packed, else without the
+    list of peers beside it.
+    """
     stored = _Stored(
         v=1,
         token=record.token,
@@ -121,7 +143,9 @@ def _content(record: Record) -> dict[str, Any]:
         "expected_count": str(everyone),
         "generation": str(record.generation),
         "master_addr": record.seats[0].ip,
-        "peers": "".join(f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.seats)),
+        "peers": "".join(
+            f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.seats)
+        ),
     }
     members = msgspec.json.encode(stored)
     if _fits([*data.values(), members]):
@@ -130,7 +154,9 @@ def _content(record: Record) -> dict[str, Any]:
     why = f"with {everyone} members it would not fit into a ConfigMap's 1 MiB"
     data["note"] = f"{_RECORD} is packed (JSON, zlib) under binaryData: {why}."
     if not _fits([*data.values(), packed]):
-        data["note"] += " peers is left out for the same reason; each member has its own part in its pod's annotation."
+        data["note"] += (
+            " peers is left out for the same reason; each member has its own part in its pod's annotation."
+        )
         del data["peers"]
     if not _fits([*data.values(), packed]) or len(members) > _most_unpacked(packed):
         raise TooLarge(f"the record of {everyone} members does not fit into a ConfigMap's 1 MiB")
@@ -138,7 +164,9 @@ def _content(record: Record) -> dict[str, Any]:
 
 
 def _fits(values: Sequence[str | bytes]) -> bool:
-    return sum(len(value if isinstance(value, bytes) else value.encode()) for value in values) <= _ROOM
+    return (
+        sum(len(value if isinstance(value, bytes) else value.encode()) for value in values) <= _ROOM
+    )
 
 
 def owned_by(found: ConfigMap) -> bool:
@@ -158,7 +186,8 @@ def unpacked_size(found: ConfigMap) -> int:
 def record_of(found: ConfigMap) -> Record | None:
     """The record in one of our ConfigMaps; None when a hand has made it unreadable.
 
-    No more is unpacked than a record can mean, and all that it costs is in proportion to the bytes that the ConfigMap has.
+    No more is unpacked than a record can mean, and all that it costs is in proportion to the bytes
+    that the ConfigMap has.
     """
     try:
         generation = int(found.data.get("generation", "0")[:_MOST_DIGITS])
@@ -194,8 +223,8 @@ class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):
         return encode_roster(self.roster)
 
     def patch(self) -> list[dict[str, Any]]:
-        """The JSON Patch. It fails where the pod is another one, or its roster has changed since: a leader that was paused cannot
-        overwrite what its successor has written."""
+        """The JSON Patch. It fails where the pod is another one, or its roster has changed since: a
+        leader that was paused cannot overwrite what its successor has written."""
         path = jsonpatch.pointer("metadata", "annotations", names.ROSTER_ANNOTATION)
         return [
             jsonpatch.test("/metadata/uid", self.member.uid),
@@ -206,7 +235,9 @@ class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(gang: GangView, answers: Mapping[str, MemberAnswer], epoch: int) -> list[RosterWrite]:
-    """What is to be written so that each member has its answer; again to those whose pods were refused: whether they can be by now."""
+    """What is to be written so that each member has its answer; again to those whose pods were
+    refused: whether they can be by now.
+    """
     writes = []
     for one in gang.members:
         if (answer := answers.get(one.uid)) is None:
@@ -219,7 +250,9 @@ def plan(gang: GangView, answers: Mapping[str, MemberAnswer], epoch: int) -> lis
     return writes
 
 
-def roster_write(member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int) -> RosterWrite | None:
+def roster_write(
+    member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int
+) -> RosterWrite | None:
     """What gives ``member`` its answer; None when its pod has it already, from whichever leader."""
     roster, published = _roster(member, answer, record, epoch), member.published
     if published is not None:
@@ -229,7 +262,10 @@ def roster_write(member: GangMember, answer: MemberAnswer, record: Record | None
         )
         if known == roster:
             return None
-        if answer.answer == published.answer == "fail" and published.generation == answer.generation:
+        if (
+            answer.answer == published.answer == "fail"
+            and published.generation == answer.generation
+        ):
             return None  # a generation ends once, and for all with the cause that was seen first
     return RosterWrite(member=member, roster=roster)
 
@@ -270,13 +306,21 @@ def _successors(seats: Sequence[Seat]) -> tuple[tuple[int, str], ...]:
 
 
 def _owners(gang: GangView, sealed: set[str]) -> list[Mapping[str, Any]]:
-    """Whose end ends the ConfigMap: the object that knows the size, else the members' common controller, else some of them."""
+    """Whose end ends the ConfigMap: the object that knows the size, else the members' common
+    controller, else some of them.
+    """
     here = [m for m in gang.members if m.uid in sealed]
     owners = {m.owner for m in here}
     owner = gang.owner or (owners.pop() if len(owners) == 1 else None)
     references = [owner] if owner is not None else [_pod_reference(m) for m in here[:_MAX_OWNERS]]
     return [
-        {"apiVersion": o.api_version, "kind": o.kind, "name": o.name, "uid": o.uid, "blockOwnerDeletion": False}
+        {
+            "apiVersion": o.api_version,
+            "kind": o.kind,
+            "name": o.name,
+            "uid": o.uid,
+            "blockOwnerDeletion": False,
+        }
         for o in references
     ]
 

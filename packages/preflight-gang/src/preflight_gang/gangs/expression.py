@@ -1,8 +1,11 @@
-"""A size expression: where in an object the number of a gang's pods stands, for kinds that only the configuration knows.
+"""A size expression: where in an object the number of a gang's pods stands, for kinds that only the
+configuration knows.
 
-Pure. Sums of products of whole numbers and paths; a path through a list adds up what it finds in each element:
+Pure. Sums of products of whole numbers and paths; a path through a list adds up what it finds in
+each element:
 
-    spec.minMember        spec.roles[].replicas        1 + spec.replicas * spec.nodesPerReplica        metadata.labels['x/size']
+    spec.minMember        spec.roles[].replicas        1 + spec.replicas * spec.nodesPerReplica
+    metadata.labels['x/size']
 
 Length, depth and the values looked at are limited, so no object makes it costly.
 """
@@ -64,7 +67,11 @@ def parse(text: str) -> Expression:
     """Raises :class:`ExpressionError`."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"it is {len(text)} characters long; {MAX_LENGTH} are allowed")
-    return Expression(tuple(tuple(_factor(factor.strip()) for factor in term.split("*")) for term in text.split("+")))
+    return Expression(
+        tuple(
+            tuple(_factor(factor.strip()) for factor in term.split("*")) for term in text.split("+")
+        )
+    )
 
 
 def _factor(text: str) -> Path | int:

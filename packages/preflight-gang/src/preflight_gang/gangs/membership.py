@@ -1,7 +1,7 @@
 """From a stamped pod to a member of a gang: where it stands, and why it is not further.
 
-Pure. The stamp is the webhook's word about identity; here it is believed only when it proves itself (label and ConfigMap name
-follow from namespace, source and raw id).
+Pure. The stamp is the webhook's word about identity; here it is believed only when it proves itself
+(label and ConfigMap name follow from namespace, source and raw id).
 """
 
 from __future__ import annotations
@@ -16,9 +16,24 @@ import msgspec
 from preflight_proto import names
 from preflight_proto.result import Result, from_termination
 from preflight_proto.roster import Roster, decode_roster
-from preflight_proto.stamp import ContractError, Stamp, configmap_name, decode_stamp, gang_hash, gang_id, naming_source
+from preflight_proto.stamp import (
+    ContractError,
+    Stamp,
+    configmap_name,
+    decode_stamp,
+    gang_hash,
+    gang_id,
+    naming_source,
+)
 
-from ..objects import POD_GROUP_ANNOTATION, ContainerStatus, ContainerTerminated, OwnerReference, Pod, PodCondition
+from ..objects import (
+    POD_GROUP_ANNOTATION,
+    ContainerStatus,
+    ContainerTerminated,
+    OwnerReference,
+    Pod,
+    PodCondition,
+)
 
 __all__ = [
     "STUCK",
@@ -73,7 +88,9 @@ class MemberStage(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The check that failed last. ``own``: it was the gang's own test, so every member of that generation has the same."""
+    """The check that failed last. ``own``: it was the gang's own test, so every member of that
+    generation has the same.
+    """
 
     check: str
     code: str
@@ -84,9 +101,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a gang.
 
-    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster`` is its last roster, as written,
-    and ``published`` the same read (None where nothing readable is there). ``passed``: its gang check let it pass, whatever has become of
-    the pod since. ``pod_group`` names the object that knows the size where the stamp could not. ``earlier``: stamped as version 1. ``can_start``: bound, or the scheduler has not said yet that there is no room.
+    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster``
+    is its last roster, as written, and ``published`` the same read (None where nothing readable is
+    there). ``passed``: its gang check let it pass, whatever has become of the pod since.
+    ``pod_group`` names the object that knows the size where the stamp could not. ``earlier``:
+    stamped as version 1. ``can_start``: bound, or the scheduler has not said yet that there is no
+    room.
     """
 
     uid: str
@@ -130,14 +150,20 @@ def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
     stamp = decode_stamp(text)
     namespace, source = pod.metadata.namespace, naming_source(stamp)
     if stamp.config_map != configmap_name(namespace, stamp.id, source):
-        raise ContractError(f"gang stamp: ConfigMap {stamp.config_map} does not follow from the id {stamp.id!r}")
+        raise ContractError(
+            f"gang stamp: ConfigMap {stamp.config_map} does not follow from the id {stamp.id!r}"
+        )
     if pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id, source):
-        raise ContractError(f"gang stamp: the label {names.GANG_LABEL} does not follow from the id {stamp.id!r}")
+        raise ContractError(
+            f"gang stamp: the label {names.GANG_LABEL} does not follow from the id {stamp.id!r}"
+        )
     return (namespace, gang_id(stamp.source, stamp.id)), stamp
 
 
 def config_maps(key: Key) -> tuple[str, str]:
-    """The names that the ConfigMap of a gang may have: the true one, and that of members that were stamped as version 1."""
+    """The names that the ConfigMap of a gang may have: the true one, and that of members that were
+    stamped as version 1.
+    """
     source, _, raw = key[1].partition(":")
     return configmap_name(key[0], raw, source), configmap_name(key[0], raw, "")
 
@@ -182,7 +208,9 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
         size=stamp.size,
         object=stamp.object,
         source=stamp.source,
-        pod_group=pod.metadata.annotations.get(POD_GROUP_ANNOTATION) if stamp.source == "owner" else None,
+        pod_group=pod.metadata.annotations.get(POD_GROUP_ANNOTATION)
+        if stamp.source == "owner"
+        else None,
         earlier=not naming_source(stamp),
         can_start=bool(pod.spec.node_name) or _unscheduled(pod) is None,
     )
@@ -196,7 +224,9 @@ def _published(roster: str) -> Roster | None:
 
 
 def _ended(status: ContainerStatus) -> ContainerTerminated | None:
-    """How a container ended when it is not running again: terminated, or waiting to be started once more."""
+    """How a container ended when it is not running again: terminated, or waiting to be started once
+    more.
+    """
     if status.state.terminated:
         return status.state.terminated
     return status.last_state.terminated if status.state.waiting else None
@@ -228,12 +258,19 @@ def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> 
 
 
 def read(container: str, end: ContainerTerminated) -> Result:
-    """The result of a terminated check (never raises). Where it left none, its container's status gives one."""
-    result = from_termination(container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code)
+    """The result of a terminated check (never raises). Where it left none, its container's status
+    gives one.
+    """
+    result = from_termination(
+        container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code
+    )
     if result.outcome not in OUTCOMES:
         said = result.outcome[:40]
         return msgspec.structs.replace(
-            result, outcome="inconclusive", code="BAD_RESULT", reason=f"its result says {said!r}, which is no outcome"
+            result,
+            outcome="inconclusive",
+            code="BAD_RESULT",
+            reason=f"its result says {said!r}, which is no outcome",
         )
     if code_word(result.code) != result.code:
         result = msgspec.structs.replace(result, code="BAD_CODE")
@@ -241,11 +278,16 @@ def read(container: str, end: ContainerTerminated) -> Result:
         return result
     if end.reason in _RUNTIMES_WORDS:
         code, reason = _RUNTIMES_WORDS[end.reason]
-        said = f"{reason} ({end.message[:200]})" if code == "START_ERROR" and end.message else reason
+        said = (
+            f"{reason} ({end.message[:200]})" if code == "START_ERROR" and end.message else reason
+        )
         return msgspec.structs.replace(result, outcome="inconclusive", code=code, reason=said)
     if end.exit_code == _TERMINATED:
         return msgspec.structs.replace(
-            result, outcome="inconclusive", code="TERMINATED", reason="it was ended before it had a result"
+            result,
+            outcome="inconclusive",
+            code="TERMINATED",
+            reason="it was ended before it had a result",
         )
     return result
 
@@ -256,7 +298,10 @@ def code_word(code: str) -> str:
 
 
 def _stage(
-    pod: Pod, own: ContainerStatus | None, before: Sequence[ContainerStatus], failure: Failure | None
+    pod: Pod,
+    own: ContainerStatus | None,
+    before: Sequence[ContainerStatus],
+    failure: Failure | None,
 ) -> tuple[MemberStage, str]:
     if pod.metadata.deletion_timestamp is not None:
         return MemberStage.GONE, "being deleted"
@@ -273,7 +318,9 @@ def _stage(
         return MemberStage.WAITING, "waiting"
     # Addressed, and on its way through what runs before: the slowest of it is worth naming.
     running = next((s.name for s in before if s.state.running is not None), "")
-    blocked = next((s for s in before if s.state.waiting is not None and s.state.waiting.reason in STUCK), None)
+    blocked = next(
+        (s for s in before if s.state.waiting is not None and s.state.waiting.reason in STUCK), None
+    )
     if blocked is not None and blocked.state.waiting is not None:
         return MemberStage.CHECKING, f"{blocked.name}: {blocked.state.waiting.reason}"
     return MemberStage.CHECKING, f"running {running}" if running else "starting its checks"
@@ -281,7 +328,14 @@ def _stage(
 
 def _unscheduled(pod: Pod) -> PodCondition | None:
     """What the scheduler says of a pod that it has no node for."""
-    return next((one for one in pod.status.conditions if one.type == "PodScheduled" and one.status != "True"), None)
+    return next(
+        (
+            one
+            for one in pod.status.conditions
+            if one.type == "PodScheduled" and one.status != "True"
+        ),
+        None,
+    )
 
 
 def _why_no_address(pod: Pod) -> str:

@@ -14,13 +14,19 @@ from .sealing import MemberAnswer
 __all__ = ["AnswerPace"]
 
 FIRST: Final = 1.0
-"""Seconds, at least, that a new gang is given to complete before its members get the answer to wait: most do, and need one write."""
+"""Seconds, at least, that a new gang is given to complete before its members get the answer to
+wait: most do, and need one write.
+"""
 NEXT: Final = 5.0
 """Seconds, at least, between two rounds of answers who is still missing."""
 _FIRST_MEMBERS, _NEXT_MEMBERS = 200, 20
-"""Members a second for which a round is put off further: a large gang takes longer to come, and to write to."""
+"""Members a second for which a round is put off further: a large gang takes longer to come, and to
+write to.
+"""
 SLICE: Final = 64
-"""Members written to before it is seen again whether the gang is complete: nobody's rank waits behind a thousand waits."""
+"""Members written to before it is seen again whether the gang is complete: nobody's rank waits
+behind a thousand waits.
+"""
 
 
 class AnswerPace:
@@ -34,10 +40,11 @@ class AnswerPace:
     def due(
         self, members: Iterable[GangMember], answers: Mapping[str, MemberAnswer], now: float
     ) -> tuple[dict[str, MemberAnswer], float | None]:
-        """The answers but for the waits whose turn it is not; and after how many seconds to ask again.
+        """The answers but for the waits whose turn it is not; and after how many seconds to ask
+        again.
 
-        A member without a roster whose gang check does not run yet gets no answer to wait: most gangs are complete before their
-        first member asks.
+        A member without a roster whose gang check does not run yet gets no answer to wait: most
+        gangs are complete before their first member asks.
         """
         waiting: dict[str, bool] = {}
         left_out: set[str] = set()
@@ -49,7 +56,10 @@ class AnswerPace:
                 left_out.add(one.uid)
             else:
                 published = one.published
-                waiting[one.uid] = published is None or (published.answer, published.generation) != (
+                waiting[one.uid] = published is None or (
+                    published.answer,
+                    published.generation,
+                ) != (
                     "wait",
                     answer.generation,
                 )
@@ -60,9 +70,11 @@ class AnswerPace:
         return {uid: answer for uid, answer in answers.items() if uid not in left_out}, again
 
     def turn(self, waiting: Mapping[str, bool], now: float) -> tuple[list[str], float | None]:
-        """Who gets an answer now, and after how many seconds to ask again (None: when something has changed).
+        """Who gets an answer now, and after how many seconds to ask again (None: when something has
+        changed).
 
-        ``waiting``: uids of those who wait, and whether each has still to hear it for the first time.
+        ``waiting``: uids of those who wait, and whether each has still to hear it for the first
+        time.
         """
         due: float | None = self._due(len(waiting))
         if not self._left and due is not None and now >= due:

@@ -1,7 +1,9 @@
-"""The gangs' ConfigMaps as they were seen last, and what their records say: unpacked when it is asked for, once a version.
+"""The gangs' ConfigMaps as they were seen last, and what their records say: unpacked when it is
+asked for, once a version.
 
-Pure. Anybody who may create ConfigMaps may fill them, so there is a bound to what is kept of each namespace, to what is kept unpacked,
-and to how often one is unpacked. Beyond it, nobody waits but the gangs of that namespace.
+Pure. Anybody who may create ConfigMaps may fill them, so there is a bound to what is kept of each
+namespace, to what is kept unpacked, and to how often one is unpacked. Beyond it, nobody waits but
+the gangs of that namespace.
 """
 
 from __future__ import annotations
@@ -52,8 +54,12 @@ class Records:
         self._found: dict[Place, ConfigMap] = {}
         self._bytes: dict[str, int] = {}  # kept of each namespace
         self._left_out: dict[Place, str] = {}
-        self._no_room: dict[Place, None] = {}  # those of them that may be read when others have gone
-        self._records: dict[Place, tuple[ConfigMap, Record | None]] = {}  # the one used last stands last
+        self._no_room: dict[
+            Place, None
+        ] = {}  # those of them that may be read when others have gone
+        self._records: dict[
+            Place, tuple[ConfigMap, Record | None]
+        ] = {}  # the one used last stands last
         self._seats = 0
         self._free_at: dict[Place, float] = {}
 
@@ -61,22 +67,32 @@ class Records:
         return self._found.get(place)
 
     def place(self, key: Key, *, earlier: bool) -> Place:
-        """Where a gang's record is, or is to be. ``earlier``: some of its members were stamped as version 1.
+        """Where a gang's record is, or is to be. ``earlier``: some of its members were stamped as
+        version 1.
 
-        Then, and where its record was begun there, it has the name without a source; unless another gang has it.
+        Then, and where its record was begun there, it has the name without a source; unless another
+        gang has it.
         """
         name, before = ((key[0], name) for name in config_maps(key))
         found = self._found.get(before)
-        source = found.metadata.annotations.get(GANG_SOURCE_ANNOTATION, "") if found is not None else ""
+        source = (
+            found.metadata.annotations.get(GANG_SOURCE_ANNOTATION, "") if found is not None else ""
+        )
         if source:
             return before if source == key[1].partition(":")[0] else name
         return before if earlier else name
 
     def keep(self, found: ConfigMap, *, ours: bool = False) -> None:
-        """The newer of what is known and what is found: our own write (``ours``) may be ahead of the watch."""
+        """The newer of what is known and what is found: our own write (``ours``) may be ahead of
+        the watch.
+        """
         place = (found.metadata.namespace, found.metadata.name)
         known = self._found.get(place)
-        if known is not None and known.metadata.uid == found.metadata.uid and _version(known) > _version(found):
+        if (
+            known is not None
+            and known.metadata.uid == found.metadata.uid
+            and _version(known) > _version(found)
+        ):
             return
         self.drop(place, moved=True)
         namespace, size = place[0], _size(found)
@@ -110,11 +126,16 @@ class Records:
 
     def left_out(self) -> Sequence[Place]:
         """Some of those that did not fit and may be read now, if they are still there."""
-        room = (place for place in self._no_room if self._bytes.get(place[0], 0) < MOST_OF_A_NAMESPACE // 2)
+        room = (
+            place
+            for place in self._no_room
+            if self._bytes.get(place[0], 0) < MOST_OF_A_NAMESPACE // 2
+        )
         return list(islice(room, _MOST_AT_ONCE))
 
     def record(self, place: Place) -> Record | None:
-        """What the ConfigMap says; None where there is none, it is not ours, or a hand has made it unreadable.
+        """What the ConfigMap says; None where there is none, it is not ours, or a hand has made it
+        unreadable.
 
         Raises :class:`LeftOut` and :class:`NotYet`.
         """
@@ -157,6 +178,8 @@ def _size(found: ConfigMap) -> int:
 
 
 def _version(found: ConfigMap) -> int:
-    """Resource versions of one resource are comparable as numbers (KEP-5504); what is no number counts as oldest."""
+    """Resource versions of one resource are comparable as numbers (KEP-5504); what is no number
+    counts as oldest.
+    """
     text = found.metadata.resource_version
     return int(text) if text.isdigit() and len(text) < 30 else 0

@@ -1,10 +1,11 @@
 """The state machine of a gang: forming → sealed(generation) → done | failed → forming again.
 
-Pure: :func:`decide` looks at the members as they are and at the one committed record, and decides whom to seal and what each
-member's answer is. There is no other state, so a new leader continues where the old one stopped.
+Pure: :func:`decide` looks at the members as they are and at the one committed record, and decides
+whom to seal and what each member's answer is. There is no other state, so a new leader continues
+where the old one stopped.
 
-Generations: a sealed roster is about generation N, every answer while forming is about N+1. A check that has joined N in an
-earlier life therefore ignores everything about N.
+Generations: a sealed roster is about generation N, every answer while forming is about N+1. A check
+that has joined N in an earlier life therefore ignores everything about N.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """``seal``: the members of the next generation by rank, when it can be sealed now. ``note_pass``: the record is to say that its
-    generation has passed. ``answers`` by uid, for every live member."""
+    """``seal``: the members of the next generation by rank, when it can be sealed now.
+    ``note_pass``: the record is to say that its generation has passed. ``answers`` by uid, for
+    every live member."""
 
     seal: tuple[GangMember, ...] = ()
     note_pass: bool = False
@@ -56,8 +58,11 @@ def decide(gang: GangView) -> GangDecision:
     if playing and not over:
         return GangDecision(answers=_sealed(gang, alive), note_pass=note_pass)
     generation = gang.generation
-    # Who runs with the others of a generation that is over ends with them, with one cause; the rest form the next one.
-    answers = {uid: MemberAnswer(answer="fail", generation=generation, reason=over) for uid in playing}
+    # Who runs with the others of a generation that is over ends with them, with one cause; the rest
+    # form the next one.
+    answers = {
+        uid: MemberAnswer(answer="fail", generation=generation, reason=over) for uid in playing
+    }
     forming = [m for m in alive if m.uid not in playing and m.stage is not MemberStage.PASSED]
     ready = [m for m in forming if _ready(gang, m)]
     wanted = gang.sized.participants
@@ -67,11 +72,11 @@ def decide(gang: GangView) -> GangDecision:
 
 
 def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
-    """Who of the record is still on its way to the test or in it; why the generation is over (empty while it is not); whether it is
-    to be written down that it has passed.
+    """Who of the record is still on its way to the test or in it; why the generation is over (empty
+    while it is not); whether it is to be written down that it has passed.
 
-    One member that has passed has had the verdict of all: from then on nothing that happens to the others changes it, nor that
-    its pod is deleted.
+    One member that has passed has had the verdict of all: from then on nothing that happens to the
+    others changes it, nor that its pod is deleted.
     """
     if gang.record is None:
         return frozenset(), "", False
@@ -89,7 +94,8 @@ def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
             playing.add(seat.uid)
     if passed or not causes:
         return frozenset(playing), "", leaving and not gang.record.passed
-    # Of those only who has begun the test itself has joined; the others can still get another answer.
+    # Of those only who has begun the test itself has joined; the others can still get another
+    # answer.
     joined = frozenset(uid for uid in playing if by_uid[uid].stage is MemberStage.WAITING)
     return joined, min(causes)[1], False
 
@@ -112,11 +118,16 @@ def _departed(seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
 
 
 def _unreachable(gang: GangView, seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
-    """Why a seat's member will never have its sealed roster; None when it has it, or may still get it."""
+    """Why a seat's member will never have its sealed roster; None when it has it, or may still get
+    it.
+    """
     assert now is not None
     assert gang.record is not None
     published, generation = now.published, gang.record.generation
-    if published is not None and (published.answer, published.generation) == ("wait", generation + 1):
+    if published is not None and (published.answer, published.generation) == (
+        "wait",
+        generation + 1,
+    ):
         return 6, f"{seat.name} takes part in the next generation"
     if seat.uid not in gang.refused or (
         published is not None and (published.answer, published.generation) == ("sealed", generation)
@@ -138,14 +149,20 @@ def _sealed(gang: GangView, alive: Sequence[GangMember]) -> dict[str, MemberAnsw
     for one in alive:
         rank = ranks.get(one.uid)
         if rank is not None and one.attempt == record.seats[rank].attempt:
-            answers[one.uid] = MemberAnswer(answer="sealed", generation=record.generation, rank=rank)
+            answers[one.uid] = MemberAnswer(
+                answer="sealed", generation=record.generation, rank=rank
+            )
         elif one.stage is not MemberStage.PASSED:
             reason = f"the gang was sealed with the {len(record.seats)} members it needs, and this is not one of them"
-            answers[one.uid] = MemberAnswer(answer="skip", generation=record.generation + 1, reason=reason)
+            answers[one.uid] = MemberAnswer(
+                answer="skip", generation=record.generation + 1, reason=reason
+            )
     return answers
 
 
-def _forming(gang: GangView, forming: Sequence[GangMember], generation: int) -> dict[str, MemberAnswer]:
+def _forming(
+    gang: GangView, forming: Sequence[GangMember], generation: int
+) -> dict[str, MemberAnswer]:
     wanted = gang.sized.participants
     on_their_way = [m for m in forming if m.stage is not MemberStage.FAILED]
     short = wanted is None or len(on_their_way) < wanted
@@ -154,8 +171,15 @@ def _forming(gang: GangView, forming: Sequence[GangMember], generation: int) -> 
         return {m.uid: skip for m in forming}
     if short and any(m.stage is MemberStage.PASSED and not m.terminal for m in gang.members):
         reason = "the other members have passed their test and have started; there is nobody to test with"
-        return {m.uid: MemberAnswer(answer="skip", generation=generation, reason=reason) for m in forming}
-    failed = [m for m in gang.members if m.stage is MemberStage.FAILED and m.failure is not None and not m.failure.own]
+        return {
+            m.uid: MemberAnswer(answer="skip", generation=generation, reason=reason)
+            for m in forming
+        }
+    failed = [
+        m
+        for m in gang.members
+        if m.stage is MemberStage.FAILED and m.failure is not None and not m.failure.own
+    ]
     over = _not_replaced(gang, len(forming))
     present = len(forming) + len(over)
     late = [*(m for m in forming if not _ready(gang, m)), *over]
@@ -166,13 +190,17 @@ def _forming(gang: GangView, forming: Sequence[GangMember], generation: int) -> 
         if cause is not None:
             answers[one.uid] = MemberAnswer(answer="fail", generation=generation, reason=cause)
         else:
-            missing = everyone if _ready(gang, one) else _missing(gang, late, present, excluding=one.uid)
+            missing = (
+                everyone if _ready(gang, one) else _missing(gang, late, present, excluding=one.uid)
+            )
             answers[one.uid] = MemberAnswer(answer="wait", generation=generation, missing=missing)
     return answers
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
-    """The pods that failed last and are over, as many as members are missing: they exist, but take part no more."""
+    """The pods that failed last and are over, as many as members are missing: they exist, but take
+    part no more.
+    """
     places = (gang.sized.participants or 0) - forming
     over = [
         m
@@ -181,13 +209,16 @@ def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
     ]
     if places <= 0 or not over:
         return []
-    return sorted(over, key=lambda m: (m.failure.at.timestamp() if m.failure and m.failure.at else 0.0, m.name))[
-        -places:
-    ]
+    return sorted(
+        over,
+        key=lambda m: (m.failure.at.timestamp() if m.failure and m.failure.at else 0.0, m.name),
+    )[-places:]
 
 
 def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
-    """The failed check of another member that ``one`` need not wait for; a failure before its time is not its own."""
+    """The failed check of another member that ``one`` need not wait for; a failure before its time
+    is not its own.
+    """
     for other in failed:
         if other.uid == one.uid or other.failure is None:
             continue
@@ -202,15 +233,23 @@ def _cause(who: GangMember, failure: Failure) -> str:
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 
 
-def _missing(gang: GangView, late: Sequence[GangMember], present: int, excluding: str = "") -> tuple[str, ...]:
-    """Who is missing, for a member to read: the ``late`` ones, ``excluding`` itself. Costs the same however many they are."""
+def _missing(
+    gang: GangView, late: Sequence[GangMember], present: int, excluding: str = ""
+) -> tuple[str, ...]:
+    """Who is missing, for a member to read: the ``late`` ones, ``excluding`` itself. Costs the same
+    however many they are.
+    """
     wanted = gang.sized.participants
     if gang.obstacle:
         return (gang.obstacle,)
     if wanted is None:
         return (gang.sized.unknown,)
     others = len(late) - bool(excluding)
-    missing = [f"{m.name}: {gang.refused.get(m.uid, m.why)}" for m in late[: NAMED + 1] if m.uid != excluding][:NAMED]
+    missing = [
+        f"{m.name}: {gang.refused.get(m.uid, m.why)}"
+        for m in late[: NAMED + 1]
+        if m.uid != excluding
+    ][:NAMED]
     if others > NAMED:
         missing.append(f"and {others - NAMED} more")
     if wanted > present:

@@ -1,6 +1,7 @@
 """Which objects know the size of a gang, for each source that the webhook stamps.
 
-Pure. The webhook knows pods; this table knows objects. The first of a source's kinds that has an object of that name says it.
+Pure. The webhook knows pods; this table knows objects. The first of a source's kinds that has an
+object of that name says it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from preflight_kube.workloads import batch, grove, jobset, kubeflow, leaderworkerset, podgroups, queues
+from preflight_kube.workloads import (
+    batch,
+    grove,
+    jobset,
+    kubeflow,
+    leaderworkerset,
+    podgroups,
+    queues,
+)
 from preflight_kube.workloads.model import WorkloadKind
 from preflight_kube.workloads.sizes import SizedObject
 

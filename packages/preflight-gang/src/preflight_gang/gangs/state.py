@@ -23,7 +23,9 @@ __all__ = ["GangState", "Gangs", "Placed"]
 
 
 class Placed(NamedTuple):
-    """Where a pod's member was and where it is now. ``dissolved``: the gang it was in has no member left."""
+    """Where a pod's member was and where it is now. ``dissolved``: the gang it was in has no member
+    left.
+    """
 
     before: Key | None
     now: Key | None
@@ -55,8 +57,8 @@ class GangState:
 
 
 class Gangs:
-    """All gangs that have a member; iterates over their keys. ``on_ignored`` is called once for each pod with an invalid stamp: its uid,
-    and why."""
+    """All gangs that have a member; iterates over their keys. ``on_ignored`` is called once for
+    each pod with an invalid stamp: its uid, and why."""
 
     def __init__(self, on_ignored: Callable[[str, ContractError], None]) -> None:
         self._on_ignored = on_ignored
@@ -81,15 +83,19 @@ class Gangs:
         return state.members.values() if (state := self._states.get(key)) is not None else ()
 
     def at(self, place: tuple[str, str]) -> list[Key]:
-        """The gangs whose ConfigMap has, or may have, this namespace and name: more than one where ids hash alike, and where they were
-        stamped before names contained sources."""
+        """The gangs whose ConfigMap has, or may have, this namespace and name: more than one where
+        ids hash alike, and where they were stamped before names contained sources."""
         return [key for key in self._states if key[0] == place[0] and place[1] in config_maps(key)]
 
     def of_record(self, namespace: str, source: str, raw: str) -> list[Key]:
-        """The gangs that a record is of: all of that raw id, where it was written before names contained sources."""
+        """The gangs that a record is of: all of that raw id, where it was written before names
+        contained sources.
+        """
         if source:
             return [(namespace, gang_id(source, raw))]
-        return [key for key in self._states if key[0] == namespace and key[1].partition(":")[2] == raw]
+        return [
+            key for key in self._states if key[0] == namespace and key[1].partition(":")[2] == raw
+        ]
 
     def place(self, pod: Pod, *, gone: bool) -> Placed:
         """Put the pod's member where it belongs now."""
@@ -127,7 +133,9 @@ class Gangs:
         uid, state = write.member.uid, self._states.get(key)
         known = state.members.get(uid) if state is not None else None
         if state is not None and known is not None and known.roster == write.member.roster:
-            state.members[uid] = msgspec.structs.replace(known, roster=write.text, published=decode_roster(write.text))
+            state.members[uid] = msgspec.structs.replace(
+                known, roster=write.text, published=decode_roster(write.text)
+            )
 
 
 def _as_it_was(pod: Pod) -> GangMember | None:

@@ -1,4 +1,6 @@
-"""What is known about a gang at one moment, put together from its members, its record and the object that has its size. Pure."""
+"""What is known about a gang at one moment, put together from its members, its record and the
+object that has its size. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed generation, as it is committed in the gang's ConfigMap.
 
-    ``passed``: one of its members has had the verdict of all. It is written down where the pod that shows it goes before the others
-    have read theirs.
+    ``passed``: one of its members has had the verdict of all. It is written down where the pod that
+    shows it goes before the others have read theirs.
     """
 
     generation: int
@@ -40,9 +42,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangView(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known about a gang at one moment. ``owner`` is the object that the size is read from, if one is. ``obstacle``: why
-    nothing can be committed for it, if so. ``departed``: members that had passed when their pods went, as they were last seen.
-    ``refused``: members whose pods cannot be written to, by uid, and why."""
+    """Everything known about a gang at one moment. ``owner`` is the object that the size is read
+    from, if one is. ``obstacle``: why nothing can be committed for it, if so. ``departed``: members
+    that had passed when their pods went, as they were last seen. ``refused``: members whose pods
+    cannot be written to, by uid, and why."""
 
     namespace: str
     source: str
@@ -60,7 +63,9 @@ class GangView(msgspec.Struct, frozen=True, kw_only=True):
     def generation(self) -> int:
         """The last one sealed. Where the record was deleted, the members still know it."""
         published = (
-            m.published.generation for m in self.members if m.published is not None and m.published.answer == "sealed"
+            m.published.generation
+            for m in self.members
+            if m.published is not None and m.published.answer == "sealed"
         )
         return max([self.record.generation if self.record else 0, *published])
 
@@ -78,7 +83,9 @@ def assemble(
     departed: tuple[GangMember, ...] = (),
     refused: Mapping[str, str] = {},
 ) -> GangView:
-    """The view of the gang ``key`` with these members (at least one); the other arguments are fields of :class:`GangView`."""
+    """The view of the gang ``key`` with these members (at least one); the other arguments are
+    fields of :class:`GangView`.
+    """
     namespace, (source, _, raw) = key[0], key[1].partition(":")
     everyone = tuple(sorted(members, key=lambda one: (one.name, one.uid)))
     return GangView(

@@ -1,5 +1,5 @@
-"""Events on members that wait for long: who is missing and why, for those who do not read the check's log; and on members whose pods
-cannot be annotated: their answers.
+"""Events on members that wait for long: who is missing and why, for those who do not read the
+check's log; and on members whose pods cannot be annotated: their answers.
 
 Pure: the caller gives the time (seconds of one clock).
 """
@@ -22,14 +22,18 @@ SLICE: Final = 16
 
 
 class WaitingEvents:
-    """Of one gang: since when which member waits, and which of them has its Event. One a member and generation."""
+    """Of one gang: since when which member waits, and which of them has its Event. One a member and
+    generation.
+    """
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], float] = {}
         self._emitted: set[tuple[str, int]] = set()
 
     def due(self, gang: GangView, now: float) -> tuple[list[GangMember], float | None]:
-        """Who is to have an Event now, and after how many seconds to ask again (None: when something has changed)."""
+        """Who is to have an Event now, and after how many seconds to ask again (None: when
+        something has changed).
+        """
         here = {
             _wait(m): m
             for m in gang.members
@@ -37,7 +41,11 @@ class WaitingEvents:
         }
         self._since = {wait: self._since.get(wait, now) for wait in here}
         self._emitted &= here.keys()
-        left = {wait: since + PATIENCE - now for wait, since in self._since.items() if wait not in self._emitted}
+        left = {
+            wait: since + PATIENCE - now
+            for wait, since in self._since.items()
+            if wait not in self._emitted
+        }
         due = [wait for wait, seconds in left.items() if seconds <= 0]
         if len(due) > SLICE:
             return [here[wait] for wait in due[:SLICE]], 0.0
@@ -68,8 +76,12 @@ def waiting_event(gang: GangView, one: GangMember, now: str) -> dict[str, Any]:
     )
 
 
-def refused_event(gang: GangView, one: GangMember, answer: MemberAnswer, now: str) -> dict[str, Any]:
-    """The Event that says why ``one`` has no answer in its annotation, and what the answer is, to be created at ``now`` (RFC 3339)."""
+def refused_event(
+    gang: GangView, one: GangMember, answer: MemberAnswer, now: str
+) -> dict[str, Any]:
+    """The Event that says why ``one`` has no answer in its annotation, and what the answer is, to
+    be created at ``now`` (RFC 3339).
+    """
     words = {
         "wait": "; ".join(answer.missing),
         "sealed": f"rank {answer.rank} of generation {answer.generation}",

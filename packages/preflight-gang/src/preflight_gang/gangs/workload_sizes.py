@@ -1,4 +1,5 @@
-"""The objects that know the size of a gang: those of known kinds are the Kubernetes layer's, the others are described by the configuration.
+"""The objects that know the size of a gang: those of known kinds are the Kubernetes layer's, the
+others are described by the configuration.
 
 Pure. Pods know which object it is; API versions are discovered.
 """
@@ -42,7 +43,9 @@ def sized_by(expression: Expression) -> type[SizedObject]:
             about = {"labels": self.metadata.labels, "annotations": self.metadata.annotations}
             try:
                 self.declared = counted(
-                    expression.value({"metadata": about, "spec": self.spec, "status": self.status}), "pods", least=True
+                    expression.value({"metadata": about, "spec": self.spec, "status": self.status}),
+                    "pods",
+                    least=True,
                 )
             except NoNumber as error:
                 self.declared = DeclaredSize(unknown=str(error))

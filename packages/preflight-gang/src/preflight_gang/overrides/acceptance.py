@@ -1,8 +1,8 @@
 """Which PreflightConfig of a namespace is in force, and what is wrong with those that are not.
 
-Pure. What one may say stands in its schema (:class:`preflight_proto.policy.Spec`) and in :data:`RULES`. The CustomResourceDefinition is
-made from the same two (:mod:`.crd`), so the API server refuses nearly all of what is refused here; what is left was stored under
-another definition.
+Pure. What one may say stands in its schema (:class:`preflight_proto.policy.Spec`) and in
+:data:`RULES`. The CustomResourceDefinition is made from the same two (:mod:`.crd`), so the API
+server refuses nearly all of what is refused here; what is left was stored under another definition.
 """
 
 from __future__ import annotations
@@ -16,14 +16,23 @@ from preflight_kube import schema
 from preflight_proto import names
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, Spec
 
-__all__ = ["RULES", "NamespaceOverride", "OverrideRule", "OverrideVerdict", "judge", "problems", "status"]
+__all__ = [
+    "RULES",
+    "NamespaceOverride",
+    "OverrideRule",
+    "OverrideVerdict",
+    "judge",
+    "problems",
+    "status",
+]
 
 LONGEST: Final = 4000
 """Characters of a message; Kubernetes allows 32,768."""
 
 
 class OverrideRule(NamedTuple):
-    """What a schema cannot say about the object at ``at``: in CEL for the API server, as a function for ourselves.
+    """What a schema cannot say about the object at ``at``: in CEL for the API server, as a function
+    for ourselves.
 
     A test asks both about the same objects.
     """
@@ -117,7 +126,12 @@ class OverrideVerdict(NamedTuple):
 def problems(spec: object) -> list[str]:
     """Every problem of a spec, one sentence each, beginning with its path."""
     found = schema.problems(_SCHEMA, {"spec": spec}, "the object")
-    return found or [f"{at}: {rule.message}." for rule in RULES for at, it in _at(spec, rule.at) if not rule.holds(it)]
+    return found or [
+        f"{at}: {rule.message}."
+        for rule in RULES
+        for at, it in _at(spec, rule.at)
+        if not rule.holds(it)
+    ]
 
 
 _SCHEMA: Final[dict[str, Any]] = {
@@ -139,16 +153,20 @@ def _at(spec: Any, way: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def judge(policies: Iterable[NamespaceOverride]) -> list[tuple[NamespaceOverride, OverrideVerdict]]:
-    """What becomes of the objects of one namespace: of the valid ones the oldest is in force, by name where several are as old.
+    """What becomes of the objects of one namespace: of the valid ones the oldest is in force, by
+    name where several are as old.
 
-    In the order in which it is to be written: whatever loses comes before what wins, so that never two are in force.
+    In the order in which it is to be written: whatever loses comes before what wins, so that never
+    two are in force.
     """
     judged: list[tuple[NamespaceOverride, OverrideVerdict]] = []
     winner: NamespaceOverride | None = None
     for one in sorted(policies, key=_age):
         about = one.metadata
         if about.deletion_timestamp is not None:
-            judged.append((one, OverrideVerdict(False, "Terminating", "Not in force: it is being deleted.")))
+            judged.append(
+                (one, OverrideVerdict(False, "Terminating", "Not in force: it is being deleted."))
+            )
         elif wrong := problems(one.spec):
             judged.append((one, OverrideVerdict(False, "Invalid", _cut(" ".join(wrong)))))
         elif winner is None:
@@ -157,7 +175,9 @@ def judge(policies: Iterable[NamespaceOverride]) -> list[tuple[NamespaceOverride
             why = f"Not in force: superseded by {winner.metadata.name}, the oldest of namespace {about.namespace}; keep one of them."
             judged.append((one, OverrideVerdict(False, "Superseded", why)))
     if winner is not None:
-        verdict = OverrideVerdict(True, "InForce", f"In force in namespace {winner.metadata.namespace}.")
+        verdict = OverrideVerdict(
+            True, "InForce", f"In force in namespace {winner.metadata.namespace}."
+        )
         judged.append((winner, verdict))
     return judged
 
@@ -172,7 +192,8 @@ def _cut(text: str) -> str:
 
 
 def status(one: NamespaceOverride, verdict: OverrideVerdict, now: str) -> dict[str, Any] | None:
-    """The object to write as its status, with the version it was seen at; None where it says so already.
+    """The object to write as its status, with the version it was seen at; None where it says so
+    already.
 
     ``now`` is RFC 3339. Conditions of others stay as they are.
     """

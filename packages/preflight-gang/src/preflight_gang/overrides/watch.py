@@ -1,4 +1,6 @@
-"""PreflightConfigs: followed by every replica; judged, and the verdict written as their status, by the one that leads."""
+"""PreflightConfigs: followed by every replica; judged, and the verdict written as their status, by
+the one that leads.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class OverrideController:
         self.seen: dict[str, dict[str, NamespaceOverride]] = {}
         """By namespace and uid."""
         self._namespaces: Queue = Queue("namespace", lambda _: REST)
-        self._mirror = Reflector(client, path(), NamespaceOverride, on_change=self._changed, absent_retry=ABSENT_RETRY)
+        self._mirror = Reflector(
+            client, path(), NamespaceOverride, on_change=self._changed, absent_retry=ABSENT_RETRY
+        )
 
     async def mirror(self) -> None:
         await self._mirror.run()

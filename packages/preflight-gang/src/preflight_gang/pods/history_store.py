@@ -1,6 +1,8 @@
-"""What is remembered of nodes from gang to gang: taken from results, published with rosters, written to the cluster once a minute at most.
+"""What is remembered of nodes from gang to gang: taken from results, published with rosters,
+written to the cluster once a minute at most.
 
-Whoever leads reads it once and then keeps it; in between it loses a minute at most, which the pods that still exist make up for.
+Whoever leads reads it once and then keeps it; in between it loses a minute at most, which the pods
+that still exist make up for.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class _Stored(msgspec.Struct):
 
 
 class HistoryStore:
-    """``home``: the namespace that the records are kept in; without one they last as long as the leader."""
+    """``home``: the namespace that the records are kept in; without one they last as long as the
+    leader.
+    """
 
     def __init__(self, client: Client, config: Config, home: str) -> None:
         self._client, self._home = client, home
@@ -77,10 +81,19 @@ class HistoryStore:
     # --- what is published
 
     def of(
-        self, gang: GangView, pod_of: Callable[[str], Pod | None], node_of: Callable[[str], Node | None]
+        self,
+        gang: GangView,
+        pod_of: Callable[[str], Pod | None],
+        node_of: Callable[[str], Node | None],
     ) -> Callable[[GangMember], Past | None]:
-        """What each member of a sealed gang learns about its node. ``pod_of``, ``node_of``: by uid and by name."""
-        members = {digest(seat.node): seat.node for seat in gang.record.seats} if self._on and gang.record else {}
+        """What each member of a sealed gang learns about its node. ``pod_of``, ``node_of``: by uid
+        and by name.
+        """
+        members = (
+            {digest(seat.node): seat.node for seat in gang.record.seats}
+            if self._on and gang.record
+            else {}
+        )
 
         def past(member: GangMember) -> Past | None:
             pod, node = pod_of(member.uid), node_of(member.node)
@@ -133,11 +146,16 @@ class HistoryStore:
         for number in sorted(self._book.changed) if self._read else ():
             try:
                 self._versions[number] = await writer.remember(self._body(number))
-            except (Conflict, NotFound):  # somebody else has written or deleted it: see what is there
+            except (
+                Conflict,
+                NotFound,
+            ):  # somebody else has written or deleted it: see what is there
                 self._versions.pop(number, None)
                 self._read = False
             except KubeError as error:
-                log.warning("node history not written", configmap=shard_name(number), error=str(error))
+                log.warning(
+                    "node history not written", configmap=shard_name(number), error=str(error)
+                )
             else:
                 continue
             self._book.changed.add(number)

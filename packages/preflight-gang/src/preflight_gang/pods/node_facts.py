@@ -1,7 +1,9 @@
-"""What is written to a pod about its node: the instance type and the topology labels, which a container cannot read by itself.
+"""What is written to a pod about its node: the instance type and the topology labels, which a
+container cannot read by itself.
 
-Pure. It is written once, when the pod is bound, and only where a volume of ours shows it to a container. Where the gang's check
-alone reads it, it goes with the first roster and costs no write of its own.
+Pure. It is written once, when the pod is bound, and only where a volume of ours shows it to a
+container. Where the gang's check alone reads it, it goes with the first roster and costs no write
+of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from ..objects import Node, Pod
 __all__ = ["facts_patch", "goes_with_roster", "identity", "missing_annotations"]
 
 
-def missing_annotations(pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]) -> dict[str, str]:
+def missing_annotations(
+    pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]
+) -> dict[str, str]:
     """The annotations about ``node`` that the pod shows to a container and does not have yet.
 
     ``instance_type`` and ``topology`` are the names of the node's labels that say so.
@@ -41,7 +45,9 @@ def missing_annotations(pod: Pod, node: Node | None, instance_type: str, topolog
 
 
 def identity(node: Node) -> str:
-    """Changes with what may have changed the hardware: another node of that name, machine or boot, or somebody who says that it was repaired."""
+    """Changes with what may have changed the hardware: another node of that name, machine or boot,
+    or somebody who says that it was repaired.
+    """
     about = node.metadata
     parts = (
         about.uid,
@@ -53,11 +59,17 @@ def identity(node: Node) -> str:
 
 
 def goes_with_roster(pod: Pod) -> bool:
-    """Whether nobody but the gang's check reads about the node, and its first roster is still to come."""
+    """Whether nobody but the gang's check reads about the node, and its first roster is still to
+    come.
+    """
     if pod.metadata.annotations.get(names.ROSTER_ANNOTATION) != "":
         return False
     shown = {volume.name for volume in pod.spec.volumes}
-    readers = {c.name for c in pod.spec.init_containers if any(mount.name in shown for mount in c.volume_mounts)}
+    readers = {
+        c.name
+        for c in pod.spec.init_containers
+        if any(mount.name in shown for mount in c.volume_mounts)
+    }
     return readers == {gang_check(pod)}
 
 

@@ -1,7 +1,9 @@
-"""What gangs have found of each node, one bounded record a node: its figures, and the gangs in which it was bad.
+"""What gangs have found of each node, one bounded record a node: its figures, and the gangs in
+which it was bad.
 
-Pure. What the records are made of is the word of checks about their own nodes (:mod:`preflight_proto.history` bounds it); when, where and
-whose gang it was is what the cluster says. Records are kept in a few ConfigMaps, each with the nodes whose names fall to it.
+Pure. What the records are made of is the word of checks about their own nodes
+(:mod:`preflight_proto.history` bounds it); when, where and whose gang it was is what the cluster
+says. Records are kept in a few ConfigMaps, each with the nodes whose names fall to it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ __all__ = ["PREFIX", "SHARDS", "NodeHistory", "shard_name"]
 SHARDS: Final = 16
 PREFIX: Final = "preflight-history-"
 MOST_NODES: Final = 1_250
-"""Of one shard: 20,000 in all, twice as many as clusters have; beyond, the one goes that was not seen for longest."""
+"""Of one shard: 20,000 in all, twice as many as clusters have; beyond, the one goes that was not
+seen for longest.
+"""
 MOST_BYTES: Final = 900 * 1024
 """Of one shard; a ConfigMap holds 1 MiB."""
 MOST_KINDS: Final = 2
@@ -27,7 +31,9 @@ MOST_VALUES: Final = 9
 """Last figures that are kept of each sort; their median and spread are what is usual."""
 _MOST_TEXT: Final = 96
 _SPREAD: Final = 1.4826
-"""Times the median absolute deviation: the standard deviation of what is normally distributed (Rousseeuw and Croux, 1993)."""
+"""Times the median absolute deviation: the standard deviation of what is normally distributed
+(Rousseeuw and Croux, 1993).
+"""
 
 _Sort = Literal["alone", "two", "gang", "pair", "own"]
 _Text = Annotated[str, msgspec.Meta(max_length=_MOST_TEXT)]
@@ -41,7 +47,9 @@ class NodeFigures(msgspec.Struct, array_like=True, gc=False):
 
 
 class NodeFinding(msgspec.Struct, array_like=True, frozen=True):
-    """One gang that found the node bad: when (Unix time), digests of its namespace, of the gang and of the partners; whether it was bad to itself."""
+    """One gang that found the node bad: when (Unix time), digests of its namespace, of the gang and
+    of the partners; whether it was bad to itself.
+    """
 
     at: float
     namespace: _Text
@@ -51,13 +59,15 @@ class NodeFinding(msgspec.Struct, array_like=True, frozen=True):
 
 
 class NodeRecord(msgspec.Struct, omit_defaults=True):
-    """``identity``: of the node as it was; another one means that it was repaired. ``since``: nothing of before counts. ``last``: Unix time
-    up to which all is in here."""
+    """``identity``: of the node as it was; another one means that it was repaired. ``since``:
+    nothing of before counts. ``last``: Unix time up to which all is in here."""
 
     identity: _Text = ""
     since: float = 0.0
     last: float = 0.0
-    kinds: Annotated[dict[_Text, dict[_Sort, NodeFigures]], msgspec.Meta(max_length=MOST_KINDS)] = {}
+    kinds: Annotated[
+        dict[_Text, dict[_Sort, NodeFigures]], msgspec.Meta(max_length=MOST_KINDS)
+    ] = {}
     spells: Annotated[tuple[NodeFinding, ...], msgspec.Meta(max_length=MOST_SPELLS)] = ()
 
 
@@ -86,10 +96,17 @@ class NodeHistory:
         self.changed: set[int] = set()
         """Numbers of the shards that differ from what was encoded last."""
 
-    def note(self, node: tuple[str, str], at: float, whose: tuple[str, str], seen: Sighting, gbps: float = 0.0) -> None:
-        """A gang (``whose``: namespace and gang) has ended ``at`` that Unix time and has seen this of the ``node`` (name and identity);
-        ``gbps``: of its all-reduce, 0 where it is no figure of a healthy gang. What is older than the newest is known already, from whichever
-        leader."""
+    def note(
+        self,
+        node: tuple[str, str],
+        at: float,
+        whose: tuple[str, str],
+        seen: Sighting,
+        gbps: float = 0.0,
+    ) -> None:
+        """A gang (``whose``: namespace and gang) has ended ``at`` that Unix time and has seen this
+        of the ``node`` (name and identity); ``gbps``: of its all-reduce, 0 where it is no figure of
+        a healthy gang. What is older than the newest is known already, from whichever leader."""
         record, shard = self._record(*node, at), self._shards[number := shard_of(node[0])]
         if at <= max(record.last, record.since, shard.since):
             return
@@ -105,7 +122,9 @@ class NodeHistory:
         for name, value in sorts:
             if value > 0:
                 known = figures.get(name, NodeFigures())
-                figures[name] = NodeFigures(known.count + 1, [*known.values, float(f"{value:.4g}")][-MOST_VALUES:])
+                figures[name] = NodeFigures(
+                    known.count + 1, [*known.values, float(f"{value:.4g}")][-MOST_VALUES:]
+                )
         if figures:
             kinds[seen.kind] = figures  # the one seen last stands last
         record.kinds = dict(list(kinds.items())[-MOST_KINDS:])
@@ -121,7 +140,9 @@ class NodeHistory:
     def past(
         self, node: tuple[str, str], now: float, whose: tuple[str, str], members: Mapping[str, str]
     ) -> Past | None:
-        """What the gang ``whose`` learns about the node (name and identity). ``members``: digest of a node's name to the name, of that gang's nodes."""
+        """What the gang ``whose`` learns about the node (name and identity). ``members``: digest of
+        a node's name to the name, of that gang's nodes.
+        """
         known = self._shards[shard_of(node[0])].nodes.get(node[0])
         if known is None or known.identity != node[1]:
             return None
@@ -136,14 +157,20 @@ class NodeHistory:
             for one in known.spells
             if one.gang != own_gang and 0 <= now - one.at <= self._age
         ]
-        kind, figures = next(reversed(known.kinds.items()), ("", {})) if now - known.last <= self._age else ("", {})
+        kind, figures = (
+            next(reversed(known.kinds.items()), ("", {}))
+            if now - known.last <= self._age
+            else ("", {})
+        )
         usual = {name: _usual(one) for name, one in figures.items() if one.values}
         if not spells and not usual:
             return None
         return Past(kind=kind, spells=tuple(spells), **usual)
 
     def check(self, node: str, identity: str, now: float) -> None:
-        """The node is in the cluster as ``identity``: if that is another one than before, nothing of before counts."""
+        """The node is in the cluster as ``identity``: if that is another one than before, nothing
+        of before counts.
+        """
         if node in self._shards[shard_of(node)].nodes:
             self._record(node, identity, now)
 
@@ -153,8 +180,12 @@ class NodeHistory:
         for shard in self._shards:
             for name, node in list(shard.nodes.items()):
                 figures = next(reversed(node.kinds.values()), {})
-                usual: dict[str, float] = {sort: median(one.values) for sort, one in figures.items() if one.values}
-                rows.append((name, sum(1 for one in node.spells if now - one.at <= self._age), usual))
+                usual: dict[str, float] = {
+                    sort: median(one.values) for sort, one in figures.items() if one.values
+                }
+                rows.append(
+                    (name, sum(1 for one in node.spells if now - one.at <= self._age), usual)
+                )
         return rows
 
     def encoded(self, number: int) -> str:
@@ -162,14 +193,18 @@ class NodeHistory:
         shard = self._shards[number]
         text = msgspec.json.encode(shard)
         while len(text) > MOST_BYTES and shard.nodes:
-            for name in sorted(shard.nodes, key=lambda one: shard.nodes[one].last)[: max(1, len(shard.nodes) // 10)]:
+            for name in sorted(shard.nodes, key=lambda one: shard.nodes[one].last)[
+                : max(1, len(shard.nodes) // 10)
+            ]:
                 del shard.nodes[name]
             text = msgspec.json.encode(shard)
         self.changed.discard(number)
         return text.decode()
 
     def read(self, number: int, text: str) -> None:
-        """Take up a shard as somebody has written it; what is known here stays. What cannot be read is left out."""
+        """Take up a shard as somebody has written it; what is known here stays. What cannot be read
+        is left out.
+        """
         try:
             found = msgspec.json.decode(text, type=Shard)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -210,10 +245,15 @@ class NodeHistory:
 
 
 def _kept(found: list[NodeFinding]) -> tuple[NodeFinding, ...]:
-    """At most so many; of the namespace that has most of them the oldest goes, so that nobody pushes out another one's."""
+    """At most so many; of the namespace that has most of them the oldest goes, so that nobody
+    pushes out another one's.
+    """
     found = sorted(found, key=lambda one: one.at)
     while len(found) > MOST_SPELLS:
-        count = {one.namespace: sum(1 for other in found if other.namespace == one.namespace) for one in found}
+        count = {
+            one.namespace: sum(1 for other in found if other.namespace == one.namespace)
+            for one in found
+        }
         found.remove(max(found, key=lambda one: (count[one.namespace], -one.at)))
     return tuple(found)
 

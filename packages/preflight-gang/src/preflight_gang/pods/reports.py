@@ -1,7 +1,9 @@
-"""What concerns one injected pod alone: its checks' results become counts and Events, and facts about its node are written to it.
+"""What concerns one injected pod alone: its checks' results become counts and Events, and facts
+about its node are written to it.
 
-Both replicas keep up, the one that leads writes. What has been counted follows from the Events in the cluster, what has been written
-from the pod itself. Only pods of opted-in namespaces are counted: in any other one anybody may write what looks like a check.
+Both replicas keep up, the one that leads writes. What has been counted follows from the Events in
+the cluster, what has been written from the pod itself. Only pods of opted-in namespaces are
+counted: in any other one anybody may write what looks like a check.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ log = get_logger(__name__)
 
 WORKERS: Final = 24
 NODES_LATEST: Final = 5.0
-"""Seconds that a new leader waits, at most, until the nodes are read: a roster that is written before goes without them."""
+"""Seconds that a new leader waits, at most, until the nodes are read: a roster that is written
+before goes without them.
+"""
 
 
 class Reports:
@@ -47,11 +51,15 @@ class Reports:
     def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
         self._config, self._metrics, self._clock = config, metrics, client.clock
         self.namespaces = Namespaces(client, config, self._namespace_changed)
-        self._left_out: set[str] = set()  # namespaces whose results are not counted, logged once each
+        self._left_out: set[str] = (
+            set()
+        )  # namespaces whose results are not counted, logged once each
         self.queue = Queue("uid", clock=client.clock)
         self._pods: dict[str, Pod] = {}
         self._counted: dict[str, set[str]] = {}
-        self._stuck: dict[tuple[str, str], float] = {}  # (uid, check) → since when it is not started
+        self._stuck: dict[
+            tuple[str, str], float
+        ] = {}  # (uid, check) → since when it is not started
         self._facts_written: set[str] = set()  # about their nodes; the watch says so a moment later
         self._homeless: dict[str, set[str]] = {}  # pods by the node that is not known yet
         self._nodes: Reflector[Node] = Reflector(
@@ -68,7 +76,9 @@ class Reports:
     # --- what changes
 
     async def mirror(self) -> None:
-        """Keep up with the namespaces, and with the nodes from the first pod on that shows facts about its own, or that fails."""
+        """Keep up with the namespaces, and with the nodes from the first pod on that shows facts
+        about its own, or that fails.
+        """
         async with anyio.create_task_group() as group:
             group.start_soon(self.namespaces.mirror)
             await self._nodes_wanted.wait()
@@ -107,21 +117,28 @@ class Reports:
                     self.queue.add((pod.metadata.namespace, uid))
 
     def static(self) -> list[str]:
-        """The namespaces of checked pods that are a kubelet's own, once for each: it runs what its file says, and no check."""
+        """The namespaces of checked pods that are a kubelet's own, once for each: it runs what its
+        file says, and no check.
+        """
         return [
             pod.metadata.namespace
             for pod in self._pods.values()
-            if any(one.kind == "Node" and one.api_version == "v1" for one in pod.metadata.owner_references)
+            if any(
+                one.kind == "Node" and one.api_version == "v1"
+                for one in pod.metadata.owner_references
+            )
         ]
 
     def doubtful(self) -> set[str]:
-        """The namespaces of pods with the label of checked ones of which admission has written down what their claims were, or that have
-        no container of a check."""
+        """The namespaces of pods with the label of checked ones of which admission has written down
+        what their claims were, or that have no container of a check."""
         return {
             pod.metadata.namespace
             for pod in self._pods.values()
             if names.CLAIMS_ANNOTATION in pod.metadata.annotations
-            or not any(one.name.startswith(names.CONTAINER_PREFIX) for one in pod.spec.init_containers)
+            or not any(
+                one.name.startswith(names.CONTAINER_PREFIX) for one in pod.spec.init_containers
+            )
         }
 
     def _namespace_changed(self, name: str) -> None:
@@ -147,7 +164,9 @@ class Reports:
             self._metrics.fleet.clear()  # the next leader shows it
 
     async def wait_nodes(self) -> None:
-        """Until the nodes are known, and what is remembered of them, if some pod shows them; not for long, for gangs can do without."""
+        """Until the nodes are known, and what is remembered of them, if some pod shows them; not
+        for long, for gangs can do without.
+        """
         with anyio.move_on_after(NODES_LATEST):
             await self.memory.load()
         if self._nodes_wanted.is_set():
@@ -175,14 +194,22 @@ class Reports:
         node = self._nodes.store.get(name)
         if node is None:
             self._homeless.setdefault(name, set()).add(pod.metadata.uid)
-        return missing_annotations(pod, node, self._config.instance_type_label, self._config.topology_labels)
+        return missing_annotations(
+            pod, node, self._config.instance_type_label, self._config.topology_labels
+        )
 
     async def _report(self, writer: Writer, uid: str) -> float | None:
-        """Write facts about its node to the pod, and count each run of its checks once; after how many seconds to look again."""
+        """Write facts about its node to the pod, and count each run of its checks once; after how
+        many seconds to look again.
+        """
         pod = self._pods.get(uid)
         if pod is None:
             return None
-        if uid not in self._facts_written and not goes_with_roster(pod) and (facts := self._facts(pod)):
+        if (
+            uid not in self._facts_written
+            and not goes_with_roster(pod)
+            and (facts := self._facts(pod))
+        ):
             written = await writer.annotate(pod.metadata, facts_patch(pod, facts))
             if written:
                 self._facts_written.add(uid)
@@ -201,7 +228,10 @@ class Reports:
             self._note(pod, node, ended)
             if new:
                 self._count(pod, node, ended)
-        return min((seconds for seconds in (again, writer.left(uid) or None) if seconds is not None), default=None)
+        return min(
+            (seconds for seconds in (again, writer.left(uid) or None) if seconds is not None),
+            default=None,
+        )
 
     def _counts(self, pod: Pod) -> bool:
         """Whether what a pod says of itself is counted."""
@@ -216,10 +246,14 @@ class Reports:
         return False
 
     def _late(self, pod: Pod) -> tuple[float | None, list[EndedCheck]]:
-        """Checks that have not been started for too long, and the seconds until the next one will be."""
+        """Checks that have not been started for too long, and the seconds until the next one will
+        be.
+        """
         waits, late = [], []
         for check, status in stuck_checks(pod, self._config.checks):
-            left = self._stuck.get((pod.metadata.uid, check), self._clock()) + PATIENCE - self._clock()
+            left = (
+                self._stuck.get((pod.metadata.uid, check), self._clock()) + PATIENCE - self._clock()
+            )
             if left > 0:
                 waits.append(left)
             else:
@@ -231,7 +265,9 @@ class Reports:
         if ended.finished is not None and node in self._nodes.store:
             at = min(ended.finished, datetime.now(UTC)).timestamp()
             passed = ended.result.outcome == "passed"
-            self._metrics.fleet.note(node, ended.check, at, passed=passed, gbps=ended.result.measured)
+            self._metrics.fleet.note(
+                node, ended.check, at, passed=passed, gbps=ended.result.measured
+            )
             self.memory.note(pod, self._nodes.store.get(node), ended)
 
     def _count(self, pod: Pod, node: str, ended: EndedCheck) -> None:

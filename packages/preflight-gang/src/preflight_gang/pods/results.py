@@ -1,7 +1,7 @@
 """From terminated checks to what operators see of them: counts, and one Kubernetes Event a run.
 
-Pure. The Event's name follows from the run, so creating it is what makes a run counted: whoever finds it there already, after a
-restart or under another leader, does not count it again.
+Pure. The Event's name follows from the run, so creating it is what makes a run counted: whoever
+finds it there already, after a restart or under another leader, does not count it again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _MOST_SECONDS: Final = 86_400.0
 
 
 class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one check. ``run`` is its container's id: a restarted check is another run. Times are the kubelet's.
+    """One run of one check. ``run`` is its container's id: a restarted check is another run. Times
+    are the kubelet's.
 
     ``ran`` is false where the kubelet could not start it.
     """
@@ -49,7 +50,9 @@ class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """How long it took: by its own account, but not longer than by the kubelet's, nor than any check may take."""
+        """How long it took: by its own account, but not longer than by the kubelet's, nor than any
+        check may take.
+        """
         own = self.result.duration
         if self.started is None or self.finished is None:
             return min(own, _MOST_SECONDS)
@@ -59,9 +62,11 @@ class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[EndedCheck]:
-    """The runs in the pod's status: of each configured check the last, and the one before it where it was restarted.
+    """The runs in the pod's status: of each configured check the last, and the one before it where
+    it was restarted.
 
-    What calls itself a check without being configured is not read: its name would become a label of ours.
+    What calls itself a check without being configured is not read: its name would become a label of
+    ours.
     """
     for check, status in _configured(pod, configured):
         yield from _of(status, check)
@@ -90,7 +95,9 @@ def _of(status: ContainerStatus, check: str) -> Iterator[EndedCheck]:
 
 
 PATIENCE: Final = 60.0
-"""Seconds after which a check that the kubelet cannot start is inconclusive; a registry that hiccups is back by then."""
+"""Seconds after which a check that the kubelet cannot start is inconclusive; a registry that
+hiccups is back by then.
+"""
 
 _ADVICE: Final = {
     "IMAGE_PULL": "see that the image exists under this name and that the node may pull it",
@@ -108,13 +115,23 @@ def stuck_checks(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, C
 
 
 def not_started(status: ContainerStatus, check: str) -> EndedCheck:
-    """The result that is counted for a check of :func:`stuck_checks`, once for each start that is tried."""
+    """The result that is counted for a check of :func:`stuck_checks`, once for each start that is
+    tried.
+    """
     waiting = status.state.waiting
     assert waiting is not None
     code = STUCK[waiting.reason]
     said = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
     reason = f"it could not be started for {PATIENCE:.0f} s ({said[:_MAX_WORDS]}); {_ADVICE[code]}"
-    result = Result(v=VERSION, check=check, outcome="inconclusive", code=code, gated=True, duration=0.0, reason=reason)
+    result = Result(
+        v=VERSION,
+        check=check,
+        outcome="inconclusive",
+        code=code,
+        gated=True,
+        duration=0.0,
+        reason=reason,
+    )
     return EndedCheck(
         run=f"start {status.restart_count}",
         check=check,

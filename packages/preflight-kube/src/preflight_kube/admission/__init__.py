@@ -1,1 +1,3 @@
-"""An HTTPS server for admission reviews and the like: bounded connections, answers at once, certificates. Needs the extra `admission`."""
+"""An HTTPS server for admission reviews and the like: bounded connections, answers at once,
+certificates. Needs the extra `admission`.
+"""

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol, but for requests that can be answered where their last byte is read.
 
-A review is answered from what is in memory. By way of ASGI it takes a task of its own, two turns of the loop, and two messages, which leave in
-two TLS records: a good part of what it costs.
+A review is answered from what is in memory. By way of ASGI it takes a task of its own, two turns of
+the loop, and two messages, which leave in two TLS records: a good part of what it costs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Application(Protocol):
     """An ASGI callable that may have an answer without waiting for anything."""
 
     def at_once(self, scope: Any, body: bytes | bytearray) -> Answer | None:
-        """The answer to a whole request, or None where it must go the way of ASGI. Does not raise. ``body`` stays as it is."""
+        """The answer to a whole request, or None where it must go the way of ASGI. Does not raise.
+        ``body`` stays as it is.
+        """
 
 
 class AtOnce(Bounded):
@@ -41,13 +43,19 @@ class AtOnce(Bounded):
     _due: Any = None
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        # Nobody reads the body meanwhile: uvicorn stops reading above its limit until somebody does.
+        # Nobody reads the body meanwhile: uvicorn stops reading above its limit until somebody
+        # does.
         length = None
         for name, value in cycle.scope["headers"]:
             if name == b"content-length":
                 length = int(value)
                 break
-        if cycle.more_body and length is not None and length <= HIGH_WATER_LIMIT and not cycle.waiting_for_100_continue:
+        if (
+            cycle.more_body
+            and length is not None
+            and length <= HIGH_WATER_LIMIT
+            and not cycle.waiting_for_100_continue
+        ):
             self._due = cycle
         else:
             super()._start_asgi_task(cycle, app)

@@ -11,9 +11,10 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_BODY: Final = 3 * 1024 * 1024
-"""Bytes of a review that is read. etcd takes objects of 1.5 MiB. What an API server sends may be larger all the same: it takes requests of
-3 MiB and writes `<` as six bytes. A larger review is denied by its uid rather than refused, for what is refused is admitted unchecked under
-failurePolicy Ignore."""
+"""Bytes of a review that is read. etcd takes objects of 1.5 MiB. What an API server sends may be
+larger all the same: it takes requests of 3 MiB and writes `<` as six bytes. A larger review is
+denied by its uid rather than refused, for what is refused is admitted unchecked under failurePolicy
+Ignore."""
 MOST_SKIPPED: Final = 256 * 1024 * 1024
 """Bytes of a body that is not kept, only read to its end."""
 _JSON: Final = b"application/json"
@@ -25,7 +26,9 @@ BEGINNING: Final = 1024
 
 
 class Body:
-    """A body as it comes: whole up to ``most`` bytes, else only its beginning, in which a review has its uid."""
+    """A body as it comes: whole up to ``most`` bytes, else only its beginning, in which a review
+    has its uid.
+    """
 
     def __init__(self, most: int) -> None:
         self._most, self._chunks = most, list[bytes]()
@@ -64,7 +67,10 @@ def problem(scope: Scope, paths: Collection[str]) -> Refused | None:
     if scope["path"] not in paths:
         return Refused(404, f"not found; POST an AdmissionReview to {' or '.join(paths)}")
     if scope["method"] != "POST":
-        return Refused(405, f"{scope['method']} is not allowed; POST an AdmissionReview to {' or '.join(paths)}")
+        return Refused(
+            405,
+            f"{scope['method']} is not allowed; POST an AdmissionReview to {' or '.join(paths)}",
+        )
     for name, value in scope["headers"]:
         if name == b"content-type":
             if value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
@@ -90,4 +96,6 @@ async def read(scope: Scope, receive: Receive) -> Body:
 
 
 def _too_large() -> Refused:
-    return Refused(413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}")
+    return Refused(
+        413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}"
+    )

@@ -1,8 +1,10 @@
-"""What is served, what is trusted, and when both are made anew. Pure: bytes and a moment in, a decision out.
+"""What is served, what is trusted, and when both are made anew. Pure: bytes and a moment in, a
+decision out.
 
-Every renewal makes a new authority and a new serving certificate, and the authority's key is dropped as soon as it
-has signed. So no key that could sign for the admission endpoint is ever stored, and there is one renewal path
-instead of a frequent one (leaf) and one that is first walked years after the install (authority).
+Every renewal makes a new authority and a new serving certificate, and the authority's key is
+dropped as soon as it has signed. So no key that could sign for the admission endpoint is ever
+stored, and there is one renewal path instead of a frequent one (leaf) and one that is first walked
+years after the install (authority).
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ BACKDATE = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Material:
-    """What the Secret holds, each as PEM: the served chain, its key, and every authority still to be trusted."""
+    """What the Secret holds, each as PEM: the served chain, its key, and every authority still to
+    be trusted.
+    """
 
     certificate: bytes
     key: bytes
@@ -38,14 +42,17 @@ class Keep:
 
 @dataclass(frozen=True)
 class Renew:
-    """New material is needed, and why. ``trusted`` are the authorities that must stay trusted beside the new one."""
+    """New material is needed, and why. ``trusted`` are the authorities that must stay trusted
+    beside the new one.
+    """
 
     reason: str
     trusted: bytes = b""
 
 
 def plan(stored: Material | None, names: tuple[str, ...], now: datetime) -> Keep | Renew:
-    """Decide whether ``stored`` can go on being served for ``names`` (DNS names) at ``now`` (timezone-aware).
+    """Decide whether ``stored`` can go on being served for ``names`` (DNS names) at ``now``
+    (timezone-aware).
 
     Never raises: material that cannot be read is a reason to renew.
     """
@@ -65,17 +72,25 @@ def plan(stored: Material | None, names: tuple[str, ...], now: datetime) -> Keep
     if missing := sorted(set(names) - _dns_names(leaf)):
         return Renew(f"the certificate is not for {', '.join(missing)}", trusted)
     if now < leaf.not_valid_before_utc:
-        return Renew(f"the certificate is not valid before {_moment(leaf.not_valid_before_utc)}", trusted)
-    renew_at = leaf.not_valid_before_utc + (leaf.not_valid_after_utc - leaf.not_valid_before_utc) * 2 / 3
+        return Renew(
+            f"the certificate is not valid before {_moment(leaf.not_valid_before_utc)}", trusted
+        )
+    renew_at = (
+        leaf.not_valid_before_utc + (leaf.not_valid_after_utc - leaf.not_valid_before_utc) * 2 / 3
+    )
     if now >= renew_at:
         return Renew(f"the certificate expires at {_moment(leaf.not_valid_after_utc)}", trusted)
     return Keep(renew_at)
 
 
-def issue(names: tuple[str, ...], lifetime: timedelta, now: datetime, trusted: bytes = b"", *, by: str) -> Material:
-    """New authority and serving certificate for ``names``, good until ``now + lifetime``; ``by`` is in the authority's name.
+def issue(
+    names: tuple[str, ...], lifetime: timedelta, now: datetime, trusted: bytes = b"", *, by: str
+) -> Material:
+    """New authority and serving certificate for ``names``, good until ``now + lifetime``; ``by`` is
+    in the authority's name.
 
-    ``trusted``: PEM authorities to keep beside the new one, so that what old pods still serve stays believed.
+    ``trusted``: PEM authorities to keep beside the new one, so that what old pods still serve stays
+    believed.
     """
     authority_key = ec.generate_private_key(ec.SECP256R1())
     key = ec.generate_private_key(ec.SECP256R1())
@@ -94,21 +109,30 @@ def issue(names: tuple[str, ...], lifetime: timedelta, now: datetime, trusted: b
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+        )
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id),
+            critical=False,
+        )
         .sign(authority_key, hashes.SHA256())
     )
     return Material(
         certificate=leaf.public_bytes(serialization.Encoding.PEM),
         key=key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
         ),
         authorities=authority.public_bytes(serialization.Encoding.PEM) + trusted,
     )
 
 
 def still_valid(bundle: bytes, now: datetime) -> bytes:
-    """The authorities of a PEM ``bundle`` that have not expired at ``now``; nothing when it cannot be read."""
+    """The authorities of a PEM ``bundle`` that have not expired at ``now``; nothing when it cannot
+    be read.
+    """
     try:
         authorities = x509.load_pem_x509_certificates(bundle)
     except ValueError:
@@ -121,24 +145,37 @@ def still_valid(bundle: bytes, now: datetime) -> bytes:
 
 
 def union(first: bytes, second: bytes) -> bytes:
-    """Both PEM bundles as one: ``first`` as it is, then what only ``second`` has. An unreadable one counts as empty."""
+    """Both PEM bundles as one: ``first`` as it is, then what only ``second`` has. An unreadable one
+    counts as empty.
+    """
     merged: dict[bytes, None] = {}
     for bundle in (first, second):
         try:
             certificates = x509.load_pem_x509_certificates(bundle)
         except ValueError:
             continue
-        merged.update((certificate.public_bytes(serialization.Encoding.PEM), None) for certificate in certificates)
+        merged.update(
+            (certificate.public_bytes(serialization.Encoding.PEM), None)
+            for certificate in certificates
+        )
     return b"".join(merged)
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
     """The DNS names of a Service. The API server asks for the first."""
-    return (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}")
+    return (
+        f"{service}.{namespace}.svc",
+        f"{service}.{namespace}.svc.cluster.local",
+        f"{service}.{namespace}",
+    )
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, lifetime: timedelta, now: datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    lifetime: timedelta,
+    now: datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

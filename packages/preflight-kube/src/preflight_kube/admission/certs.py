@@ -1,12 +1,13 @@
 """A command that keeps a webhook's certificate fresh and trusted.
 
-One Secret holds what is served (``tls.crt``, ``tls.key``) and what is to be trusted (``ca.crt``); the CA bundle of every entry of the named
-webhook configurations follows ``ca.crt``. Running it again changes nothing until two thirds of the certificate's life are over. The
-order of writes leaves no gap: a new authority is published first, its certificate is stored when API servers have had time to see it, and only
-then are bundles set to exactly what the Secret says.
+One Secret holds what is served (``tls.crt``, ``tls.key``) and what is to be trusted (``ca.crt``);
+the CA bundle of every entry of the named webhook configurations follows ``ca.crt``. Running it
+again changes nothing until two thirds of the certificate's life are over. The order of writes
+leaves no gap: a new authority is published first, its certificate is stored when API servers have
+had time to see it, and only then are bundles set to exactly what the Secret says.
 
-The Secret is the command's own, not a Helm release's, so an upgrade leaves it alone. It is owned by the ServiceAccount that made it and is
-therefore garbage-collected with it.
+The Secret is the command's own, not a Helm release's, so an upgrade leaves it alone. It is owned by
+the ServiceAccount that made it and is therefore garbage-collected with it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from .certificates import Keep, Material, Renew, issue, plan, service_names, uni
 __all__ = ["MANAGED_BY", "Configuration", "Target", "add_command", "keep", "publish"]
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-"""The label by which the command knows its Secret: one without it is somebody else's, and left alone."""
+"""The label by which the command knows its Secret: one without it is somebody else's, and left
+alone.
+"""
 ATTEMPTS: Final = 10
 """How often a write that lost against another writer is tried again."""
 _LOOK_AGAIN: Final = 0.5
@@ -97,7 +100,8 @@ def add_command(
     manager: str = "",
     managed_by: str = MANAGED_BY,
 ) -> argparse.ArgumentParser:
-    """``certs``: the command, with names that default to those of the component's chart (``secret``: the service's name and ``-tls``).
+    """``certs``: the command, with names that default to those of the component's chart
+    (``secret``: the service's name and ``-tls``).
 
     Gives its parser.
     """
@@ -105,8 +109,14 @@ def add_command(
     def run(args: argparse.Namespace) -> int:
         logs.set_up(component, "info")
         named = (
-            *(Configuration("MutatingWebhookConfiguration", one) for one in args.mutating or mutating),
-            *(Configuration("ValidatingWebhookConfiguration", one) for one in args.validating or validating),
+            *(
+                Configuration("MutatingWebhookConfiguration", one)
+                for one in args.mutating or mutating
+            ),
+            *(
+                Configuration("ValidatingWebhookConfiguration", one)
+                for one in args.validating or validating
+            ),
         )
         target = Target(
             namespace=args.namespace,
@@ -120,10 +130,14 @@ def add_command(
         anyio.run(_run, connection(), target, component, args)
         return commands.DONE
 
-    made = commands.command(subparsers, "certs", run, help="keep the serving certificate and the CA bundles fresh")
+    made = commands.command(
+        subparsers, "certs", run, help="keep the serving certificate and the CA bundles fresh"
+    )
     made.add_argument("--namespace", required=True, help="namespace of the Service and the Secret")
     made.add_argument("--service", default=service, help="the Service (%(default)s)")
-    made.add_argument("--secret", default=secret or f"{service}-tls", help="Secret to keep (%(default)s)")
+    made.add_argument(
+        "--secret", default=secret or f"{service}-tls", help="Secret to keep (%(default)s)"
+    )
     for option, kind, names in (
         ("--mutating", "MutatingWebhookConfiguration", mutating),
         ("--validating", "ValidatingWebhookConfiguration", validating),
@@ -135,7 +149,9 @@ def add_command(
             help=f"{kind} whose entries get the CA bundle; may be repeated ({', '.join(names) or 'none'})",
         )
     days = commands.number(1, 3650, "number of days")
-    made.add_argument("--lifetime-days", type=days, default=90, help="life of a certificate (%(default)s days)")
+    made.add_argument(
+        "--lifetime-days", type=days, default=90, help="life of a certificate (%(default)s days)"
+    )
     made.add_argument(
         "--wait-seconds",
         type=commands.seconds,
@@ -151,7 +167,9 @@ def add_command(
     return made
 
 
-async def _run(connected: Connection, target: Target, component: str, args: argparse.Namespace) -> None:
+async def _run(
+    connected: Connection, target: Target, component: str, args: argparse.Namespace
+) -> None:
     owner = _service_account(connected, target.namespace)
     async with Client(connected, agent=component) as client:
         stored = await keep(client, target, owner=owner, settle_seconds=args.settle_seconds)
@@ -168,14 +186,20 @@ async def keep(
 ) -> Material:
     """Make sure that the Secret holds good material, and return it.
 
-    ``owner``: the ownerReference that the Secret must carry, if any. ``settle_seconds``: between the new authority in the bundles
-    and its certificate in the Secret. Raises KubeError, also where the Secret is not the command's own.
+    ``owner``: the ownerReference that the Secret must carry, if any. ``settle_seconds``: between
+    the new authority in the bundles and its certificate in the Secret. Raises KubeError, also where
+    the Secret is not the command's own.
     """
 
     async def attempt() -> Material:
         moment = now or datetime.now(UTC)
-        secret: Object | None = await client.get_or_none(f"{target.secrets_path}/{target.secret}", dict)
-        if secret is not None and secret["metadata"].get("labels", {}).get(target.managed_by) != target.manager:
+        secret: Object | None = await client.get_or_none(
+            f"{target.secrets_path}/{target.secret}", dict
+        )
+        if (
+            secret is not None
+            and secret["metadata"].get("labels", {}).get(target.managed_by) != target.manager
+        ):
             raise KubeError(
                 f"Secret {target.namespace}/{target.secret} exists but is not labelled {target.managed_by}={target.manager}; "
                 "delete it, or name another Secret by --secret."
@@ -185,18 +209,29 @@ async def keep(
         match plan(stored, target.names, moment):
             case Keep(renew_at=renew_at) if stored is not None:
                 if secret is not None and owner is not None and owner not in _owners(secret):
-                    # Left over from a release that is gone: the garbage collector would take it away from under us.
+                    # Left over from a release that is gone: the garbage collector would take it
+                    # away from under us.
                     await _write(client, target, secret, stored, owner)
                     log.info("certificate has a new owner", **about)
                 log.info("certificate is kept", renew_at=renew_at.isoformat(), **about)
                 return stored
             case Renew(reason=reason, trusted=trusted):
-                fresh = issue(target.names, target.lifetime, moment, trusted, by=target.manager.removesuffix("-certs"))
+                fresh = issue(
+                    target.names,
+                    target.lifetime,
+                    moment,
+                    trusted,
+                    by=target.manager.removesuffix("-certs"),
+                )
                 published = [
-                    await _set_bundles(client, one, lambda present: union(present, fresh.authorities))
+                    await _set_bundles(
+                        client, one, lambda present: union(present, fresh.authorities)
+                    )
                     for one in target.configurations
                 ]
-                if any(published) and stored is not None:  # else there is nobody to tell, or nothing is served yet
+                if (
+                    any(published) and stored is not None
+                ):  # else there is nobody to tell, or nothing is served yet
                     await anyio.sleep(settle_seconds)
                 await _write(client, target, secret, fresh, owner)
                 log.info("certificate made", why=reason, **about)
@@ -206,16 +241,23 @@ async def keep(
     return await _retried(attempt)
 
 
-async def publish(client: Client, target: Target, stored: Material, *, wait_seconds: float = 0) -> None:
+async def publish(
+    client: Client, target: Target, stored: Material, *, wait_seconds: float = 0
+) -> None:
     """Set the CA bundle of every entry of the configurations to what ``stored`` trusts.
 
-    Waits up to ``wait_seconds`` for them to exist: an installer may create them after this command starts. Raises KubeError.
+    Waits up to ``wait_seconds`` for them to exist: an installer may create them after this command
+    starts. Raises KubeError.
     """
     end = anyio.current_time() + wait_seconds
     for configuration in target.configurations:
-        while not await _retried(lambda one=configuration: _set_bundles(client, one, lambda _: stored.authorities)):  # type: ignore[misc]
+        while not await _retried(
+            lambda one=configuration: _set_bundles(client, one, lambda _: stored.authorities)
+        ):  # type: ignore[misc]
             if anyio.current_time() >= end:
-                option = "--mutating" if configuration.kind.startswith("Mutating") else "--validating"
+                option = (
+                    "--mutating" if configuration.kind.startswith("Mutating") else "--validating"
+                )
                 raise NotFound(
                     f"{configuration.kind} {configuration.name} does not exist; "
                     f"install the chart, or name the right one by {option}.",
@@ -224,19 +266,29 @@ async def publish(client: Client, target: Target, stored: Material, *, wait_seco
             await anyio.sleep(_LOOK_AGAIN)
 
 
-async def _set_bundles(client: Client, configuration: Configuration, wanted: Callable[[bytes], bytes]) -> bool:
-    """Give every entry the bundle that ``wanted`` makes of its present one. False: there is no such configuration."""
+async def _set_bundles(
+    client: Client, configuration: Configuration, wanted: Callable[[bytes], bytes]
+) -> bool:
+    """Give every entry the bundle that ``wanted`` makes of its present one. False: there is no such
+    configuration.
+    """
     found: Object | None = await client.get_or_none(configuration.path, dict)
     if found is None:
         return False
-    names, patch = [], [test(pointer("metadata", "resourceVersion"), found["metadata"]["resourceVersion"])]
+    names, patch = (
+        [],
+        [test(pointer("metadata", "resourceVersion"), found["metadata"]["resourceVersion"])],
+    )
     for number, webhook in enumerate(found.get("webhooks") or ()):
         present = _decoded(webhook["clientConfig"].get("caBundle") or "")
         if (bundle := wanted(present)) != present:
             names.append(webhook["name"])
-            patch.append(add(pointer("webhooks", number, "clientConfig", "caBundle"), _encoded(bundle)))
+            patch.append(
+                add(pointer("webhooks", number, "clientConfig", "caBundle"), _encoded(bundle))
+            )
     if names:
-        # A plain patch, not server-side apply: an applier would go on owning an entry that an upgrade removes.
+        # A plain patch, not server-side apply: an applier would go on owning an entry that an
+        # upgrade removes.
         await client.json_patch(configuration.path, patch)
         log.info("CA bundle set", kind=configuration.kind, name=configuration.name, webhooks=names)
     return True
@@ -245,7 +297,11 @@ async def _set_bundles(client: Client, configuration: Configuration, wanted: Cal
 async def _write(
     client: Client, target: Target, secret: Object | None, material: Material, owner: Object | None
 ) -> None:
-    data = {"tls.crt": material.certificate, "tls.key": material.key, "ca.crt": material.authorities}
+    data = {
+        "tls.crt": material.certificate,
+        "tls.key": material.key,
+        "ca.crt": material.authorities,
+    }
     body: Object = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -290,15 +346,23 @@ def _owners(secret: Object) -> list[Object]:
 
 
 def _service_account(connected: Connection, namespace: str) -> Object | None:
-    """An ownerReference to the ServiceAccount that this runs as; None outside a pod or in another namespace.
+    """An ownerReference to the ServiceAccount that this runs as; None outside a pod or in another
+    namespace.
 
     Read from the claims of our own token, so that no permission to read ServiceAccounts is needed.
     """
     try:
         payload = (connected.token or "").split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["kubernetes.io"]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))[
+            "kubernetes.io"
+        ]
         account = claims["serviceaccount"]
-        owner = {"apiVersion": "v1", "kind": "ServiceAccount", "name": account["name"], "uid": account["uid"]}
+        owner = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "name": account["name"],
+            "uid": account["uid"],
+        }
         return owner if claims["namespace"] == namespace else None
     except (IndexError, KeyError, TypeError, ValueError):
         return None

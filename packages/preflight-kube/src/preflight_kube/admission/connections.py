@@ -1,7 +1,9 @@
-"""The connections of one port: how many there are, how long they may take, and who has to go when there is no room.
+"""The connections of one port: how many there are, how long they may take, and who has to go when
+there is no room.
 
-uvicorn accepts whatever comes, has a time for connections that were of use and none for others, and keeps headers of any size. Here a
-connection counts from the moment it is accepted, its handshake included, and what it has sent of a request that is not whole yet counts too.
+uvicorn accepts whatever comes, has a time for connections that were of use and none for others, and
+keeps headers of any size. Here a connection counts from the moment it is accepted, its handshake
+included, and what it has sent of a request that is not whole yet counts too.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ MOST_HEAD: Final = 16 * 1024
 _EACH_HEADER: Final = 32
 """Bytes that a header counts beside its text."""
 MOST_KEPT: Final = 3 * 1024 * 1024 + 64 * 1024
-"""Bytes of a request that are kept; of a longer one the rest is read and dropped, if its length was said beforehand."""
+"""Bytes of a request that are kept; of a longer one the rest is read and dropped, if its length was
+said beforehand.
+"""
 MOST_UNFINISHED: Final = 12 * 1024 * 1024
 """Bytes of requests that are not whole yet or not answered yet, of all connections of a port."""
 _READ_AHEAD: Final = 64 * 1024
@@ -44,10 +48,12 @@ _PAUSE: Final = 0.1
 _FULL: Final = 0.02
 """Seconds without accepting when nobody has to go yet."""
 _YOUNG: Final = 0.1
-"""Seconds that a connection has for its handshake and its first request before it may lose its place: a burst of an API server waits in the
-system's queue rather than losing some of its own."""
+"""Seconds that a connection has for its handshake and its first request before it may lose its
+place: a burst of an API server waits in the system's queue rather than losing some of its own."""
 _MOST_DROPPED: Final = 24
-"""Connections that go on sending a body of which only the beginning is kept: TLS alone takes half a megabyte for each."""
+"""Connections that go on sending a body of which only the beginning is kept: TLS alone takes half a
+megabyte for each.
+"""
 _SPARE: Final = 64
 """Descriptors for all else: files, the API server, standard streams."""
 _LARGE_HEAD: Final = f"a request line and headers of more than {MOST_HEAD} bytes are too large"
@@ -73,12 +79,14 @@ class Limits(NamedTuple):
 
 
 MOST: Final = Limits(384, 192)
-"""An API server keeps 25 idle connections and opens one for each admission at a time; probes and scrapes take a few."""
+"""An API server keeps 25 idle connections and opens one for each admission at a time; probes and
+scrapes take a few.
+"""
 
 
 def limits(most: Limits = MOST, descriptors: int | None = None) -> Limits:
-    """What the process can serve: ``most``, or less where it may open fewer files than that. ``descriptors``: how many it may (unset: as many
-    as the system lets it, which is set)."""
+    """What the process can serve: ``most``, or less where it may open fewer files than that.
+    ``descriptors``: how many it may (unset: as many as the system lets it, which is set)."""
     if descriptors is None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = sum(most) + _SPARE
@@ -94,11 +102,12 @@ def limits(most: Limits = MOST, descriptors: int | None = None) -> Limits:
 
 
 class Connections:
-    """Accepts connections of one listening socket, at most ``most`` at a time. ``protocol`` makes one; ``context``: what a new one is served
-    with, None for plain ones. Use within one event loop.
+    """Accepts connections of one listening socket, at most ``most`` at a time. ``protocol`` makes
+    one; ``context``: what a new one is served with, None for plain ones. Use within one event loop.
 
-    Who comes when there is no room takes the place of the one that has waited longest without ever having had an answer, or else of
-    the one that is idle longest. A request that is being answered is never cut off.
+    Who comes when there is no room takes the place of the one that has waited longest without ever
+    having had an answer, or else of the one that is idle longest. A request that is being answered
+    is never cut off.
     """
 
     def __init__(
@@ -111,12 +120,21 @@ class Connections:
         metrics: Counted,
         name: str,
     ) -> None:
-        self._listener, self._most, self._protocol, self._context = listener, most, protocol, context
+        self._listener, self._most, self._protocol, self._context = (
+            listener,
+            most,
+            protocol,
+            context,
+        )
         self._metrics, self._name = metrics, name
-        self._shaking: dict[asyncio.Task[None], float] = {}  # since when, in the order in which they came
+        self._shaking: dict[
+            asyncio.Task[None], float
+        ] = {}  # since when, in the order in which they came
         self._fresh: dict[Bounded, float] = {}  # without an answer yet, since when, in that order
         self._used: set[Bounded] = set()
-        self._holding: dict[Bounded, int] = {}  # bytes of unfinished requests, in the order in which they began
+        self._holding: dict[
+            Bounded, int
+        ] = {}  # bytes of unfinished requests, in the order in which they began
         self._held = 0
         self._dropped: dict[Bounded, None] = {}  # those whose body is not kept, in that order
         self._told: set[str] = set()
@@ -222,7 +240,11 @@ class Connections:
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError as error:  # no descriptor, no memory: whoever waits for a place goes, and it is tried again
-                log.warning("port %s: no further connection just now: %s", self._name, error.strerror or error)
+                log.warning(
+                    "port %s: no further connection just now: %s",
+                    self._name,
+                    error.strerror or error,
+                )
                 self._make_room()
                 self._pause(_PAUSE)
                 return
@@ -246,7 +268,9 @@ class Connections:
         """End one connection that is of no use now; whether there was one."""
         before = self._loop.time() - _YOUNG
         oldest = next((task for task, since in self._shaking.items() if since <= before), None)
-        fresh = next((one for one, since in self._fresh.items() if since > before or one.waits), None)
+        fresh = next(
+            (one for one, since in self._fresh.items() if since > before or one.waits), None
+        )
         if fresh is not None and self._fresh[fresh] > before:
             fresh = None
         if oldest is not None and (fresh is None or len(self._shaking) >= len(self._fresh)):
@@ -255,7 +279,11 @@ class Connections:
             self._metrics.cut(self._name, "full")
             return True
         if fresh is None:
-            fresh = min((one for one in self._used if one.waits), key=lambda one: one.idle_since, default=None)
+            fresh = min(
+                (one for one in self._used if one.waits),
+                key=lambda one: one.idle_since,
+                default=None,
+            )
         if fresh is None:
             return False
         self._fresh.pop(fresh, None)
@@ -268,7 +296,11 @@ class Connections:
         more: dict[str, Any] = (
             {}
             if context is None
-            else {"ssl": context, "ssl_handshake_timeout": HANDSHAKE, "ssl_shutdown_timeout": HANDSHAKE}
+            else {
+                "ssl": context,
+                "ssl_handshake_timeout": HANDSHAKE,
+                "ssl_shutdown_timeout": HANDSHAKE,
+            }
         )
         try:
             await self._loop.connect_accepted_socket(self._protocol, accepted, **more)
@@ -276,16 +308,24 @@ class Connections:
             self._refused(error)
 
     def _refused(self, error: Exception) -> None:
-        """A handshake that came to nothing: counted by its reason, and told once where an operator must do something."""
+        """A handshake that came to nothing: counted by its reason, and told once where an operator
+        must do something.
+        """
         reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
         if any(alert in reason for alert in _ALERTS):
             kind = "certificate-refused"
-        elif "CERTIFICATE" in reason:  # ours to refuse: a client without one, or with another authority's
+        elif (
+            "CERTIFICATE" in reason
+        ):  # ours to refuse: a client without one, or with another authority's
             kind = "client-certificate"
         elif reason:
             kind = "no-tls"
         else:
-            kind = "timeout" if "taking longer" in str(error) or isinstance(error, TimeoutError) else "ended"
+            kind = (
+                "timeout"
+                if "taking longer" in str(error) or isinstance(error, TimeoutError)
+                else "ended"
+            )
         self._metrics.handshakes_failed.labels(kind).inc()
         if kind == "certificate-refused" and kind not in self._told:
             self._told.add(kind)
@@ -301,9 +341,11 @@ class Connections:
 
 
 class Bounded(HttpToolsProtocol):
-    """uvicorn's protocol with bounds: of a request's head, of everything unfinished, and of time by its :class:`Connections`.
+    """uvicorn's protocol with bounds: of a request's head, of everything unfinished, and of time by
+    its :class:`Connections`.
 
-    What is overridden is called for every request, so it names uvicorn's class rather than asking for it by ``super()``.
+    What is overridden is called for every request, so it names uvicorn's class rather than asking
+    for it by ``super()``.
     """
 
     connections_of: Connections | None = None
@@ -311,7 +353,9 @@ class Bounded(HttpToolsProtocol):
     open = False
     """Whether a request has begun that is not whole yet."""
     idle_since = 0.0
-    """When the last answer was sent, by the loop's clock; 0 while a request is under way, or none has been yet."""
+    """When the last answer was sent, by the loop's clock; 0 while a request is under way, or none
+    has been yet.
+    """
     _idle_timer: asyncio.TimerHandle | None = None
     _fed = _chunk = 0  # bytes of this request before what came last, and those of that
     _in_head = _large_head = _over = _dropped = False
@@ -338,7 +382,8 @@ class Bounded(HttpToolsProtocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        # It and its last cycle hold each other, and with them some 300 KB of TLS buffers, until a garbage collection, which is rare here.
+        # It and its last cycle hold each other, and with them some 300 KB of TLS buffers, until a
+        # garbage collection, which is rare here.
         self.cycle = None  # type: ignore[assignment]  # as uvicorn has it between requests
 
     def data_received(self, data: bytes) -> None:
@@ -362,7 +407,9 @@ class Bounded(HttpToolsProtocol):
             self._refuse(413, f"a request of more than {MOST_KEPT} bytes is too large")
 
     def drop_body(self) -> bool:
-        """Keep no more of the body that is coming in; whether that is possible. Its request is answered all the same when it has come."""
+        """Keep no more of the body that is coming in; whether that is possible. Its request is
+        answered all the same when it has come.
+        """
         body = self.scope.get(BODY)
         if not isinstance(body, Body):
             return False
@@ -378,12 +425,17 @@ class Bounded(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        # Looked at only where what came could hold too large a head: a review that comes in one piece could not.
+        # Looked at only where what came could hold too large a head: a review that comes in one
+        # piece could not.
         if self._fed + self._chunk > MOST_HEAD:
-            size = len(self.url) + sum([len(name) + len(value) + _EACH_HEADER for name, value in self.headers])
+            size = len(self.url) + sum(
+                [len(name) + len(value) + _EACH_HEADER for name, value in self.headers]
+            )
             if size > MOST_HEAD:
                 self._large_head = True
-                raise httptools.HttpParserError("too large a head")  # ends the parsing; answered in send_400_response
+                raise httptools.HttpParserError(
+                    "too large a head"
+                )  # ends the parsing; answered in send_400_response
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_message_complete(self) -> None:
@@ -408,11 +460,14 @@ class Bounded(HttpToolsProtocol):
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._idle_long)
 
     def _unset_keepalive_if_required(self) -> None:
-        # Called whenever anything comes. uvicorn cancels its timer and sets another after each answer; here one goes on.
+        # Called whenever anything comes. uvicorn cancels its timer and sets another after each
+        # answer; here one goes on.
         self.idle_since = 0.0
 
     def _idle_long(self) -> None:
-        """Close a connection that has been idle for its time; else look again when it may have been."""
+        """Close a connection that has been idle for its time; else look again when it may have
+        been.
+        """
         self._idle_timer = None
         if not self.idle_since:  # the next answer sets a timer again
             return
@@ -434,6 +489,9 @@ class Bounded(HttpToolsProtocol):
         if self.connections_of is not None:
             self.connections_of.release(self)
         text = message.encode() + b"\n"
-        head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(text)
+        head = (
+            b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            % len(text)
+        )
         self.transport.write(STATUS_LINE[status] + head + text)
         self.transport.close()

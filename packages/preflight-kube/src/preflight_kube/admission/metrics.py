@@ -12,7 +12,9 @@ _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class AdmissionMetrics:
-    """Every name begins with ``prefix``. Values of labels come from closed sets: paths of applications, results, reasons."""
+    """Every name begins with ``prefix``. Values of labels come from closed sets: paths of
+    applications, results, reasons.
+    """
 
     def __init__(self, prefix: str, registry: CollectorRegistry) -> None:
         self.reviews = Counter(

@@ -20,7 +20,9 @@ FAREWELL: Final = 1.0
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server over connections of our own accepting. ``context``: what a new one is served with; None: plain."""
+    """uvicorn's server over connections of our own accepting. ``context``: what a new one is served
+    with; None: plain.
+    """
 
     def __init__(
         self,
@@ -47,12 +49,19 @@ class Server(uvicorn.Server):
 
         def protocol() -> Bounded:
             made: Any = self.config.http_protocol_class
-            one: Bounded = made(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+            one: Bounded = made(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
             one.connections_of = accepting
             return one
 
         accepting = Connections(
-            listener, self._most, protocol, context=self._context, metrics=self._metrics, name=self._name
+            listener,
+            self._most,
+            protocol,
+            context=self._context,
+            metrics=self._metrics,
+            name=self._name,
         )
         accepting.open()
         self._accepting, self.servers = accepting, [accepting]  # type: ignore[list-item]

@@ -1,6 +1,7 @@
 """AdmissionReview, version 1: bytes in, a request; a response, bytes out. Pure.
 
-What is in the object is the application's: the envelope is decoded, and the object within it stays text until it is asked for.
+What is in the object is the application's: the envelope is decoded, and the object within it stays
+text until it is asked for.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class UserInfo(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel"):
-    """What the API server asks about. ``request_*`` is what the user asked for, where it was converted to what the webhook's rule names."""
+    """What the API server asks about. ``request_*`` is what the user asked for, where it was
+    converted to what the webhook's rule names.
+    """
 
     uid: str
     kind: GroupVersionKind
@@ -100,11 +103,15 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     """Whether nothing will be stored: the webhook must have no effect either."""
 
     def new(self, type_: type[T]) -> T:
-        """The object as it is to be. Raises :class:`BadReview`, also where there is none, as when it is to be deleted."""
+        """The object as it is to be. Raises :class:`BadReview`, also where there is none, as when
+        it is to be deleted.
+        """
         return _decode(self.object, type_, "request.object")
 
     def old(self, type_: type[T]) -> T:
-        """The object as it is, when it is to be changed or deleted. Raises :class:`BadReview`, also where there is none."""
+        """The object as it is, when it is to be changed or deleted. Raises :class:`BadReview`, also
+        where there is none.
+        """
         return _decode(self.old_object, type_, "request.oldObject")
 
 
@@ -112,9 +119,10 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
 class Response:
     """The application's answer.
 
-    ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already. ``message`` and ``code`` (an HTTP status
-    from 400 to 599) are what the user is told where it is not; ``reason`` follows from the code where it is empty. ``warnings`` are shown
-    to the user in any case; ``annotations`` are in the audit log.
+    ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already.
+    ``message`` and ``code`` (an HTTP status from 400 to 599) are what the user is told where it is
+    not; ``reason`` follows from the code where it is empty. ``warnings`` are shown to the user in
+    any case; ``annotations`` are in the audit log.
     """
 
     allowed: bool = True
@@ -154,9 +162,13 @@ def decode(body: bytes | bytearray) -> Request:
     try:
         review = _review.decode(body)
     except RecursionError:
-        raise BadReview(f"the body is nested deeper than {sys.getrecursionlimit()} levels") from None
+        raise BadReview(
+            f"the body is nested deeper than {sys.getrecursionlimit()} levels"
+        ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadReview(_other(body) or f"the body is not an AdmissionReview ({one_line(str(error), 200)})") from None
+        raise BadReview(
+            _other(body) or f"the body is not an AdmissionReview ({one_line(str(error), 200)})"
+        ) from None
     if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
         raise BadReview(_not_ours(review.api_version, review.kind))
     return review.request
@@ -166,12 +178,17 @@ def encode(uid: str, response: Response) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
     answer: dict[str, object] = {"uid": uid, "allowed": response.allowed}
     if not response.allowed:
-        reason = response.reason or _REASONS.get(response.code, "Forbidden" if response.code < 500 else "InternalError")
+        reason = response.reason or _REASONS.get(
+            response.code, "Forbidden" if response.code < 500 else "InternalError"
+        )
         message = one_line(response.message, MOST_TEXT)
         answer["status"] = {"code": response.code, "reason": reason, "message": message}
     elif response.patch:
         patch = response.patch if isinstance(response.patch, bytes) else _encode(response.patch)
-        answer |= {"patchType": "JSONPatch", "patch": patch}  # as base64, which msgspec makes of bytes
+        answer |= {
+            "patchType": "JSONPatch",
+            "patch": patch,
+        }  # as base64, which msgspec makes of bytes
     if response.warnings:
         answer["warnings"] = [one_line(one, MOST_TEXT) for one in response.warnings[:MOST_WARNINGS]]
     if response.annotations:
@@ -180,7 +197,9 @@ def encode(uid: str, response: Response) -> bytes:
 
 
 def uid_of(beginning: bytes | bytearray) -> str:
-    """The uid of the review that begins so, as an API server writes it; empty where there is none. For reviews that are not read."""
+    """The uid of the review that begins so, as an API server writes it; empty where there is none.
+    For reviews that are not read.
+    """
     found = _UID.match(beginning)
     return found[1].decode() if found else ""
 
@@ -198,7 +217,9 @@ def _decode(raw: msgspec.Raw, type_: type[T], where: str) -> T:
 
 
 def _other(body: bytes | bytearray) -> str:
-    """What is wrong with JSON that says of itself that it is something else; empty where it does not."""
+    """What is wrong with JSON that says of itself that it is something else; empty where it does
+    not.
+    """
     try:
         found = _envelope.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

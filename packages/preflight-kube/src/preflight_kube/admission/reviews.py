@@ -19,14 +19,17 @@ from .review import BadReview, Request, Response
 __all__ = ["Application", "Reviews", "Unavailable"]
 
 Application = Callable[[Request], Awaitable[Response]]
-"""Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied; whatever else it raises is answered with
-status 500, on which the API server applies the failurePolicy."""
+"""Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied;
+whatever else it raises is answered with status 500, on which the API server applies the
+failurePolicy."""
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LONGEST: Final = 10.0
 """Seconds for an answer where the API server does not say how long it waits; its default."""
 SPARE: Final = 0.5
-"""Seconds before the API server's own time-out, so that our sentence reaches the user rather than its."""
+"""Seconds before the API server's own time-out, so that our sentence reaches the user rather than
+its.
+"""
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _DURATION: Final = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -39,11 +42,16 @@ class Unavailable(Exception):
 
 
 class Reviews:
-    """``applications`` by path. A review too large or too deep to be read is denied, so that failurePolicy Ignore admits nothing unseen;
-    what is not a review is refused with 4xx. ``longest``: seconds for an answer, at most."""
+    """``applications`` by path. A review too large or too deep to be read is denied, so that
+    failurePolicy Ignore admits nothing unseen; what is not a review is refused with 4xx.
+    ``longest``: seconds for an answer, at most."""
 
     def __init__(
-        self, applications: Mapping[str, Application], metrics: AdmissionMetrics, *, longest: float = LONGEST
+        self,
+        applications: Mapping[str, Application],
+        metrics: AdmissionMetrics,
+        *,
+        longest: float = LONGEST,
     ) -> None:
         self._applications, self._metrics, self._longest = dict(applications), metrics, longest
         self.stopping = False
@@ -59,7 +67,9 @@ class Reviews:
             status, kind, answer = 200, _JSON, await self._answered(scope, application, found)
         except Refused as error:
             self._metrics.refused.labels(str(error.status)).inc()
-            log.warning("request refused", status=error.status, why=error.message, path=scope["path"][:200])
+            log.warning(
+                "request refused", status=error.status, why=error.message, path=scope["path"][:200]
+            )
             status, kind, answer = error.status, _TEXT, error.message.encode() + b"\n"
         headers = [(b"content-type", kind), (b"content-length", str(len(answer)).encode())]
         if self.stopping:
@@ -73,7 +83,10 @@ class Reviews:
         raw = whole.read()
         if whole.dropped:
             return self._unread(
-                path, raw, f"its review of {whole.size} bytes is too large: {whole.dropped}; make it smaller", 413
+                path,
+                raw,
+                f"its review of {whole.size} bytes is too large: {whole.dropped}; make it smaller",
+                413,
             )
         try:
             request = review.decode(raw)
@@ -86,7 +99,9 @@ class Reviews:
         self._metrics.reviews.labels(path, result).inc()
         return review.encode(request.uid, response)
 
-    async def _decided(self, path: str, application: Application, request: Request, seconds: float) -> Response:
+    async def _decided(
+        self, path: str, application: Application, request: Request, seconds: float
+    ) -> Response:
         about = {"uid": request.uid[:128], "path": path}
         try:
             with anyio.fail_after(seconds):
@@ -96,7 +111,9 @@ class Reviews:
                 f"{error}.", code=400
             )  # of an HTTP status 400 the API server does not show the user why
         except Unavailable as error:
-            raise self._failed(path, 500, str(error)) from None  # of a 503 the API server does not show the user why
+            raise self._failed(
+                path, 500, str(error)
+            ) from None  # of a 503 the API server does not show the user why
         except TimeoutError:
             log.error("admission took too long", seconds=seconds, **about)
             raise self._failed(
@@ -118,11 +135,15 @@ class Reviews:
             raise Refused(status, why)
         self._metrics.reviews.labels(path, "denied").inc()
         log.warning("review denied unread", uid=uid, path=path, why=why)
-        return review.encode(uid, Response.denied(f"the object cannot be looked at: {why}.", code=status))
+        return review.encode(
+            uid, Response.denied(f"the object cannot be looked at: {why}.", code=status)
+        )
 
 
 def _patience(query: bytes) -> float | None:
-    """Seconds that the API server will wait for the answer, less what the way takes; None where it does not say."""
+    """Seconds that the API server will wait for the answer, less what the way takes; None where it
+    does not say.
+    """
     said = parse_qs(query[:1000].decode("latin-1")).get("timeout", [""])[0]
     found = _DURATION.fullmatch(said)
     if found is None or not said:

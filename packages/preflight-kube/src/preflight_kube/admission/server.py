@@ -1,10 +1,13 @@
-"""An HTTPS port for a service: bounded connections, a certificate that is read again when it changes, an orderly end.
+"""An HTTPS port for a service: bounded connections, a certificate that is read again when it
+changes, an orderly end.
 
-:class:`HttpServer` serves any ASGI application, and is a :class:`~preflight_kube.manager.Server`. For admission::
+:class:`HttpServer` serves any ASGI application, and is a :class:`~preflight_kube.manager.Server`.
+For admission::
 
     metrics = AdmissionMetrics("my_webhook", registry)
     reviews = Reviews({"/mutate": mutate, "/validate": validate}, metrics)
-    server = HttpServer("admission", reviews, metrics, Certificate(folder, "`my-webhook certs`"), port=8443)
+    server = HttpServer("admission", reviews, metrics, Certificate(folder, "`my-webhook certs`"),
+    port=8443)
 """
 
 from __future__ import annotations
@@ -27,13 +30,19 @@ from .tls import Certificate
 __all__ = ["Closing", "HttpServer"]
 
 KEEP_ALIVE: Final = 120
-"""Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
+"""Seconds an idle connection stays open: longer than the API server's own 90, so that it is never
+us who close one in use.
+"""
 DRAIN: Final = 20
 """Seconds that requests under way may take at the end."""
 LOOK_EVERY: Final = 5.0
-"""Seconds between two looks at the certificate's files; a kubelet itself takes about a minute to bring new ones."""
+"""Seconds between two looks at the certificate's files; a kubelet itself takes about a minute to
+bring new ones.
+"""
 PATIENCE: Final = 10.0
-"""Seconds after which a client that does not go on with its request is cut off, at the latest twice that."""
+"""Seconds after which a client that does not go on with its request is cut off, at the latest twice
+that.
+"""
 
 log = get_logger(__name__)
 
@@ -50,8 +59,9 @@ class Closing(Protocol):
 class HttpServer:
     """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
 
-    ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and handshakes that fail, and may have a gauge
-    ``certificate_expiry``. ``patience``: as :data:`PATIENCE`; ``most``: connections at a time.
+    ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
+    handshakes that fail, and may have a gauge ``certificate_expiry``. ``patience``: as
+    :data:`PATIENCE`; ``most``: connections at a time.
     """
 
     def __init__(
@@ -67,14 +77,21 @@ class HttpServer:
         most: int = MOST.admission,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.name, self._application, self._metrics, self._certificate = name, application, metrics, certificate
+        self.name, self._application, self._metrics, self._certificate = (
+            name,
+            application,
+            metrics,
+            certificate,
+        )
         self._patience, self._most, self._now = patience, most, now
         self._said = ""
         self._server: Server | None = None
         self._host, self.port = host, port
 
     def unready(self) -> str:
-        """Why requests should go elsewhere: it has not begun, it is about to end, or clients do not take its certificate."""
+        """Why requests should go elsewhere: it has not begun, it is about to end, or clients do not
+        take its certificate.
+        """
         if self._application.stopping:
             return f"{self.name}: stopping"
         if self._server is None or not self._server.started:
@@ -86,7 +103,8 @@ class HttpServer:
         self._application.stopping = True
 
     async def run(self) -> None:
-        """Serve until cancelled; then stop listening, and let requests under way end, for :data:`DRAIN` seconds at most.
+        """Serve until cancelled; then stop listening, and let requests under way end, for
+        :data:`DRAIN` seconds at most.
 
         Raises :class:`~preflight_kube.ports.PortTaken`.
         """
@@ -127,7 +145,9 @@ class HttpServer:
         return None if self._certificate is None else self._certificate.context
 
     async def _watched(self, server: Server, serving: asyncio.Future[None]) -> None:
-        """Look at files and connections now and then, until the server ends. A look that fails is logged and tried again."""
+        """Look at files and connections now and then, until the server ends. A look that fails is
+        logged and tried again.
+        """
         stalled = Stalled()
         looked_at_files = looked_at_connections = 0.0
         while not serving.done():
@@ -147,7 +167,9 @@ class HttpServer:
             log.exception("cannot be looked at, will be tried again", server=self.name, what=what)
 
     def _refresh(self, server: Server) -> None:
-        """Serve new connections with the newest certificate, and say so where clients will not take it."""
+        """Serve new connections with the newest certificate, and say so where clients will not take
+        it.
+        """
         if (certificate := self._certificate) is None:
             return
         if certificate.refresh():

@@ -9,7 +9,8 @@ __all__ = ["Stalled"]
 
 
 class Stalled:
-    """Finds connections whose client has begun nothing, or begun a request and not gone on, at two looks in a row.
+    """Finds connections whose client has begun nothing, or begun a request and not gone on, at two
+    looks in a row.
 
     A look now and then costs a request nothing.
     """
@@ -20,7 +21,9 @@ class Stalled:
     def look(self, connections: Iterable[Any]) -> list[Any]:
         """Those to be cut off. ``connections`` are :class:`~.connections.Bounded`."""
         waiting = {one: one.cycle for one in connections if self._waits(one)}
-        stalled = [one for one, cycle in waiting.items() if one in self._seen and self._seen[one] is cycle]
+        stalled = [
+            one for one, cycle in waiting.items() if one in self._seen and self._seen[one] is cycle
+        ]
         self._seen = waiting
         return stalled
 

@@ -1,4 +1,6 @@
-"""The serving certificate: read from files, and read again when they change, without closing a connection."""
+"""The serving certificate: read from files, and read again when they change, without closing a
+connection.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,11 @@ class CertificateError(BadInput):
 class Certificate:
     """The certificate in ``folder`` (``tls.crt``, ``tls.key``).
 
-    ``renewal`` names the command that keeps it fresh, for messages. ``context`` is what the next connection is served with: a new one after each change, so that no session of before is taken up again.
-    With ``client_ca`` (PEM) only clients with a certificate of that authority are served, and no session is ever taken up again, as
-    that would be without a look at the certificate. ``begins`` and ``expires``: the newest certificate's validity, in
-    seconds since the epoch.
+    ``renewal`` names the command that keeps it fresh, for messages. ``context`` is what the next
+    connection is served with: a new one after each change, so that no session of before is taken up
+    again. With ``client_ca`` (PEM) only clients with a certificate of that authority are served,
+    and no session is ever taken up again, as that would be without a look at the certificate.
+    ``begins`` and ``expires``: the newest certificate's validity, in seconds since the epoch.
     """
 
     def __init__(self, folder: Path, renewal: str, client_ca: Path | None = None) -> None:
@@ -58,7 +61,9 @@ class Certificate:
         return True
 
     def problem(self, now: float) -> str:
-        """Why no client takes the certificate at ``now`` (seconds since the epoch); empty where they do."""
+        """Why no client takes the certificate at ``now`` (seconds since the epoch); empty where
+        they do.
+        """
         where = f"the serving certificate {self.folder / CERT}"
         hint = f"write a new pair there ({self._renewal} keeps one fresh)"
         if now >= self.expires:
@@ -69,7 +74,11 @@ class Certificate:
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         try:
-            files = [self.folder / CERT, self.folder / KEY, *([self.client_ca] if self.client_ca else [])]
+            files = [
+                self.folder / CERT,
+                self.folder / KEY,
+                *([self.client_ca] if self.client_ca else []),
+            ]
             return tuple((f.stat().st_mtime_ns, f.stat().st_ino) for f in files)
         except OSError as error:
             raise CertificateError(
@@ -103,20 +112,29 @@ class Certificate:
         return context, *self._validity()
 
     def _validity(self) -> tuple[float, float]:
-        """As a client learns it, from a handshake with ourselves: a library that parses certificates takes 8 MB of memory for one date."""
-        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        """As a client learns it, from a handshake with ourselves: a library that parses
+        certificates takes 8 MB of memory for one date.
+        """
+        server, client = (
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        )
         try:
             server.load_cert_chain(self.folder / CERT, self.folder / KEY)
             client.load_verify_locations(self.folder / CERT)
             client.check_hostname = False
-            client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME  # its own authority; dead or alive
+            client.verify_flags |= (
+                ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+            )  # its own authority; dead or alive
             up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
             ours, theirs = server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up)
             for side in (theirs, ours) * 3:  # more turns than any version of TLS takes
                 with contextlib.suppress(ssl.SSLWantReadError):
                     side.do_handshake()
             told = theirs.getpeercert() or {}
-            begins, expires = [float(ssl.cert_time_to_seconds(str(told[key]))) for key in ("notBefore", "notAfter")]
+            begins, expires = [
+                float(ssl.cert_time_to_seconds(str(told[key]))) for key in ("notBefore", "notAfter")
+            ]
             return begins, expires
         except (OSError, ssl.SSLError, KeyError) as error:
             raise CertificateError(

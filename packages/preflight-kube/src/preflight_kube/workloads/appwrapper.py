@@ -19,4 +19,6 @@ def _components(item: Object, _: Iterable[Object]) -> Iterator[tuple[str, Object
             yield str(number), inner
 
 
-KIND: Final = WorkloadKind("AppWrapper", "workload.codeflare.dev", ("v1beta2",), "appwrappers", inner=_components)
+KIND: Final = WorkloadKind(
+    "AppWrapper", "workload.codeflare.dev", ("v1beta2",), "appwrappers", inner=_components
+)

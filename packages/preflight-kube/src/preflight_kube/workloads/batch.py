@@ -37,7 +37,9 @@ class JobSpec(Section, kw_only=True):
 
     @property
     def at_once(self) -> int:
-        """How many of its pods exist at the same time, when it begins (the API server's default for both is 1)."""
+        """How many of its pods exist at the same time, when it begins (the API server's default for
+        both is 1).
+        """
         parallelism = self.parallelism if self.parallelism is not None else 1
         return min(parallelism, self.completions) if self.completions is not None else parallelism
 
@@ -53,5 +55,10 @@ class Job(SizedObject, kw_only=True):
 
 JOB: Final = WorkloadKind("Job", "batch", ("v1",), "jobs", (TEMPLATE,), _of_job)
 CRON_JOB: Final = WorkloadKind(
-    "CronJob", "batch", ("v1",), "cronjobs", (("spec", "jobTemplate", "spec", "template"),), _of_cron_job
+    "CronJob",
+    "batch",
+    ("v1",),
+    "cronjobs",
+    (("spec", "jobTemplate", "spec", "template"),),
+    _of_cron_job,
 )

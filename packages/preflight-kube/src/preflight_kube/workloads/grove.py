@@ -33,10 +33,19 @@ class PodGang(SizedObject, kw_only=True):
     spec: _PodGangSpec = msgspec.field(default_factory=_PodGangSpec)
 
     def size(self, gang: str) -> DeclaredSize:
-        return added((one.min_replicas for one in self.spec.podgroups), "spec.podgroups[].minReplicas", least=True)
+        return added(
+            (one.min_replicas for one in self.spec.podgroups),
+            "spec.podgroups[].minReplicas",
+            least=True,
+        )
 
 
 POD_CLIQUE_SET: Final = WorkloadKind(
-    "PodCliqueSet", GROUP, ("v1alpha1",), "podcliquesets", (("spec", "template", "cliques", "*"),), _of_grove
+    "PodCliqueSet",
+    GROUP,
+    ("v1alpha1",),
+    "podcliquesets",
+    (("spec", "template", "cliques", "*"),),
+    _of_grove,
 )
 POD_GANG: Final = WorkloadKind("PodGang", "scheduler.grove.io", ("v1alpha1",), "podgangs")

@@ -17,8 +17,14 @@ __all__ = ["KIND", "JobSet"]
 def _of_jobset(item: Object, name: str, part: str) -> PodMarks:
     jobs = maps(map_of(item.get("spec")).get("replicatedJobs"))
     job: Object = next((one for one in jobs if one.get("name") == part), {})
-    inner = job_marks(map_of(map_of(job.get("template")).get("spec")), f"{name}-{part}-0", "Indexed")
-    own = {"jobset-name": name, "replicatedjob-name": part, "group-name": str(job.get("groupName") or "default")}
+    inner = job_marks(
+        map_of(map_of(job.get("template")).get("spec")), f"{name}-{part}-0", "Indexed"
+    )
+    own = {
+        "jobset-name": name,
+        "replicatedjob-name": part,
+        "group-name": str(job.get("groupName") or "default"),
+    }
     marks = {f"{JOBSET}{key}": value for key, value in own.items()}
     return PodMarks({**inner.labels, **marks}, {**inner.annotations, **marks}, "Job")
 
@@ -62,7 +68,9 @@ class JobSet(SizedObject, kw_only=True):
             return DeclaredSize(skip=f"some of its jobs depend on others: {START_ORDER}")
         if any(job.replicas < 0 for job in jobs):
             return DeclaredSize(unknown="spec.replicatedJobs[].replicas is below zero")
-        return added((job.replicas * job.template.spec.at_once for job in jobs), "replicated job with pods")
+        return added(
+            (job.replicas * job.template.spec.at_once for job in jobs), "replicated job with pods"
+        )
 
 
 KIND: Final = WorkloadKind(

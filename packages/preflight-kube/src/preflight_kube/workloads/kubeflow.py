@@ -20,14 +20,21 @@ _NODE: Final = "node"
 
 
 def _of_training(item: Object, name: str, part: str) -> PodMarks:
-    labels = {f"{TRAINING}job-name": name, f"{TRAINING}replica-type": part.lower(), f"{TRAINING}replica-index": "0"}
+    labels = {
+        f"{TRAINING}job-name": name,
+        f"{TRAINING}replica-type": part.lower(),
+        f"{TRAINING}replica-index": "0",
+    }
     spec = map_of(item.get("spec"))
     if item.get("kind") == "MPIJob":
         labels[f"{TRAINING}job-role"] = part.lower()
     env = {}
     if item.get("kind") == "PyTorchJob":
         elastic = map_of(spec.get("elasticPolicy"))
-        members = sum(whole(map_of(one).get("replicas"), 1) for one in map_of(spec.get("pytorchReplicaSpecs")).values())
+        members = sum(
+            whole(map_of(one).get("replicas"), 1)
+            for one in map_of(spec.get("pytorchReplicaSpecs")).values()
+        )
         least, most = elastic.get("minReplicas", members), elastic.get("maxReplicas", members)
         env = {TRAINING_NODES: f"{least}:{most}" if elastic else str(members)}
     return PodMarks(labels, {}, "", env)
@@ -77,7 +84,11 @@ def _jobset_of(item: Object, others: Iterable[Object]) -> Iterator[tuple[str, Ob
             if policy.get("torch") is not None:
                 env.append({"name": TRAINING_NODES, "value": str(nodes)})
             container["env"] = env
-    about = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": item.get("metadata")}
+    about = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": item.get("metadata"),
+    }
     yield "", {**about, "spec": made}
 
 
@@ -103,9 +114,13 @@ class TrainingJob(SizedObject, kw_only=True):
 
     def size(self, gang: str) -> DeclaredSize:
         maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
-        # An MPI launcher starts when its workers run: it is no part of what is tested (nor is it stamped as one).
+        # An MPI launcher starts when its workers run: it is no part of what is tested (nor is it
+        # stamped as one).
         roles = [(role.lower(), one.replicas) for specs in maps for role, one in specs.items()]
-        return added((count for role, count in roles if role not in {"launcher", "evaluator"}), "replica specs")
+        return added(
+            (count for role, count in roles if role not in {"launcher", "evaluator"}),
+            "replica specs",
+        )
 
 
 class _Trainer(Section, kw_only=True):
@@ -117,7 +132,9 @@ class _TrainJobSpec(Section, kw_only=True):
 
 
 class TrainJob(SizedObject, kw_only=True):
-    """trainer.kubeflow.org TrainJob; without numNodes its runtime decides, and the pods say it (PET_NNODES)."""
+    """trainer.kubeflow.org TrainJob; without numNodes its runtime decides, and the pods say it
+    (PET_NNODES).
+    """
 
     spec: _TrainJobSpec = msgspec.field(default_factory=_TrainJobSpec)
 
@@ -127,7 +144,12 @@ class TrainJob(SizedObject, kw_only=True):
 
 def _training(kind: str, specs: str, *versions: str) -> WorkloadKind:
     return WorkloadKind(
-        kind, "kubeflow.org", versions or ("v1",), f"{kind.lower()}s", (("spec", specs, "%", "template"),), _of_training
+        kind,
+        "kubeflow.org",
+        versions or ("v1",),
+        f"{kind.lower()}s",
+        (("spec", specs, "%", "template"),),
+        _of_training,
     )
 
 
@@ -139,4 +161,6 @@ JOBS: Final = (
     _training("JAXJob", "jaxReplicaSpecs"),
     _training("MPIJob", "mpiReplicaSpecs", "v2beta1", "v1"),
 )
-TRAIN_JOB: Final = WorkloadKind("TrainJob", "trainer.kubeflow.org", ("v1alpha1",), "trainjobs", inner=_jobset_of)
+TRAIN_JOB: Final = WorkloadKind(
+    "TrainJob", "trainer.kubeflow.org", ("v1alpha1",), "trainjobs", inner=_jobset_of
+)

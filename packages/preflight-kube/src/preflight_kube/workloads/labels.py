@@ -1,4 +1,6 @@
-"""Labels and annotations by which workload controllers, schedulers and queues name the workload of a pod. Pure."""
+"""Labels and annotations by which workload controllers, schedulers and queues name the workload of
+a pod. Pure.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,11 @@ __all__ = ["KIND", "LeaderWorkerSet"]
 def _of_lws(item: Object, name: str, part: str) -> PodMarks:
     size = map_of(map_of(item.get("spec")).get("leaderWorkerTemplate")).get("size") or 1
     labels = {"name": name, "group-index": "0", "worker-index": "0" if part == "leader" else "1"}
-    return PodMarks({LWS + key: value for key, value in labels.items()}, {f"{LWS}size": str(size)}, "StatefulSet")
+    return PodMarks(
+        {LWS + key: value for key, value in labels.items()},
+        {f"{LWS}size": str(size)},
+        "StatefulSet",
+    )
 
 
 class _LeaderWorkerTemplate(Section, kw_only=True):
@@ -25,7 +29,9 @@ class _LeaderWorkerTemplate(Section, kw_only=True):
 
 class _LeaderWorkerSetSpec(Section, kw_only=True):
     startup_policy: str = "LeaderCreated"
-    leader_worker_template: _LeaderWorkerTemplate = msgspec.field(default_factory=_LeaderWorkerTemplate)
+    leader_worker_template: _LeaderWorkerTemplate = msgspec.field(
+        default_factory=_LeaderWorkerTemplate
+    )
 
 
 class LeaderWorkerSet(SizedObject, kw_only=True):
@@ -44,6 +50,9 @@ KIND: Final = WorkloadKind(
     "leaderworkerset.x-k8s.io",
     ("v1",),
     "leaderworkersets",
-    (("spec", "leaderWorkerTemplate", "leaderTemplate"), ("spec", "leaderWorkerTemplate", "workerTemplate")),
+    (
+        ("spec", "leaderWorkerTemplate", "leaderTemplate"),
+        ("spec", "leaderWorkerTemplate", "workerTemplate"),
+    ),
     _of_lws,
 )

@@ -1,18 +1,32 @@
-"""What is said of a kind that makes pods: where its pod templates are, and what its controller writes to the pods. Pure."""
+"""What is said of a kind that makes pods: where its pod templates are, and what its controller
+writes to the pods. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Object", "Path", "PodMarks", "WorkloadKind", "map_of", "maps", "name_of", "nothing", "whole"]
+__all__ = [
+    "Object",
+    "Path",
+    "PodMarks",
+    "WorkloadKind",
+    "map_of",
+    "maps",
+    "name_of",
+    "nothing",
+    "whole",
+]
 
 Object = dict[str, Any]
 Path = tuple[str, ...]
 
 
 class PodMarks(NamedTuple):
-    """What a controller writes to a pod: labels, annotations, variables; and the kind of the pod's owner (empty: the object's own)."""
+    """What a controller writes to a pod: labels, annotations, variables; and the kind of the pod's
+    owner (empty: the object's own).
+    """
 
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
@@ -28,9 +42,11 @@ def nothing(_: Object, __: str, ___: str) -> PodMarks:
 class WorkloadKind(NamedTuple):
     """``group`` is empty for the core; ``versions`` are those that are known, newest first.
 
-    In ``paths``, the places of pod templates, a star is every entry of a list, a percent sign every value of a map. ``written`` says of an
-    object, its name and the part of it that a template is for what its controller writes. ``inner``: of a kind whose templates are in other
-    objects, these, each with its place; of an object and those beside it. It raises ValueError, without the object's name.
+    In ``paths``, the places of pod templates, a star is every entry of a list, a percent sign every
+    value of a map. ``written`` says of an object, its name and the part of it that a template is
+    for what its controller writes. ``inner``: of a kind whose templates are in other objects,
+    these, each with its place; of an object and those beside it. It raises ValueError, without the
+    object's name.
     """
 
     kind: str
@@ -44,7 +60,11 @@ class WorkloadKind(NamedTuple):
     @property
     def title(self) -> str:
         """As kubectl has it where kinds of several groups share a name."""
-        return f"{self.kind}.{self.group}" if self.kind == "Job" and self.group != "batch" else self.kind
+        return (
+            f"{self.kind}.{self.group}"
+            if self.kind == "Job" and self.group != "batch"
+            else self.kind
+        )
 
 
 def name_of(item: Mapping[str, Any]) -> str:

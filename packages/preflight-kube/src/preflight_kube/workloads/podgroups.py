@@ -1,4 +1,6 @@
-"""Gangs as schedulers know them: Kubernetes' own, and PodGroups with a least number of members. Pure."""
+"""Gangs as schedulers know them: Kubernetes' own, and PodGroups with a least number of members.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class _Policy(Section, kw_only=True):
         if self.gang is not None:
             return counted(self.gang.min_count, f"{where}.gang.minCount", least=True)
         if self.basic is not None:
-            return DeclaredSize(skip=f"{where} is the policy basic: its pods are not started together")
+            return DeclaredSize(
+                skip=f"{where} is the policy basic: its pods are not started together"
+            )
         return DeclaredSize(unknown=f"it has no {where}")
 
 

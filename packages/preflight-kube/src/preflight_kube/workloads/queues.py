@@ -33,17 +33,25 @@ class _KueueStatus(Section, kw_only=True):
 
 
 class KueueWorkload(SizedObject, kw_only=True):
-    """kueue.x-k8s.io Workload: all its pod sets start together, once it is admitted; with fewer pods, where it was admitted in part."""
+    """kueue.x-k8s.io Workload: all its pod sets start together, once it is admitted; with fewer
+    pods, where it was admitted in part.
+    """
 
     spec: _PodSets = msgspec.field(default_factory=_PodSets)
     status: _KueueStatus = msgspec.field(default_factory=_KueueStatus)
 
     def size(self, gang: str) -> DeclaredSize:
         admission = self.status.admission
-        assigned = [one.count for one in admission.pod_set_assignments] if admission is not None else []
+        assigned = (
+            [one.count for one in admission.pod_set_assignments] if admission is not None else []
+        )
         if assigned and None not in assigned:
-            return added((one or 0 for one in assigned), "status.admission.podSetAssignments[].count")
+            return added(
+                (one or 0 for one in assigned), "status.admission.podSetAssignments[].count"
+            )
         return added((one.count for one in self.spec.pod_sets), "spec.podSets[].count")
 
 
-KUEUE_WORKLOAD_KIND: Final = WorkloadKind("Workload", "kueue.x-k8s.io", ("v1beta2", "v1beta1"), "workloads")
+KUEUE_WORKLOAD_KIND: Final = WorkloadKind(
+    "Workload", "kueue.x-k8s.io", ("v1beta2", "v1beta1"), "workloads"
+)

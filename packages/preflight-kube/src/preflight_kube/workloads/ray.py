@@ -14,18 +14,33 @@ def _of_ray(item: Object, name: str, part: str) -> PodMarks:
     if part == "submitter":
         return PodMarks({JOB_NAME: name}, {}, "Job")
     node = "head" if part == "head" else "worker"
-    return PodMarks({"ray.io/cluster": name, "ray.io/node-type": node, "ray.io/group": part}, {}, "RayCluster")
+    return PodMarks(
+        {"ray.io/cluster": name, "ray.io/node-type": node, "ray.io/group": part}, {}, "RayCluster"
+    )
 
 
 def _ray(*start: str) -> tuple[Path, ...]:
-    return ("spec", *start, "headGroupSpec", "template"), ("spec", *start, "workerGroupSpecs", "*", "template")
+    return ("spec", *start, "headGroupSpec", "template"), (
+        "spec",
+        *start,
+        "workerGroupSpecs",
+        "*",
+        "template",
+    )
 
 
 _VERSIONS: Final = ("v1", "v1alpha1")
 KINDS: Final = (
     WorkloadKind("RayCluster", "ray.io", _VERSIONS, "rayclusters", _ray(), _of_ray),
     WorkloadKind(
-        "RayJob", "ray.io", _VERSIONS, "rayjobs", (*_ray("rayClusterSpec"), ("spec", "submitterPodTemplate")), _of_ray
+        "RayJob",
+        "ray.io",
+        _VERSIONS,
+        "rayjobs",
+        (*_ray("rayClusterSpec"), ("spec", "submitterPodTemplate")),
+        _of_ray,
     ),
-    WorkloadKind("RayService", "ray.io", _VERSIONS, "rayservices", _ray("rayClusterConfig"), _of_ray),
+    WorkloadKind(
+        "RayService", "ray.io", _VERSIONS, "rayservices", _ray("rayClusterConfig"), _of_ray
+    ),
 )

@@ -1,7 +1,9 @@
-"""How many pods of a workload start together, as the object itself says: the shapes that all kinds share. Pure.
+"""How many pods of a workload start together, as the object itself says: the shapes that all kinds
+share. Pure.
 
-Any field may be missing: an object then says why it knows no size. Lists have a limit, since anybody may write such objects and all of a
-kind may be kept. Where the pods of an object start one after the other, the first would wait for the last: `skip`.
+Any field may be missing: an object then says why it knows no size. Lists have a limit, since
+anybody may write such objects and all of a kind may be kept. Where the pods of an object start one
+after the other, the first would wait for the last: `skip`.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ Roles = Annotated[dict[str, _T], msgspec.Meta(max_length=64)]
 
 
 class DeclaredSize(msgspec.Struct, frozen=True, kw_only=True):
-    """What an object says about the size: ``count`` pods, or ``skip`` and why there is none to test, or ``unknown`` and why.
-    ``least``: as many as there must be before any is started, and there may be more."""
+    """What an object says about the size: ``count`` pods, or ``skip`` and why there is none to
+    test, or ``unknown`` and why. ``least``: as many as there must be before any is started, and
+    there may be more."""
 
     count: int | None = None
     least: bool = False
@@ -69,7 +72,11 @@ def counted(count: int | None, what: str, *, least: bool = False) -> DeclaredSiz
     """What a count at ``what`` says."""
     if count is None or count <= 0:
         return DeclaredSize(unknown=f"it has no {what}")
-    return DeclaredSize(count=count, least=least) if count <= MAX_SIZE else DeclaredSize(unknown=beyond(count))
+    return (
+        DeclaredSize(count=count, least=least)
+        if count <= MAX_SIZE
+        else DeclaredSize(unknown=beyond(count))
+    )
 
 
 def added(counts: Iterable[int], what: str, *, least: bool = False) -> DeclaredSize:
@@ -83,8 +90,14 @@ def added(counts: Iterable[int], what: str, *, least: bool = False) -> DeclaredS
 
 
 def beyond(size: int) -> str:
-    """Why ``size`` is none that a gang can have; fits behind the object's name. A number as long as its author likes is not written out."""
-    number = str(size) if abs(size) < 2**63 else f"of {math.ceil(abs(size).bit_length() * math.log10(2))} digits"
+    """Why ``size`` is none that a gang can have; fits behind the object's name. A number as long as
+    its author likes is not written out.
+    """
+    number = (
+        str(size)
+        if abs(size) < 2**63
+        else f"of {math.ceil(abs(size).bit_length() * math.log10(2))} digits"
+    )
     return (
         f"its size {number} is more than the {MAX_SIZE} that a gang can have"
         if size > 0

@@ -1,7 +1,8 @@
 """The check kit: what every check, ours or a third party's, is built on.
 
-A check is one settings class, one ``async def probe(run)``, and ``run_main(Check(...))``. Start reading at
-:mod:`preflight_proto.check.runner`, the main flow: settings, probe, events, report, result, exit.
+A check is one settings class, one ``async def probe(run)``, and ``run_main(Check(...))``. Start
+reading at :mod:`preflight_proto.check.runner`, the main flow: settings, probe, events, report,
+result, exit.
 """
 
 from .child import Completed, ToolMissing

@@ -1,6 +1,8 @@
-"""Whether the driver answers for each GPU: one question, asked for all of them at the same time, as one that hangs may hold up the others.
+"""Whether the driver answers for each GPU: one question, asked for all of them at the same time, as
+one that hangs may hold up the others.
 
-Only for GPUs of which something else says already that they hang: a driver that is busy answers late, too.
+Only for GPUs of which something else says already that they hang: a driver that is busy answers
+late, too.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ _CANNOT_SAY: Final = None
 
 
 async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
-    """Those of ``gpus`` for which NVML gives no answer in ``within`` seconds, or calls them lost or unknown: UUID → words.
+    """Those of ``gpus`` for which NVML gives no answer in ``within`` seconds, or calls them lost or
+    unknown: UUID → words.
 
-    Empty where there is no NVML to ask: that is a matter of the environment, and says nothing about a GPU.
+    Empty where there is no NVML to ask: that is a matter of the environment, and says nothing about
+    a GPU.
     """
     answers: dict[str, str | None] = {}
-    for (
-        gpu
-    ) in gpus:  # threads of their own: one that never comes back must hold up neither the others nor the process's end
+    for gpu in gpus:  # threads of their own: one that never comes back must hold up neither the others nor the process's end
         threading.Thread(target=_ask, args=(gpu, answers), daemon=True).start()
     give_up = time.monotonic() + within
     while len(answers) < len(gpus) and time.monotonic() < give_up:  # noqa: ASYNC110 (threads of their own answer)
@@ -53,7 +55,9 @@ def _ask(gpu: Gpu, answers: dict[str, str | None]) -> None:
         return
     try:
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
-        pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)  # must ask the GPU itself
+        pynvml.nvmlDeviceGetTemperature(
+            handle, pynvml.NVML_TEMPERATURE_GPU
+        )  # must ask the GPU itself
         answers[gpu.uuid] = _OK
     except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_Unknown) as error:
         answers[gpu.uuid] = str(error)

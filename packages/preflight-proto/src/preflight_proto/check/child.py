@@ -1,7 +1,8 @@
 """Run a tool that may hang, flood its output or leave children behind.
 
-The tool gets a session of its own; when its time is up, or the check is cancelled, the whole session is killed. A child that has
-left the session and keeps the pipes open is given a moment, killed, and not waited for.
+The tool gets a session of its own; when its time is up, or the check is cancelled, the whole
+session is killed. A child that has left the session and keeps the pipes open is given a moment,
+killed, and not waited for.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ MAX_OUTPUT = 8 * 1024 * 1024
 GRACE = 5.0
 """Seconds between the first signal and SIGKILL."""
 DRAIN = 1.0
-"""Seconds that the pipes may stay open after the tool's end, once before what holds them is killed and once after."""
+"""Seconds that the pipes may stay open after the tool's end, once before what holds them is killed
+and once after.
+"""
 UNDO = 1.0
 """Seconds that a cancelled tool has to undo what it began elsewhere."""
 LAST_WAIT = 10.0
-"""Seconds after SIGKILL. What is there then sits in a system call that does not return, as in the driver of a lost GPU: left behind."""
+"""Seconds after SIGKILL. What is there then sits in a system call that does not return, as in the
+driver of a lost GPU: left behind.
+"""
 _CHUNK = 64 * 1024
 _PIPE_CAPACITY = 1024 * 1024
 """Bytes that a pipe may hold unless an administrator allows more (fs.pipe-max-size)."""
@@ -70,12 +75,13 @@ async def run(
 ) -> Completed:
     """Run ``argv`` to its end; never raises for what the tool does.
 
-    After ``timeout`` seconds the session gets ``terminate``, and SIGKILL five seconds later (at once where ``terminate`` is
-    SIGKILL); a tool that is there ten seconds after that is left behind, and so is a child of its own that keeps the pipes and cannot be
-    killed within two seconds of the tool's end. Of stdout and stderr, the first ``max_output`` bytes
-    each are kept and the rest is read and dropped. Where ``terminate`` is a function of the seconds since the start, its signal comes first
-    on cancellation too, and SIGKILL a second later, for a tool that has something to undo; else that is SIGKILL at once. Raises
-    :class:`ToolMissing`.
+    After ``timeout`` seconds the session gets ``terminate``, and SIGKILL five seconds later (at
+    once where ``terminate`` is SIGKILL); a tool that is there ten seconds after that is left
+    behind, and so is a child of its own that keeps the pipes and cannot be killed within two
+    seconds of the tool's end. Of stdout and stderr, the first ``max_output`` bytes each are kept
+    and the rest is read and dropped. Where ``terminate`` is a function of the seconds since the
+    start, its signal comes first on cancellation too, and SIGKILL a second later, for a tool that
+    has something to undo; else that is SIGKILL at once. Raises :class:`ToolMissing`.
     """
     environ = dict(os.environ if env is None else env)
     if shutil.which(argv[0], path=environ.get("PATH")) is None:
@@ -84,7 +90,12 @@ async def run(
     out, err = _Pipe(max_output), _Pipe(max_output)
     try:
         process = await anyio.open_process(
-            argv, stdin=DEVNULL, stdout=out.theirs, stderr=err.theirs, env=environ, start_new_session=True
+            argv,
+            stdin=DEVNULL,
+            stdout=out.theirs,
+            stderr=err.theirs,
+            env=environ,
+            start_new_session=True,
         )
     except BaseException:
         out.close()
@@ -102,8 +113,12 @@ async def run(
                 await process.wait()
             if scope.cancelled_caught:
                 timed_out = True
-                await _end(process, terminate(anyio.current_time() - start) if callable(terminate) else terminate)
-            # A grandchild may still hold the pipes open: its session ends with the tool, and one with a session of its own by itself.
+                await _end(
+                    process,
+                    terminate(anyio.current_time() - start) if callable(terminate) else terminate,
+                )
+            # A grandchild may still hold the pipes open: its session ends with the tool, and one
+            # with a session of its own by itself.
             _signal(process.pid, signal.SIGKILL)
             if not await _drained(out, err):
                 processes.kill(processes.holders({out.inode, err.inode}))
@@ -116,7 +131,9 @@ async def run(
         raise
     finally:
         _signal(process.pid, signal.SIGKILL)
-        with anyio.move_on_after(LAST_WAIT if process.returncode is None and not timed_out else 0, shield=True):
+        with anyio.move_on_after(
+            LAST_WAIT if process.returncode is None and not timed_out else 0, shield=True
+        ):
             await process.wait()
         if not (out.ended.is_set() and err.ended.is_set()):
             processes.kill(processes.holders({out.inode, err.inode}))
@@ -139,7 +156,9 @@ async def run(
 
 
 class _Pipe:
-    """One output of a tool: ``theirs`` is the end that it writes to, ``kept`` the first ``most`` bytes that it wrote."""
+    """One output of a tool: ``theirs`` is the end that it writes to, ``kept`` the first ``most``
+    bytes that it wrote.
+    """
 
     def __init__(self, most: int) -> None:
         self._ours, self.theirs = os.pipe()

@@ -1,6 +1,7 @@
 """Reading what :mod:`.scan` judges: NVML, one optional call after the other.
 
-An error of NVML, a function that the library lacks and a GPU without the part all mean that the fact is not known. Nothing is written.
+An error of NVML, a function that the library lacks and a GPU without the part all mean that the
+fact is not known. Nothing is written.
 """
 
 from __future__ import annotations
@@ -47,16 +48,20 @@ _LINK_COUNTERS: Final = {
 
 
 async def look(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
-    """One look at each of ``gpus``, some milliseconds apiece; empty where NVML cannot be asked or does not answer in time."""
+    """One look at each of ``gpus``, some milliseconds apiece; empty where NVML cannot be asked or
+    does not answer in time.
+    """
     with anyio.move_on_after(PATIENCE):
         return await anyio.to_thread.run_sync(_look, tuple(gpus), abandon_on_cancel=True)
     return ()
 
 
 async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
-    """The NVLink domain that these GPUs share with those of other nodes, as ``CLUSTER-UUID.CLIQUE``; empty where they are in none, or in several.
+    """The NVLink domain that these GPUs share with those of other nodes, as
+    ``CLUSTER-UUID.CLIQUE``; empty where they are in none, or in several.
 
-    GPUs of one cluster and one clique reach each other by NVLink; a cluster of zeros is a node by itself (nvml.h: nvmlGpuFabricInfo_t).
+    GPUs of one cluster and one clique reach each other by NVLink; a cluster of zeros is a node by
+    itself (nvml.h: nvmlGpuFabricInfo_t).
     """
     found: list[str] = []
     with anyio.move_on_after(PATIENCE):
@@ -66,7 +71,9 @@ async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
 
 @asynccontextmanager
 async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[CounterSample]]:
-    """Sample ``gpus`` five times a second while the block runs; the list is complete when it has ended."""
+    """Sample ``gpus`` five times a second while the block runs; the list is complete when it has
+    ended.
+    """
     samples: list[CounterSample] = []
 
     async def watch() -> None:
@@ -194,7 +201,9 @@ def _sram(handle: Any) -> bool | None:
 
 
 def _recovery(handle: Any) -> int | None:
-    """nvml.h's nvmlDeviceGpuRecoveryAction_t; 1, a reset, also where an older driver says so only by refusing to measure anything."""
+    """nvml.h's nvmlDeviceGpuRecoveryAction_t; 1, a reset, also where an older driver says so only
+    by refusing to measure anything.
+    """
     import pynvml
 
     if action := _field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
@@ -211,7 +220,11 @@ def _recovery(handle: Any) -> int | None:
 def _fabric(handle: Any) -> tuple[int | None, int | None, int | None]:
     """(state, status, health mask) of the NVLink fabric."""
     info = _fabric_info(handle)
-    return (None, None, None) if info is None else (int(info.state), int(info.status), int(info.healthMask))
+    return (
+        (None, None, None)
+        if info is None
+        else (int(info.state), int(info.status), int(info.healthMask))
+    )
 
 
 def _fabric_info(handle: Any) -> Any:
@@ -254,7 +267,9 @@ def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int
     found: dict[tuple[int, str], int] = {}
     for link in links:
         for name, kind in _LINK_COUNTERS.items():
-            count = _ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, getattr(pynvml, name, None))
+            count = _ask(
+                pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, getattr(pynvml, name, None)
+            )
             if count is not None:
                 found[link, kind] = int(count)
         if any(key[0] == link for key in found):
@@ -276,7 +291,9 @@ def _one_sample(handle: Any, uuid: str) -> CounterSample:
         reasons=_ask(reasons, handle),
         clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, sm),
         clock_max=_ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, sm),
-        temperature=_ask(pynvml.nvmlDeviceGetTemperature, handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0)),
+        temperature=_ask(
+            pynvml.nvmlDeviceGetTemperature, handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0)
+        ),
         power=_watts(_ask(pynvml.nvmlDeviceGetPowerUsage, handle)),
         pcie_generation=_ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
         pcie_width=_ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),

@@ -1,10 +1,12 @@
 """From a verdict to HealthEvents: what is raised, and what is cleared.
 
-Pure: an :class:`EventDraft` is plain data with the wire's meaning; :mod:`.report` puts it on the wire.
+Pure: an :class:`EventDraft` is plain data with the wire's meaning; :mod:`.report` puts it on the
+wire.
 
-Two rules of the connector shape this module. It de-duplicates node conditions by the exact text of ``message``, so a
-message is constant per (code, subject) and measurements go to ``metadata``. And it clears by identity (agent, component,
-check name, entities), so what a failing verdict raises and what a passing one clears are made by the same function.
+Two rules of the connector shape this module. It de-duplicates node conditions by the exact text of
+``message``, so a message is constant per (code, subject) and measurements go to ``metadata``. And
+it clears by identity (agent, component, check name, entities), so what a failing verdict raises and
+what a passing one clears are made by the same function.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
     """The events of one run, unhealthy ones first.
 
     - one for each finding; an inconclusive verdict has one non-fatal event about the node at least;
-    - for a passed or failed run, a healthy one for each subject it has seen healthy and no finding names. A passed
-      run has always seen the node healthy;
+    - for a passed or failed run, a healthy one for each subject it has seen healthy and no
+      finding names. A passed run has always seen the node healthy;
     - none for a skipped or misconfigured run: it has seen nothing.
     """
 
@@ -101,10 +103,19 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return raised
     seen_healthy = set(verdict.clears) | ({NODE} if verdict.outcome is Outcome.PASSED else set())
-    # A monitor-level finding on a passed run is an Event of the past; its subject still has no standing fault.
+    # A monitor-level finding on a passed run is an Event of the past; its subject still has no
+    # standing fault.
     seen_healthy -= {f.subject for f in findings}
     cleared = [
-        event(subject, healthy=True, fatal=False, message=f"{check} passed", action=Action.NONE, code="", metadata={})
+        event(
+            subject,
+            healthy=True,
+            fatal=False,
+            message=f"{check} passed",
+            action=Action.NONE,
+            code="",
+            metadata={},
+        )
         for subject in sorted(seen_healthy, key=lambda s: (s.test, s.gpu_uuid or ""))
     ]
     return raised + cleared

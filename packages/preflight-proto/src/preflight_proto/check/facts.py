@@ -1,4 +1,6 @@
-"""What NVML says of a GPU, and what of it is a sign of trouble: plain data of :mod:`.scan` and :mod:`.counters`."""
+"""What NVML says of a GPU, and what of it is a sign of trouble: plain data of :mod:`.scan` and
+:mod:`.counters`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ __all__ = ["CounterSample", "DeviceFacts", "FactSeverity", "Sign"]
 
 
 class FactSeverity(IntEnum):
-    """What a sign makes of a run: a line of the log, an event beside a pass, a failure, or one that takes the GPU out of service."""
+    """What a sign makes of a run: a line of the log, an event beside a pass, a failure, or one that
+    takes the GPU out of service.
+    """
 
     NOTE = 0
     EVENT = 1
@@ -24,8 +28,9 @@ class FactSeverity(IntEnum):
 class DeviceFacts:
     """One look at one GPU, by NVML's call of the same name; None where it does not say.
 
-    Power in watts, clocks in MHz, temperature in °C. ``links`` maps a NVLink's number to whether it is up; ``link_errors`` maps (link,
-    kind) to a count since the driver was loaded. ``processes`` are those with a context on the GPU.
+    Power in watts, clocks in MHz, temperature in °C. ``links`` maps a NVLink's number to whether it
+    is up; ``link_errors`` maps (link, kind) to a count since the driver was loaded. ``processes``
+    are those with a context on the GPU.
     """
 
     uuid: str
@@ -53,7 +58,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class CounterSample:
-    """One GPU at one moment under load. ``reasons`` is NVML's bit mask of why clocks are not higher."""
+    """One GPU at one moment under load. ``reasons`` is NVML's bit mask of why clocks are not
+    higher.
+    """
 
     uuid: str
     reasons: int | None = None
@@ -67,7 +74,9 @@ class CounterSample:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One thing that is wrong with one GPU, or notable. ``says`` is constant per (code, GPU); ``found`` is what was read."""
+    """One thing that is wrong with one GPU, or notable. ``says`` is constant per (code, GPU);
+    ``found`` is what was read.
+    """
 
     code: str
     severity: FactSeverity

@@ -1,7 +1,9 @@
-"""A gang check's roster: wait for the one to join, write down that it is joined, notice when it no longer holds.
+"""A gang check's roster: wait for the one to join, write down that it is joined, notice when it no
+longer holds.
 
-The roster comes as one small file that the kubelet swaps whenever the pod's annotation changes. It is read afresh some
-twenty times a second: a watch on a folder that is replaced under it would be the harder way to the same answer.
+The roster comes as one small file that the kubelet swaps whenever the pod's annotation changes. It
+is read afresh some twenty times a second: a watch on a folder that is replaced under it would be
+the harder way to the same answer.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from ..roster import FILE, ContractError, Roster, read_roster
 from .settings import duration, setting, text
 from .verdict import Inconclusive, Skipped
 
-__all__ = ["GENERATION_FILE", "POLL", "GangMembership", "GangSettings", "read_generation", "write_generation"]
+__all__ = [
+    "GENERATION_FILE",
+    "POLL",
+    "GangMembership",
+    "GangSettings",
+    "read_generation",
+    "write_generation",
+]
 
 POLL: Final = 0.05
 """Seconds between two looks at the roster."""
@@ -56,7 +65,9 @@ class GangSettings:
         help="folder that outlives the container (emptyDir): which generation this pod has joined",
     )
     pod_uid: str = setting(
-        names.ENV_POD_UID, text("a uid", "the pod's uid (metadata.uid)"), help="a roster for another uid is ignored"
+        names.ENV_POD_UID,
+        text("a uid", "the pod's uid (metadata.uid)"),
+        help="a roster for another uid is ignored",
     )
     pod_ip: str = setting(
         names.ENV_POD_IP,
@@ -69,14 +80,18 @@ class GangSettings:
         try:
             ipaddress.ip_address(self.pod_ip)
         except ValueError:
-            return [f'{names.ENV_POD_IP}: "{self.pod_ip}" is not an IP address; set the pod\'s own (status.podIP).']
+            return [
+                f'{names.ENV_POD_IP}: "{self.pod_ip}" is not an IP address; set the pod\'s own (status.podIP).'
+            ]
         return []
 
 
 class GangMembership:
     """The gang controller's answers to this pod. ``clock`` gives seconds since the check's start."""
 
-    def __init__(self, settings: GangSettings, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: GangSettings, say: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
         self.settings = settings
         self._say, self._clock = say, clock
         self._give_up: float | None = None
@@ -84,14 +99,19 @@ class GangMembership:
     @property
     def patience(self) -> float:
         """Seconds left of ``GANG_TIMEOUT``, which covers all waits of one run together."""
-        return self.settings.timeout if self._give_up is None else max(0.0, self._give_up - anyio.current_time())
+        return (
+            self.settings.timeout
+            if self._give_up is None
+            else max(0.0, self._give_up - anyio.current_time())
+        )
 
     async def sealed(self) -> Roster:
         """The sealed roster that this pod joins from now on.
 
-        Its generation is newer than any that the pod has joined before, whatever container restarts lie between, and is on
-        disk when this returns. Raises :class:`Skipped` when the controller says so, and :class:`Inconclusive`:
-        ``PEER_FAILED`` with the common cause, ``GANG_TIMEOUT`` naming who is missing, ``ROSTER_UNREADABLE``, ``STATE_UNUSABLE``.
+        Its generation is newer than any that the pod has joined before, whatever container restarts
+        lie between, and is on disk when this returns. Raises :class:`Skipped` when the controller
+        says so, and :class:`Inconclusive`: ``PEER_FAILED`` with the common cause, ``GANG_TIMEOUT``
+        naming who is missing, ``ROSTER_UNREADABLE``, ``STATE_UNUSABLE``.
         """
         self._give_up = self._give_up or anyio.current_time() + self.settings.timeout
         state = Path(self.settings.state)
@@ -99,17 +119,24 @@ class GangMembership:
         situation = ""
         while True:
             roster = self._read()
-            # Whatever is said of a generation that this pod has joined in an earlier life is not said to this one.
+            # Whatever is said of a generation that this pod has joined in an earlier life is not
+            # said to this one.
             new = roster is not None and roster.generation > joined
             if roster is not None and new and roster.answer == "sealed":
                 write_generation(state, roster.generation)
-                now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+                now = (
+                    datetime.datetime.now(datetime.UTC)
+                    .isoformat(timespec="milliseconds")
+                    .replace("+00:00", "Z")
+                )
                 self._say(
                     f"roster: generation {roster.generation}, rank {roster.rank} of {roster.nnodes}, read {self._clock():.3f} s after start, at {now}"
                 )
                 return roster
             if roster is not None and new and roster.answer == "skip":
-                raise Skipped("GANG_SKIPPED", _sentence(roster.reason or "the gang controller gave no reason"))
+                raise Skipped(
+                    "GANG_SKIPPED", _sentence(roster.reason or "the gang controller gave no reason")
+                )
             if roster is not None and new and roster.answer == "fail":
                 raise failed_peer(roster)
             if (now_missing := _situation(roster, joined, situation)) != situation:
@@ -126,14 +153,18 @@ class GangMembership:
             await anyio.sleep(POLL)
 
     async def changed(self, roster: Roster) -> Roster:
-        """Returns, with the newer answer, once ``roster`` (a sealed one) is no longer the answer for this pod.
+        """Returns, with the newer answer, once ``roster`` (a sealed one) is no longer the answer
+        for this pod.
 
-        That is: it failed, a newer generation was sealed, or the controller waits again for a member that was replaced.
+        That is: it failed, a newer generation was sealed, or the controller waits again for a
+        member that was replaced.
         """
         while True:
             try:
                 now = self._read()
-            except Inconclusive:  # for a gang that is complete, an answer it cannot read is no reason to stop
+            except (
+                Inconclusive
+            ):  # for a gang that is complete, an answer it cannot read is no reason to stop
                 now = None
             if now is not None and (now.answer != "sealed" or now.generation != roster.generation):
                 return now
@@ -146,12 +177,18 @@ class GangMembership:
         except ContractError as error:
             raise Inconclusive("ROSTER_UNREADABLE", f"{path / FILE}: {error}.") from None
         except OSError as error:
-            raise Inconclusive("ROSTER_UNREADABLE", f"{path / FILE}: cannot be read ({error.strerror}).") from None
+            raise Inconclusive(
+                "ROSTER_UNREADABLE", f"{path / FILE}: cannot be read ({error.strerror})."
+            ) from None
 
 
 def failed_peer(roster: Roster) -> Inconclusive:
-    """What the answer ``fail`` means for this pod: somebody else's cause, and no verdict about this node."""
-    return Inconclusive("PEER_FAILED", _sentence(roster.reason or "another member failed; the cause was not given"))
+    """What the answer ``fail`` means for this pod: somebody else's cause, and no verdict about this
+    node.
+    """
+    return Inconclusive(
+        "PEER_FAILED", _sentence(roster.reason or "another member failed; the cause was not given")
+    )
 
 
 def _situation(roster: Roster | None, joined: int, before: str) -> str:
@@ -167,18 +204,24 @@ def _sentence(text: str) -> str:
 
 
 def read_generation(state: Path) -> int:
-    """The generation that this pod joined last, 0 for none. Raises :class:`Inconclusive` ``STATE_UNUSABLE``."""
+    """The generation that this pod joined last, 0 for none. Raises :class:`Inconclusive`
+    ``STATE_UNUSABLE``.
+    """
     path = state / GENERATION_FILE
     try:
         return int(path.read_text(encoding="ascii"))
     except FileNotFoundError:
         return 0
     except (OSError, ValueError) as error:
-        raise Inconclusive("STATE_UNUSABLE", f"{path}: cannot be read as a number ({error}); remove it.") from None
+        raise Inconclusive(
+            "STATE_UNUSABLE", f"{path}: cannot be read as a number ({error}); remove it."
+        ) from None
 
 
 def write_generation(state: Path, generation: int) -> None:
-    """Put ``generation`` on disk, whole or not at all. Raises :class:`Inconclusive` ``STATE_UNUSABLE``."""
+    """Put ``generation`` on disk, whole or not at all. Raises :class:`Inconclusive`
+    ``STATE_UNUSABLE``.
+    """
     path, part = state / GENERATION_FILE, state / (GENERATION_FILE + ".part")
     try:
         with part.open("w", encoding="ascii") as file:

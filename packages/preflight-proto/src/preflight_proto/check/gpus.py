@@ -1,4 +1,5 @@
-"""Which GPUs this container was given: NVML, else nvidia-smi; and which of them are missing, shared or lost.
+"""Which GPUs this container was given: NVML, else nvidia-smi; and which of them are missing, shared
+or lost.
 
 Identity is the UUID: an index is the container's own and means nothing to the node's hostengine.
 """
@@ -32,7 +33,9 @@ QUERY: Final = (
 OLD_QUERY: Final = ("nvidia-smi", "--query-gpu=index,uuid,name,pci.bus_id", "--format=csv,noheader")
 """For an nvidia-smi that does not know the fields of the longer one."""
 _SERIAL: Final = re.compile(r"(?!0$)[0-9A-Za-z][0-9A-Za-z-]*")
-"""Anything else stands for none: ``[N/A]``, ``[Unknown Error]``, ``ERR!``, and 0 where the board has none."""
+"""Anything else stands for none: ``[N/A]``, ``[Unknown Error]``, ``ERR!``, and 0 where the board
+has none.
+"""
 PATIENCE: Final = 60.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
 
@@ -41,9 +44,11 @@ Command = Callable[[Sequence[str], float], Awaitable[Completed]]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as the container sees it. ``name`` is the driver's product name; ``pci_bus_id`` is domain:bus:device.function.
+    """One GPU as the container sees it. ``name`` is the driver's product name; ``pci_bus_id`` is
+    domain:bus:device.function.
 
-    ``mig``: a slice of a GPU (multi-instance GPU), or a GPU that is cut into slices. ``serial`` is the board's, empty where unknown.
+    ``mig``: a slice of a GPU (multi-instance GPU), or a GPU that is cut into slices. ``serial`` is
+    the board's, empty where unknown.
     """
 
     index: int
@@ -67,7 +72,9 @@ class GpusUnavailable(Exception):
 
 
 class GpusShared(Exception):
-    """Fewer devices than were asked for, because one is handed out several times. ``code`` and ``reason`` as above."""
+    """Fewer devices than were asked for, because one is handed out several times. ``code`` and
+    ``reason`` as above.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -75,9 +82,13 @@ class GpusShared(Exception):
 
 
 class GpusMissing(Exception):
-    """Allotted GPUs are not there: ``missing`` says which and who calls them lost, ``seen`` are those that are there."""
+    """Allotted GPUs are not there: ``missing`` says which and who calls them lost, ``seen`` are
+    those that are there.
+    """
 
-    def __init__(self, missing: tuple[MissingDevice, ...], seen: tuple[Gpu, ...], expected: int) -> None:
+    def __init__(
+        self, missing: tuple[MissingDevice, ...], seen: tuple[Gpu, ...], expected: int
+    ) -> None:
         self.missing, self.seen, self.expected = missing, seen, expected
         self.verdict = presence.verdict(missing, expected, [gpu.uuid for gpu in seen])
         super().__init__(self.verdict.reason)
@@ -109,15 +120,20 @@ async def find(
 ) -> tuple[tuple[Gpu, ...], str]:
     """The container's GPUs by index, and who listed them (``NVML`` or ``nvidia-smi``).
 
-    Where the runtime names as many GPUs as are ``expected`` (``NVIDIA_VISIBLE_DEVICES`` of ``environ``), those alone are returned. A GPU that
-    does not answer costs no other one its place. Slices (``mig``) are not counted. Raises
+    Where the runtime names as many GPUs as are ``expected`` (``NVIDIA_VISIBLE_DEVICES`` of
+    ``environ``), those alone are returned. A GPU that does not answer costs no other one its place.
+    Slices (``mig``) are not counted. Raises
 
-    - :class:`GpusMissing` when fewer are there than the runtime names, or than ``expected``: a verdict, ``GPU_MISSING``;
+    - :class:`GpusMissing` when fewer are there than the runtime names, or than ``expected``: a
+      verdict, ``GPU_MISSING``;
     - :class:`GpusShared` when the names are all there and fewer than ``expected``: ``GPU_SHARED``;
-    - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, ``GPU_COUNT`` when there are more than ``expected``.
+    - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, ``GPU_COUNT`` when there
+      are more than ``expected``.
     """
     given = os.environ if environ is None else environ
-    named, twice = presence.allotted(given.get("NVIDIA_VISIBLE_DEVICES", ""), _names(places.mounted))
+    named, twice = presence.allotted(
+        given.get("NVIDIA_VISIBLE_DEVICES", ""), _names(places.mounted)
+    )
     source, said = "NVML", ""
     by_nvml = await anyio.to_thread.run_sync(_ask_nvml, abandon_on_cancel=True)
     if isinstance(by_nvml, str):
@@ -126,18 +142,23 @@ async def find(
         gpus, errors = seen.gpus, _Seen()
         if not gpus and not seen.errors:
             raise GpusUnavailable(
-                "NO_GPU", f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {said}. {_advice(by_nvml + said)}"
+                "NO_GPU",
+                f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {said}. {_advice(by_nvml + said)}",
             )
         smi = dict(seen.errors)
     else:
         gpus, errors, smi = by_nvml.gpus, by_nvml, {}
     if any(uuid.startswith("MIG-") for uuid in named) and not any(gpu.mig for gpu in gpus):
-        gpus = tuple(replace(gpu, mig=True) for gpu in gpus)  # who listed them does not know of slices
+        gpus = tuple(
+            replace(gpu, mig=True) for gpu in gpus
+        )  # who listed them does not know of slices
     mig = any(gpu.mig for gpu in gpus)
     ours = tuple(gpu for gpu in gpus if gpu.uuid in named)
     if not mig and len(ours) == len(named) == expected:
         gpus = ours  # a container that sees more than its own, as a privileged one does
-    short = len(gpus) < (expected or 0) or any(uuid not in {gpu.uuid for gpu in gpus} for uuid in named)
+    short = len(gpus) < (expected or 0) or any(
+        uuid not in {gpu.uuid for gpu in gpus} for uuid in named
+    )
     if short and not mig:
         if source == "NVML" and errors.errors:
             smi = dict((await _ask_smi(command))[0].errors)
@@ -146,7 +167,11 @@ async def find(
             if not gpus and expected is None and not errors.errors and not smi:
                 raise GpusUnavailable("NO_GPU", _NONE)
             raise GpusMissing(gone, gpus, expected or len(gpus) + len(gone))
-        what = "one GPU is handed out more than once" if twice else "it was given fewer devices than it asked for"
+        what = (
+            "one GPU is handed out more than once"
+            if twice
+            else "it was given fewer devices than it asked for"
+        )
         raise GpusShared(
             "GPU_SHARED",
             f"the pod asks for {expected} GPU(s) and has {', '.join(gpu.uuid for gpu in gpus)}: {what}, as time-slicing does.",
@@ -184,7 +209,9 @@ _ADVICE: Final = (
 
 
 def _advice(said: str) -> str:
-    return next((advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), _TOOLKIT)
+    return next(
+        (advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), _TOOLKIT
+    )
 
 
 _NONE: Final = (
@@ -193,7 +220,9 @@ _NONE: Final = (
 )
 
 
-def _evidence(named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places) -> PresenceEvidence:
+def _evidence(
+    named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places
+) -> PresenceEvidence:
     """What else tells of GPUs that are not listed."""
     driver = {}
     for file in sorted(places.driver.glob("*/information")):
@@ -206,7 +235,9 @@ def _evidence(named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], pla
 
 
 def _dead(config: Path) -> bool:
-    """Whether the device at the other end answers no reads of its configuration: then the bus returns ones."""
+    """Whether the device at the other end answers no reads of its configuration: then the bus
+    returns ones.
+    """
     try:
         with config.open("rb") as file:
             return file.read(4) == b"\xff\xff\xff\xff"
@@ -267,14 +298,18 @@ def _one(index: int, handle: Any) -> list[Gpu]:
     if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
         return [Gpu(index, whole, name, pci, serial=serial)]
     most = _optional(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)), 0)
-    slices = [uuid for number in range(most) if (uuid := _optional(partial(_slice, handle, number), ""))]
+    slices = [
+        uuid for number in range(most) if (uuid := _optional(partial(_slice, handle, number), ""))
+    ]
     return [Gpu(index, uuid, name, pci, mig=True, serial=serial) for uuid in slices or [whole]]
 
 
 def _slice(handle: Any, number: int) -> str:
     import pynvml
 
-    return _str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
+    return _str(
+        pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+    )
 
 
 def _optional(ask: Callable[[], Any], otherwise: Any) -> Any:
@@ -288,10 +323,11 @@ def _optional(ask: Callable[[], Any], otherwise: Any) -> Any:
 
 
 async def lost(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Those of ``gpus`` that the driver has lost since they were listed: UUID → NVML's words. Empty when NVML cannot say.
+    """Those of ``gpus`` that the driver has lost since they were listed: UUID → NVML's words. Empty
+    when NVML cannot say.
 
-    Drivers say "Unknown Error" of a GPU that has fallen off the bus as often as "GPU is lost"; the former counts where another GPU answers
-    or the GPU's PCI configuration reads as ones only.
+    Drivers say "Unknown Error" of a GPU that has fallen off the bus as often as "GPU is lost"; the
+    former counts where another GPU answers or the GPU's PCI configuration reads as ones only.
     """
     return await anyio.to_thread.run_sync(_ask_lost, gpus, abandon_on_cancel=True)
 
@@ -309,9 +345,12 @@ def _ask_lost(gpus: Sequence[Gpu], places: Places = Places()) -> dict[str, str]:
     try:
         for gpu in gpus:
             try:
-                # By address: a search by UUID walks over all GPUs, and one that is lost makes it fail for the healthy ones too.
+                # By address: a search by UUID walks over all GPUs, and one that is lost makes it
+                # fail for the healthy ones too.
                 handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
-                pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)  # must ask the GPU itself
+                pynvml.nvmlDeviceGetTemperature(
+                    handle, pynvml.NVML_TEMPERATURE_GPU
+                )  # must ask the GPU itself
                 answered = True
             except pynvml.NVMLError_GpuIsLost as error:
                 gone[gpu.uuid] = str(error)
@@ -331,7 +370,9 @@ def _str(value: str | bytes) -> str:
 
 
 async def _ask_smi(command: Command) -> tuple[_Seen, str]:
-    """The GPUs that nvidia-smi lists, those that it cannot reach, and what it said. It exits non-zero after listing the good ones."""
+    """The GPUs that nvidia-smi lists, those that it cannot reach, and what it said. It exits
+    non-zero after listing the good ones.
+    """
     try:
         done = await command(QUERY, PATIENCE)
         if "is not a valid field" in done.stdout + done.stderr:
@@ -346,7 +387,9 @@ async def _ask_smi(command: Command) -> tuple[_Seen, str]:
 
 
 def parse_smi(stdout: str) -> tuple[Gpu, ...]:
-    """The rows of ``--query-gpu=index,uuid,name,pci.bus_id[,serial,mig.mode.current]``; other lines are passed over."""
+    """The rows of ``--query-gpu=index,uuid,name,pci.bus_id[,serial,mig.mode.current]``; other lines
+    are passed over.
+    """
     rows = csv.reader(io.StringIO(stdout), skipinitialspace=True)
     return tuple(
         Gpu(

@@ -48,7 +48,10 @@ class KitSettings:
         help="a roster for another uid is ignored",
     )
     pod_ip: str = setting(
-        names.ENV_POD_IP, text("an address", "the pod's IP (status.podIP)"), default="", help="for the rendezvous"
+        names.ENV_POD_IP,
+        text("an address", "the pod's IP (status.podIP)"),
+        default="",
+        help="for the rendezvous",
     )
     expected_gpus: int | None = setting(
         names.ENV_EXPECTED_GPUS,
@@ -81,7 +84,10 @@ class KitSettings:
         help="whether a check that could not judge holds the pod back",
     )
     exit_failed: int = setting(
-        names.ENV_EXIT_FAILED, whole_number(1, 125), default=1, help="exit status of a check that failed"
+        names.ENV_EXIT_FAILED,
+        whole_number(1, 125),
+        default=1,
+        help="exit status of a check that failed",
     )
     exit_peer_failed: int = setting(
         names.ENV_EXIT_PEER_FAILED,
@@ -109,8 +115,10 @@ class KitSettings:
 
 
 def observes(environ: Mapping[str, str]) -> bool:
-    """Whether ``environ`` says that no outcome holds the pod back, whatever else in it cannot be read.
+    """Whether ``environ`` says that no outcome holds the pod back, whatever else in it cannot be
+    read.
 
-    A GATE that is misspelt does not: nobody knows which of the two was meant, and the stricter one is the default.
+    A GATE that is misspelt does not: nobody knows which of the two was meant, and the stricter one
+    is the default.
     """
     return environ.get(names.ENV_GATE, "").strip() == OBSERVE

@@ -1,7 +1,8 @@
 """A check's stdout and stderr: lines for people, which never decide anything.
 
-Whether a line can be written changes no verdict: a full disk, a reader that is gone, a closed or a stalled pipe lose lines and nothing
-else. Lines go to the descriptor itself, so nothing is left to flush when the process ends.
+Whether a line can be written changes no verdict: a full disk, a reader that is gone, a closed or a
+stalled pipe lose lines and nothing else. Lines go to the descriptor itself, so nothing is left to
+flush when the process ends.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def write(descriptor: int, text: str) -> None:
 
 
 def open_closed() -> None:
-    """Give stdin, stdout and stderr that are closed to /dev/null: the next file opened would get their number, and our lines."""
+    """Give stdin, stdout and stderr that are closed to /dev/null: the next file opened would get
+    their number, and our lines.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -1,8 +1,9 @@
-"""What NCCL's words mean: which kind of trouble an output tells of, in the words of NCCL 2.14 to 2.30, nccl-tests, CUDA and torch.
+"""What NCCL's words mean: which kind of trouble an output tells of, in the words of NCCL 2.14 to
+2.30, nccl-tests, CUDA and torch.
 
-NCCL's error classes alone accuse nobody: a full /dev/shm prints as an *internal error*, and what the healthy survivors of a
-dead rank see is a *remote error*. :func:`classify` therefore reads the whole output, in this order: environment, device, bootstrap,
-peer, and only then the class.
+NCCL's error classes alone accuse nobody: a full /dev/shm prints as an *internal error*, and what
+the healthy survivors of a dead rank see is a *remote error*. :func:`classify` therefore reads the
+whole output, in this order: environment, device, bootstrap, peer, and only then the class.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ __all__ = ["ErrorKind", "NcclError", "classify"]
 
 
 class ErrorKind(StrEnum):
-    """Whom an error is about. Only DEVICE is a verdict on hardware; the others are evidence, or none."""
+    """Whom an error is about. Only DEVICE is a verdict on hardware; the others are evidence, or
+    none.
+    """
 
     ENVIRONMENT = "environment"
     DEVICE = "device"
@@ -30,8 +33,9 @@ class ErrorKind(StrEnum):
 class NcclError:
     """The error that an output tells of.
 
-    ``says`` and ``fix`` are constant per ``code``; ``line`` is the output's own. ``device`` is the CUDA index that NCCL printed
-    in brackets, None where it printed none. ``fatal`` is ADR-026's column, for a check that has confirmed whom it concerns.
+    ``says`` and ``fix`` are constant per ``code``; ``line`` is the output's own. ``device`` is the
+    CUDA index that NCCL printed in brackets, None where it printed none. ``fatal`` is ADR-026's
+    column, for a check that has confirmed whom it concerns.
     """
 
     kind: ErrorKind
@@ -72,9 +76,7 @@ _NO_HCA: Final = "NET/IB : No device found"
 _HCA_NAMED: Final = "NCCL_IB_HCA set"
 _GOES_ON: Final = "NCCL INFO Using network "
 _FABRIC: Final = "the NVSwitch fabric is not ready"
-_START_FABRIC: Final = (
-    "start nvidia-fabricmanager on the node (and nvidia-imex where there is one), or restart the node if it runs"
-)
+_START_FABRIC: Final = "start nvidia-fabricmanager on the node (and nvidia-imex where there is one), or restart the node if it runs"
 _E, _D, _P, _C = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE, ErrorKind.PEER, ErrorKind.CLASS
 
 # The first rule that matches any line decides.
@@ -218,7 +220,8 @@ _RULES: Final = (
     _rule(
         _E,
         "BOOTSTRAP",
-        # "Net : Connect" up to NCCL 2.17, "returned" from 2.21, with the number of attempts from 2.27
+        # "Net : Connect" up to NCCL 2.17, "returned" from 2.21, with the number of attempts from
+        # 2.27
         r"(?:Net : |socket(?:Start|Poll)Connect: )connect to \S+ (?:failed|returned)\b.*(?:refused|No route|timed out|unreachable|abort)"
         r"|socket(?:Start|Poll)Connect: exceeded timeouts|Bootstrap : no socket interface found"
         r"|No route to host|bootstrap.*(?:Connection refused|no route)",
@@ -229,7 +232,8 @@ _RULES: Final = (
     _rule(
         _E,
         "FABRIC_NOT_READY",
-        # What NCCL up to 2.26 says of a fabric manager that was restarted under running processes (nccl#976, #1338); 2.29 explains it.
+        # What NCCL up to 2.26 says of a fabric manager that was restarted under running processes
+        # (nccl#976, #1338); 2.29 explains it.
         r"transport/nvls\.cc:\d+(?: \(\w+\))? NCCL WARN Cuda failure (?:\d+ )?'(?:invalid argument|operation not supported)",
         _FABRIC,
         _START_FABRIC,
@@ -244,7 +248,8 @@ _RULES: Final = (
     _rule(
         _E,
         "RDMA_ADDRESS",
-        # Between nodes that reach each other; a way that does not answer ends in a time-out instead, and is the peer's.
+        # Between nodes that reach each other; a way that does not answer ends in a time-out
+        # instead, and is the peer's.
         r"Call to ibv_modify_qp failed\b.*(?:Invalid argument|No data available|No such device)",
         "a network card has no address that NCCL could connect with (its GID)",
         "see that the card has its IP address (show_gids), and correct NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
@@ -282,7 +287,12 @@ _RULES: Final = (
         action=Action.RUN_DCGMEUD,
         fatal=True,
     ),
-    _rule(_C, "NCCL_INVALID_USAGE", r"ncclInvalidUsage|invalid usage", "NCCL was used in a way it refuses"),
+    _rule(
+        _C,
+        "NCCL_INVALID_USAGE",
+        r"ncclInvalidUsage|invalid usage",
+        "NCCL was used in a way it refuses",
+    ),
     _rule(
         _C,
         "NCCL_INVALID_ARGUMENT",
@@ -303,9 +313,12 @@ _DEVICE: Final = re.compile(r"\[(\d{1,3})\](?= )")
 
 
 def classify(output: str) -> NcclError | None:
-    """The error that ``output`` (stdout and stderr of an NCCL program) tells of; None when it names none. Never raises."""
-    # INFO lines narrate; an "out of memory" or "timeout" in one of them is no error. But NCCL says at that level alone that it found no card,
-    # which is an error where somebody has named one and NCCL has not gone on with another network.
+    """The error that ``output`` (stdout and stderr of an NCCL program) tells of; None when it names
+    none. Never raises.
+    """
+    # INFO lines narrate; an "out of memory" or "timeout" in one of them is no error. But NCCL says
+    # at that level alone that it found no card, which is an error where somebody has named one and
+    # NCCL has not gone on with another network.
     named = _HCA_NAMED in output and _GOES_ON not in output
     lines = [
         line.strip()
@@ -318,5 +331,7 @@ def classify(output: str) -> NcclError | None:
                 number = _DEVICE.search(line)
                 device = int(number[1]) if number and "NCCL WARN" in line else None
                 said = line if len(line) <= 200 else line[:199] + "…"
-                return NcclError(rule.kind, rule.code, rule.says, rule.fix, rule.action, rule.fatal, said, device)
+                return NcclError(
+                    rule.kind, rule.code, rule.says, rule.fix, rule.action, rule.fatal, said, device
+                )
     return None

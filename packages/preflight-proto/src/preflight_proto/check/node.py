@@ -1,4 +1,6 @@
-"""What a container cannot see of its node: the gang controller writes it into the pod, and a volume shows it."""
+"""What a container cannot see of its node: the gang controller writes it into the pod, and a volume
+shows it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ PAUSE = 0.1
 
 
 async def instance_type(path: str, topology_path: str = "", patience: float = PATIENCE) -> str:
-    """The node's instance type in the file ``path``, for which is waited a little; empty where nobody writes it.
+    """The node's instance type in the file ``path``, for which is waited a little; empty where
+    nobody writes it.
 
-    ``topology_path``: a file that is written together with it, and always. So once that is there, nothing is waited for.
+    ``topology_path``: a file that is written together with it, and always. So once that is there,
+    nothing is waited for.
     """
     with anyio.move_on_after(patience):
         while True:
@@ -29,7 +33,9 @@ async def instance_type(path: str, topology_path: str = "", patience: float = PA
 
 
 async def topology(gang_folder: str) -> dict[str, str]:
-    """The node's topology labels, as they came with the roster; empty where it has none, or nobody told."""
+    """The node's topology labels, as they came with the roster; empty where it has none, or nobody
+    told.
+    """
     try:
         labels: dict[str, str] = msgspec.json.decode(
             await _read(f"{gang_folder}/{TOPOLOGY_FILE}") or "{}", type=dict[str, str]

@@ -1,6 +1,8 @@
-"""Which GPUs were allotted, and which of them are not there: from what NVML, nvidia-smi, /proc, the PCI bus and the runtime say.
+"""Which GPUs were allotted, and which of them are not there: from what NVML, nvidia-smi, /proc, the
+PCI bus and the runtime say.
 
-Pure: the facts are read by :mod:`.gpus`. A GPU that is missing is a finding, never "could not judge": the pod would start without it.
+Pure: the facts are read by :mod:`.gpus`. A GPU that is missing is a finding, never "could not
+judge": the pod would start without it.
 """
 
 from __future__ import annotations
@@ -24,22 +26,27 @@ __all__ = [
 ]
 
 PRESENCE = "Presence"
-"""The test of a GPU's subject that ``GPU_MISSING`` raises; a passing run of the same check on that GPU clears it."""
+"""The test of a GPU's subject that ``GPU_MISSING`` raises; a passing run of the same check on that
+GPU clears it.
+"""
 
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]*")
 _REPLICA = re.compile(r"::\d+$")
 _ADDRESS = re.compile(r"(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-7])")
 _PLACE = re.compile(r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])")
-_LOST = re.compile(r"\bGPU is lost|fallen off|unknown error|requires re(?:set|start)|ERR!", re.IGNORECASE)
+_LOST = re.compile(
+    r"\bGPU is lost|fallen off|unknown error|requires re(?:set|start)|ERR!", re.IGNORECASE
+)
 _LISTED = re.compile(r"^\s*\d+, *(?:GPU|MIG)-")
 
 
 @dataclass(frozen=True, slots=True)
 class MissingDevice:
-    """A GPU that was allotted and is not there. ``uuid`` and ``pci_bus_id`` are empty where nobody names them.
+    """A GPU that was allotted and is not there. ``uuid`` and ``pci_bus_id`` are empty where nobody
+    names them.
 
-    ``lost``: who says that it is lost (``NVML``, ``nvidia-smi``, ``PCI``), in words. ``conclusive``: one of them suffices by itself, as
-    NVML's own "GPU is lost" does.
+    ``lost``: who says that it is lost (``NVML``, ``nvidia-smi``, ``PCI``), in words.
+    ``conclusive``: one of them suffices by itself, as NVML's own "GPU is lost" does.
     """
 
     uuid: str = ""
@@ -64,9 +71,11 @@ class MissingDevice:
 class PresenceEvidence:
     """What was read besides the list of GPUs; addresses as :func:`address` writes them.
 
-    ``allotted``: UUIDs that the runtime gave the container, in its order. ``driver``: address → UUID of /proc/driver/nvidia, where a
-    UUID is empty when the driver no longer knows it. ``nvml``: address (or ``index N``) → NVML's error. ``conclusive``: those of
-    them that NVML calls lost. ``smi``: address → nvidia-smi's words. ``dead``: addresses whose PCI configuration reads as ones only.
+    ``allotted``: UUIDs that the runtime gave the container, in its order. ``driver``: address →
+    UUID of /proc/driver/nvidia, where a UUID is empty when the driver no longer knows it. ``nvml``:
+    address (or ``index N``) → NVML's error. ``conclusive``: those of them that NVML calls lost.
+    ``smi``: address → nvidia-smi's words. ``dead``: addresses whose PCI configuration reads as ones
+    only.
     """
 
     allotted: tuple[str, ...] = ()
@@ -86,10 +95,11 @@ def address(text: str) -> str:
 
 
 def allotted(visible: str, mounted: Sequence[str] = ()) -> tuple[tuple[str, ...], bool]:
-    """The UUIDs that the runtime was asked for, each once, and whether one was asked for twice (a GPU that is shared by time).
+    """The UUIDs that the runtime was asked for, each once, and whether one was asked for twice (a
+    GPU that is shared by time).
 
-    ``visible`` is NVIDIA_VISIBLE_DEVICES; ``mounted`` are the names in /var/run/nvidia-container-devices. Indices, ``all``, ``none`` and
-    ``void`` name nobody.
+    ``visible`` is NVIDIA_VISIBLE_DEVICES; ``mounted`` are the names in
+    /var/run/nvidia-container-devices. Indices, ``all``, ``none`` and ``void`` name nobody.
     """
     words = [*visible.split(","), *mounted]
     asked = [_REPLICA.sub("", word.strip()) for word in words]
@@ -99,16 +109,20 @@ def allotted(visible: str, mounted: Sequence[str] = ()) -> tuple[tuple[str, ...]
 
 
 def parse_information(text: str) -> tuple[str, str]:
-    """(address, UUID) of a /proc/driver/nvidia/gpus/*/information; the UUID is empty where the driver prints question marks."""
+    """(address, UUID) of a /proc/driver/nvidia/gpus/*/information; the UUID is empty where the
+    driver prints question marks.
+    """
     fields = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
     uuid = fields.get("GPU UUID", "").strip()
     return address(fields.get("Bus Location", "")), uuid if _UUID.fullmatch(uuid) else ""
 
 
 def parse_unreachable(output: str) -> dict[str, str]:
-    """Address → words for each GPU that nvidia-smi's ``output`` says it cannot reach: it is lost, needs a reset, or answers with an unknown error.
+    """Address → words for each GPU that nvidia-smi's ``output`` says it cannot reach: it is lost,
+    needs a reset, or answers with an unknown error.
 
-    By a sentence, as ``Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error``, or by a row whose UUID is ``[GPU is lost]``.
+    By a sentence, as ``Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown
+    Error``, or by a row whose UUID is ``[GPU is lost]``.
     """
     said = {}
     for line in output.splitlines():
@@ -118,16 +132,29 @@ def parse_unreachable(output: str) -> dict[str, str]:
     return said
 
 
-def missing(seen: Mapping[str, str], expected: int | None, evidence: PresenceEvidence) -> tuple[MissingDevice, ...]:
-    """The allotted GPUs that are not among ``seen`` (UUID → address). Empty when there are as many as were allotted."""
+def missing(
+    seen: Mapping[str, str], expected: int | None, evidence: PresenceEvidence
+) -> tuple[MissingDevice, ...]:
+    """The allotted GPUs that are not among ``seen`` (UUID → address). Empty when there are as many
+    as were allotted.
+    """
     here = {address(pci) for pci in seen.values()}
     named = [uuid for uuid in evidence.allotted if uuid not in seen]
     by_uuid = {uuid: pci for pci, uuid in evidence.driver.items() if uuid}
-    bad = [pci for pci in dict.fromkeys([*evidence.nvml, *evidence.smi, *sorted(evidence.dead)]) if pci not in here]
+    bad = [
+        pci
+        for pci in dict.fromkeys([*evidence.nvml, *evidence.smi, *sorted(evidence.dead)])
+        if pci not in here
+    ]
     number = max((expected or 0) - len(seen), len(named))
     if not evidence.allotted:
-        # Without names: the driver's own list, where it has exactly the GPUs that this container was given.
-        absent = [uuid for pci, uuid in evidence.driver.items() if uuid and uuid not in seen and pci not in here]
+        # Without names: the driver's own list, where it has exactly the GPUs that this container
+        # was given.
+        absent = [
+            uuid
+            for pci, uuid in evidence.driver.items()
+            if uuid and uuid not in seen and pci not in here
+        ]
         named = absent if len(evidence.driver) == expected and len(absent) <= number else []
     elif not named and len(seen) <= len(evidence.allotted):
         return ()  # all that were named are here: something asked for the same GPU twice
@@ -135,8 +162,16 @@ def missing(seen: Mapping[str, str], expected: int | None, evidence: PresenceEvi
     # By elimination: as many places are left as names.
     nameless = [uuid for uuid in named if uuid not in places]
     taken = {*places.values(), *here}
-    left = [pci for pci in bad if pci not in taken and not pci.startswith("index ") and not evidence.driver.get(pci)]
-    left += [pci for pci, uuid in evidence.driver.items() if not uuid and pci not in taken and pci not in left]
+    left = [
+        pci
+        for pci in bad
+        if pci not in taken and not pci.startswith("index ") and not evidence.driver.get(pci)
+    ]
+    left += [
+        pci
+        for pci, uuid in evidence.driver.items()
+        if not uuid and pci not in taken and pci not in left
+    ]
     if len(left) == len(nameless):
         places |= dict(zip(nameless, left, strict=True))
     found = [_missing(uuid, places.get(uuid, ""), evidence) for uuid in named]
@@ -147,7 +182,9 @@ def missing(seen: Mapping[str, str], expected: int | None, evidence: PresenceEvi
 
 
 def _by_index(found: list[MissingDevice], evidence: PresenceEvidence) -> tuple[MissingDevice, ...]:
-    """NVML's errors that came before an address was known belong to those of whom it has said nothing, where the numbers agree."""
+    """NVML's errors that came before an address was known belong to those of whom it has said
+    nothing, where the numbers agree.
+    """
     errors = [where for where in evidence.nvml if where.startswith("index ")]
     silent = [one for one in found if "NVML" not in one.lost]
     kinds = {where in evidence.conclusive for where in errors}
@@ -155,7 +192,11 @@ def _by_index(found: list[MissingDevice], evidence: PresenceEvidence) -> tuple[M
         return tuple(found)
     words = {id(one): evidence.nvml[where] for one, where in zip(silent, errors, strict=True)}
     return tuple(
-        replace(one, lost={"NVML": words[id(one)], **one.lost}, conclusive=one.conclusive or True in kinds)
+        replace(
+            one,
+            lost={"NVML": words[id(one)], **one.lost},
+            conclusive=one.conclusive or True in kinds,
+        )
         if id(one) in words
         else one
         for one in found
@@ -174,11 +215,16 @@ def _missing(uuid: str, pci: str, evidence: PresenceEvidence) -> MissingDevice:
 
 
 def verdict(gone: Sequence[MissingDevice], expected: int, seen: Sequence[str]) -> Verdict:
-    """Failed ``GPU_MISSING``: one finding for each GPU with a name, one about the node for those without."""
+    """Failed ``GPU_MISSING``: one finding for each GPU with a name, one about the node for those
+    without.
+    """
     findings: list[Finding] = []
     for one in gone:
         subject = Subject(PRESENCE, one.uuid) if one.uuid else NODE
-        metadata = {"pci_bus_id": one.pci_bus_id, **{f"lost_by_{who}": words for who, words in one.lost.items()}}
+        metadata = {
+            "pci_bus_id": one.pci_bus_id,
+            **{f"lost_by_{who}": words for who, words in one.lost.items()},
+        }
         finding = Finding(
             "GPU_MISSING",
             f"GPU_MISSING: {one.uuid or 'a GPU'} was allotted and the driver does not list it",

@@ -1,4 +1,6 @@
-"""The processes that a check's tools leave behind, by /proc: those that hold a pipe, and all that descend from us."""
+"""The processes that a check's tools leave behind, by /proc: those that hold a pipe, and all that
+descend from us.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _PROC: Final = Path("/proc")
 def adopt_orphans() -> None:
     """Become the parent of every process that a tool leaves behind, as process 1 is without asking.
 
-    A tool that daemonises leaves our session and process group; that it stays our descendant is what makes it findable
-    where the pod shares its process namespace.
+    A tool that daemonises leaves our session and process group; that it stays our descendant is
+    what makes it findable where the pod shares its process namespace.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -35,7 +37,9 @@ def holders(pipes: Collection[int]) -> set[int]:
     found = set()
     for folder in _numbers():
         with suppress(OSError):
-            if int(folder.name) != os.getpid() and any(_target(link) in wanted for link in (folder / "fd").iterdir()):
+            if int(folder.name) != os.getpid() and any(
+                _target(link) in wanted for link in (folder / "fd").iterdir()
+            ):
                 found.add(int(folder.name))
     return found
 
@@ -45,7 +49,9 @@ def descendants(ancestor: int) -> set[int]:
     children = defaultdict(list)
     for folder in _numbers():
         with suppress(OSError, ValueError, IndexError):
-            state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            state, parent = (
+                (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            )
             children[int(parent)].append((int(folder.name), state))
     found, look = set(), [ancestor]
     while look:
@@ -64,7 +70,9 @@ def kill(pids: Collection[int]) -> None:
 
 
 def end_all(within: float) -> set[int]:
-    """Kill every descendant of this process; returns what is there after ``within`` seconds (in the kernel, or not ours to kill)."""
+    """Kill every descendant of this process; returns what is there after ``within`` seconds (in the
+    kernel, or not ours to kill).
+    """
     end = time.monotonic() + within
     while left := descendants(os.getpid()):
         if time.monotonic() >= end:

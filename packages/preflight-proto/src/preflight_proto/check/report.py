@@ -1,7 +1,7 @@
 """Tell the node's platform connector: one batch a run, one budget of time for everything.
 
-A connector that is absent, slow, refusing or hanging never decides a verdict: :func:`send` returns what
-happened as a sentence and raises nothing.
+A connector that is absent, slow, refusing or hanging never decides a verdict: :func:`send` returns
+what happened as a sentence and raises nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ MAX_TEXT = 4096
 
 
 def batch(events: Sequence[EventDraft], kit: KitSettings, now: datetime.datetime) -> HealthEvents:
-    """The wire message: all events are about the sender's own node, and every text in them is printable."""
+    """The wire message: all events are about the sender's own node, and every text in them is
+    printable.
+    """
     from .. import wire
 
     strategy = wire.ProcessingStrategy["STORE_ONLY" if kit.observe else kit.strategy]
@@ -50,7 +52,8 @@ def batch(events: Sequence[EventDraft], kit: KitSettings, now: datetime.datetime
                 recommended_action=wire.RecommendedAction[event.action.value],
                 error_code=[_text(code) for code in event.error_codes],
                 entities_impacted=[
-                    wire.Entity(entity_type=kind, entity_value=_text(value)) for kind, value in event.entities
+                    wire.Entity(entity_type=kind, entity_value=_text(value))
+                    for kind, value in event.entities
                 ],
                 metadata={_text(key): _text(value) for key, value in event.metadata.items()}
                 | ({"pod": _text(kit.pod_name)} if kit.pod_name else {}),
@@ -68,12 +71,16 @@ def _text(value: str) -> str:
 
 
 async def send(
-    events: Sequence[EventDraft], kit: KitSettings, progress: Callable[[str], None], budget: float = BUDGET
+    events: Sequence[EventDraft],
+    kit: KitSettings,
+    progress: Callable[[str], None],
+    budget: float = BUDGET,
 ) -> str | None:
-    """Send ``events`` in one batch; None when they were taken or are not wanted, else one sentence that says why not.
+    """Send ``events`` in one batch; None when they were taken or are not wanted, else one sentence
+    that says why not.
 
-    A refusal for good (a malformed or foreign batch) and a socket that does not exist are not tried again; anything else is, until the
-    budget is spent.
+    A refusal for good (a malformed or foreign batch) and a socket that does not exist are not tried
+    again; anything else is, until the budget is spent.
     """
     if not events:
         return None
@@ -99,7 +106,9 @@ async def send(
     return sentence
 
 
-async def _attempt(message: HealthEvents, path: str, token_path: str | None) -> tuple[bool, str | None]:
+async def _attempt(
+    message: HealthEvents, path: str, token_path: str | None
+) -> tuple[bool, str | None]:
     """(whether to give up, what went wrong); the latter is None on success."""
     from grpclib.client import Channel
     from grpclib.const import Status
@@ -109,7 +118,8 @@ async def _attempt(message: HealthEvents, path: str, token_path: str | None) -> 
 
     metadata: dict[str, str] = {}
     if token_path is not None:
-        # Read afresh: the kubelet rotates it. Never send without: a tokenless caller is somebody else.
+        # Read afresh: the kubelet rotates it. Never send without: a tokenless caller is somebody
+        # else.
         try:
             token = (await anyio.Path(token_path).read_text()).strip()
         except OSError as error:
@@ -120,9 +130,12 @@ async def _attempt(message: HealthEvents, path: str, token_path: str | None) -> 
     channel = Channel(path=path)
     final = {Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.PERMISSION_DENIED}
     try:
-        # Not grpclib's own timeout: it cancels this task without taking that back, and anyio's scopes then end the whole run.
+        # Not grpclib's own timeout: it cancels this task without taking that back, and anyio's
+        # scopes then end the whole run.
         with anyio.fail_after(ATTEMPT):
-            await PlatformConnectorStub(channel).health_event_occurred_v_1(message, metadata=metadata)
+            await PlatformConnectorStub(channel).health_event_occurred_v_1(
+                message, metadata=metadata
+            )
     except GRPCError as error:
         return error.status in final, f"refused with {error.status.name} ({error.message})"
     except TimeoutError:

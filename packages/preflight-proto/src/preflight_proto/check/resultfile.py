@@ -13,11 +13,14 @@ from .verdict import Verdict
 __all__ = ["write"]
 
 
-def write(check: str, verdict: Verdict, path: str, *, gated: bool, seconds: float, unreported: str = "") -> None:
+def write(
+    check: str, verdict: Verdict, path: str, *, gated: bool, seconds: float, unreported: str = ""
+) -> None:
     """Write the result to ``path``, over one that is there; a line in the log where that fails.
 
-    ``seconds``: how long the check took; ``unreported``: why its events did not arrive, which the result's reader is the only one to learn.
-    It stands first in the reason: what is too long is cut at its end.
+    ``seconds``: how long the check took; ``unreported``: why its events did not arrive, which the
+    result's reader is the only one to learn. It stands first in the reason: what is too long is cut
+    at its end.
     """
     reason = f"not reported ({unreported}): {verdict.reason}" if unreported else verdict.reason
     result = Result(

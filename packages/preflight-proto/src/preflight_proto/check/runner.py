@@ -1,13 +1,15 @@
 """The page that every check runs through: settings → probe → events → report → result → exit.
 
-    CHECK = Check(name="dcgm-diag", condition="DcgmDiagnostic", component="GPU", settings=Settings, probe=probe)
+    CHECK = Check(name="dcgm-diag", condition="DcgmDiagnostic", component="GPU", settings=Settings,
+    probe=probe)
 
     def main() -> NoReturn:
         run_main(CHECK)
 
-Whatever happens inside the probe ends as an outcome: an unexpected exception is inconclusive ``INTERNAL_ERROR``, SIGTERM
-is inconclusive ``TERMINATED``, a spent deadline is inconclusive ``CHECK_TIMEOUT``. None of them is a hardware verdict. Whether
-stdout, stderr, the result's file or the connector take what they are given changes neither the verdict nor the exit status.
+Whatever happens inside the probe ends as an outcome: an unexpected exception is inconclusive
+``INTERNAL_ERROR``, SIGTERM is inconclusive ``TERMINATED``, a spent deadline is inconclusive
+``CHECK_TIMEOUT``. None of them is a hardware verdict. Whether stdout, stderr, the result's file or
+the connector take what they are given changes neither the verdict nor the exit status.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ import anyio
 
 from .. import sigterm, time_limits
 from ..durations import format_duration
-from ..names import ENV_CHECK_TIMEOUT, ENV_ON_INCONCLUSIVE, ENV_RESULT_PATH, RESULT_PATH, container_name
+from ..names import (
+    ENV_CHECK_TIMEOUT,
+    ENV_ON_INCONCLUSIVE,
+    ENV_RESULT_PATH,
+    RESULT_PATH,
+    container_name,
+)
 from ..printable import printable
 from ..program import version_of
 from ..roster import Roster
@@ -59,7 +67,9 @@ GANG_MARGIN: Final = 60.0
 """Seconds beyond GANG_TIMEOUT after which even a wait that hangs ends."""
 
 LAST_REPORT: Final = 1.0
-"""Seconds that the report may take once the check is told to stop: some pods have little more until SIGKILL."""
+"""Seconds that the report may take once the check is told to stop: some pods have little more until
+SIGKILL.
+"""
 LAST_SWEEP: Final = 1.0
 """Seconds to see the end of what tools have left behind."""
 
@@ -68,12 +78,15 @@ LAST_SWEEP: Final = 1.0
 class Check(Generic[S]):
     """What makes a check: its names, its settings class and its probe.
 
-    ``condition`` is the base of the events' checkName and ``component`` their componentClass; ``timeout`` (seconds) and
-    ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and ``ON_INCONCLUSIVE`` are not set (``timeout_said``: where the former depends on other settings). ``gang`` says that the probe asks
-    for :meth:`Run.roster`. ``tool_variables``: regular expressions of further variables that its tools and libraries read; what else is set
-    for it in a configuration is a mistake. ``gpu_tests``: the tests of those subjects that are GPUs; a run that passes clears each of them on each
-    GPU of the pod, and a finding about another one is a mistake, as nothing would ever clear it. None: the probe says all that itself, in the
-    ``clears`` of its verdicts. Raises :class:`ValueError` for names that nobody could read back.
+    ``condition`` is the base of the events' checkName and ``component`` their componentClass;
+    ``timeout`` (seconds) and ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and
+    ``ON_INCONCLUSIVE`` are not set (``timeout_said``: where the former depends on other settings).
+    ``gang`` says that the probe asks for :meth:`Run.roster`. ``tool_variables``: regular
+    expressions of further variables that its tools and libraries read; what else is set for it in a
+    configuration is a mistake. ``gpu_tests``: the tests of those subjects that are GPUs; a run that
+    passes clears each of them on each GPU of the pod, and a finding about another one is a mistake,
+    as nothing would ever clear it. None: the probe says all that itself, in the ``clears`` of its
+    verdicts. Raises :class:`ValueError` for names that nobody could read back.
     """
 
     name: str
@@ -91,8 +104,13 @@ class Check(Generic[S]):
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.name):
-            raise ValueError(f"a check's name has lower-case letters, digits and '-', as pcie-width; got {self.name!r}")
-        for what, word in [("condition", self.condition), *(("GPU test", test) for test in self.gpu_tests or ())]:
+            raise ValueError(
+                f"a check's name has lower-case letters, digits and '-', as pcie-width; got {self.name!r}"
+            )
+        for what, word in [
+            ("condition", self.condition),
+            *(("GPU test", test) for test in self.gpu_tests or ()),
+        ]:
             if not CAMEL_CASE.fullmatch(word):
                 raise ValueError(f"a check's {what} is CamelCase, as PcieWidth; got {word!r}")
 
@@ -112,7 +130,11 @@ class Run(Generic[S]):
     ) -> None:
         self.check, self.settings, self.kit = check, settings, kit
         self._say = say
-        self._gang = GangMembership(gang, say, lambda: time.monotonic() - started) if gang is not None else None
+        self._gang = (
+            GangMembership(gang, say, lambda: time.monotonic() - started)
+            if gang is not None
+            else None
+        )
         self.scope = anyio.CancelScope()
         self.reporting = anyio.CancelScope()
         self.stopped = False
@@ -131,7 +153,9 @@ class Run(Generic[S]):
         self.allowed = seconds
 
     def stop(self) -> None:
-        """End the probe now, which is then inconclusive ``TERMINATED``; a report that is under way ends soon, its verdict stands."""
+        """End the probe now, which is then inconclusive ``TERMINATED``; a report that is under way
+        ends soon, its verdict stands.
+        """
         self.stopped = True
         self.scope.cancel()
         self.reporting.deadline = min(self.reporting.deadline, anyio.current_time() + LAST_REPORT)
@@ -142,16 +166,21 @@ class Run(Generic[S]):
 
     @property
     def gang(self) -> GangMembership:
-        """The gang controller's answers. Raises :class:`RuntimeError` unless the check says ``gang=True``."""
+        """The gang controller's answers. Raises :class:`RuntimeError` unless the check says
+        ``gang=True``.
+        """
         if self._gang is None:
-            raise RuntimeError(f"the check {self.check.name} asks for a roster but does not say gang=True")
+            raise RuntimeError(
+                f"the check {self.check.name} asks for a roster but does not say gang=True"
+            )
         return self._gang
 
     async def roster(self) -> Roster:
         """The sealed roster to join; see :meth:`.gang.Gang.sealed` for what it raises.
 
-        ``CHECK_TIMEOUT`` starts again when this returns: waiting for the others is ``GANG_TIMEOUT``'s. May be asked again after
-        :meth:`roster_changed`, and then waits for a newer generation.
+        ``CHECK_TIMEOUT`` starts again when this returns: waiting for the others is
+        ``GANG_TIMEOUT``'s. May be asked again after :meth:`roster_changed`, and then waits for a
+        newer generation.
         """
         self.restart_deadline(self.gang.patience + GANG_MARGIN)
         roster = await self.gang.sealed()
@@ -159,16 +188,20 @@ class Run(Generic[S]):
         return roster
 
     async def roster_changed(self, roster: Roster) -> Roster:
-        """Returns, with the newer answer, once ``roster`` no longer holds; see :meth:`.gang.Gang.changed`."""
+        """Returns, with the newer answer, once ``roster`` no longer holds; see
+        :meth:`.gang.Gang.changed`.
+        """
         return await self.gang.changed(roster)
 
     async def gpus(self) -> tuple[gpus.Gpu, ...]:
         """The GPUs of this container.
 
-        What it raises ends the run, and a probe need not catch it: :class:`.verdict.Failed` ``GPU_MISSING`` where an allotted GPU is not
-        there (fatal where it is lost), :class:`.verdict.Skipped` ``GPU_SHARED`` where one is handed out twice,
-        :class:`.verdict.Inconclusive` ``NO_GPU`` or ``GPU_COUNT`` where they cannot be listed or are too many. Slices of GPUs come with
-        ``mig`` set. A run that passes clears what ``GPU_MISSING`` raised about the GPUs returned here.
+        What it raises ends the run, and a probe need not catch it: :class:`.verdict.Failed`
+        ``GPU_MISSING`` where an allotted GPU is not there (fatal where it is lost),
+        :class:`.verdict.Skipped` ``GPU_SHARED`` where one is handed out twice,
+        :class:`.verdict.Inconclusive` ``NO_GPU`` or ``GPU_COUNT`` where they cannot be listed or
+        are too many. Slices of GPUs come with ``mig`` set. A run that passes clears what
+        ``GPU_MISSING`` raised about the GPUs returned here.
         """
         try:
             found, source = await gpus.find(
@@ -181,7 +214,9 @@ class Run(Generic[S]):
         except gpus.GpusMissing as error:
             raise Failed(error.verdict) from None
         self.present = tuple(gpu.uuid for gpu in found)
-        self.progress(f"{source} lists {len(found)} GPU(s), {found[0].name}: {', '.join(gpu.uuid for gpu in found)}")
+        self.progress(
+            f"{source} lists {len(found)} GPU(s), {found[0].name}: {', '.join(gpu.uuid for gpu in found)}"
+        )
         return found
 
     async def command(
@@ -193,15 +228,21 @@ class Run(Generic[S]):
         max_output: int = child.MAX_OUTPUT,
         terminate: signal.Signals | Callable[[float], signal.Signals] = signal.SIGTERM,
     ) -> child.Completed:
-        """Run a tool; see :func:`preflight_proto.check.child.run`. An uncaught ToolMissing ends the run misconfigured."""
+        """Run a tool; see :func:`preflight_proto.check.child.run`. An uncaught ToolMissing ends the
+        run misconfigured.
+        """
         with self.tools:
-            return await child.run(argv, timeout=timeout, env=env, max_output=max_output, terminate=terminate)
+            return await child.run(
+                argv, timeout=timeout, env=env, max_output=max_output, terminate=terminate
+            )
 
 
 def run_main(check: Check[Any]) -> NoReturn:
-    """Run ``check`` as a process: arguments, environment, signals, exit status; nothing that its tools started outlives it.
+    """Run ``check`` as a process: arguments, environment, signals, exit status; nothing that its
+    tools started outlives it.
 
-    SIGTERM counts from here on; a program that calls :func:`preflight_proto.sigterm.remember` before its imports takes earlier ones too.
+    SIGTERM counts from here on; a program that calls :func:`preflight_proto.sigterm.remember`
+    before its imports takes earlier ones too.
     """
     sigterm.remember()
     log.open_closed()
@@ -229,7 +270,8 @@ def run_main(check: Check[Any]) -> NoReturn:
         # what the probe's own libraries printed; None where it was closed
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    # Interpreter shutdown would join threads that hang in a driver call, and fail on streams that cannot be flushed: leave at once.
+    # Interpreter shutdown would join threads that hang in a driver call, and fail on streams that
+    # cannot be flushed: leave at once.
     os._exit(status)
 
 
@@ -241,30 +283,41 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     except SettingsError as error:
         return misconfigured(check, error.problems, environ, time.monotonic() - started)
     run = Run(check, settings, kit, gang=gang, say=log.say, started=started)
-    # Signals stop the probe and hurry the report, and nothing else. The handler stays to the end: default ones would end the process.
+    # Signals stop the probe and hurry the report, and nothing else. The handler stays to the end:
+    # default ones would end the process.
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_in_callback)
     sigterm.tell(lambda: loop.call_soon_threadsafe(run.stop))
     try:
         verdict = await _judge(run)
         status = exit_status(check, verdict, kit)
-        write = partial(resultfile.write, check.name, verdict, kit.result_path, gated=not kit.observe)
+        write = partial(
+            resultfile.write, check.name, verdict, kit.result_path, gated=not kit.observe
+        )
         seconds = time.monotonic() - started
         # Before the report: whatever a connector makes of that, the result is there.
         write(seconds=seconds)
-        if trouble := await _report(run, events(check.name, check.condition, check.component, verdict)):
+        if trouble := await _report(
+            run, events(check.name, check.condition, check.component, verdict)
+        ):
             write(seconds=seconds, unreported=trouble)
     finally:
         sigterm.tell(None)
     if run.tools.runs:
         whole = time.monotonic() - started
-        log.say(f"took {whole:.3f} s; {run.tools.runs} run(s) of its tools: {run.tools.seconds:.3f} s of that")
+        log.say(
+            f"took {whole:.3f} s; {run.tools.runs} run(s) of its tools: {run.tools.seconds:.3f} s of that"
+        )
     _say_verdict(check, verdict, status, observe=kit.observe)
     return status
 
 
-def misconfigured(check: Check[Any], problems: Sequence[str], environ: Mapping[str, str], seconds: float) -> int:
-    """Say that the check cannot run as it is set; returns the exit status. Nothing is known but the variables as they are."""
+def misconfigured(
+    check: Check[Any], problems: Sequence[str], environ: Mapping[str, str], seconds: float
+) -> int:
+    """Say that the check cannot run as it is set; returns the exit status. Nothing is known but the
+    variables as they are.
+    """
     observe = observes(environ)
     status = EXIT_PASSED if observe else EXIT_MISCONFIGURED
     for problem in problems:
@@ -278,9 +331,13 @@ def misconfigured(check: Check[Any], problems: Sequence[str], environ: Mapping[s
 
 
 def _broken(check: Check[Any], error: Exception, environ: Mapping[str, str]) -> int:
-    """The kit itself failed: nothing is reported, and the exit status is that of an inconclusive check."""
+    """The kit itself failed: nothing is reported, and the exit status is that of an inconclusive
+    check.
+    """
     verdict, observe = _by_exception(check.name, error), observes(environ)
-    blocks = (environ.get(ENV_ON_INCONCLUSIVE, "").strip() or check.on_inconclusive) == "block" and not observe
+    blocks = (
+        environ.get(ENV_ON_INCONCLUSIVE, "").strip() or check.on_inconclusive
+    ) == "block" and not observe
     resultfile.write(check.name, verdict, _result_path(environ), gated=not observe, seconds=0.0)
     _say_verdict(check, verdict, int(blocks), observe=observe)
     return int(blocks)
@@ -299,17 +356,22 @@ def _say_verdict(check: Check[Any], verdict: Verdict, status: int, *, observe: b
 def _in_callback(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """One line for what goes wrong in a callback of the event loop, which is nobody's to catch.
 
-    Nothing for InvalidStateError: a listener that is closed while somebody connects (python/cpython, `_sock_accept`).
+    Nothing for InvalidStateError: a listener that is closed while somebody connects
+    (python/cpython, `_sock_accept`).
     """
     error = context.get("exception")
     if isinstance(error, asyncio.InvalidStateError):
         return
-    what = f"{type(error).__name__}: {error}" if error is not None else str(context.get("message", ""))
+    what = (
+        f"{type(error).__name__}: {error}" if error is not None else str(context.get("message", ""))
+    )
     log.say(printable(f"unexpected in the event loop: {what}; the verdict stands", log.MAX_LINE))
 
 
 async def _report(run: Run[Any], batch: list[EventDraft]) -> str:
-    """Send the events; what goes wrong with that is a line in the log, and its first words are returned."""
+    """Send the events; what goes wrong with that is a line in the log, and its first words are
+    returned.
+    """
     said: str | None = None
     if run.stopped:
         run.reporting.deadline = anyio.current_time() + LAST_REPORT
@@ -326,9 +388,11 @@ async def _report(run: Run[Any], batch: list[EventDraft]) -> str:
 
 
 def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
-    """passed and skipped 0, failed 1, misconfigured 2, inconclusive by ON_INCONCLUSIVE; observe is always 0.
+    """passed and skipped 0, failed 1, misconfigured 2, inconclusive by ON_INCONCLUSIVE; observe is
+    always 0.
 
-    What is 1 may be another status by ``EXIT_CODE_*``: a Job's podFailurePolicy can tell them apart.
+    What is 1 may be another status by ``EXIT_CODE_*``: a Job's podFailurePolicy can tell them
+    apart.
     """
     if kit.observe:
         return EXIT_PASSED
@@ -341,7 +405,9 @@ def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
     )
 
 
-def _settings(check: Check[S], environ: Mapping[str, str]) -> tuple[S, KitSettings, GangSettings | None]:
+def _settings(
+    check: Check[S], environ: Mapping[str, str]
+) -> tuple[S, KitSettings, GangSettings | None]:
     problems: list[str] = []
     read_all: list[Any] = []
     for cls in _classes(check):
@@ -374,7 +440,9 @@ async def _judge(run: Run[Any]) -> Verdict:
     if verdict is not None:
         return cleared(verdict, run.check.gpu_tests, run.present)
     if run.stopped:
-        return Verdict.inconclusive("TERMINATED", "the check was told to stop before it could judge.")
+        return Verdict.inconclusive(
+            "TERMINATED", "the check was told to stop before it could judge."
+        )
     allowed = format_duration(round(run.allowed, 3))
     hint = f"raise {ENV_CHECK_TIMEOUT} if this hardware is just slow to test"
     return Verdict.inconclusive("CHECK_TIMEOUT", f"no verdict within {allowed}; {hint}.")
@@ -409,7 +477,9 @@ def _by_exception(check: str, error: Exception) -> Verdict:
 
 def described(check: Check[Any]) -> str:
     """The JSON Schema of the check's variables; see :mod:`.schema`."""
-    return schema_text(check.name, check.about or ABOUT, _classes(check), _defaults(check), check.tool_variables)
+    return schema_text(
+        check.name, check.about or ABOUT, _classes(check), _defaults(check), check.tool_variables
+    )
 
 
 def help_text(check: Check[Any]) -> str:
@@ -420,7 +490,8 @@ def help_text(check: Check[Any]) -> str:
         "Runs as an init container and takes no arguments. Variables:",
         "",
     ]
-    # A later class may ask more strictly for a variable of an earlier one: its word is the manual's.
+    # A later class may ask more strictly for a variable of an earlier one: its word is the
+    # manual's.
     rows = {row[0]: row for cls in _classes(check) for row in manual(cls, _defaults(check))}
     for env, meaning, default in rows.values():
         lines += [f"  {env}", f"      {meaning}; default: {default}"]

@@ -1,7 +1,9 @@
-"""What the driver knows of a pod's GPUs before, under and after a load, and what of it is a finding: siblings are the reference.
+"""What the driver knows of a pod's GPUs before, under and after a load, and what of it is a
+finding: siblings are the reference.
 
-Pure: :mod:`.counters` reads the facts. Every fact may be None, which is no finding: an older driver, a virtual machine and a GPU without
-the part all look alike. ``scan`` judges one look, ``load`` two looks around a load with the samples between them.
+Pure: :mod:`.counters` reads the facts. Every fact may be None, which is no finding: an older
+driver, a virtual machine and a GPU without the part all look alike. ``scan`` judges one look,
+``load`` two looks around a load with the samples between them.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ _RECOVERY: Final = {  # nvml.h: nvmlDeviceGpuRecoveryAction_t
     6: ("a reset of its bus", Action.COMPONENT_RESET, FactSeverity.FATAL),
     7: ("a restart of the system", Action.RESTART_BM, FactSeverity.FATAL),
 }
-_UNKNOWN_RECOVERY: Final = ("an action that this version does not know", Action.CONTACT_SUPPORT, FactSeverity.FAILS)
+_UNKNOWN_RECOVERY: Final = (
+    "an action that this version does not know",
+    Action.CONTACT_SUPPORT,
+    FactSeverity.FAILS,
+)
 _FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
@@ -55,7 +61,9 @@ REPLAYS: Final = 10
 
 
 def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:
-    """What one look shows. A GPU whose links or width are fewer than its siblings' is named; all alike are how the machine was built."""
+    """What one look shows. A GPU whose links or width are fewer than its siblings' is named; all
+    alike are how the machine was built.
+    """
     found: list[Sign] = []
     for one in facts:
         found += _memory(one) + _state(one)
@@ -188,7 +196,14 @@ def _state(one: DeviceFacts) -> list[Sign]:
         )
     if one.persistence is False:
         found.append(
-            Sign("PERSISTENCE_OFF", FactSeverity.NOTE, one.uuid, "persistence mode is off", "off", "PersistenceMode")
+            Sign(
+                "PERSISTENCE_OFF",
+                FactSeverity.NOTE,
+                one.uuid,
+                "persistence mode is off",
+                "off",
+                "PersistenceMode",
+            )
         )
     if one.processes:
         found.append(
@@ -204,14 +219,24 @@ def _state(one: DeviceFacts) -> list[Sign]:
     return found
 
 
-def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str, says: str, source: str) -> list[Sign]:
+def _below(
+    facts: Iterable[Any], value: Callable[[Any], int | None], code: str, says: str, source: str
+) -> list[Sign]:
     """GPUs with less than what at least half of them, and two, have."""
     values = {one.uuid: read for one in facts if (read := value(one)) is not None}
     common, count = Counter(values.values()).most_common(1)[0] if values else (0, 0)
     if count < 2 or 2 * count < len(values):
         return []
     return [
-        Sign(code, FactSeverity.FAILS, uuid, says, f"{read} instead of {common}", source, Action.CONTACT_SUPPORT)
+        Sign(
+            code,
+            FactSeverity.FAILS,
+            uuid,
+            says,
+            f"{read} instead of {common}",
+            source,
+            Action.CONTACT_SUPPORT,
+        )
         for uuid, read in values.items()
         if read < common
     ]
@@ -228,12 +253,17 @@ def _width(facts: Sequence[DeviceFacts], named: set[str]) -> list[Sign]:
             "PcieLinkWidth",
         )
         for one in facts
-        if one.pcie_width and one.pcie_width_max and one.pcie_width < one.pcie_width_max and one.uuid not in named
+        if one.pcie_width
+        and one.pcie_width_max
+        and one.pcie_width < one.pcie_width_max
+        and one.uuid not in named
     ]
 
 
 def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
-    """NVLinks that are down where the siblings' are up. A GPU without any may have been built so: bridges join pairs."""
+    """NVLinks that are down where the siblings' are up. A GPU without any may have been built so:
+    bridges join pairs.
+    """
     up = {one.uuid: sum(one.links.values()) for one in facts if one.links}
     used = Counter(count for count in up.values() if count)
     common, count = used.most_common(1)[0] if used else (0, 0)
@@ -260,9 +290,13 @@ def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
 
 
 def load(
-    before: Sequence[DeviceFacts], after: Sequence[DeviceFacts], samples: Sequence[CounterSample] = ()
+    before: Sequence[DeviceFacts],
+    after: Sequence[DeviceFacts],
+    samples: Sequence[CounterSample] = (),
 ) -> list[Sign]:
-    """What a load has changed, and why it was slow where it was: counters that grew name a link or a GPU at full bandwidth."""
+    """What a load has changed, and why it was slow where it was: counters that grew name a link or
+    a GPU at full bandwidth.
+    """
     earlier = {one.uuid: one for one in before}
     found: list[Sign] = []
     for one in after:
@@ -283,13 +317,35 @@ def load(
             )
         if grown := _grown(was.ecc_corrected, one.ecc_corrected):
             says = "memory errors were corrected under load"
-            found.append(Sign("ECC_CORRECTED", FactSeverity.NOTE, one.uuid, says, f"+{grown}", "TotalEccErrors"))
+            found.append(
+                Sign(
+                    "ECC_CORRECTED",
+                    FactSeverity.NOTE,
+                    one.uuid,
+                    says,
+                    f"+{grown}",
+                    "TotalEccErrors",
+                )
+            )
         if (grown := _grown(was.pcie_replays, one.pcie_replays)) >= REPLAYS:
             says = "PCIe repeated transfers under load"
-            found.append(Sign("PCIE_REPLAYS", FactSeverity.EVENT, one.uuid, says, f"+{grown}", "PcieReplayCounter"))
+            found.append(
+                Sign(
+                    "PCIE_REPLAYS",
+                    FactSeverity.EVENT,
+                    one.uuid,
+                    says,
+                    f"+{grown}",
+                    "PcieReplayCounter",
+                )
+            )
         found += _link_errors(was, one)
     known = {(sign.code, sign.uuid) for sign in scan(before)}
-    found += [sign for sign in scan(after) if (sign.code, sign.uuid) not in known and sign.code != "FOREIGN_PROCESSES"]
+    found += [
+        sign
+        for sign in scan(after)
+        if (sign.code, sign.uuid) not in known and sign.code != "FOREIGN_PROCESSES"
+    ]
     return found + _sampled(samples, {one.uuid: one.pcie_generation_max for one in before})
 
 
@@ -305,10 +361,14 @@ def _link_errors(was: DeviceFacts, one: DeviceFacts) -> list[Sign]:
     }
     if not grown:
         return []
-    text = ", ".join(f"link {link} {kind} +{count}" for (link, kind), count in sorted(grown.items()))
+    text = ", ".join(
+        f"link {link} {kind} +{count}" for (link, kind), count in sorted(grown.items())
+    )
     broke = any(kind in {"recovery", "recovery failed"} for _, kind in grown)
     says = "NVLinks had to recover under load" if broke else "NVLinks counted errors under load"
-    severity, action = (FactSeverity.FAILS, Action.CONTACT_SUPPORT) if broke else (FactSeverity.EVENT, Action.NONE)
+    severity, action = (
+        (FactSeverity.FAILS, Action.CONTACT_SUPPORT) if broke else (FactSeverity.EVENT, Action.NONE)
+    )
     return [
         Sign(
             "NVLINK_RECOVERY" if broke else "NVLINK_ERRORS",
@@ -323,7 +383,9 @@ def _link_errors(was: DeviceFacts, one: DeviceFacts) -> list[Sign]:
 
 
 def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | None]) -> list[Sign]:
-    """Throttling, and a PCIe generation that stays low under load (idle links are slowed down to save power)."""
+    """Throttling, and a PCIe generation that stays low under load (idle links are slowed down to
+    save power).
+    """
     found = []
     by_gpu: dict[str, list[CounterSample]] = {}
     for sample in samples:
@@ -336,7 +398,10 @@ def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | N
         slowest = min((s.clock for s in of if s.clock is not None), default=None)
         read = ", ".join(
             text
-            for text in (f"{slowest} MHz" if slowest is not None else "", f"{hottest} C" if hottest is not None else "")
+            for text in (
+                f"{slowest} MHz" if slowest is not None else "",
+                f"{hottest} C" if hottest is not None else "",
+            )
             if text
         )
         found += [
@@ -346,12 +411,17 @@ def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | N
         ]
     best = [
         replace(
-            of[0], pcie_generation=max((s.pcie_generation for s in of if s.pcie_generation is not None), default=None)
+            of[0],
+            pcie_generation=max(
+                (s.pcie_generation for s in of if s.pcie_generation is not None), default=None
+            ),
         )
         for of in by_gpu.values()
     ]
     says = "its PCIe link is of an older generation under load than those of the other GPUs"
-    found += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION", says, "CurrPcieLinkGeneration")
+    found += _below(
+        best, lambda s: s.pcie_generation, "PCIE_GENERATION", says, "CurrPcieLinkGeneration"
+    )
     named = {sign.uuid for sign in found if sign.code == "PCIE_GENERATION"}
     for one in best:
         most = generations.get(one.uuid)
@@ -379,7 +449,11 @@ def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
             fatal=sign.severity is FactSeverity.FATAL,
             action=sign.action,
             subject=Subject(TEST, sign.uuid),
-            metadata={"found": sign.found, "severity": sign.severity.name.lower(), "source": f"NVML {sign.source}"},
+            metadata={
+                "found": sign.found,
+                "severity": sign.severity.name.lower(),
+                "source": f"NVML {sign.source}",
+            },
         )
         for sign in signs
         if sign.severity > FactSeverity.NOTE
@@ -392,18 +466,26 @@ def words(signs: Iterable[Sign]) -> str:
 
 
 def with_signs(verdict: Verdict, signs: Sequence[Sign], uuids: Iterable[str]) -> Verdict:
-    """``verdict`` beside what was seen of the GPUs ``uuids``: their findings are added, and one that fails makes a pass a failure.
+    """``verdict`` beside what was seen of the GPUs ``uuids``: their findings are added, and one
+    that fails makes a pass a failure.
 
-    An inconclusive run becomes a failure by such a sign too. A run that is passed or failed clears the scan's subject of each GPU that has none.
+    An inconclusive run becomes a failure by such a sign too. A run that is passed or failed clears
+    the scan's subject of each GPU that has none.
     """
     if verdict.outcome in {Outcome.SKIPPED, Outcome.MISCONFIGURED}:
         return verdict
     raised = findings(signs)
     worst = max(signs, key=lambda sign: sign.severity, default=None)
-    if verdict.outcome is not Outcome.FAILED and worst is not None and worst.severity >= FactSeverity.FAILS:
+    if (
+        verdict.outcome is not Outcome.FAILED
+        and worst is not None
+        and worst.severity >= FactSeverity.FAILS
+    ):
         bad = [sign for sign in signs if sign.severity >= FactSeverity.FAILS]
         advice = (
-            "take it out of service" if worst.severity is FactSeverity.FATAL else "see the driver's log on the node"
+            "take it out of service"
+            if worst.severity is FactSeverity.FATAL
+            else "see the driver's log on the node"
         )
         verdict = replace(
             verdict,

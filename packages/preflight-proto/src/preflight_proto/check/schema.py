@@ -1,4 +1,6 @@
-"""The JSON Schema of a check's variables, as its program prints it for ``--schema``; :mod:`preflight_proto.settings` reads it."""
+"""The JSON Schema of a check's variables, as its program prints it for ``--schema``;
+:mod:`preflight_proto.settings` reads it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ COMMON_VARIABLES: Final = (
     "^PYTHON[A-Z]+$",
     "^(https?|no|all|HTTPS?|NO|ALL)_(proxy|PROXY)$",
 )
-"""What any image's interpreter, C library and driver may read, and what the webhook gives to checks besides their settings."""
+"""What any image's interpreter, C library and driver may read, and what the webhook gives to checks
+besides their settings.
+"""
 
 
 def schema_text(
@@ -29,8 +33,9 @@ def schema_text(
 ) -> str:
     """JSON Schema 2020-12 of the variables of ``classes``, as indented text.
 
-    A later class may ask more strictly for a variable of an earlier one: its word counts. ``tool_variables``: regular expressions of what
-    the check's tools and libraries read themselves. ``defaults``: see :func:`.settings.manual`.
+    A later class may ask more strictly for a variable of an earlier one: its word counts.
+    ``tool_variables``: regular expressions of what the check's tools and libraries read themselves.
+    ``defaults``: see :func:`.settings.manual`.
     """
     variables = {env: one for cls in classes for env, one in described(cls, defaults).items()}
     document = {
@@ -40,7 +45,9 @@ def schema_text(
         "x-image": container_name(check),
         "type": "object",
         "properties": variables,
-        "patternProperties": {one: {"type": "string"} for one in [*COMMON_VARIABLES, *tool_variables]},
+        "patternProperties": {
+            one: {"type": "string"} for one in [*COMMON_VARIABLES, *tool_variables]
+        },
         "additionalProperties": False,
         "required": sorted(env for env, one in variables.items() if "default" not in one),
     }

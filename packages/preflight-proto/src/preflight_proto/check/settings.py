@@ -2,9 +2,11 @@
 
     @dataclass(frozen=True)
     class Settings:
-        level: int = setting("DCGM_DIAG_LEVEL", whole_number(1, 4), default=1, help="1 is quick, 2 tests memory")
+        level: int = setting("DCGM_DIAG_LEVEL", whole_number(1, 4), default=1, help="1 is quick, 2
+        tests memory")
 
-:func:`read` returns an instance or raises :class:`SettingsError` with *every* problem, one sentence each.
+:func:`read` returns an instance or raises :class:`SettingsError` with *every* problem, one sentence
+each.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 MAX_NUMBER: Final = 2**53
-"""The largest whole number that is taken where a setting names no bound of its own: JSON and floats hold it exactly."""
+"""The largest whole number that is taken where a setting names no bound of its own: JSON and floats
+hold it exactly.
+"""
 MAX_DURATION: Final = 366 * 86_400.0
 """Seconds of the longest duration that is taken: a year, far beyond what a pod lives."""
 MAX_GBPS: Final = 1e6
@@ -58,7 +62,9 @@ class SettingsError(Exception):
 
 
 def told_once(problems: Iterable[str]) -> list[str]:
-    """One problem for each variable. Where two groups of settings read it, the one that cannot do without says so in fewer words."""
+    """One problem for each variable. Where two groups of settings read it, the one that cannot do
+    without says so in fewer words.
+    """
     kept: dict[str, str] = {}
     for problem in problems:
         name = problem.partition(":")[0]
@@ -68,11 +74,11 @@ def told_once(problems: Iterable[str]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parser(Generic[T]):
-    """``parse`` turns a variable's text into a value or raises ValueError; ``is_not`` and ``set_`` make the sentence:
-    `NAME: "fast" is not {is_not}; set {set_}.`
+    """``parse`` turns a variable's text into a value or raises ValueError; ``is_not`` and ``set_``
+    make the sentence: `NAME: "fast" is not {is_not}; set {set_}.`
 
-    ``schema``: the same in the words of :mod:`preflight_proto.settings`, for those who judge a value before there is a pod; without it
-    they take any.
+    ``schema``: the same in the words of :mod:`preflight_proto.settings`, for those who judge a
+    value before there is a pod; without it they take any.
     """
 
     parse: Callable[[str], T]
@@ -91,9 +97,11 @@ class _Setting:
 
 
 def setting(env: str, parser: Parser[T], *, default: Any = _REQUIRED, help: str = "") -> Any:
-    """A dataclass field that is read from the variable ``env``; without a default the variable must be set.
+    """A dataclass field that is read from the variable ``env``; without a default the variable must
+    be set.
 
-    An empty variable counts as not set: Helm and the downward API write empty strings for what they do not know.
+    An empty variable counts as not set: Helm and the downward API write empty strings for what they
+    do not know.
     """
     meta = {_META: _Setting(env, parser, default, help)}
     if default is _REQUIRED:
@@ -104,8 +112,9 @@ def setting(env: str, parser: Parser[T], *, default: Any = _REQUIRED, help: str 
 def read(cls: type[S], environ: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> S:
     """An instance of ``cls`` from ``environ``.
 
-    Raises :class:`SettingsError` with every problem: each variable that is missing or malformed and, when all of them
-    can be read, what the class's own ``problems()`` says about their combination. ``defaults``: see :func:`manual`.
+    Raises :class:`SettingsError` with every problem: each variable that is missing or malformed
+    and, when all of them can be read, what the class's own ``problems()`` says about their
+    combination. ``defaults``: see :func:`manual`.
     """
     values, problems = {}, []
     own = defaults or {}
@@ -119,7 +128,9 @@ def read(cls: type[S], environ: Mapping[str, str], defaults: Mapping[str, str] |
             values[name] = spec.parser.parse(raw)
         except ValueError:
             otherwise = (
-                "" if spec.default is _REQUIRED else f", or remove it to use {own.get(spec.env) or _default(spec)}"
+                ""
+                if spec.default is _REQUIRED
+                else f", or remove it to use {own.get(spec.env) or _default(spec)}"
             )
             problems.append(
                 f'{spec.env}: "{_short(raw)}" is not {spec.parser.is_not}; set {spec.parser.set_}{otherwise}.'
@@ -144,14 +155,24 @@ def manual(cls: type[Any], defaults: Mapping[str, str] | None = None) -> list[tu
             spec.env,
             f"{spec.help or 'see the README'} ({spec.parser.set_})",
             own.get(spec.env)
-            or ("required" if spec.default is _REQUIRED else "none" if _unset(spec) else _default(spec)),
+            or (
+                "required"
+                if spec.default is _REQUIRED
+                else "none"
+                if _unset(spec)
+                else _default(spec)
+            ),
         )
         for _, spec in _settings(cls)
     ]
 
 
-def described(cls: type[Any], defaults: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """Variable → its schema, in the order of the class; see :mod:`preflight_proto.settings`, and :func:`manual` for ``defaults``."""
+def described(
+    cls: type[Any], defaults: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Variable → its schema, in the order of the class; see :mod:`preflight_proto.settings`, and
+    :func:`manual` for ``defaults``.
+    """
     own = defaults or {}
     return {
         spec.env: {
@@ -182,12 +203,15 @@ def text(what: str = "a text", example: str = "a value") -> Parser[str]:
 
 
 def endpoints(what: str = "host:port", example: str = "host:port") -> Parser[tuple[str, ...]]:
-    """Addresses as host:port, separated by commas. What is wrong with each is for the class's ``problems()`` to say, by
-    :func:`preflight_proto.settings.endpoint_problems`: one sentence could not."""
+    """Addresses as host:port, separated by commas. What is wrong with each is for the class's
+    ``problems()`` to say, by :func:`preflight_proto.settings.endpoint_problems`: one sentence could
+    not."""
     return Parser(contract.endpoints, what, example, ",".join, {"format": "endpoints"})
 
 
-def text_list(what: str = "a list", example: str = "names separated by commas") -> Parser[tuple[str, ...]]:
+def text_list(
+    what: str = "a list", example: str = "names separated by commas"
+) -> Parser[tuple[str, ...]]:
     """Names separated by commas; empty ones are refused."""
 
     def parse(raw: str) -> tuple[str, ...]:
@@ -219,7 +243,11 @@ def whole_number(least: int, most: int | None = None) -> Parser[int]:
         parse,
         "a whole number" if most is None else f"a whole number from {least} to {most}",
         hint,
-        schema={"format": "whole-number", "x-minimum": least, "x-maximum": MAX_NUMBER if most is None else most},
+        schema={
+            "format": "whole-number",
+            "x-minimum": least,
+            "x-maximum": MAX_NUMBER if most is None else most,
+        },
     )
 
 
@@ -264,7 +292,9 @@ def gbps(example: str = "150") -> Parser[float]:
 
 
 def size(least: int, most: int, multiple: int = 1) -> Parser[int]:
-    """Bytes from ``least`` to ``most``, e.g. ``4G``, ``4Gi`` or ``4GiB``: units are powers of 1024, as nccl-tests reads them."""
+    """Bytes from ``least`` to ``most``, e.g. ``4G``, ``4Gi`` or ``4GiB``: units are powers of 1024,
+    as nccl-tests reads them.
+    """
 
     def parse(raw: str) -> int:
         value = contract.size_bytes(raw)

@@ -9,7 +9,9 @@ __all__ = ["Spent"]
 
 
 class Spent:
-    """``with spent:`` around each tool. ``runs``: how many; ``seconds``: while at least one of them ran, by ``clock``."""
+    """``with spent:`` around each tool. ``runs``: how many; ``seconds``: while at least one of them
+    ran, by ``clock``.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.runs, self.seconds = 0, 0.0
@@ -22,7 +24,10 @@ class Spent:
         self.runs += 1
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._now -= 1
         if not self._now:

@@ -1,7 +1,9 @@
-"""For the tests of a check: a platform connector on a socket of its own, and the check run as a process.
+"""For the tests of a check: a platform connector on a socket of its own, and the check run as a
+process.
 
 with FakeConnector(tmp_path / "connector.sock") as connector:
-    ran = run_check([sys.executable, "-m", "my_check"], connector, tmp_path, {"MY_VARIABLE": "1"}, check="mine")
+    ran = run_check([sys.executable, "-m", "my_check"], connector, tmp_path, {"MY_VARIABLE": "1"},
+    check="mine")
 assert (ran.exit_code, ran.result.code) == (0, "OK")
 """
 
@@ -36,8 +38,9 @@ _FILES = (FILE, names.TOPOLOGY_FILE)
 class FakeConnector(wire.PlatformConnectorBase):
     """A platform connector in a thread of its own.
 
-    ``mode`` may change at any time: ``ok`` takes batches, ``refuse`` answers UNAVAILABLE, ``hang`` never answers. ``batches`` holds
-    what was taken, ``attempts`` counts every call, ``tokens`` has the authorization of each (None without one).
+    ``mode`` may change at any time: ``ok`` takes batches, ``refuse`` answers UNAVAILABLE, ``hang``
+    never answers. ``batches`` holds what was taken, ``attempts`` counts every call, ``tokens`` has
+    the authorization of each (None without one).
     """
 
     def __init__(self, path: Path, mode: Mode = "ok") -> None:
@@ -70,7 +73,10 @@ class FakeConnector(wire.PlatformConnectorBase):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -97,7 +103,8 @@ class FakeConnector(wire.PlatformConnectorBase):
 
 
 class RosterFolder:
-    """The folder ``GANG_CONFIG_DIR`` as the kubelet keeps it: each answer swaps the whole folder behind ``..data``.
+    """The folder ``GANG_CONFIG_DIR`` as the kubelet keeps it: each answer swaps the whole folder
+    behind ``..data``.
 
     ``topology``: the labels of the pod's node, which come with the next answer.
     """
@@ -117,7 +124,11 @@ class RosterFolder:
 
     def _swap(self, text: str) -> None:
         self._swaps += 1
-        new, link, temporary = self.path / f"..{self._swaps}", self.path / "..data", self.path / "..data_tmp"
+        new, link, temporary = (
+            self.path / f"..{self._swaps}",
+            self.path / "..data",
+            self.path / "..data_tmp",
+        )
         new.mkdir()
         (new / FILE).write_text(text)
         (new / names.TOPOLOGY_FILE).write_text(json.dumps(self.topology))
@@ -141,7 +152,9 @@ class CheckRun:
     termination: str
 
 
-def environment(connector: FakeConnector | Path, folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    connector: FakeConnector | Path, folder: Path, variables: Mapping[str, str]
+) -> dict[str, str]:
     """The variables that the webhook gives to every check, and ``variables``."""
     socket = connector.path if isinstance(connector, FakeConnector) else connector
     return {
@@ -164,7 +177,9 @@ def run_check(
     check: str,
     timeout: float = 50.0,
 ) -> CheckRun:
-    """Run the check named ``check`` as the kubelet would; a variable set to the empty string is passed on as such."""
+    """Run the check named ``check`` as the kubelet would; a variable set to the empty string is
+    passed on as such.
+    """
     done = subprocess.run(
         argv,
         env=environment(connector, folder, variables),
@@ -176,5 +191,9 @@ def run_check(
     log = folder / "termination-log"
     text = log.read_text() if log.exists() else ""
     return CheckRun(
-        done.returncode, done.stdout.splitlines(), done.stderr, from_termination(check, text, done.returncode), text
+        done.returncode,
+        done.stdout.splitlines(),
+        done.stderr,
+        from_termination(check, text, done.returncode),
+        text,
     )

@@ -1,6 +1,8 @@
-"""Whether the container was kept from its CPUs: by the kernel's own count, as the limit is the pod's author's to choose.
+"""Whether the container was kept from its CPUs: by the kernel's own count, as the limit is the
+pod's author's to choose.
 
-What polls, as NCCL does, is slow without its CPUs whatever the GPUs are like, so a speed measured then accuses nobody.
+What polls, as NCCL does, is slow without its CPUs whatever the GPUs are like, so a speed measured
+then accuses nobody.
 """
 
 from __future__ import annotations
@@ -11,13 +13,18 @@ from typing import Final, NamedTuple
 
 __all__ = ["FOLDERS", "Periods", "look", "part"]
 
-FOLDERS: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cpu,cpuacct"))
+FOLDERS: Final = (
+    Path("/sys/fs/cgroup"),
+    Path("/sys/fs/cgroup/cpu"),
+    Path("/sys/fs/cgroup/cpu,cpuacct"),
+)
 """Where a container finds its own group: version 2, and the names that version 1 has."""
 
 
 class Periods(NamedTuple):
-    """Of the scheduler (`cpu.stat`, Documentation/admin-guide/cgroup-v2.rst): how many there have been, and in how many the group had used
-    up its limit before the end. Both are 0 without a limit."""
+    """Of the scheduler (`cpu.stat`, Documentation/admin-guide/cgroup-v2.rst): how many there have
+    been, and in how many the group had used up its limit before the end. Both are 0 without a
+    limit."""
 
     all: int = 0
     throttled: int = 0

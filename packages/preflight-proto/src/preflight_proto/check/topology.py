@@ -1,4 +1,6 @@
-"""The topology file that NCCL gets, for every check that runs it: the settings, what the image holds, and the choice."""
+"""The topology file that NCCL gets, for every check that runs it: the settings, what the image
+holds, and the choice.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _mapping() -> Parser[tuple[tuple[str, str], ...]]:
         "a list of instance-type=file",
         "e.g. Standard_ND96isr_H100_v5=azure-ndv5.xml",
         lambda pairs: ",".join("=".join(pair) for pair in pairs),
-        {"pattern": r"^\s*(?:[^=,]*[^=,\s][^=,]*=[^,/]*|\s*)(?:,(?:[^=,]*[^=,\s][^=,]*=[^,/]*|\s*))*$"},
+        {
+            "pattern": r"^\s*(?:[^=,]*[^=,\s][^=,]*=[^,/]*|\s*)(?:,(?:[^=,]*[^=,\s][^=,]*=[^,/]*|\s*))*$"
+        },
     )
 
 
@@ -77,16 +81,23 @@ class TopologySettings:
 
 
 async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) -> TopologyFile:
-    """Which file NCCL gets, and why. Raises :class:`Inconclusive`: NO_TOPOLOGY where it must have one and there is none,
-    TOPOLOGY_FILE_UNREADABLE where the workload's own is no file of the volume that was mounted for it."""
-    own, kind, mapping = environ.get("NCCL_TOPO_FILE", ""), settings.instance_type, dict(settings.topology_mapping)
+    """Which file NCCL gets, and why. Raises :class:`Inconclusive`: NO_TOPOLOGY where it must have
+    one and there is none, TOPOLOGY_FILE_UNREADABLE where the workload's own is no file of the
+    volume that was mounted for it."""
+    own, kind, mapping = (
+        environ.get("NCCL_TOPO_FILE", ""),
+        settings.instance_type,
+        dict(settings.topology_mapping),
+    )
     if not own and not kind and mapping and settings.instance_type_path:
         kind = await instance_type(settings.instance_type_path, settings.topology_path)
     folder = settings.topology_folder
     origin = environ.get(names.ENV_USER_TOPOLOGY, "")
     if own and origin:
         await _within(own, origin)
-    chosen = choose_topology(own, kind, mapping, await _files(folder), folder, not_built_in(), origin)
+    chosen = choose_topology(
+        own, kind, mapping, await _files(folder), folder, not_built_in(), origin
+    )
     if chosen.path is None and settings.topology_fallback == "false":
         raise Inconclusive(
             "NO_TOPOLOGY",
@@ -97,7 +108,9 @@ async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) 
 
 
 async def _within(path: str, origin: str) -> None:
-    """The volume is the workload's: what it holds may be a link to a file of ours, or a pipe on which NCCL would wait for ever."""
+    """The volume is the workload's: what it holds may be a link to a file of ours, or a pipe on
+    which NCCL would wait for ever.
+    """
     mount = anyio.Path(names.USER_TOPOLOGY_DIR)
     try:
         real = await anyio.Path(path).resolve(strict=True)

@@ -12,14 +12,26 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["NODE", "Action", "Failed", "Finding", "Inconclusive", "Outcome", "Skipped", "Subject", "Verdict"]
+__all__ = [
+    "NODE",
+    "Action",
+    "Failed",
+    "Finding",
+    "Inconclusive",
+    "Outcome",
+    "Skipped",
+    "Subject",
+    "Verdict",
+]
 
 
 CAMEL_CASE: Final = re.compile(r"[A-Z0-9][A-Za-z0-9]*")
 
 
 class Inconclusive(Exception):
-    """Raised by a probe that cannot judge: ``code`` is from the check's closed set, ``reason`` is one sentence."""
+    """Raised by a probe that cannot judge: ``code`` is from the check's closed set, ``reason`` is
+    one sentence.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -27,7 +39,9 @@ class Inconclusive(Exception):
 
 
 class Skipped(Exception):
-    """Raised by a probe that has nothing to test here; ``code`` and ``reason`` as for :class:`Inconclusive`."""
+    """Raised by a probe that has nothing to test here; ``code`` and ``reason`` as for
+    :class:`Inconclusive`.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -35,7 +49,9 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    """Raised by a part of the kit that has come to a verdict by itself, as :meth:`.runner.Run.gpus` does about a GPU that is missing."""
+    """Raised by a part of the kit that has come to a verdict by itself, as :meth:`.runner.Run.gpus`
+    does about a GPU that is missing.
+    """
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
@@ -43,7 +59,9 @@ class Failed(Exception):
 
 
 class Outcome(StrEnum):
-    """How a run ended. Exit status: passed 0, skipped 0, failed 1, misconfigured 2, inconclusive by ``ON_INCONCLUSIVE``."""
+    """How a run ended. Exit status: passed 0, skipped 0, failed 1, misconfigured 2, inconclusive by
+    ``ON_INCONCLUSIVE``.
+    """
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -70,9 +88,10 @@ class Subject:
     """What a node condition is about: the node, or one test on exactly one GPU.
 
     ``test`` is CamelCase and becomes the suffix of the event's ``checkName`` (``DcgmDiagnostic`` +
-    ``Memory``). A subject without a GPU is the node's own and has no suffix: a healthy event without
-    entities clears *everything* under its name, so it must never share a name with GPU conditions. Raises :class:`ValueError` for a test
-    that is not CamelCase: the kind of the entity, ``GPU_UUID``, is the kit's to add.
+    ``Memory``). A subject without a GPU is the node's own and has no suffix: a healthy event
+    without entities clears *everything* under its name, so it must never share a name with GPU
+    conditions. Raises :class:`ValueError` for a test that is not CamelCase: the kind of the entity,
+    ``GPU_UUID``, is the kit's to add.
     """
 
     test: str = ""
@@ -84,7 +103,9 @@ class Subject:
                 f"a subject has both a test and a GPU, or neither; got {self.test!r} and {self.gpu_uuid!r}"
             )
         if self.test and not CAMEL_CASE.fullmatch(self.test):
-            raise ValueError(f"a subject's test is CamelCase, as Memory or PcieWidth; got {self.test!r}")
+            raise ValueError(
+                f"a subject's test is CamelCase, as Memory or PcieWidth; got {self.test!r}"
+            )
         if self.gpu_uuid == "":
             raise ValueError(f"the subject {self.test} has no GPU; give its UUID")
 
@@ -114,9 +135,10 @@ class Verdict:
     """The end of a probe.
 
     ``code`` is from a closed set per check (``OK``, ``DCGM_FR_FAULTY_MEMORY``, ``ENGINE_BUSY`` …).
-    ``reason`` is one sentence for people: what, where, what was found, what to do. ``clears`` are the
-    subjects this run has seen healthy. ``measured`` and ``expected`` are GB/s where the check has any; ``details`` says of what, for
-    a fleet's baseline (model, number, links, size, versions).
+    ``reason`` is one sentence for people: what, where, what was found, what to do. ``clears`` are
+    the subjects this run has seen healthy. ``measured`` and ``expected`` are GB/s where the check
+    has any; ``details`` says of what, for a fleet's baseline (model, number, links, size,
+    versions).
     """
 
     outcome: Outcome
@@ -131,15 +153,22 @@ class Verdict:
 
     @property
     def blames(self) -> str:
-        """The code of what the node, or a GPU of it, is to be seen to for: of a failed verdict's first finding that is fatal or asks for an
-        action. Empty where it accuses nobody, as of a member of a gang that another one makes slow."""
+        """The code of what the node, or a GPU of it, is to be seen to for: of a failed verdict's
+        first finding that is fatal or asks for an action. Empty where it accuses nobody, as of a
+        member of a gang that another one makes slow."""
         if self.outcome is not Outcome.FAILED:
             return ""
-        return next((one.code for one in self.findings if one.fatal or one.action is not Action.NONE), "")
+        return next(
+            (one.code for one in self.findings if one.fatal or one.action is not Action.NONE), ""
+        )
 
     @classmethod
-    def passed(cls, reason: str, *, measured: float | None = None, expected: float | None = None) -> Verdict:
-        """All is well: the kit clears the node, and every test in ``Check.gpu_tests`` on every GPU of this pod."""
+    def passed(
+        cls, reason: str, *, measured: float | None = None, expected: float | None = None
+    ) -> Verdict:
+        """All is well: the kit clears the node, and every test in ``Check.gpu_tests`` on every GPU
+        of this pod.
+        """
         return cls(Outcome.PASSED, "OK", reason, measured=measured, expected=expected)
 
     @classmethod

@@ -1,10 +1,13 @@
-"""What the known checks take for variables: each publishes a JSON Schema, and the files here are those schemas.
+"""What the known checks take for variables: each publishes a JSON Schema, and the files here are
+those schemas.
 
-``nox -s codegen`` makes ``<check>.json`` of what ``<check's program> --schema`` prints. Whoever configures checks can refuse with it,
-before any pod exists, what a check would refuse in the pod. A schema is JSON Schema 2020-12 of an object of texts; what that language
-cannot say of a text is in ``format`` and in these keywords:
+``nox -s codegen`` makes ``<check>.json`` of what ``<check's program> --schema`` prints. Whoever
+configures checks can refuse with it, before any pod exists, what a check would refuse in the pod. A
+schema is JSON Schema 2020-12 of an object of texts; what that language cannot say of a text is in
+``format`` and in these keywords:
 
-- ``x-minimum``, ``x-maximum``, ``x-more-than``, ``x-multiple-of``: of the number, of the seconds, or of the bytes that the text stands for;
+- ``x-minimum``, ``x-maximum``, ``x-more-than``, ``x-multiple-of``: of the number, of the seconds,
+  or of the bytes that the text stands for;
 - ``x-is-not``, ``x-set``: the words of the sentence about a value that is not taken;
 - ``x-image``: the last part of the image's name.
 """
@@ -47,7 +50,9 @@ _STAND_IN: Final = "replaced"
 
 
 def check_of(check: str) -> str | None:
-    """The known check that is meant by its name (``dcgm-diag``) or by its image (``registry/preflight-dcgm-diag:0.1.0``), else None."""
+    """The known check that is meant by its name (``dcgm-diag``) or by its image
+    (``registry/preflight-dcgm-diag:0.1.0``), else None.
+    """
     name = check.partition("@")[0].rpartition("/")[2].partition(":")[0].removeprefix(_PREFIX)
     return name if name in KNOWN else None
 
@@ -62,11 +67,13 @@ def schema(check: str) -> Schema:
 
 
 def problems(check: str, environ: Mapping[str, str]) -> list[str]:
-    """What the check would refuse of the variables that an operator sets for it, one sentence each, beginning with the variable.
+    """What the check would refuse of the variables that an operator sets for it, one sentence each,
+    beginning with the variable.
 
-    ``check`` is an image or a name; of one that is not known there is no opinion, and the list is empty. ``environ`` are the operator's
-    variables alone: none is missed. An empty value counts as not set, so a variable whose value comes from elsewhere is given as
-    empty, and its name alone is judged. Values with references such as ``$(NODE_IP)`` are judged where they are addresses only.
+    ``check`` is an image or a name; of one that is not known there is no opinion, and the list is
+    empty. ``environ`` are the operator's variables alone: none is missed. An empty value counts as
+    not set, so a variable whose value comes from elsewhere is given as empty, and its name alone is
+    judged. Values with references such as ``$(NODE_IP)`` are judged where they are addresses only.
     """
     known = check_of(check)
     return [] if known is None else refused(schema(known), environ)
@@ -80,30 +87,44 @@ def refused(described: Schema, environ: Mapping[str, str]) -> list[str]:
     for name, value in environ.items():
         if name in variables:
             found += _of_value(name, value.strip(), variables[name])
-        elif name not in used and not any(re.search(one, name) for one in described.get("patternProperties", ())):
+        elif name not in used and not any(
+            re.search(one, name) for one in described.get("patternProperties", ())
+        ):
             found.append(_unknown(described["title"], name, variables))
     return found
 
 
 def _unknown(check: str, name: str, variables: Iterable[str]) -> str:
     near = get_close_matches(name.upper(), list(variables), 1, 0.75)
-    what = f"did you mean {near[0]}?" if near else "remove it; the check's --help lists those that it reads."
+    what = (
+        f"did you mean {near[0]}?"
+        if near
+        else "remove it; the check's --help lists those that it reads."
+    )
     return f"{printable(name, 80)}: {check} reads no such variable; {what}"
 
 
 def _of_value(name: str, value: str, described: Schema) -> list[str]:
     if described.get("format") == "endpoints":
-        return endpoint_problems(name, _REFERENCE.sub(_STAND_IN, value), shown=value) if value else []
+        return (
+            endpoint_problems(name, _REFERENCE.sub(_STAND_IN, value), shown=value) if value else []
+        )
     if not value or _REFERENCE.search(value) or takes(described, value):
         return []
     otherwise = (
-        f", or remove it to use {described['default'] or 'the built-in behaviour'}" if "default" in described else ""
+        f", or remove it to use {described['default'] or 'the built-in behaviour'}"
+        if "default" in described
+        else ""
     )
-    return [f'{name}: "{printable(value, 80)}" is not {described["x-is-not"]}; set {described["x-set"]}{otherwise}.']
+    return [
+        f'{name}: "{printable(value, 80)}" is not {described["x-is-not"]}; set {described["x-set"]}{otherwise}.'
+    ]
 
 
 def takes(described: Schema, value: str) -> bool:
-    """Whether the schema of a variable takes ``value``, which is not empty and has no space at its ends."""
+    """Whether the schema of a variable takes ``value``, which is not empty and has no space at its
+    ends.
+    """
     if "enum" in described and value not in described["enum"]:
         return False
     if "pattern" in described and not re.search(described["pattern"], value):
@@ -116,12 +137,22 @@ def takes(described: Schema, value: str) -> bool:
     if number is None:
         return True
     least, most, more = (described.get(f"x-{word}") for word in ("minimum", "maximum", "more-than"))
-    fits = math.isfinite(number) and (least is None or number >= least) and (most is None or number <= most)
-    return fits and (more is None or number > more) and not number % described.get("x-multiple-of", number or 1)
+    fits = (
+        math.isfinite(number)
+        and (least is None or number >= least)
+        and (most is None or number <= most)
+    )
+    return (
+        fits
+        and (more is None or number > more)
+        and not number % described.get("x-multiple-of", number or 1)
+    )
 
 
 def size_bytes(raw: str) -> int:
-    """Bytes of a size such as ``4G``, ``4Gi``, ``4GiB`` or ``1024``; K, M and G are powers of 1024. Raises :class:`ValueError`."""
+    """Bytes of a size such as ``4G``, ``4Gi``, ``4GiB`` or ``1024``; K, M and G are powers of 1024.
+    Raises :class:`ValueError`.
+    """
     found = re.fullmatch(r"([0-9]{1,12})([KMG]?)i?B?", raw, re.IGNORECASE | re.ASCII)
     if found is None:
         raise ValueError(raw)
@@ -129,8 +160,9 @@ def size_bytes(raw: str) -> int:
 
 
 def endpoints(raw: str) -> tuple[str, ...]:
-    """The addresses of a list separated by commas, each as host:port. An IPv6 address, as ``$(NODE_IP):5555`` makes one of, gets the
-    brackets without which its port is not told from it."""
+    """The addresses of a list separated by commas, each as host:port. An IPv6 address, as
+    ``$(NODE_IP):5555`` makes one of, gets the brackets without which its port is not told from
+    it."""
     return tuple(_bracketed(item.strip()) for item in raw.split(","))
 
 
@@ -140,7 +172,9 @@ def _bracketed(address: str) -> str:
 
 
 def endpoint_problems(name: str, raw: str, *, shown: str | None = None) -> list[str]:
-    """What is wrong with a list of addresses, one sentence for each of its entries. ``shown``: the list as it was written."""
+    """What is wrong with a list of addresses, one sentence for each of its entries. ``shown``: the
+    list as it was written.
+    """
     found = []
     example = "set e.g. $(NODE_IP):5555 or dcgm-hostengine.nvsentinel.svc:5555"
     written = raw if shown is None else shown
@@ -150,10 +184,15 @@ def endpoint_problems(name: str, raw: str, *, shown: str | None = None) -> list[
         host, _, port = address.rpartition(":")
         if not address:
             found.append(f"{name}: the list has an empty entry; remove the comma too many.")
-        elif not re.fullmatch(r"\[[0-9a-fA-F:.%a-z]+\]|[^\s:\[\]/,]+", host) or not host.isprintable():
+        elif (
+            not re.fullmatch(r"\[[0-9a-fA-F:.%a-z]+\]|[^\s:\[\]/,]+", host)
+            or not host.isprintable()
+        ):
             found.append(f'{name}: "{said}" is not host:port; {example}.')
         elif not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
-            found.append(f'{name}: "{said}" is not host:port, its port is not a number from 1 to 65535; {example}.')
+            found.append(
+                f'{name}: "{said}" is not host:port, its port is not a number from 1 to 65535; {example}.'
+            )
         elif said in seen:
             found.append(f'{name}: "{said}" is listed twice; remove one.')
         seen.add(said)

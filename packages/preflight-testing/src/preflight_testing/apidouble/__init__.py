@@ -1,7 +1,8 @@
-"""A double of the API server: objects, versions, watches and patches over real HTTP, in one event loop.
+"""A double of the API server: objects, versions, watches and patches over real HTTP, in one event
+loop.
 
-It pretends no access control, validation, defaulting or speed. What it does not implement it answers with 501,
-naming method and path.
+It pretends no access control, validation, defaulting or speed. What it does not implement it
+answers with 501, naming method and path.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ R = TypeVar("R")
 
 
 class ApiDouble:
-    """Use as ``async with`` in the test's own event loop, or as ``with``: then it runs in a thread of its own.
+    """Use as ``async with`` in the test's own event loop, or as ``with``: then it runs in a thread
+    of its own.
 
     ``token``: requests without this bearer token are answered 401; None lets everybody in.
     """
@@ -59,14 +61,18 @@ class ApiDouble:
 
     async def __aenter__(self) -> ApiDouble:
         self._loop = asyncio.get_running_loop()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls, backlog=1024)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, ssl=self._tls, backlog=1024
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         for _turn in range(5):
-            await asyncio.sleep(0)  # whoever was let in last is served by a task that has begun, and so can end
+            await asyncio.sleep(
+                0
+            )  # whoever was let in last is served by a task that has begun, and so can end
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
@@ -90,7 +96,9 @@ class ApiDouble:
         self._thread.join()
 
     def within(self, call: Callable[[], R]) -> R:
-        """The result of ``call``, made in the double's own event loop: for tests whose double runs in a thread."""
+        """The result of ``call``, made in the double's own event loop: for tests whose double runs
+        in a thread.
+        """
 
         async def calls() -> R:
             return call()
@@ -98,7 +106,9 @@ class ApiDouble:
         return asyncio.run_coroutine_threadsafe(calls(), self._loop).result()
 
     def restart(self) -> None:
-        """Break every connection, as a restarted API server does; from any thread but that of the double's own loop."""
+        """Break every connection, as a restarted API server does; from any thread but that of the
+        double's own loop.
+        """
 
         async def breaks() -> None:
             await self.__aexit__()
@@ -117,8 +127,16 @@ class ApiDouble:
 
     async def _intercept(self, request: Request) -> Answer | Request:
         self.requests.append(request)
-        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
-            said = {"kind": "Status", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized"}
+        if (
+            self.token is not None
+            and request.headers.get("authorization") != f"Bearer {self.token}"
+        ):
+            said = {
+                "kind": "Status",
+                "status": "Failure",
+                "message": "Unauthorized",
+                "reason": "Unauthorized",
+            }
             return Answer(401, {"apiVersion": "v1", "metadata": {}, **said, "code": 401})
         return self.fault(request) or await self.admit(request)
 
@@ -138,7 +156,9 @@ async def _as_it_is(request: Request) -> Request:
     return request
 
 
-def write_kubeconfig(path: Path, server: str, *, ca: Path | None = None, user: dict[str, Any] | None = None) -> Path:
+def write_kubeconfig(
+    path: Path, server: str, *, ca: Path | None = None, user: dict[str, Any] | None = None
+) -> Path:
     """A kubeconfig with one cluster, one user and one context."""
     cluster = {"server": server} | ({"certificate-authority": str(ca)} if ca else {})
     config = {

@@ -1,4 +1,6 @@
-"""The HTTP side of the double: requests to paths, answers in the shapes of a kube-apiserver, watches as streams."""
+"""The HTTP side of the double: requests to paths, answers in the shapes of a kube-apiserver,
+watches as streams.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Target:
 
 @dataclass
 class Api:
-    """Answers requests from a store. A group version in ``absent`` is not served, as on a cluster without it."""
+    """Answers requests from a store. A group version in ``absent`` is not served, as on a cluster
+    without it.
+    """
 
     store: Store
     served: set[Resource]
@@ -87,26 +91,42 @@ class Api:
         group_version, rest = "/".join(parts[1:root]), parts[root:]
         if group_version in self.absent:
             return None
-        table = {resource.plural: resource for resource in self.served if resource.group_version == group_version}
+        table = {
+            resource.plural: resource
+            for resource in self.served
+            if resource.group_version == group_version
+        }
         namespace = ""
         if len(rest) > 2 and rest[0] == "namespaces" and rest[2] in table:
             namespace, rest = rest[1], rest[2:]
         plural, name, sub = (*rest, "", "", "")[:3]
-        if plural not in table or len(rest) > 3 or (name and bool(namespace) != table[plural].namespaced):
+        if (
+            plural not in table
+            or len(rest) > 3
+            or (name and bool(namespace) != table[plural].namespaced)
+        ):
             raise NotImplementedError("no such path")
         if sub and not (sub == "status" and table[plural].status):
             raise NotImplementedError(f"subresource {sub}")
         return Target(table[plural], namespace, name, sub)
 
     def discovered(self, path: str) -> Object | None:
-        """What is served: the groups, or the resources of one version of a group; None for any other path."""
-        served = sorted({r.group_version for r in self.served if "/" in r.group_version} - self.absent, reverse=True)
+        """What is served: the groups, or the resources of one version of a group; None for any
+        other path.
+        """
+        served = sorted(
+            {r.group_version for r in self.served if "/" in r.group_version} - self.absent,
+            reverse=True,
+        )
         if path == "/apis":
             groups: dict[str, list[Object]] = {}
             for one in served:  # the later version is preferred
                 group, version = one.split("/")
                 groups.setdefault(group, []).append({"groupVersion": one, "version": version})
-            listed = [{"name": name, "versions": of, "preferredVersion": of[0]} for name, of in groups.items()]
+            listed = [
+                {"name": name, "versions": of, "preferredVersion": of[0]}
+                for name, of in groups.items()
+            ]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
         group_version = path.removeprefix("/apis/")
         if group_version not in served:
@@ -128,14 +148,26 @@ class Api:
         resource, store = target.resource, self.store
         match request.method, bool(target.name):
             case "GET", False:
-                limit, token = int(request.params.get("limit", 0)), request.params.get("continue", "")
-                items, meta = store.page(resource, target.namespace, request.matches(), limit, token)
-                bare = [{k: v for k, v in item.items() if k not in {"kind", "apiVersion"}} for item in items]
+                limit, token = (
+                    int(request.params.get("limit", 0)),
+                    request.params.get("continue", ""),
+                )
+                items, meta = store.page(
+                    resource, target.namespace, request.matches(), limit, token
+                )
+                bare = [
+                    {k: v for k, v in item.items() if k not in {"kind", "apiVersion"}}
+                    for item in items
+                ]
                 listed = {"kind": f"{resource.kind}List", "apiVersion": resource.group_version}
                 return Answer(200, listed | {"metadata": meta, "items": bare})
             case "POST", False:
                 if target.namespace:
-                    store.get(next(r for r in self.served if r.plural == "namespaces"), "", target.namespace)
+                    store.get(
+                        next(r for r in self.served if r.plural == "namespaces"),
+                        "",
+                        target.namespace,
+                    )
                 return Answer(201, store.create(resource, target.namespace, request.json()))
             case _, False:
                 raise NotImplementedError("on a collection")
@@ -144,11 +176,20 @@ class Api:
             case "GET":
                 return Answer(200, found)
             case "PUT":
-                return Answer(200, store.update(resource, found, request.json(), status=bool(target.sub)))
+                return Answer(
+                    200, store.update(resource, found, request.json(), status=bool(target.sub))
+                )
             case "PATCH":
-                return Answer(200, store.update(resource, found, _patched(found, request), status=bool(target.sub)))
+                return Answer(
+                    200,
+                    store.update(
+                        resource, found, _patched(found, request), status=bool(target.sub)
+                    ),
+                )
             case "DELETE" if not target.sub:
-                return Answer(200, store.delete(resource, found, request.json() if request.data else {}))
+                return Answer(
+                    200, store.delete(resource, found, request.json() if request.data else {})
+                )
         raise NotImplementedError("on an object")
 
     async def watch(self, request: Request, send: Callable[[bytes], Awaitable[None]]) -> None:
@@ -166,9 +207,12 @@ class Api:
             version = int(meta["resourceVersion"])
             for item in items:
                 await line("ADDED", item)
-        # As the real server does it: a bookmark a minute and one shortly before the end, but only where there was
-        # a write of this resource, selected or not.
-        end, marked = now() + int(params.get("timeoutSeconds", 1800)), params.get("allowWatchBookmarks") == "true"
+        # As the real server does it: a bookmark a minute and one shortly before the end, but only
+        # where there was a write of this resource, selected or not.
+        end, marked = (
+            now() + int(params.get("timeoutSeconds", 1800)),
+            params.get("allowWatchBookmarks") == "true",
+        )
         mark, moved = min(now() + self.bookmark_seconds, end - 2), False
         while now() < end:
             news = self.store.news
@@ -213,7 +257,9 @@ async def converse(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """Answer one connection's requests, one after another, until it closes; ``intercept`` may change or answer each."""
+    """Answer one connection's requests, one after another, until it closes; ``intercept`` may
+    change or answer each.
+    """
 
     async def send(*parts: bytes) -> None:
         writer.writelines(parts)
@@ -225,7 +271,11 @@ async def converse(
     while request := await _read(reader):
         admitted = await intercept(request)
         request, answer = (admitted, None) if isinstance(admitted, Request) else (request, admitted)
-        if answer is None and request.method == "GET" and request.params.get("watch") in {"true", "1"}:
+        if (
+            answer is None
+            and request.method == "GET"
+            and request.params.get("watch") in {"true", "1"}
+        ):
             # What a list of the same path is refused for, a watch is, too.
             answer = api.answer(replace(request, params=request.params | {"limit": "1"}))
             if answer.code == 200:
@@ -237,20 +287,36 @@ async def converse(
         text = isinstance(answer.body, str)
         data = answer.body.encode() if text else msgspec.json.encode(answer.body)
         size = ("Content-Length", str(len(data)))
-        await send(_head(answer.code, "text/plain" if text else "application/json", size, *answer.headers), data)
+        await send(
+            _head(answer.code, "text/plain" if text else "application/json", size, *answer.headers),
+            data,
+        )
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:
     """The next request of a connection, None when the client has closed it."""
     try:
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+        first, *lines = (
+            (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+        )
     except asyncio.IncompleteReadError:
         return None
     method, target, _ = first.split(" ", 2)
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
     url = urlsplit(target)
-    params = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-    return Request(method, url.path, params, headers, await reader.readexactly(int(headers.get("content-length", 0))))
+    params = {
+        name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()
+    }
+    return Request(
+        method,
+        url.path,
+        params,
+        headers,
+        await reader.readexactly(int(headers.get("content-length", 0))),
+    )
 
 
 def _head(code: int, kind: str, *more: tuple[str, str]) -> bytes:

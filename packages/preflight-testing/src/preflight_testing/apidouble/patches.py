@@ -19,8 +19,8 @@ def copied(value: Any) -> Any:
 def json_patch(target: Any, operations: list[dict[str, Any]]) -> Any:
     """RFC 6902, all operations or none.
 
-    Two habits of the real server's library: ``test`` with null holds where nothing is, if only the parent is there,
-    and ``replace`` adds a missing member of an object.
+    Two habits of the real server's library: ``test`` with null holds where nothing is, if only the
+    parent is there, and ``replace`` adds a missing member of an object.
     """
     result = copied(target)
     for step in operations:
@@ -74,7 +74,11 @@ def merge_patch(target: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
         return patch
     kept = target if isinstance(target, dict) else {}
-    merged = {name: merge_patch(kept.get(name), value) for name, value in patch.items() if value is not None}
+    merged = {
+        name: merge_patch(kept.get(name), value)
+        for name, value in patch.items()
+        if value is not None
+    }
     return {name: value for name, value in kept.items() if name not in patch} | merged
 
 
@@ -83,7 +87,9 @@ def strategic_patch(target: Any, patch: Any) -> Any:
 
     def beyond_maps(part: Any) -> bool:
         if isinstance(part, dict):
-            return any(str(name).startswith("$") or beyond_maps(value) for name, value in part.items())
+            return any(
+                str(name).startswith("$") or beyond_maps(value) for name, value in part.items()
+            )
         return isinstance(part, list)
 
     if beyond_maps(patch):

@@ -17,7 +17,9 @@ _FIELDS = {"metadata.name", "metadata.namespace", "spec.nodeName", "status.phase
 
 def selection(labels: str, fields: str) -> Matches:
     """What a list's ``labelSelector`` and ``fieldSelector`` select together."""
-    terms = [_on_labels(term) for term in _terms(labels)] + [_on_field(term) for term in _terms(fields)]
+    terms = [_on_labels(term) for term in _terms(labels)] + [
+        _on_field(term) for term in _terms(fields)
+    ]
     return lambda item: all(term(item) for term in terms)
 
 
@@ -32,13 +34,17 @@ def _terms(selector: str) -> list[re.Match[str]]:
 
 def _on_labels(term: re.Match[str]) -> Matches:
     key, op = term["key"], term["op"] or term["among"]
-    values = {one.strip() for one in term["values"].split(",")} if term["among"] else {term["value"]}
+    values = (
+        {one.strip() for one in term["values"].split(",")} if term["among"] else {term["value"]}
+    )
 
     def matches(item: dict[str, Any]) -> bool:
         labels = item["metadata"].get("labels") or {}
         if op is None:
             return (key in labels) != bool(term["absent"])
-        return (labels.get(key) in values) == (op in {"=", "==", "in"})  # != and notin hold without the label, too
+        return (labels.get(key) in values) == (
+            op in {"=", "==", "in"}
+        )  # != and notin hold without the label, too
 
     return matches
 

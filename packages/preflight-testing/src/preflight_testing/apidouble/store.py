@@ -20,8 +20,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Resource:
-    """One row of the table of what is served; ``status``: has a status subresource, and is written only there;
-    ``custom``: changes of its spec are counted as generations."""
+    """One row of the table of what is served; ``status``: has a status subresource, and is written
+    only there; ``custom``: changes of its spec are counted as generations."""
 
     group_version: str
     plural: str
@@ -44,7 +44,11 @@ RESOURCES = (
     Resource("scheduling.k8s.io/v1alpha2", "workloads", "Workload"),
     Resource("scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup", status=True),
     Resource(
-        "preflight.nvsentinel.nvidia.com/v1alpha1", "preflightconfigs", "PreflightConfig", status=True, custom=True
+        "preflight.nvsentinel.nvidia.com/v1alpha1",
+        "preflightconfigs",
+        "PreflightConfig",
+        status=True,
+        custom=True,
     ),
 )
 
@@ -56,7 +60,12 @@ class Refused(Exception):
         super().__init__(message)
         self.code = code
         said = {"message": message, "reason": reason, "details": details, "code": code}
-        self.status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"} | said
+        self.status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+        } | said
 
 
 @dataclass(frozen=True)
@@ -68,15 +77,22 @@ class Step:
     before: Object | None
     after: Object | None
 
-    def event(self, resource: Resource, namespace: str, matches: Matches) -> tuple[str, Object] | None:
+    def event(
+        self, resource: Resource, namespace: str, matches: Matches
+    ) -> tuple[str, Object] | None:
         """What a watch with this selection says of the write: type and object, or nothing."""
         some = self.after or self.before or {}
-        if self.resource != resource or namespace not in {"", some["metadata"].get("namespace", "")}:
+        if self.resource != resource or namespace not in {
+            "",
+            some["metadata"].get("namespace", ""),
+        }:
             return None
         was = self.before is not None and matches(self.before)
         if self.after is not None and matches(self.after):
             return "MODIFIED" if was else "ADDED", self.after
-        if was and self.before is not None:  # gone, or no longer selected: as it was, at the new version
+        if (
+            was and self.before is not None
+        ):  # gone, or no longer selected: as it was, at the new version
             return "DELETED", _at(self.before, self.version)
         return None
 
@@ -92,7 +108,9 @@ class Store:
     _pages: dict[str, tuple[int, list[Object]]] = field(default_factory=dict)
 
     def compact(self) -> None:
-        """Forget all history: older versions cannot be watched from, and lists that were begun cannot be ended."""
+        """Forget all history: older versions cannot be watched from, and lists that were begun
+        cannot be ended.
+        """
         self.compacted = self.version
         self.history.clear()
         self._pages.clear()
@@ -113,15 +131,23 @@ class Store:
     def page(
         self, resource: Resource, namespace: str, matches: Matches, limit: int, token: str
     ) -> tuple[list[Object], Object]:
-        """One page of a list, and the list's metadata. Later pages come from the same moment as the first."""
+        """One page of a list, and the list's metadata. Later pages come from the same moment as the
+        first.
+        """
         if not token:
             items = sorted(self.objects.get(resource, {}).items())
-            found = [item for (where, _), item in items if namespace in {"", where} and matches(item)]
+            found = [
+                item for (where, _), item in items if namespace in {"", where} and matches(item)
+            ]
             version = self.version
         elif token in self._pages:
             version, found = self._pages[token]
         else:
-            raise Refused(410, "Expired", "The provided continue parameter is too old to display a consistent list")
+            raise Refused(
+                410,
+                "Expired",
+                "The provided continue parameter is too old to display a consistent list",
+            )
         meta: Object = {"resourceVersion": str(version)}
         if limit and len(found) > limit:
             meta |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(found) - limit}
@@ -131,9 +157,13 @@ class Store:
     def create(self, resource: Resource, namespace: str, body: Object) -> Object:
         meta = {k: v for k, v in body.get("metadata", {}).items() if v is not None}
         if "name" not in meta and "generateName" in meta:
-            meta["name"] = meta["generateName"] + "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
+            meta["name"] = meta["generateName"] + "".join(
+                random.choices("bcdfghjklmnpqrstvwxz2456789", k=5)
+            )
         if "name" not in meta:
-            raise _invalid(resource, "", "metadata.name", "Required value: name or generateName is required")
+            raise _invalid(
+                resource, "", "metadata.name", "Required value: name or generateName is required"
+            )
         if (namespace, meta["name"]) in self.objects.get(resource, {}):
             raise _refused(409, "AlreadyExists", resource, meta["name"], "already exists")
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now()} | (
@@ -141,26 +171,46 @@ class Store:
         )
         if resource.custom:
             meta["generation"] = 1
-        made = copied(body) | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
+        made = copied(body) | {
+            "apiVersion": resource.group_version,
+            "kind": resource.kind,
+            "metadata": meta,
+        }
         if resource.status:
             made["status"] = {"phase": "Pending"} if resource.plural == "pods" else {}
         return self._write(resource, None, made)
 
-    def update(self, resource: Resource, before: Object, body: Object, *, status: bool = False) -> Object:
-        """Replace ``before`` by ``body``; ``status`` tells which of the two halves of the object may change."""
-        old, meta = before["metadata"], {k: v for k, v in body.get("metadata", {}).items() if v not in (None, {}, [])}
+    def update(
+        self, resource: Resource, before: Object, body: Object, *, status: bool = False
+    ) -> Object:
+        """Replace ``before`` by ``body``; ``status`` tells which of the two halves of the object
+        may change.
+        """
+        old, meta = (
+            before["metadata"],
+            {k: v for k, v in body.get("metadata", {}).items() if v not in (None, {}, [])},
+        )
         name = old["name"]
         if meta.get("name") != name:
             said = f"the name of the object ({meta.get('name')}) does not match the name on the URL ({name})"
             raise Refused(400, "BadRequest", said)
         if meta.get("uid", old["uid"]) != old["uid"]:
-            raise _invalid(resource, name, "metadata.uid", f'Invalid value: "{meta["uid"]}": field is immutable')
+            raise _invalid(
+                resource,
+                name,
+                "metadata.uid",
+                f'Invalid value: "{meta["uid"]}": field is immutable',
+            )
         if meta.get("resourceVersion", old["resourceVersion"]) != old["resourceVersion"]:
             raise _conflict(resource, name)
         fixed = ("uid", "creationTimestamp", "namespace", "deletionTimestamp", "generation")
         kept = {k: old[k] for k in fixed if k in old}
         meta |= kept | {"resourceVersion": old["resourceVersion"]}
-        after = body | {"apiVersion": resource.group_version, "kind": resource.kind, "metadata": meta}
+        after = body | {
+            "apiVersion": resource.group_version,
+            "kind": resource.kind,
+            "metadata": meta,
+        }
         if status:
             after = before | {"status": after.get("status", {})}
         elif resource.status:
@@ -169,7 +219,11 @@ class Store:
             return before
         if "generation" in old and after.get("spec") != before.get("spec"):
             after["metadata"] = after["metadata"] | {"generation": old["generation"] + 1}
-        gone = "deletionTimestamp" in old and "finalizers" in old and "finalizers" not in after["metadata"]
+        gone = (
+            "deletionTimestamp" in old
+            and "finalizers" in old
+            and "finalizers" not in after["metadata"]
+        )
         return self._write(resource, before, None if gone else after)
 
     def delete(self, resource: Resource, before: Object, options: Object) -> Object:
@@ -178,12 +232,16 @@ class Store:
             raise _conflict(resource, meta["name"])
         bound = resource.plural == "pods" and before.get("spec", {}).get("nodeName")
         ended = before.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-        if not meta.get("finalizers") and (not bound or ended or options.get("gracePeriodSeconds") == 0):
+        if not meta.get("finalizers") and (
+            not bound or ended or options.get("gracePeriodSeconds") == 0
+        ):
             return self._write(resource, before, None)
         if "deletionTimestamp" in meta:
             return before
         # A pod that is bound goes when its kubelet deletes it without grace.
-        ends = {"deletionTimestamp": _now()} | ({"generation": meta["generation"] + 1} if resource.custom else {})
+        ends = {"deletionTimestamp": _now()} | (
+            {"generation": meta["generation"] + 1} if resource.custom else {}
+        )
         return self._write(resource, before, before | {"metadata": meta | ends})
 
     def _write(self, resource: Resource, before: Object | None, after: Object | None) -> Object:
@@ -214,11 +272,19 @@ def _now() -> str:
 def _refused(code: int, reason: str, resource: Resource, name: str, said: str) -> Refused:
     group = resource.group_version.rpartition("/")[0]
     qualified = f"{resource.plural}.{group}" if group else resource.plural
-    return Refused(code, reason, f'{qualified} "{name}" {said}', name=name, group=group, kind=resource.plural)
+    return Refused(
+        code, reason, f'{qualified} "{name}" {said}', name=name, group=group, kind=resource.plural
+    )
 
 
 def _conflict(resource: Resource, name: str) -> Refused:
-    return _refused(409, "Conflict", resource, name, "has been modified; apply the changes to its latest version")
+    return _refused(
+        409,
+        "Conflict",
+        resource,
+        name,
+        "has been modified; apply the changes to its latest version",
+    )
 
 
 def _invalid(resource: Resource, name: str, where: str, said: str) -> Refused:

@@ -1,6 +1,7 @@
 """Results of pure functions, kept for those who ask the same again and bounded by bytes.
 
-A count alone is no bound: what a pod is decided by is as large as its environment, and a thousand odd pods must not fill the memory.
+A count alone is no bound: what a pod is decided by is as large as its environment, and a thousand
+odd pods must not fill the memory.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ V = TypeVar("V")
 class SizedCache(Generic[K, V]):
     """Up to ``room`` bytes, as those who put something in weigh it; the oldest goes first.
 
-    The oldest, not the one longest unused: being found then changes nothing, so it costs next to nothing, and what is in use is
-    simply made once more.
+    The oldest, not the one longest unused: being found then changes nothing, so it costs next to
+    nothing, and what is in use is simply made once more.
     """
 
     def __init__(self, room: int) -> None:
@@ -34,7 +35,9 @@ class SizedCache(Generic[K, V]):
         return found[0] if found is not None else None
 
     def put(self, key: K, value: V, weight: int) -> V:
-        """Keep ``value``, of ``weight`` bytes with its key, unless it alone takes a quarter of the room."""
+        """Keep ``value``, of ``weight`` bytes with its key, unless it alone takes a quarter of the
+        room.
+        """
         if weight * 4 <= self._room and key not in self._kept:
             self._kept[key] = value, weight
             self._used += weight

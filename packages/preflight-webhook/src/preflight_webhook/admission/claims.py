@@ -1,6 +1,8 @@
-"""Dynamic resource allocation: which of a pod's claims are for GPUs, which for network devices, and for how many.
+"""Dynamic resource allocation: which of a pod's claims are for GPUs, which for network devices, and
+for how many.
 
-Reads `resource.k8s.io` v1, v1beta2 and v1beta1 alike; what differs is where a request holds its device class.
+Reads `resource.k8s.io` v1, v1beta2 and v1beta1 alike; what differs is where a request holds its
+device class.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Ref(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request of a claim. ``classes``: of its alternatives (one where there are none). ``amount``: of devices, None when it
-    is not known beforehand."""
+    """One request of a claim. ``classes``: of its alternatives (one where there are none).
+    ``amount``: of devices, None when it is not known beforehand."""
 
     classes: tuple[str, ...]
     amount: int | None
@@ -59,7 +61,9 @@ class Request(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a claim, or the template of one, asks for. ``uid``: its own; ``used_by``: the pod that has it now, empty where none has."""
+    """What a claim, or the template of one, asks for. ``uid``: its own; ``used_by``: the pod that
+    has it now, empty where none has.
+    """
 
     requests: tuple[Request, ...]
     uid: str = ""
@@ -67,8 +71,9 @@ class Claim(NamedTuple):
 
 
 class Devices(NamedTuple):
-    """What a claim gives. ``gpus``: how many, None when that is not known beforehand; ``mirrored``: what the checks get as the workload does,
-    and is neither GPU nor network device, such as a channel to GPUs of other nodes."""
+    """What a claim gives. ``gpus``: how many, None when that is not known beforehand; ``mirrored``:
+    what the checks get as the workload does, and is neither GPU nor network device, such as a
+    channel to GPUs of other nodes."""
 
     gpu: bool
     network: bool
@@ -85,7 +90,11 @@ def ref(entry: ClaimEntry) -> Ref | None:
 
 def detects(config: Config) -> bool:
     """Whether claims matter at all here."""
-    return bool(config.gpu_detection.device_classes or config.network_detection.device_classes or config.mirror_claims)
+    return bool(
+        config.gpu_detection.device_classes
+        or config.network_detection.device_classes
+        or config.mirror_claims
+    )
 
 
 def read(made: Mapping[str, Any]) -> Claim:
@@ -94,9 +103,15 @@ def read(made: Mapping[str, Any]) -> Claim:
     if "spec" in spec:  # a template's
         spec = _map(spec["spec"])
     requests = _map(spec.get("devices")).get("requests")
-    read = tuple(_request(_map(request)) for request in (requests if isinstance(requests, list) else []))
+    read = tuple(
+        _request(_map(request)) for request in (requests if isinstance(requests, list) else [])
+    )
     uid = _map(made.get("metadata")).get("uid")
-    return Claim(read, uid if isinstance(uid, str) else "", _user(_map(made.get("status")).get("reservedFor")))
+    return Claim(
+        read,
+        uid if isinstance(uid, str) else "",
+        _user(_map(made.get("status")).get("reservedFor")),
+    )
 
 
 def _user(reserved: Any) -> str:
@@ -110,7 +125,9 @@ _devices: Final[SizedCache[tuple[tuple[Request, ...], Config], Devices]] = Sized
 
 
 def once(claim: Claim) -> Claim:
-    """The claim, with the first of equal requests: ten thousand pods mostly ask for the same few things."""
+    """The claim, with the first of equal requests: ten thousand pods mostly ask for the same few
+    things.
+    """
     kept = _first.get(claim.requests)
     if kept is None:
         kept = _first.put(claim.requests, claim.requests, size(claim))
@@ -120,13 +137,17 @@ def once(claim: Claim) -> Claim:
 def size(claim: Claim) -> int:
     """About how many bytes a claim takes in memory."""
     named = 256 + len(claim.uid) + len(claim.used_by)
-    return named + sum([256 + sum([64 + len(name) for name in request.classes]) for request in claim.requests])
+    return named + sum(
+        [256 + sum([64 + len(name) for name in request.classes]) for request in claim.requests]
+    )
 
 
 def devices(claim: Claim, config: Config) -> Devices:
-    """What the configured device classes make of ``claim``. Administrative access gives a pod no device of its own.
+    """What the configured device classes make of ``claim``. Administrative access gives a pod no
+    device of its own.
 
-    A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and it may decide for them.
+    A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
+    it may decide for them.
     """
     key = claim.requests, config
     if (kept := _devices.get(key)) is not None:
@@ -137,7 +158,11 @@ def devices(claim: Claim, config: Config) -> Devices:
 def _made_of(requests: tuple[Request, ...], config: Config) -> Devices:
     classes = config.gpu_detection.device_classes
     own = [request for request in requests if not request.admin]
-    gpus = [request for request in requests if is_for_gpus(request.classes, classes, admin=request.admin)]
+    gpus = [
+        request
+        for request in requests
+        if is_for_gpus(request.classes, classes, admin=request.admin)
+    ]
     network = any(_all_like(request, config.network_detection.device_classes) for request in own)
     mirrored = any(_all_like(request, config.mirror_claims) for request in own)
     counts = [request.amount if _all_of(request, classes) else None for request in gpus]
@@ -152,7 +177,9 @@ def _all_of(request: Request, classes: tuple[str, ...]) -> bool:
 
 def _all_like(request: Request, globs: tuple[str, ...]) -> bool:
     """As :func:`_all_of`, where classes are globs."""
-    return bool(request.classes) and all(any(fnmatchcase(name, glob) for glob in globs) for name in request.classes)
+    return bool(request.classes) and all(
+        any(fnmatchcase(name, glob) for glob in globs) for name in request.classes
+    )
 
 
 def _request(request: Mapping[str, Any]) -> Request:
@@ -160,7 +187,9 @@ def _request(request: Mapping[str, Any]) -> Request:
     if isinstance(alternatives, list) and alternatives:
         made = [_map(one) for one in alternatives]
         counts = {_count(one) for one in made}
-        return Request(tuple(_classes(made)), counts.pop() if len(counts) == 1 else None, admin=False)
+        return Request(
+            tuple(_classes(made)), counts.pop() if len(counts) == 1 else None, admin=False
+        )
     exactly = _map(request.get("exactly")) or request  # v1beta1 has no `exactly`
     return Request(tuple(_classes([exactly])), _count(exactly), exactly.get("adminAccess") is True)
 

@@ -13,11 +13,15 @@ from .claims import Ref
 
 __all__ = ["Decision", "Skip", "UnreadEnvFrom"]
 
-_operations: Final[msgspec.json.Decoder[list[dict[str, Any]]]] = msgspec.json.Decoder(list[dict[str, Any]])
+_operations: Final[msgspec.json.Decoder[list[dict[str, Any]]]] = msgspec.json.Decoder(
+    list[dict[str, Any]]
+)
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """A check that was not injected: ``reason`` is from a closed set and counted, ``message`` is one sentence."""
+    """A check that was not injected: ``reason`` is from a closed set and counted, ``message`` is
+    one sentence.
+    """
 
     check: str
     reason: str
@@ -25,8 +29,8 @@ class Skip(msgspec.Struct, frozen=True):
 
 
 class UnreadEnvFrom(msgspec.Struct, frozen=True):
-    """Variables of the workload that a check may miss: what the ConfigMap or Secret (``kind``) at ``where`` holds is not known at
-    admission, and is never read."""
+    """Variables of the workload that a check may miss: what the ConfigMap or Secret (``kind``) at
+    ``where`` holds is not known at admission, and is never read."""
 
     where: str
     kind: str
@@ -36,8 +40,8 @@ class UnreadEnvFrom(msgspec.Struct, frozen=True):
 
 class Decision(msgspec.Struct):
     """``result`` is from a closed set and becomes the metric's label:
-    injected, stamped (a gang's member that gets no check), unchanged (already as it should be), no-gpu, no-checks, windows, mirror, denied;
-    or needs-claims: nothing is decided yet."""
+    injected, stamped (a gang's member that gets no check), unchanged (already as it should be),
+    no-gpu, no-checks, windows, mirror, denied; or needs-claims: nothing is decided yet."""
 
     result: str
     message: str = ""
@@ -47,13 +51,17 @@ class Decision(msgspec.Struct):
     stamp: Stamp | None = None
     """The pod's gang, where it has one."""
     encoded: bytes = b""
-    """The patch as the answer carries it: a JSON string of base64, or nothing. One text is kept for alike pods, not a hundred objects."""
+    """The patch as the answer carries it: a JSON string of base64, or nothing. One text is kept for
+    alike pods, not a hundred objects.
+    """
     warnings: list[str] = []
     unseen: list[UnreadEnvFrom] = []
     claims: dict[str, SeenClaim] = {}
     """What was known of the pod's resource claims, by their names in it; written down in the pod."""
     logged: bytes = b""
-    """What a log line about any of the alike pods says, once one has been written (:func:`~.logs.part`)."""
+    """What a log line about any of the alike pods says, once one has been written
+    (:func:`~.logs.part`).
+    """
     needs: tuple[Ref, ...] = ()
     """Claims to be looked up before it can be decided."""
 
@@ -65,15 +73,30 @@ class Decision(msgspec.Struct):
     @property
     def label(self) -> str:
         """The result with its reason, where all checks were left out for the same one."""
-        reasons = {skip.reason for skip in self.skipped} if self.result in {"no-checks", "stamped"} else set()
+        reasons = (
+            {skip.reason for skip in self.skipped}
+            if self.result in {"no-checks", "stamped"}
+            else set()
+        )
         return f"{self.result}-{reasons.pop()}" if len(reasons) == 1 else self.result
 
     @property
     def size(self) -> int:
         """About how many bytes it takes in memory."""
-        texts = [self.message, *self.warnings, *[skip.message for skip in self.skipped], *[u.name for u in self.unseen]]
+        texts = [
+            self.message,
+            *self.warnings,
+            *[skip.message for skip in self.skipped],
+            *[u.name for u in self.unseen],
+        ]
         logged = 512 + 2 * len(self.message) + 64 * len(self.skipped)
-        return 512 + logged + 1024 * len(self.claims) + len(self.encoded) + sum([64 + len(text) for text in texts])
+        return (
+            512
+            + logged
+            + 1024 * len(self.claims)
+            + len(self.encoded)
+            + sum([64 + len(text) for text in texts])
+        )
 
     @property
     def denied(self) -> bool:

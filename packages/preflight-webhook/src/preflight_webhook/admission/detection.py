@@ -1,8 +1,9 @@
 """Which devices a pod gets, and what the scheduler reserves for it.
 
-The effective request of a pod, per resource: the larger of (all containers and sidecars together) and (each init step with the
-sidecars started before it), plus the pod's overhead; where the pod has requests of its own for a resource, those. This is
-the rule of Kubernetes' own resource helpers. Amounts are in nano-units, see :mod:`.quantities`.
+The effective request of a pod, per resource: the larger of (all containers and sidecars together)
+and (each init step with the sidecars started before it), plus the pod's overhead; where the pod has
+requests of its own for a resource, those. This is the rule of Kubernetes' own resource helpers.
+Amounts are in nano-units, see :mod:`.quantities`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from preflight_proto.devices import IMPLICIT
 from ..configuration.config import Config
 from ..objects import Amount, Resources
 
-__all__ = ["COMPUTE", "Demand", "ResourceTally", "Side", "Step", "demands", "effective_resources", "kind"]
+__all__ = [
+    "COMPUTE",
+    "Demand",
+    "ResourceTally",
+    "Side",
+    "Step",
+    "demands",
+    "effective_resources",
+    "kind",
+]
 
 COMPUTE: Final = ("cpu", "memory")
 
@@ -40,7 +50,9 @@ class Step(NamedTuple):
 
 
 class Side:
-    """One side of a resource (what is requested, or the limits) over all containers of a pod, without its overhead."""
+    """One side of a resource (what is requested, or the limits) over all containers of a pod,
+    without its overhead.
+    """
 
     __slots__ = ("held", "peak", "running")
 
@@ -61,8 +73,8 @@ class Side:
 
 
 class ResourceTally:
-    """One resource of a pod. ``limited``: containers with a limit; ``equal``: those that request exactly that;
-    ``largest``: ADR-026's wording, the largest request of any one container."""
+    """One resource of a pod. ``limited``: containers with a limit; ``equal``: those that request
+    exactly that; ``largest``: ADR-026's wording, the largest request of any one container."""
 
     __slots__ = ("equal", "largest", "limited", "limits", "requests")
 
@@ -77,7 +89,9 @@ class ResourceTally:
         self.largest = max(self.largest, request)
 
 
-@lru_cache(maxsize=1024)  # names longer than Kubernetes allows do not come so far, see :mod:`.limits`
+@lru_cache(
+    maxsize=1024
+)  # names longer than Kubernetes allows do not come so far, see :mod:`.limits`
 def kind(resource: str, config: Config) -> str:
     """What a resource's name means here: gpu, mig, shared, network, or nothing of these."""
     gpus = config.gpu_detection
@@ -95,7 +109,8 @@ def kind(resource: str, config: Config) -> str:
 
 
 def demands(resources: Resources | None) -> tuple[Demand, ...]:
-    """What a container's ``resources`` say; a limit alone is a request too, as the API server defaults it.
+    """What a container's ``resources`` say; a limit alone is a request too, as the API server
+    defaults it.
 
     Raises :class:`ValueError` with one sentence for an amount that is no quantity.
     """
@@ -113,7 +128,9 @@ def demands(resources: Resources | None) -> tuple[Demand, ...]:
 def effective_resources(
     init: Sequence[Step], containers: Iterable[tuple[Demand, ...]], names: Iterable[str], place: int
 ) -> dict[str, ResourceTally]:
-    """The accounts of the resources ``names``, in one pass. The checks will stand at ``place`` among the init containers."""
+    """The accounts of the resources ``names``, in one pass. The checks will stand at ``place``
+    among the init containers.
+    """
     accounts = {name: ResourceTally() for name in names}
     for position, step in enumerate(init):
         for resource, request, limit in step.demands:

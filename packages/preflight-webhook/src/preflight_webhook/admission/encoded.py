@@ -1,7 +1,8 @@
 """A JSONPatch as an answer carries it, a JSON string of base64, from parts that were encoded once.
 
-A container of ours is the same for most pods but for its resources, and it is most of the patch. Base64 takes three bytes at a time, so
-parts whose length is a multiple of three may simply follow each other; spaces, which JSON allows between its tokens, fill them up.
+A container of ours is the same for most pods but for its resources, and it is most of the patch.
+Base64 takes three bytes at a time, so parts whose length is a multiple of three may simply follow
+each other; spaces, which JSON allows between its tokens, fill them up.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _FILL: Final = (b"", b"  ", b" ")
 
 
 class Built(NamedTuple):
-    """A container: ``fields`` with its :func:`text_of`, both shared with other pods and not to be changed, and its own ``resources``."""
+    """A container: ``fields`` with its :func:`text_of`, both shared with other pods and not to be
+    changed, and its own ``resources``.
+    """
 
     fields: dict[str, Any]
     text: bytes
@@ -32,12 +35,15 @@ class Built(NamedTuple):
 
 
 def text_of(fields: dict[str, Any]) -> bytes:
-    """Base64 of the JSON of ``fields``, of which there is one at least, but for the brace at its end."""
+    """Base64 of the JSON of ``fields``, of which there is one at least, but for the brace at its
+    end.
+    """
     return _text(_encode(fields)[:-1])
 
 
 def encode_patch(patch: Sequence[dict[str, Any]]) -> bytes:
-    """A JSONPatch as an AdmissionReview carries it, a JSON string of base64; nothing for one that changes nothing.
+    """A JSONPatch as an AdmissionReview carries it, a JSON string of base64; nothing for one that
+    changes nothing.
 
     Values are plain data, a :class:`Built`, or a list of those.
     """
@@ -54,7 +60,10 @@ def encode_patch(patch: Sequence[dict[str, Any]]) -> bytes:
         if plain:
             rest += _encode(plain)[1:-1] + b","
             plain = []
-        rest += b'{"op":"%s","path":%s,"value":' % (operation["op"].encode(), _encode(operation["path"]))
+        rest += b'{"op":"%s","path":%s,"value":' % (
+            operation["op"].encode(),
+            _encode(operation["path"]),
+        )
         rest += b"[" if many else b""
         for one in value if many else (value,):
             done += (_text(rest), one.text)

@@ -1,4 +1,6 @@
-"""Ways round a check, and what becomes of a pod that goes one: it is denied where the check holds pods back, else the check is left out."""
+"""Ways round a check, and what becomes of a pod that goes one: it is denied where the check holds
+pods back, else the check is left out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["User", "not_redirected", "refuse_busy", "refuse_use_before", "with_r
 
 
 class User(NamedTuple):
-    """An init container that gets GPUs: its ``position`` among them, its name, and whether it goes on running."""
+    """An init container that gets GPUs: its ``position`` among them, its name, and whether it goes
+    on running.
+    """
 
     position: int
     name: str
@@ -30,8 +34,12 @@ def _must(check: CheckConfig) -> bool:
     return check.is_required and check.enforcement == "enforce"
 
 
-def refuse_busy(checks: Sequence[CheckConfig], skipped: Sequence[Skip], found: Holdings, config: Config) -> None:
-    """Raises :class:`~.selection.Refused` for GPUs that a required check should test and another pod uses just now."""
+def refuse_busy(
+    checks: Sequence[CheckConfig], skipped: Sequence[Skip], found: Holdings, config: Config
+) -> None:
+    """Raises :class:`~.selection.Refused` for GPUs that a required check should test and another
+    pod uses just now.
+    """
     if not found.busy or config.gpu_detection.shared_claims != "auto":
         return
     left_out = {skip.check for skip in skipped if skip.reason == "shared"}
@@ -48,7 +56,9 @@ def refuse_busy(checks: Sequence[CheckConfig], skipped: Sequence[Skip], found: H
 def not_redirected(
     checks: list[CheckConfig], skipped: list[Skip], redirects: Sequence[Redirect], config: Config
 ) -> tuple[list[CheckConfig], list[Skip]]:
-    """Without checks that the pod could lead to a server of its own choice; where one of them holds pods back, the pod is denied."""
+    """Without checks that the pod could lead to a server of its own choice; where one of them holds
+    pods back, the pod is denied.
+    """
     if not redirects:
         return checks, skipped
     left, without = [], list(skipped)
@@ -68,15 +78,21 @@ def not_redirected(
 
 
 def refuse_use_before(checks: Sequence[CheckConfig], users: Sequence[User], first: int) -> None:
-    """Raises :class:`~.selection.Refused` where a container gets GPUs before the required check that should have tested them.
+    """Raises :class:`~.selection.Refused` where a container gets GPUs before the required check
+    that should have tested them.
 
-    ``first``: the position of the checks that do not stand behind the workload's own init containers. Behind those (placement: last)
-    what is over by then does not count: the operator put the check there.
+    ``first``: the position of the checks that do not stand behind the workload's own init
+    containers. Behind those (placement: last) what is over by then does not count: the operator put
+    the check there.
     """
     if not users:
         return
     for check in checks:
-        before = (user for user in users if (user.position < first if check.placement == "first" else user.sidecar))
+        before = (
+            user
+            for user in users
+            if (user.position < first if check.placement == "first" else user.sidecar)
+        )
         if _must(check) and (user := next(before, None)) is not None:
             raise Refused(
                 f'spec.initContainers: "{user.name[:80]}" gets GPUs and starts before {container_name(check.name)}, which is required and should '
@@ -85,7 +101,11 @@ def refuse_use_before(checks: Sequence[CheckConfig], users: Sequence[User], firs
 
 
 def with_room(
-    checks: list[CheckConfig], skipped: list[Skip], first: Place, last: Place, gpus: Mapping[str, int]
+    checks: list[CheckConfig],
+    skipped: list[Skip],
+    first: Place,
+    last: Place,
+    gpus: Mapping[str, int],
 ) -> tuple[list[CheckConfig], list[Skip]]:
     """Without the checks for which no GPU is left at their place."""
     rooms = {"first": has_room(first, gpus), "last": first is last or has_room(last, gpus)}

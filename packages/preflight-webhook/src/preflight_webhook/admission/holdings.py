@@ -23,10 +23,12 @@ Named = tuple[str, Ref | None, Claim | None]
 
 
 class Holdings(NamedTuple):
-    """What a pod gets. ``counts``: extended resources; ``claims``: those that checks get, with how many GPUs each gives, None where
-    that is not known; ``kinds``: of both by name (a claim of neither GPUs nor network devices is mirrored); ``network``: whether any of it is a network device; ``busy``: GPU claims that
-    another pod has now, each with that pod; ``gpus``: those of ``counts`` that are GPUs or slices of them; ``gpu_claims``: names of
-    those for GPUs; ``of_gpus``: the kinds of GPUs that there are (gpu, mig, shared)."""
+    """What a pod gets. ``counts``: extended resources; ``claims``: those that checks get, with how
+    many GPUs each gives, None where that is not known; ``kinds``: of both by name (a claim of
+    neither GPUs nor network devices is mirrored); ``network``: whether any of it is a network
+    device; ``busy``: GPU claims that another pod has now, each with that pod; ``gpus``: those of
+    ``counts`` that are GPUs or slices of them; ``gpu_claims``: names of those for GPUs;
+    ``of_gpus``: the kinds of GPUs that there are (gpu, mig, shared)."""
 
     counts: dict[str, int]
     claims: dict[str, int | None]
@@ -38,7 +40,9 @@ class Holdings(NamedTuple):
     of_gpus: frozenset[str]
 
 
-def holdings(accounts: Mapping[str, ResourceTally], named: Sequence[Named], config: Config) -> Holdings:
+def holdings(
+    accounts: Mapping[str, ResourceTally], named: Sequence[Named], config: Config
+) -> Holdings:
     """What a pod with these ``accounts`` of its resources and these claims gets."""
     counts: dict[str, int] = {}
     kinds: dict[str, str] = {}
@@ -67,8 +71,12 @@ def holdings(accounts: Mapping[str, ResourceTally], named: Sequence[Named], conf
             claims[name], claim_kinds[name] = None, "mirrored"
         network = network or given.network
     gpu_claims = tuple([name for name in claims if claim_kinds[name] not in NO_GPU])
-    of_gpus = frozenset([*[kinds[name] for name in gpus], *[claim_kinds[name] for name in gpu_claims]])
-    return Holdings(counts, claims, Kinds(kinds, claim_kinds), network, busy, gpus, gpu_claims, of_gpus)
+    of_gpus = frozenset(
+        [*[kinds[name] for name in gpus], *[claim_kinds[name] for name in gpu_claims]]
+    )
+    return Holdings(
+        counts, claims, Kinds(kinds, claim_kinds), network, busy, gpus, gpu_claims, of_gpus
+    )
 
 
 def gives(claim: Claim | None, config: Config) -> Devices:
@@ -95,11 +103,18 @@ def will_test(checks: Sequence[CheckConfig], found: Holdings) -> str:
     """What is tested, and what of the pod's GPUs no check can test."""
     tell = _told if len(found.counts) + len(found.claims) <= _FEW else _told.__wrapped__
     kinds = found.kinds
-    return tell(tuple(checks), (*found.counts.items(),), (*kinds.devices.values(),), (*kinds.claims.items(),))
+    return tell(
+        tuple(checks),
+        (*found.counts.items(),),
+        (*kinds.devices.values(),),
+        (*kinds.claims.items(),),
+    )
 
 
 _FEW: Final = 8
-"""Devices and claims of a pod about which the sentence is remembered; what has more is rare, and could be long."""
+"""Devices and claims of a pod about which the sentence is remembered; what has more is rare, and
+could be long.
+"""
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,6 @@
-"""What a namespace's Pod Security level below privileged means for the checks: it forbids volumes of type hostPath."""
+"""What a namespace's Pod Security level below privileged means for the checks: it forbids volumes
+of type hostPath.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from ..configuration.extras import host_paths
 
 __all__ = ["CONFINED", "forbidden"]
 
-_LEVEL: Final = "the namespace's Pod Security level (label pod-security.kubernetes.io/enforce) forbids"
+_LEVEL: Final = (
+    "the namespace's Pod Security level (label pod-security.kubernetes.io/enforce) forbids"
+)
 CONFINED: Final = (
     f"{_LEVEL} the hostPath volume through which checks report; set that label to privileged, or set onPodSecurityConflict: report-off to "
     "check without reports."
@@ -19,8 +23,9 @@ CONFINED: Final = (
 
 
 def forbidden(checks: Sequence[CheckConfig], config: Config) -> str | None:
-    """Why a pod with ``checks`` is denied in a namespace whose Pod Security level is baseline or restricted: the API server would refuse
-    it with a sentence about volumes that its author never wrote. None where the checks can do without."""
+    """Why a pod with ``checks`` is denied in a namespace whose Pod Security level is baseline or
+    restricted: the API server would refuse it with a sentence about volumes that its author never
+    wrote. None where the checks can do without."""
     return _forbidden(tuple(checks), config)
 
 

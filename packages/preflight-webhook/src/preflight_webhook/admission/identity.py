@@ -1,4 +1,6 @@
-"""From a pod to its :class:`~preflight_proto.stamp.Stamp`: which gang it belongs to, decided here and nowhere else."""
+"""From a pod to its :class:`~preflight_proto.stamp.Stamp`: which gang it belongs to, decided here
+and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ __all__ = ["identify", "marks", "ordered", "stamp"]
 _ROLES: Final = ("training.kubeflow.org/job-role", "training.kubeflow.org/replica-type")
 _LWS: Final = "leaderworkerset.sigs.k8s.io/name"
 _NOT_SCHEDULED_TOGETHER: Final = frozenset({"labels", "kueue", "kueueWorkload"})
-"""Sources under which a StatefulSet that starts its pods one by one can run; a gang scheduler would never start it."""
+"""Sources under which a StatefulSet that starts its pods one by one can run; a gang scheduler would
+never start it.
+"""
 
 
 def identify(pod: Pod, config: GangDiscovery) -> Gang | None:
@@ -36,7 +40,11 @@ def ordered(pod: Pod, gang: Gang, config: GangDiscovery) -> str:
     for key in _ROLES:
         if labels.get(key, "").lower() == "launcher":
             return "an MPI launcher may be started only when its workers run"
-    if gang.source in _NOT_SCHEDULED_TOGETHER and not config.parallel_stateful_sets and _LWS not in labels:
+    if (
+        gang.source in _NOT_SCHEDULED_TOGETHER
+        and not config.parallel_stateful_sets
+        and _LWS not in labels
+    ):
         maker = controller_of(pod)
         if maker is not None and maker.kind == "StatefulSet":
             return (

@@ -1,8 +1,9 @@
-"""What a check of the fabric inherits of the workload: variables, a topology file, and mounts such as /dev/shm.
+"""What a check of the fabric inherits of the workload: variables, a topology file, and mounts such
+as /dev/shm.
 
-A measurement under other settings than the workload's says little about the workload. But whatever is inherited can also bend the
-check, so nothing is that would load code, join another communicator, or stand in for the check's own settings and files: see
-:mod:`.variables` and :mod:`.mounts`.
+A measurement under other settings than the workload's says little about the workload. But whatever
+is inherited can also bend the check, so nothing is that would load code, join another communicator,
+or stand in for the check's own settings and files: see :mod:`.variables` and :mod:`.mounts`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 
 class Settings(NamedTuple):
-    """What a container of the workload brings: environment, mounts and security context as they came."""
+    """What a container of the workload brings: environment, mounts and security context as they
+    came.
+    """
 
     env: bytes
     env_from: bytes
@@ -44,7 +47,9 @@ class Source(NamedTuple):
 
 
 class Inherited:
-    """Entries for a check's container. Made once for alike pods; compared by identity, and not to be changed."""
+    """Entries for a check's container. Made once for alike pods; compared by identity, and not to
+    be changed.
+    """
 
     __slots__ = ("env", "mounts", "paths", "unseen", "warnings")
 
@@ -67,22 +72,31 @@ def inheriting(config: Config) -> bool:
 
 
 class InheritedSettings(NamedTuple):
-    """What a pod leaves to its checks: to each by its name, and whether it may lock memory, as RDMA without a raised limit needs."""
+    """What a pod leaves to its checks: to each by its name, and whether it may lock memory, as RDMA
+    without a raised limit needs.
+    """
 
     by_check: dict[str, Inherited]
     ipc_lock: bool
 
 
 _inherited: Final[
-    SizedCache[tuple[tuple[Settings, ...], tuple[bool, ...], int, tuple[str, ...], Config], InheritedSettings]
+    SizedCache[
+        tuple[tuple[Settings, ...], tuple[bool, ...], int, tuple[str, ...], Config],
+        InheritedSettings,
+    ]
 ] = SizedCache(1024 * 1024)
 
 
 def inherit(
-    settings: tuple[Settings, ...], gpus: tuple[bool, ...], containers: int, memory: tuple[str, ...], config: Config
+    settings: tuple[Settings, ...],
+    gpus: tuple[bool, ...],
+    containers: int,
+    memory: tuple[str, ...],
+    config: Config,
 ) -> InheritedSettings:
-    """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them) and init containers;
-    ``memory``: names of the pod's volumes that are memory.
+    """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them)
+    and init containers; ``memory``: names of the pod's volumes that are memory.
 
     Raises :class:`~.review.BadReview` when a security context is none.
     """
@@ -90,14 +104,19 @@ def inherit(
     if (kept := _inherited.get(key)) is not None:
         return kept
     sources = [
-        Source(f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]", *one)
+        Source(
+            f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]",
+            *one,
+        )
         for i, one in enumerate(zip(gpus, settings, strict=True))
     ]
     made = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
     locks = any(_locks_memory(one.security) for one in settings)
     inherited = InheritedSettings({name: one for name, one in made if one is not None}, locks)
     raw = sum([len(part) for one in (*settings, memory) for part in one])
-    return _inherited.put(key, inherited, 1024 + 4 * raw)  # decoded, an entry is some times as large
+    return _inherited.put(
+        key, inherited, 1024 + 4 * raw
+    )  # decoded, an entry is some times as large
 
 
 def _locks_memory(raw: bytes) -> bool:
@@ -105,15 +124,23 @@ def _locks_memory(raw: bytes) -> bool:
     if own is None:
         return False
     added = (own.capabilities and own.capabilities.add) or ()
-    return own.privileged is True or any(one.removeprefix("CAP_") in {"IPC_LOCK", "ALL"} for one in added)
+    return own.privileged is True or any(
+        one.removeprefix("CAP_") in {"IPC_LOCK", "ALL"} for one in added
+    )
 
 
-def _inherit(check: CheckConfig, config: Config, sources: list[Source], memory: tuple[str, ...]) -> Inherited | None:
-    """What ``check`` inherits; None where it is one that inherits nothing. Of two containers the first with GPUs decides."""
+def _inherit(
+    check: CheckConfig, config: Config, sources: list[Source], memory: tuple[str, ...]
+) -> Inherited | None:
+    """What ``check`` inherits; None where it is one that inherits nothing. Of two containers the
+    first with GPUs decides.
+    """
     variables, paths = _patterns(check, config)
     if not variables and not paths:
         return None
-    ranked = sorted(sources, key=lambda source: not source.gpus)  # stable: within either, as they stand in the pod
+    ranked = sorted(
+        sources, key=lambda source: not source.gpus
+    )  # stable: within either, as they stand in the pod
     warnings: list[str] = []
     env: dict[str, tuple[dict[str, Any], str]] = {}
     mounts = Mounts(paths, memory, warnings)
@@ -146,9 +173,11 @@ def _inherit(check: CheckConfig, config: Config, sources: list[Source], memory: 
 def _topology(
     entry: dict[str, Any], source: Source, mounted: list[dict[str, Any]], warnings: list[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
-    """The variables and the mount by which NCCL finds the workload's topology file in the check, if it can.
+    """The variables and the mount by which NCCL finds the workload's topology file in the check, if
+    it can.
 
-    The file comes to a path of ours: at the workload's own it could stand in for any file of the check's image.
+    The file comes to a path of ours: at the workload's own it could stand in for any file of the
+    check's image.
     """
     file = entry.get("value")
     if not isinstance(file, str):
@@ -161,14 +190,19 @@ def _topology(
         warnings.append(f"{source.where}: {TOPOLOGY}={file} {there}")
         return None
     path, mount = there
-    return [{"name": TOPOLOGY, "value": path}, {"name": names.ENV_USER_TOPOLOGY, "value": file}], mount
+    return [
+        {"name": TOPOLOGY, "value": path},
+        {"name": names.ENV_USER_TOPOLOGY, "value": file},
+    ], mount
 
 
-def _unseen(check: CheckConfig, source: Source, patterns: tuple[str, ...]) -> Iterator[UnreadEnvFrom]:
+def _unseen(
+    check: CheckConfig, source: Source, patterns: tuple[str, ...]
+) -> Iterator[UnreadEnvFrom]:
     """What of a container's envFrom may hold variables that ``patterns`` ask for.
 
-    Passing the whole entry on would let in whatever else it holds, code to load among it; reading it would take rights on everybody's
-    Secrets and a request for each pod.
+    Passing the whole entry on would let in whatever else it holds, code to load among it; reading
+    it would take rights on everybody's Secrets and a request for each pod.
     """
     for i, entry in enumerate(decode_entries(source.settings.env_from)):
         prefix = str(entry.get("prefix") or "")
@@ -177,7 +211,9 @@ def _unseen(check: CheckConfig, source: Source, patterns: tuple[str, ...]) -> It
             continue
         for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
             if isinstance(of := entry.get(key), dict):
-                yield UnreadEnvFrom(f"{source.where}.envFrom[{i}]", kind, str(of.get("name") or ""), check.name)
+                yield UnreadEnvFrom(
+                    f"{source.where}.envFrom[{i}]", kind, str(of.get("name") or ""), check.name
+                )
 
 
 def _patterns(check: CheckConfig, config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -191,8 +227,12 @@ def _patterns(check: CheckConfig, config: Config) -> tuple[tuple[str, ...], tupl
     return variables or (), paths or ()
 
 
-def _variables(source: Source, patterns: tuple[str, ...], warnings: list[str]) -> Iterator[dict[str, Any]]:
-    """The variables of one container that may be inherited, in their order; of two with one name the last counts."""
+def _variables(
+    source: Source, patterns: tuple[str, ...], warnings: list[str]
+) -> Iterator[dict[str, Any]]:
+    """The variables of one container that may be inherited, in their order; of two with one name
+    the last counts.
+    """
     entries = decode_entries(source.settings.env)
     last = {name: entry for entry in entries if isinstance(name := entry.get("name"), str)}
     taken: set[str] = set()

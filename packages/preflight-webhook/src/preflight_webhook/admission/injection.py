@@ -1,10 +1,11 @@
 """The init containers that a pod gets, and the volumes they need.
 
-The invariant: injection changes what the pod is checked with, never what it costs. An init container runs before the others, so it may
-use what the pod reserves anyway (its *room*); asking for no more than that changes no effective request and no QoS class.
+The invariant: injection changes what the pod is checked with, never what it costs. An init
+container runs before the others, so it may use what the pod reserves anyway (its *room*); asking
+for no more than that changes no effective request and no QoS class.
 
-Every field that the API server would default is written out: what we inject is compared with what comes back when another webhook
-has us called again.
+Every field that the API server would default is written out: what we inject is compared with what
+comes back when another webhook has us called again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.quantities import UNIT, fractional_cpu, parse_quantity, quantity_text, whole_bytes, whole_millicores
+from preflight_kube.quantities import (
+    UNIT,
+    fractional_cpu,
+    parse_quantity,
+    quantity_text,
+    whole_bytes,
+    whole_millicores,
+)
 from preflight_proto import names
 from preflight_proto.roster import FILE as ROSTER_FILE
 
@@ -50,13 +58,15 @@ _FIELDS: Final = (
 )
 
 Most = tuple[tuple[int | None, int | None], tuple[int | None, int | None]]
-"""The most (request, limit) of CPU and of memory that a check may have, in nano-units; None: as much as the pod has."""
+"""The most (request, limit) of CPU and of memory that a check may have, in nano-units; None: as
+much as the pod has.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What to add: ``containers`` at ``position`` among the init containers and ``last`` behind all of them, ``volumes``, ``labels``,
-    ``annotations``, and names of ``pull_secrets``."""
+    """What to add: ``containers`` at ``position`` among the init containers and ``last`` behind all
+    of them, ``volumes``, ``labels``, ``annotations``, and names of ``pull_secrets``."""
 
     position: int = 0
     containers: list[Built] = field(default_factory=list)
@@ -84,11 +94,14 @@ class Kinds(NamedTuple):
 class Workload(NamedTuple):
     """What the checks take over from the pod.
 
-    ``devices``: extended resources that the scheduler reserves, ``claims``: the pod's device claims, each with how many GPUs it gives, None
-    when it is not known; ``kinds``: of both by name, gpu (whole ones of the pod's own), mig, shared or network; ``containers``: how many
-    containers and init containers it has; ``own``: resources of the pod itself (`spec.resources`), by name; ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
-    ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
-    may be mounted; ``named_devices``: whether variables of the operator's say which GPUs a container sees.
+    ``devices``: extended resources that the scheduler reserves, ``claims``: the pod's device
+    claims, each with how many GPUs it gives, None when it is not known; ``kinds``: of both by name,
+    gpu (whole ones of the pod's own), mig, shared or network; ``containers``: how many containers
+    and init containers it has; ``own``: resources of the pod itself (`spec.resources`), by name;
+    ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
+    ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``:
+    whether the connector's socket may be mounted; ``named_devices``: whether variables of the
+    operator's say which GPUs a container sees.
     """
 
     devices: Mapping[str, int]
@@ -104,7 +117,9 @@ class Workload(NamedTuple):
     named_devices: bool
 
 
-def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: Place, last: Place) -> Injection:
+def inject(
+    config: Config, checks: Sequence[CheckConfig], pod: Workload, first: Place, last: Place
+) -> Injection:
     """The checks for a pod that carries none of our containers."""
     made: dict[str, list[Built]] = {"first": [], "last": []}
     resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
@@ -116,7 +131,9 @@ def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: 
         if amounts not in resources:  # the same for most checks
             resources[amounts] = _resources(config, check, place.accounts, pod)
         expected = _expected(resources[amounts], pod)
-        container, text = _container(check, config, expected, inherited, pod.ipc_lock, pod.reports, pod.named_devices)
+        container, text = _container(
+            check, config, expected, inherited, pod.ipc_lock, pod.reports, pod.named_devices
+        )
         made[check.placement].append(Built(container, text, resources[amounts]))
         if check.nccl:
             nccl, shm = True, shm or _own_shm(check, inherited)
@@ -125,16 +142,25 @@ def inject(config: Config, checks: Sequence[CheckConfig], pod: Workload, first: 
         volumes = [*volumes, *_gang_volumes(pod.gang_config_map)]
     if extra := tuple(one for check in checks for one in check.extra_volumes):
         volumes = [*volumes, *extras.volumes(extra)]
-    secrets = [name for name in dict.fromkeys(config.check_image_pull_secrets) if name not in pod.pull_secrets]
+    secrets = [
+        name
+        for name in dict.fromkeys(config.check_image_pull_secrets)
+        if name not in pod.pull_secrets
+    ]
     labels = {names.CHECKED_LABEL: names.CHECKED}
     return Injection(first.position, made["first"], made["last"], volumes, secrets, labels)
 
 
 def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
-    """Where the checks stand: behind the last of the provider's own init containers, such as a network plugin's daemon
-    that NCCL needs."""
+    """Where the checks stand: behind the last of the provider's own init containers, such as a
+    network plugin's daemon that NCCL needs."""
     return max(
-        (i + 1 for i, c in enumerate(init) if any(fnmatchcase(c.name, glob) for glob in provider_globs)), default=0
+        (
+            i + 1
+            for i, c in enumerate(init)
+            if any(fnmatchcase(c.name, glob) for glob in provider_globs)
+        ),
+        default=0,
     )
 
 
@@ -146,7 +172,9 @@ def has_room(place: Place, gpus: Mapping[str, int]) -> bool:
 def _resources(
     config: Config, check: CheckConfig, accounts: Mapping[str, ResourceTally], pod: Workload
 ) -> dict[str, Any]:
-    """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which would bend what it finds."""
+    """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which
+    would bend what it finds.
+    """
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     gets = {"gpu", "network", "mirrored", *check.supports}
@@ -164,7 +192,9 @@ def _resources(
         if name in pod.own:
             request, limit = _within(name, accounts[name], pod.own[name], limits_of_check)
         else:
-            request, limit = _compute(name, accounts[name], pod.containers, limits_of_check, guaranteed=guaranteed)
+            request, limit = _compute(
+                name, accounts[name], pod.containers, limits_of_check, guaranteed=guaranteed
+            )
         if request > 0 or limit > 0:  # a limit alone would be a request, too
             requests[name] = quantity_text(request)
         if limit > 0:
@@ -201,14 +231,23 @@ def _most(check: CheckConfig) -> Most:
     """What the operator lets a check have."""
     sides = check.resources.requests, check.resources.limits
     given = [[getattr(side, name) for side in sides] for name in COMPUTE]
-    cpu, memory = [tuple([None if one is None else parse_quantity(str(one)) for one in pair]) for pair in given]
+    cpu, memory = [
+        tuple([None if one is None else parse_quantity(str(one)) for one in pair]) for pair in given
+    ]
     return (cpu[0], cpu[1]), (memory[0], memory[1])
 
 
 def _compute(
-    name: str, account: ResourceTally, everyone: int, most: tuple[int | None, int | None], *, guaranteed: bool
+    name: str,
+    account: ResourceTally,
+    everyone: int,
+    most: tuple[int | None, int | None],
+    *,
+    guaranteed: bool,
 ) -> tuple[int, int]:
-    """(request, limit) of CPU or memory within the pod's room, and no more than ``most``; 0 means unset."""
+    """(request, limit) of CPU or memory within the pod's room, and no more than ``most``; 0 means
+    unset.
+    """
     request, limit = _at_most(account.requests.room, most[0]), 0
     if account.limited == everyone:
         # A quota on limits counts them like requests, and refuses a container without one.
@@ -217,8 +256,9 @@ def _compute(
     whole = whole_millicores if name == "cpu" else whole_bytes
     if guaranteed:
         limit = min(request, limit)
-        # Whole cores of a Guaranteed pod are pinned. As many as one container of the workload gets are there for it anyway; the sum of
-        # several may not be, and the kubelet would refuse the pod.
+        # Whole cores of a Guaranteed pod are pinned. As many as one container of the workload gets
+        # are there for it anyway; the sum of several may not be, and the kubelet would refuse the
+        # pod.
         if name == "cpu" and limit != account.largest:
             limit = fractional_cpu(limit)
         limit = whole(limit)
@@ -226,11 +266,15 @@ def _compute(
     return whole(request), whole(limit)
 
 
-def _within(name: str, account: ResourceTally, own: Demand, most: tuple[int | None, int | None]) -> tuple[int, int]:
-    """(request, limit) of a check in a pod whose own resources say what it costs and which QoS class it has.
+def _within(
+    name: str, account: ResourceTally, own: Demand, most: tuple[int | None, int | None]
+) -> tuple[int, int]:
+    """(request, limit) of a check in a pod whose own resources say what it costs and which QoS
+    class it has.
 
-    Without amounts of its own a container may use all that the pod may, so they are only there to hold it to ``most``. Together, containers
-    may request no more than the pod, and each is limited to no more than it.
+    Without amounts of its own a container may use all that the pod may, so they are only there to
+    hold it to ``most``. Together, containers may request no more than the pod, and each is limited
+    to no more than it.
     """
     whole = whole_millicores if name == "cpu" else whole_bytes
     limit = 0 if most[1] is None else min(most[1], own.limit or most[1])
@@ -244,7 +288,10 @@ def _at_most(amount: int, most: int | None) -> int:
 
 
 _containers: Final[
-    SizedCache[tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool, bool], tuple[dict[str, Any], bytes]]
+    SizedCache[
+        tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool, bool],
+        tuple[dict[str, Any], bytes],
+    ]
 ] = SizedCache(1024 * 1024)
 
 
@@ -279,7 +326,8 @@ def _made(  # noqa: PLR0917
     mounts = [_mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True)] if reports else []
     mounts += [
         _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
-        # Holds the place of the token that would be mounted here: a check has no business with the API server.
+        # Holds the place of the token that would be mounted here: a check has no business with the
+        # API server.
         _mount(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, read_only=True),
     ]
     if config.platform_connector.auth.enabled and reports:
@@ -300,7 +348,11 @@ def _made(  # noqa: PLR0917
         env += [entry for entry in inherited.env if entry["name"] not in ours]
         there = {mount["mountPath"] for mount in mounts}
         mounts += [mount for mount in inherited.mounts if mount["mountPath"] not in there]
-    capabilities = {"add": ["IPC_LOCK"], "drop": ["ALL"]} if ipc_lock and check.nccl else _SECURITY["capabilities"]
+    capabilities = (
+        {"add": ["IPC_LOCK"], "drop": ["ALL"]}
+        if ipc_lock and check.nccl
+        else _SECURITY["capabilities"]
+    )
     made = {
         "name": names.container_name(check.name),
         "image": check.image,
@@ -309,10 +361,13 @@ def _made(  # noqa: PLR0917
         "volumeMounts": mounts,
         "terminationMessagePath": names.RESULT_PATH,
         "terminationMessagePolicy": "File",
-        "securityContext": overlaid({**_SECURITY, "capabilities": capabilities}, check.security_context),
+        "securityContext": overlaid(
+            {**_SECURITY, "capabilities": capabilities}, check.security_context
+        ),
     }
     laid = overlaid(made, check.container)
-    # Of our volumes a pod gets those that its checks need there: what an operator mounts of others would make the API server refuse it.
+    # Of our volumes a pod gets those that its checks need there: what an operator mounts of others
+    # would make the API server refuse it.
     present = {mount["name"] for mount in mounts}
     if laid.get("volumeMounts"):
         laid["volumeMounts"] = [mount for mount in laid["volumeMounts"] if mount["name"] in present]
@@ -327,16 +382,24 @@ def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
 
 
 def _own_shm(check: CheckConfig, inherited: Inherited | None) -> bool:
-    """A container gets 64 MiB of /dev/shm, which NCCL outgrows; where the workload brings a larger one, that one is used."""
+    """A container gets 64 MiB of /dev/shm, which NCCL outgrows; where the workload brings a larger
+    one, that one is used.
+    """
     return check.nccl and (inherited is None or names.SHM_DIR not in inherited.paths)
 
 
 def _maps_topologies(config: Config) -> bool:
-    return bool(config.nccl_topology.instance_type_mapping) or not config.nccl_topology.enable_fallback
+    return (
+        bool(config.nccl_topology.instance_type_mapping) or not config.nccl_topology.enable_fallback
+    )
 
 
-def _env(check: CheckConfig, config: Config, expected: int | None, *, reports: bool) -> list[dict[str, Any]]:
-    """The environment of one check. The fields come first: `$(NODE_IP)` in a later value refers to them."""
+def _env(
+    check: CheckConfig, config: Config, expected: int | None, *, reports: bool
+) -> list[dict[str, Any]]:
+    """The environment of one check. The fields come first: `$(NODE_IP)` in a later value refers to
+    them.
+    """
     values = {
         names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if reports else names.SOCKET_OFF,
         names.ENV_EXPECTED_GPUS: "" if expected is None else str(expected),
@@ -362,8 +425,12 @@ def _env(check: CheckConfig, config: Config, expected: int | None, *, reports: b
         mapping = config.nccl_topology.instance_type_mapping
         values[names.ENV_INSTANCE_TYPE_PATH] = names.INSTANCE_TYPE_PATH
         values[names.ENV_TOPOLOGY_PATH] = names.TOPOLOGY_PATH
-        values[names.ENV_TOPOLOGY_MAP] = ",".join(f"{kind}={file}" for kind, file in sorted(mapping.items()))
-        values[names.ENV_TOPOLOGY_FALLBACK] = "" if config.nccl_topology.enable_fallback else "false"
+        values[names.ENV_TOPOLOGY_MAP] = ",".join(
+            f"{kind}={file}" for kind, file in sorted(mapping.items())
+        )
+        values[names.ENV_TOPOLOGY_FALLBACK] = (
+            "" if config.nccl_topology.enable_fallback else "false"
+        )
     values |= {var.name: var.value for var in check.env}
     fields = [
         {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
@@ -374,7 +441,11 @@ def _env(check: CheckConfig, config: Config, expected: int | None, *, reports: b
 
 
 def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
-    return {"name": volume, "mountPath": path, "readOnly": True} if read_only else {"name": volume, "mountPath": path}
+    return (
+        {"name": volume, "mountPath": path, "readOnly": True}
+        if read_only
+        else {"name": volume, "mountPath": path}
+    )
 
 
 @lru_cache(maxsize=64)
@@ -395,7 +466,12 @@ def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[
             posixpath.basename(names.INSTANCE_TYPE_PATH): names.INSTANCE_TYPE_ANNOTATION,
             posixpath.basename(names.TOPOLOGY_PATH): names.TOPOLOGY_ANNOTATION,
         }
-        volumes.append({"name": names.NODE_VOLUME, "downwardAPI": {"items": _shown(files), "defaultMode": 0o644}})
+        volumes.append(
+            {
+                "name": names.NODE_VOLUME,
+                "downwardAPI": {"items": _shown(files), "defaultMode": 0o644},
+            }
+        )
     if connector.auth.enabled and reports:
         token = {
             "audience": connector.auth.audience,
@@ -414,24 +490,34 @@ def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[
 def _shown(files: Mapping[str, str]) -> list[dict[str, Any]]:
     """The pod's own annotations as files, by name; items of a downwardAPI."""
     return [
-        {"path": file, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}}
+        {
+            "path": file,
+            "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"},
+        }
         for file, annotation in files.items()
     ]
 
 
 def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
-    """What a gang-wide check waits for, and the place where it writes the generation that it joined.
+    """What a gang-wide check waits for, and the place where it writes the generation that it
+    joined.
 
-    The annotations stand last: of two sources with one file name the kubelet takes the later, and the annotation alone decides.
-    Roster and topology are in one volume, so that the check sees both or neither.
+    The annotations stand last: of two sources with one file name the kubelet takes the later, and
+    the annotation alone decides. Roster and topology are in one volume, so that the check sees both
+    or neither.
     """
     sources = [{"configMap": {"name": config_map, "optional": True}}, _GANG_FILES]
-    return [{"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}, _STATE]
+    return [
+        {"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}},
+        _STATE,
+    ]
 
 
 _GANG_FILES: Final[dict[str, Any]] = {
     "downwardAPI": {
-        "items": _shown({ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION})
+        "items": _shown(
+            {ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION}
+        )
     }
 }
 _STATE: Final[dict[str, Any]] = {"name": names.STATE_VOLUME, "emptyDir": {}}

@@ -1,7 +1,9 @@
-"""How much of everything a pod may have before admission looks at it in earnest. Pure, and cheap for every pod.
+"""How much of everything a pod may have before admission looks at it in earnest. Pure, and cheap
+for every pod.
 
-Admission runs before validation and on one core for everybody: what one pod makes it do, all others wait for. Kubernetes itself bounds a
-pod only by its bytes. These limits lie far above what workloads have (tens), and below what costs others a noticeable wait.
+Admission runs before validation and on one core for everybody: what one pod makes it do, all others
+wait for. Kubernetes itself bounds a pod only by its bytes. These limits lie far above what
+workloads have (tens), and below what costs others a noticeable wait.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ RESOURCES: Final = 256
 CLAIMS: Final = 16
 """Resource claims of a pod, each of which may take a request to the API server."""
 ENTRIES: Final = 1024
-"""Over all containers, of each: variables, envFrom entries, mounts; and of volumes. Variables of Services are not among them, as the kubelet
-adds those later."""
+"""Over all containers, of each: variables, envFrom entries, mounts; and of volumes. Variables of
+Services are not among them, as the kubelet adds those later."""
 SETTINGS_BYTES: Final = 512 * 1024
 """Of all that checks may inherit, together. Linux takes no single variable above 128 KiB."""
 OURS: Final = 64
@@ -52,23 +54,30 @@ ASKED: Final = 4096
 VALUES: Final = 100_000
 """Objects and lists in a whole pod that has to be taken apart because it carries something of ours."""
 
-_raws: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_raws: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(
+    list[msgspec.Raw] | None
+)
 _SHORTEST: Final = 3
 """Bytes that an entry takes at least, with its comma."""
 
 
 def shown(text: str, most: int = 256) -> str:
-    """A tenant's ``text`` as it may stand in an answer or a log line: what would change a terminal or the order of reading is written out."""
+    """A tenant's ``text`` as it may stand in an answer or a log line: what would change a terminal
+    or the order of reading is written out.
+    """
     return text if len(text) <= most and text.isprintable() else printable(text, most)
 
 
 def of_pod(pod: Pod, *, claims: bool) -> str | None:
-    """Why the pod is refused before anything is worked out about it: one sentence, or None. ``claims``: whether claims will be looked up.
+    """Why the pod is refused before anything is worked out about it: one sentence, or None.
+    ``claims``: whether claims will be looked up.
 
     Asked of every pod, so what is in order costs next to nothing.
     """
     spec, metadata = pod.spec, pod.metadata
-    everyone = [*spec.containers, *spec.init_containers] if spec.init_containers else spec.containers
+    everyone = (
+        [*spec.containers, *spec.init_containers] if spec.init_containers else spec.containers
+    )
     if len(everyone) > CONTAINERS:
         return _sentence("spec", f"{len(everyone)} containers and init containers", f"{CONTAINERS}")
     for container in everyone:
@@ -89,7 +98,11 @@ def of_pod(pod: Pod, *, claims: bool) -> str | None:
         if len(secret.name) > OBJECT_NAME:
             return _long("spec.imagePullSecrets: the name", secret.name, OBJECT_NAME)
     for entries, section in ((metadata.labels, "labels"), (metadata.annotations, "annotations")):
-        if entries and len(entries) > OURS and (number := sum(key.startswith(PREFIX) for key in entries)) > OURS:
+        if (
+            entries
+            and len(entries) > OURS
+            and (number := sum(key.startswith(PREFIX) for key in entries)) > OURS
+        ):
             return _sentence(f"metadata.{section}", f'{number} entries under "{PREFIX}"', f"{OURS}")
     return None
 
@@ -104,7 +117,8 @@ def of_asked(annotation: str, asked: str) -> str | None:
 def of_inherited(environments: Iterable[Sequence[bytes]], volumes: int) -> str | None:
     """Why a pod that gets checks which inherit is refused: one sentence, or None.
 
-    ``environments``: of each container env, envFrom, mounts and security context, as they came; ``volumes``: how many the pod has.
+    ``environments``: of each container env, envFrom, mounts and security context, as they came;
+    ``volumes``: how many the pod has.
     """
     if volumes > ENTRIES:
         return _sentence("spec.volumes", f"{volumes} volumes", f"{ENTRIES}")
@@ -122,12 +136,16 @@ def of_inherited(environments: Iterable[Sequence[bytes]], volumes: int) -> str |
 
 
 def of_whole(raw: bytes | bytearray) -> str | None:
-    """Why a pod that carries something of ours is refused before it is taken apart whole: one sentence, or None."""
+    """Why a pod that carries something of ours is refused before it is taken apart whole: one
+    sentence, or None.
+    """
     if len(raw) < 2 * VALUES:
         return None
     if (number := raw.count(b"{") + raw.count(b"[")) <= VALUES:
         return None
-    return _sentence("the pod carries reserved names, and", f"about {number} objects and lists", f"{VALUES}")
+    return _sentence(
+        "the pod carries reserved names, and", f"about {number} objects and lists", f"{VALUES}"
+    )
 
 
 def _of_resources(container: Container) -> str | None:

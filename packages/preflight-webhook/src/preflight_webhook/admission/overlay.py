@@ -7,12 +7,21 @@ from typing import Any, Final
 
 __all__ = ["overlaid"]
 
-_KEYS: Final = {"env": "name", "volumeMounts": "mountPath", "volumeDevices": "devicePath", "ports": "containerPort"}
-"""Lists whose entries are known by a field, as in Kubernetes' strategic merge patch; other lists are replaced."""
+_KEYS: Final = {
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+}
+"""Lists whose entries are known by a field, as in Kubernetes' strategic merge patch; other lists
+are replaced.
+"""
 
 
 def overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``under`` with ``over`` on top: maps merge, keyed lists merge by key, null removes, anything else replaces."""
+    """``under`` with ``over`` on top: maps merge, keyed lists merge by key, null removes, anything
+    else replaces.
+    """
     merged = dict(under)
     for key, value in over.items():
         there = merged.get(key)

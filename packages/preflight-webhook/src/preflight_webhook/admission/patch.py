@@ -15,9 +15,17 @@ __all__ = ["Operation", "applied", "fresh", "rebuilt"]
 
 
 def fresh(
-    injection: Injection, *, init: bool, volumes: bool, pull_secrets: bool, labels: bool, annotations: bool
+    injection: Injection,
+    *,
+    init: bool,
+    volumes: bool,
+    pull_secrets: bool,
+    labels: bool,
+    annotations: bool,
 ) -> list[Operation]:
-    """The patch for a pod that carries nothing of ours; the flags say which lists and maps it has at all."""
+    """The patch for a pod that carries nothing of ours; the flags say which lists and maps it has
+    at all.
+    """
     at = injection.position
     patch: list[Operation] = []
     if init:
@@ -27,11 +35,18 @@ def fresh(
     elif containers := injection.containers + injection.last:
         patch.append(add("/spec/initContainers", containers))
     if pull_secrets:
-        patch += [add("/spec/imagePullSecrets/-", {"name": name}) for name in injection.pull_secrets]
+        patch += [
+            add("/spec/imagePullSecrets/-", {"name": name}) for name in injection.pull_secrets
+        ]
     elif injection.pull_secrets:
-        patch.append(add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets]))
+        patch.append(
+            add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets])
+        )
     if volumes:
-        patch += [{"op": "add", "path": "/spec/volumes/-", "value": volume} for volume in injection.volumes]
+        patch += [
+            {"op": "add", "path": "/spec/volumes/-", "value": volume}
+            for volume in injection.volumes
+        ]
     elif injection.volumes:
         patch.append(add("/spec/volumes", injection.volumes))
     patch += _entries("labels", injection.labels, there=labels)
@@ -41,7 +56,9 @@ def fresh(
 
 def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
     if there:
-        return [{"op": "add", "path": _path(key, k), "value": value} for k, value in entries.items()]
+        return [
+            {"op": "add", "path": _path(key, k), "value": value} for k, value in entries.items()
+        ]
     return [add(f"/metadata/{key}", entries)] if entries else []
 
 

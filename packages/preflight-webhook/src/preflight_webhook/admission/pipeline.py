@@ -47,8 +47,8 @@ __all__ = ["CREATE_FIRST", "decide"]
 class DecisionKey(msgspec.Struct, frozen=True):
     """Everything about a pod without anything of ours that its decision depends on.
 
-    The pods of one job share their facts, their gang among them, so a gang of a thousand is decided once (resources,
-    environments and mounts are compared as the bytes they came in).
+    The pods of one job share their facts, their gang among them, so a gang of a thousand is decided
+    once (resources, environments and mounts are compared as the bytes they came in).
     """
 
     init: tuple[tuple[str, bytes, str | None], ...]
@@ -107,27 +107,34 @@ def decide(
     recall: Recall | None = None,
     read: Pod | None = None,
 ) -> Decision:
-    """The decision about the pod whose JSON is ``raw`` (or the review's around it, where ``read`` is what was read of it), created in ``namespace``; not to be changed, as alike pods share it.
+    """The decision about the pod whose JSON is ``raw`` (or the review's around it, where ``read``
+    is what was read of it), created in ``namespace``; not to be changed, as alike pods share it.
 
-    ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they matter and are not given,
-    ``recall`` is asked, which may know all of them; else the result is ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no hostPath volumes.
-    Pure. Raises :class:`~.review.BadReview` when it is no pod.
+    ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they
+    matter and are not given, ``recall`` is asked, which may know all of them; else the result is
+    ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no
+    hostPath volumes. Pure. Raises :class:`~.review.BadReview` when it is no pod.
     """
     pod = read or decode_pod(raw)
     looked_up = detects(config)
     if pod.metadata.annotations and _MIRROR in pod.metadata.annotations:
         return Decision(
-            "mirror", "the pod only shows a static pod that a kubelet runs by itself, without these checks."
+            "mirror",
+            "the pod only shows a static pod that a kubelet runs by itself, without these checks.",
         )
     problem = limits.of_pod(pod, claims=looked_up)
     suspected = problem is None and reserved.suspected(pod)
     if problem or (suspected and (problem := reserved.misuse(pod, config))):
         return Decision("denied", problem)
     if pod.spec.resource_claims and claims is None and looked_up:
-        needs = tuple(dict.fromkeys([one for entry in pod.spec.resource_claims if (one := ref(entry))]))
+        needs = tuple(
+            dict.fromkeys([one for entry in pod.spec.resource_claims if (one := ref(entry))])
+        )
         claims = recall(needs) if needs and recall is not None else None
         if needs and claims is None:
-            return Decision("needs-claims", "the pod's resource claims must be known first.", needs=needs)
+            return Decision(
+                "needs-claims", "the pod's resource claims must be known first.", needs=needs
+            )
     known: Mapping[Ref, Claim | None] = claims or {}
     if not (suspected and reserved.present(pod)):
         facts = _facts(pod, namespace, config, known, confined)
@@ -136,7 +143,8 @@ def decide(
             return kept
         decision, _ = _judge(facts, config)
         return _decisions.put(key, decision, facts.size + decision.size)
-    # Our own output on a second call, or somebody's forgery: taken out and built anew, never "found, so skip".
+    # Our own output on a second call, or somebody's forgery: taken out and built anew, never
+    # "found, so skip".
     if problem := limits.of_whole(raw):
         return Decision("denied", problem)
     now = decode_whole(raw) if read is None else decode_whole_of(raw)
@@ -153,7 +161,9 @@ def decide(
     return replace(decision, result=result, encoded=encode_patch(patched), warnings=warnings)
 
 
-def _facts(pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool) -> DecisionKey:
+def _facts(
+    pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool
+) -> DecisionKey:
     spec, metadata = pod.spec, pod.metadata
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang = identify(pod, config.gang_discovery)
@@ -193,13 +203,17 @@ def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
     """Names of those that are memory; of too many the pod is denied anyway."""
     if len(volumes) > limits.ENTRIES:
         return ()
-    found = [one.name for one in volumes if (of := one.empty_dir) is not None and of.medium == "Memory"]
+    found = [
+        one.name for one in volumes if (of := one.empty_dir) is not None and of.medium == "Memory"
+    ]
     return tuple([name for name in found if len(name) <= limits.NAME]) if found else ()
 
 
 def _settings(container: Container) -> Settings:
     mounts, security = bytes(container.volume_mounts), bytes(container.security_context)
-    return tuple.__new__(Settings, (bytes(container.env), bytes(container.env_from), mounts, security))  # as above
+    return tuple.__new__(
+        Settings, (bytes(container.env), bytes(container.env_from), mounts, security)
+    )  # as above
 
 
 def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> Named:
@@ -215,7 +229,9 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
     if asked is not None and (problem := limits.of_asked(CHECKS_ANNOTATION, asked)):
         return Decision("denied", problem), None
     missing = _unresolved(facts, config)
-    if missing and config.gpu_detection.device_classes:  # it may be the claim that gives the pod its GPUs
+    if (
+        missing and config.gpu_detection.device_classes
+    ):  # it may be the claim that gives the pod its GPUs
         return Decision("denied", missing), None
     try:
         init = [Step(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init]
@@ -234,7 +250,11 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         behind = any(check.placement == "last" for check in checks)
         last = _place(init, containers, resources, len(init)) if behind else first
         gets = _who_gets_gpus(facts, init, containers, found)
-        users = [User(i, step.name, step.sidecar) for i, step in enumerate(init) if gets[len(containers) + i]]
+        users = [
+            User(i, step.name, step.sidecar)
+            for i, step in enumerate(init)
+            if gets[len(containers) + i]
+        ]
         refuse_use_before(checks, users, first.position)
         if init and not found.gpu_claims:  # else nobody holds any before the checks
             checks, skipped = with_room(checks, skipped, first, last, found.gpus)
@@ -246,20 +266,26 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         return Decision("denied", f"spec: {error}."), None
     gpus = {**found.gpus, **{f"claim {name}": 1 for name in found.gpu_claims}}
     if not checks:
-        told = Decision("no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus)
+        told = Decision(
+            "no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus
+        )
         return _unchecked(facts, config, told, marked=not_applicable(skipped))
     if facts.confined and (problem := forbidden(checks, config)):
         return Decision("denied", problem), None
     if problem := limits.of_inherited(facts.settings, facts.volumes):
         return Decision("denied", problem), None
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
-    inherited = inherit(facts.settings, gets if facts.settings else (), len(containers), facts.memory, config)
+    inherited = inherit(
+        facts.settings, gets if facts.settings else (), len(containers), facts.memory, config
+    )
     workload = Workload(
         devices=found.counts,
         claims=found.claims,
         kinds=found.kinds,
         containers=len(init) + len(containers),
-        own={} if facts.own == b"null" else {demand.resource: demand for demand in _demands(facts.own)},
+        own={}
+        if facts.own == b"null"
+        else {demand.resource: demand for demand in _demands(facts.own)},
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
         inherited=inherited.by_check,
         ipc_lock=inherited.ipc_lock,
@@ -270,12 +296,16 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         and {*found.gpus} == {config.device_variables.resource_name},
     )
     injection = inject(config, checks, workload, first, last)
-    warnings = [w for check in checks if (one := inherited.by_check.get(check.name)) for w in one.warnings]
+    warnings = [
+        w for check in checks if (one := inherited.by_check.get(check.name)) for w in one.warnings
+    ]
     if facts.confined and config.platform_connector.enabled:
         warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
         )
-    unseen = [u for check in checks if (one := inherited.by_check.get(check.name)) for u in one.unseen]
+    unseen = [
+        u for check in checks if (one := inherited.by_check.get(check.name)) for u in one.unseen
+    ]
     told = Decision(
         "injected",
         will_test(checks, found),
@@ -304,7 +334,10 @@ def _no_gpu(config: Config) -> Decision:
 
 
 def _place(
-    init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], resources: Sequence[str], position: int
+    init: Sequence[Step],
+    containers: Sequence[tuple[Demand, ...]],
+    resources: Sequence[str],
+    position: int,
 ) -> Place:
     return Place(position, effective_resources(init, containers, resources, position))
 
@@ -321,7 +354,10 @@ def _unresolved(facts: DecisionKey, config: Config) -> str | None:
 
 
 def _who_gets_gpus(
-    facts: DecisionKey, init: Sequence[Step], containers: Sequence[tuple[Demand, ...]], found: Holdings
+    facts: DecisionKey,
+    init: Sequence[Step],
+    containers: Sequence[tuple[Demand, ...]],
+    found: Holdings,
 ) -> tuple[bool, ...]:
     """Of each container, then of each init container."""
     gets = []
@@ -364,14 +400,21 @@ def _small_demands(raw: bytes) -> tuple[Demand, ...]:
 def _unchecked(
     facts: DecisionKey, config: Config, decision: Decision, *, marked: bool = False
 ) -> tuple[Decision, Injection | None]:
-    """A pod without checks. A gang's member is stamped all the same: the controller counts on every one; and what was known of
-    its claims is written down, as they may have changed when it is scheduled. ``marked``: its GPUs have not escaped, none of the checks
-    can test them; the controller's audit need not count it."""
+    """A pod without checks. A gang's member is stamped all the same: the controller counts on every
+    one; and what was known of its claims is written down, as they may have changed when it is
+    scheduled. ``marked``: its GPUs have not escaped, none of the checks can test them; the
+    controller's audit need not count it."""
     added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if marked else {})
     if (member := _stamp(facts, takes_part=False)) is None:
-        return _finished(facts, config, decision, added, None) if facts.claims or marked else (decision, None)
+        return (
+            _finished(facts, config, decision, added, None)
+            if facts.claims or marked
+            else (decision, None)
+        )
     message = f"{decision.message[:-1]}; it is stamped as a member of the gang {member.id}."
-    return _finished(facts, config, replace(decision, result="stamped", message=message), added, member)
+    return _finished(
+        facts, config, replace(decision, result="stamped", message=message), added, member
+    )
 
 
 def _seen(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
@@ -392,7 +435,11 @@ def _stamp(facts: DecisionKey, *, takes_part: bool) -> Stamp | None:
 
 
 def _finished(
-    facts: DecisionKey, config: Config, decision: Decision, injection: Injection, member: Stamp | None
+    facts: DecisionKey,
+    config: Config,
+    decision: Decision,
+    injection: Injection,
+    member: Stamp | None,
 ) -> tuple[Decision, Injection]:
     claims = _seen(facts, config)
     if claims:
@@ -402,7 +449,10 @@ def _finished(
         labels, annotations = marks(facts.namespace, member)
         injection.labels.update(labels)
         injection.annotations.update(annotations)
-    warnings = [*([facts.gang.warning] if facts.gang and facts.gang.warning else []), *decision.warnings]
+    warnings = [
+        *([facts.gang.warning] if facts.gang and facts.gang.warning else []),
+        *decision.warnings,
+    ]
     encoded = encode_patch(_operations(facts, injection))
     decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
     return decision, injection

@@ -1,7 +1,8 @@
 """Whether a pod could lead a check to another server than the one that it was given the name of.
 
-A pod's author writes its hosts file and its resolver's settings, and they hold in our containers too: a check that connects to a name
-would ask whom he likes whether the GPUs are healthy. An address cannot be led elsewhere.
+A pod's author writes its hosts file and its resolver's settings, and they hold in our containers
+too: a check that connects to a name would ask whom he likes whether the GPUs are healthy. An
+address cannot be led elsewhere.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from .review import decode_aliases, decode_dns
 __all__ = ["Redirect", "redirects", "servers", "trusted"]
 
 Redirect = tuple[Host, str]
-"""A name that a check connects to, and why the pod's own settings could lead it elsewhere (a clause)."""
+"""A name that a check connects to, and why the pod's own settings could lead it elsewhere (a
+clause).
+"""
 
 _ADDRESSES: Final = frozenset({names.ENV_NODE_IP, names.ENV_POD_IP})
 _ORDINARY: Final = frozenset({None, "ClusterFirst", "ClusterFirstWithHostNet"})
-_HARMLESS_OPTIONS: Final = frozenset({"edns0", "single-request", "single-request-reopen", "trust-ad", "use-vc"})
+_HARMLESS_OPTIONS: Final = frozenset(
+    {"edns0", "single-request", "single-request-reopen", "trust-ad", "use-vc"}
+)
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +58,9 @@ def _all_servers(config: Config) -> tuple[Host, ...]:
 
 
 def redirects(pod: Pod, namespace: str, config: Config) -> tuple[Redirect, ...]:
-    """Of the names that checks connect to, those that ``pod`` could lead elsewhere. Raises :class:`~.review.BadReview`."""
+    """Of the names that checks connect to, those that ``pod`` could lead elsewhere. Raises
+    :class:`~.review.BadReview`.
+    """
     if not (hosts := _all_servers(config)) or _ordinary(pod, hosts):  # asked of every pod
         return ()
     found = ((host, next(_reasons(pod, namespace, host), None)) for host in hosts)
@@ -63,7 +70,12 @@ def redirects(pod: Pod, namespace: str, config: Config) -> tuple[Redirect, ...]:
 def _ordinary(pod: Pod, hosts: tuple[Host, ...]) -> bool:
     """Whether ``pod`` says nothing about names at all, as most pods."""
     spec = pod.spec
-    if spec.host_network or spec.dns_policy not in _ORDINARY or spec.subdomain or spec.hostname_override:
+    if (
+        spec.host_network
+        or spec.dns_policy not in _ORDINARY
+        or spec.subdomain
+        or spec.hostname_override
+    ):
         return False
     for part in (spec.host_aliases, spec.dns_config):
         if part is not NULL and bytes(part) != b"null":
@@ -76,7 +88,8 @@ def _ordinary(pod: Pod, hosts: tuple[Host, ...]) -> bool:
 
 
 def trusted(config: Config, found: tuple[Redirect, ...]) -> Config:
-    """``config`` without those of several hostengine addresses that the pod could lead elsewhere, where others are left.
+    """``config`` without those of several hostengine addresses that the pod could lead elsewhere,
+    where others are left.
 
     The same object for the same two, as much is remembered by it.
     """
@@ -111,7 +124,9 @@ def _resolver(pod: Pod, host: Host) -> Iterator[str]:
     spec, policy = pod.spec, pod.spec.dns_policy or "ClusterFirst"
     if policy == "None":
         yield "spec.dnsPolicy is None; leave it out"
-    elif host.of_cluster and (policy == "Default" or (policy == "ClusterFirst" and spec.host_network)):
+    elif host.of_cluster and (
+        policy == "Default" or (policy == "ClusterFirst" and spec.host_network)
+    ):
         known = "hostNetwork" if spec.host_network else "dnsPolicy"
         yield f"with spec.{known} as it is the node's DNS is asked, which does not know it; set spec.dnsPolicy: ClusterFirstWithHostNet"
     dns = decode_dns(bytes(spec.dns_config))
@@ -124,7 +139,9 @@ def _resolver(pod: Pod, host: Host) -> Iterator[str]:
     for option in dns.options or ():
         if option.name in _HARMLESS_OPTIONS:
             continue
-        if option.name == "ndots" and (host.absolute or _more_than(option.value, host.name.count("."))):
+        if option.name == "ndots" and (
+            host.absolute or _more_than(option.value, host.name.count("."))
+        ):
             continue
         yield f'spec.dnsConfig.options "{shown(option.name, 64)}" says how it is looked for; leave it out'
 

@@ -1,11 +1,19 @@
-"""What is ours in a pod: names under our prefixes. What a user writes there is untrusted and taken out."""
+"""What is ours in a pod: names under our prefixes. What a user writes there is untrusted and taken
+out.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, Final
 
-from preflight_proto.names import CHECKED_LABEL, CONTAINER_PREFIX, PREFIX, VOLUME_PREFIX, container_name
+from preflight_proto.names import (
+    CHECKED_LABEL,
+    CONTAINER_PREFIX,
+    PREFIX,
+    VOLUME_PREFIX,
+    container_name,
+)
 
 from ..configuration.config import Config
 from ..objects import Pod
@@ -18,7 +26,9 @@ _PREFIX: Final = VOLUME_PREFIX.encode()
 
 
 def suspected(pod: Pod) -> bool:
-    """Whether :func:`misuse` or :func:`present` could find anything. One pass, as it is asked of every pod, and most say nothing of us."""
+    """Whether :func:`misuse` or :func:`present` could find anything. One pass, as it is asked of
+    every pod, and most say nothing of us.
+    """
     spec, metadata = pod.spec, pod.metadata
     for containers in (spec.containers, spec.init_containers):
         if containers:
@@ -30,7 +40,7 @@ def suspected(pod: Pod) -> bool:
         for volume in spec.volumes:
             if volume.name.startswith(VOLUME_PREFIX):
                 return True
-    for entries in (metadata.labels, metadata.annotations):  # noqa: SIM110 - a generator costs more than the look
+    for entries in (metadata.labels, metadata.annotations):
         if entries and PREFIX in "\n".join(entries):
             return True
     return False
@@ -58,10 +68,12 @@ def _ours(config: Config) -> frozenset[str]:
 
 
 def misuse(pod: Pod, config: Config) -> str | None:
-    """Why the pod must be refused: what cannot be taken out without breaking it. One sentence, or None.
+    """Why the pod must be refused: what cannot be taken out without breaking it. One sentence, or
+    None.
 
-    An init container with the name of a configured check may be our own of a pass before, where the pod has our label: it is rebuilt whoever
-    wrote it. Any other under the prefix is the user's, and he counts on it.
+    An init container with the name of a configured check may be our own of a pass before, where the
+    pod has our label: it is rebuilt whoever wrote it. Any other under the prefix is the user's, and
+    he counts on it.
 
     Raises :class:`~.review.BadReview` when it is no pod.
     """
@@ -93,15 +105,17 @@ def _reserved(name: str, section: str, *, known: bool) -> str:
 
 
 def cleaned(pod: dict[str, Any]) -> dict[str, Any]:
-    """The whole pod without anything under a reserved name, to which a patch may be applied; entries that it leaves as they were it shares
-    with ``pod``."""
+    """The whole pod without anything under a reserved name, to which a patch may be applied;
+    entries that it leaves as they were it shares with ``pod``."""
     clean = {**pod, "spec": {**pod["spec"]}}
     spec, metadata = clean["spec"], {**(pod.get("metadata") or {})}
     if pod.get("metadata") is not None:
         clean["metadata"] = metadata
     for key, prefix in (("initContainers", CONTAINER_PREFIX), ("volumes", VOLUME_PREFIX)):
         if spec.get(key) is not None:
-            spec[key] = [item for item in spec[key] if not str(item.get("name", "")).startswith(prefix)]
+            spec[key] = [
+                item for item in spec[key] if not str(item.get("name", "")).startswith(prefix)
+            ]
     if spec.get("imagePullSecrets") is not None:
         spec["imagePullSecrets"] = [*spec["imagePullSecrets"]]
     for key in ("labels", "annotations"):

@@ -8,7 +8,17 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ..objects import AnyReview, DnsConfig, HostAlias, Mount, Pod, Request, Resources, Review, SecurityContext
+from ..objects import (
+    AnyReview,
+    DnsConfig,
+    HostAlias,
+    Mount,
+    Pod,
+    Request,
+    Resources,
+    Review,
+    SecurityContext,
+)
 from .decision import Decision
 from .limits import shown
 
@@ -32,7 +42,9 @@ __all__ = [
 T = TypeVar("T")
 API_VERSION: Final = "admission.k8s.io/v1"
 MOST_TEXT: Final = 1024
-"""Characters of a message or a warning. What of it is a tenant's is bounded where it is built in, mostly; this bounds the rest."""
+"""Characters of a message or a warning. What of it is a tenant's is bounded where it is built in,
+mostly; this bounds the rest.
+"""
 MOST_WARNINGS: Final = 16
 """An API server shows 4,096 characters of warnings."""
 _UID: Final = re.compile(
@@ -45,10 +57,16 @@ _any_review = msgspec.json.Decoder(AnyReview)
 _pod = msgspec.json.Decoder(Pod)
 _resources: msgspec.json.Decoder[Resources | None] = msgspec.json.Decoder(Resources | None)
 _mounts: msgspec.json.Decoder[list[Mount] | None] = msgspec.json.Decoder(list[Mount] | None)
-_security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(SecurityContext | None)
-_aliases: msgspec.json.Decoder[list[HostAlias] | None] = msgspec.json.Decoder(list[HostAlias] | None)
+_security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(
+    SecurityContext | None
+)
+_aliases: msgspec.json.Decoder[list[HostAlias] | None] = msgspec.json.Decoder(
+    list[HostAlias] | None
+)
 _dns: msgspec.json.Decoder[DnsConfig | None] = msgspec.json.Decoder(DnsConfig | None)
-_entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decoder(list[dict[str, Any]] | None)
+_entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decoder(
+    list[dict[str, Any]] | None
+)
 _whole: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
 
@@ -66,13 +84,17 @@ def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.R
     try:
         return decoder.decode(raw)
     except RecursionError:
-        raise TooDeep(f"{what} (it is nested deeper than {sys.getrecursionlimit()} levels)") from None
+        raise TooDeep(
+            f"{what} (it is nested deeper than {sys.getrecursionlimit()} levels)"
+        ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadReview(f"{what} ({shown(str(error))})") from None
 
 
 def uid_of(beginning: bytes | bytearray) -> str:
-    """The uid of the review that begins so, as an API server writes it; empty where there is none. For reviews that are not read."""
+    """The uid of the review that begins so, as an API server writes it; empty where there is none.
+    For reviews that are not read.
+    """
     found = _UID.match(beginning)
     return found[1].decode() if found else ""
 
@@ -97,7 +119,9 @@ def decode_whole_of(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def _any(body: bytes | bytearray) -> AnyReview:
-    review = _decode(_any_review, body, f"the body is no AdmissionReview; POST one of {API_VERSION} as JSON")
+    review = _decode(
+        _any_review, body, f"the body is no AdmissionReview; POST one of {API_VERSION} as JSON"
+    )
     _check(review)
     return review
 
@@ -107,7 +131,9 @@ def _check(review: Review | AnyReview) -> None:
         found = shown(f"{review.api_version} {review.kind}")
         raise BadReview(f"the body is a {found}, expected {API_VERSION} AdmissionReview")
     if review.request.kind.kind != "Pod" or review.request.kind.group:
-        kind = shown("/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part))
+        kind = shown(
+            "/".join(part for part in (review.request.kind.group, review.request.kind.kind) if part)
+        )
         raise BadReview(
             f"the review is about a {kind}, this webhook is for pods; correct the rules of its MutatingWebhookConfiguration"
         )
@@ -149,7 +175,9 @@ def decode_dns(raw: bytes) -> DnsConfig | None:
 
 
 def decode_entries(raw: bytes) -> list[dict[str, Any]]:
-    """A container's list, such as its environment, whole; empty where it is none, which is the API server's to refuse."""
+    """A container's list, such as its environment, whole; empty where it is none, which is the API
+    server's to refuse.
+    """
     try:
         return _decode(_entries, raw, "") or []
     except TooDeep:
@@ -166,7 +194,11 @@ def encode_answer(uid: str, decision: Decision) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
     response: dict[str, object] = {"uid": uid, "allowed": not decision.denied}
     if decision.denied:
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": shown(decision.message, MOST_TEXT)}
+        response["status"] = {
+            "code": 403,
+            "reason": "Forbidden",
+            "message": shown(decision.message, MOST_TEXT),
+        }
     elif decision.encoded:
         response["patchType"] = "JSONPatch"
         response["patch"] = msgspec.Raw(decision.encoded)

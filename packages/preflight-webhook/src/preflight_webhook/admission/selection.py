@@ -26,7 +26,9 @@ _OTHER_DEVICES: Final = {
 
 
 _NOT_APPLICABLE: Final = frozenset({"mig", "no-gang", "no-network", "shared", "start-order"})
-"""Reasons that lie in what the pod is. The others lie in what its author asks for, or in how he lays it out."""
+"""Reasons that lie in what the pod is. The others lie in what its author asks for, or in how he
+lays it out.
+"""
 
 
 def not_applicable(skipped: Sequence[Skip]) -> bool:
@@ -35,8 +37,9 @@ def not_applicable(skipped: Sequence[Skip]) -> bool:
 
 
 class PodTraits(NamedTuple):
-    """What a check must know of the pod: has it ``network`` devices, is it in a ``gang``, why does it not start together
-    with the others of it (``ordered``), and what ``kinds`` of GPUs does it get: gpu (whole ones of its own), mig, shared."""
+    """What a check must know of the pod: has it ``network`` devices, is it in a ``gang``, why does
+    it not start together with the others of it (``ordered``), and what ``kinds`` of GPUs does it
+    get: gpu (whole ones of its own), mig, shared."""
 
     network: bool
     gang: bool
@@ -44,11 +47,14 @@ class PodTraits(NamedTuple):
     kinds: frozenset[str]
 
 
-def select(config: Config, asked: str | None, pod: PodTraits) -> tuple[list[CheckConfig], list[Skip]]:
+def select(
+    config: Config, asked: str | None, pod: PodTraits
+) -> tuple[list[CheckConfig], list[Skip]]:
     """The checks to inject, in run order, and the ones left out.
 
-    ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required checks stay.
-    Not to be changed, as alike pods share them. Raises :class:`Refused` for unknown or repeated names.
+    ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required
+    checks stay. Not to be changed, as alike pods share them. Raises :class:`Refused` for unknown or
+    repeated names.
     """
     if asked is not None and config.pod_selection.enabled:
         return _chosen(config, pod, *_asked(config.checks, asked))
@@ -70,13 +76,23 @@ def _chosen(
             skipped.append(Skip(check.name, cannot, _OTHER_DEVICES[cannot]))
         elif check.gang_wide and not pod.gang:
             skipped.append(
-                Skip(check.name, "no-gang", "the pod belongs to no gang that is known here; a fabric test needs one")
+                Skip(
+                    check.name,
+                    "no-gang",
+                    "the pod belongs to no gang that is known here; a fabric test needs one",
+                )
             )
         elif check.gang_wide and pod.ordered:
             skipped.append(
-                Skip(check.name, "start-order", f"the gang's members would wait for each other: {pod.ordered}")
+                Skip(
+                    check.name,
+                    "start-order",
+                    f"the gang's members would wait for each other: {pod.ordered}",
+                )
             )
-        elif check.nccl and check.gang_wide and config.skip_nccl_without_network and not pod.network:
+        elif (
+            check.nccl and check.gang_wide and config.skip_nccl_without_network and not pod.network
+        ):
             why = "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set"
             skipped.append(Skip(check.name, "no-network", why))
         else:
@@ -97,5 +113,7 @@ def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig]
         )
     required = [check for check in checks if check.is_required and check.name not in names]
     left_out = [check for check in checks if not check.is_required and check.name not in names]
-    skips = [Skip(check.name, "not-asked", "the pod's annotation does not name it") for check in left_out]
+    skips = [
+        Skip(check.name, "not-asked", "the pod's annotation does not name it") for check in left_out
+    ]
     return required + [by_name[name] for name in names], skips

@@ -1,7 +1,7 @@
 """Which field of a pod names its gang: one small function a source.
 
-A source looks at the pod alone, as it is at admission, and says what it finds there; nobody is asked. Which
-object knows the gang's size, and how, is the gang controller's knowledge.
+A source looks at the pod alone, as it is at admission, and says what it finds there; nobody is
+asked. Which object knows the gang's size, and how, is the gang controller's knowledge.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ _KUEUE_ADR: Final = "kueue.x-k8s.io/workload-name"
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _SIZE: Final = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
 _SIBLINGS_ARE_NO_GANG: Final = frozenset({"ReplicaSet", "DaemonSet", "StatefulSet", "Job"})
-"""Owners whose pods are scheduled one by one, whatever the scheduler (KAI makes a PodGroup for each pod of a plain Job)."""
+"""Owners whose pods are scheduled one by one, whatever the scheduler (KAI makes a PodGroup for each
+pod of a plain Job).
+"""
 
 _env = msgspec.json.Decoder(list[Variable] | None)
 _NONE: Final[dict[str, str]] = {}
 
 
 class Gang(NamedTuple):
-    """What a source says; the same for all members. ``warning`` is one sentence for the user, or empty.
+    """What a source says; the same for all members. ``warning`` is one sentence for the user, or
+    empty.
 
     ``id``, ``source``, ``object`` and ``size`` become fields of the stamp.
     """
@@ -58,17 +61,29 @@ def scheduling_group(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 
 def workload_ref(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """Kubernetes 1.35: `spec.workloadRef`, a group of a Workload, and its replica where there are several."""
+    """Kubernetes 1.35: `spec.workloadRef`, a group of a Workload, and its replica where there are
+    several.
+    """
     if (ref := pod.spec.workload_ref) is None:
         return None
-    workload, group, replica = _name(ref.name), _name(ref.pod_group), _name(ref.pod_group_replica_key)
+    workload, group, replica = (
+        _name(ref.name),
+        _name(ref.pod_group),
+        _name(ref.pod_group_replica_key),
+    )
     if not workload or not group:
         return None
-    return Gang(f"{workload}/{group}/{replica}" if replica else f"{workload}/{group}", "workloadRef", workload)
+    return Gang(
+        f"{workload}/{group}/{replica}" if replica else f"{workload}/{group}",
+        "workloadRef",
+        workload,
+    )
 
 
 def volcano(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """Volcano's PodGroup, which its job controller (and LWS with Volcano) writes when it creates the pod."""
+    """Volcano's PodGroup, which its job controller (and LWS with Volcano) writes when it creates
+    the pod.
+    """
     if annotations := pod.metadata.annotations:
         for key in _VOLCANO:
             if name := _name(annotations.get(key)):
@@ -97,7 +112,8 @@ def osmo(pod: Pod, _: GangDiscovery) -> Gang | None:
 def owner(pod: Pod, config: GangDiscovery) -> Gang | None:
     """For schedulers that derive the group from the owner after admission: the owner stands for it.
 
-    Where the pod's labels tell more than its direct owner (a JobSet makes Jobs, which make pods), these count.
+    Where the pod's labels tell more than its direct owner (a JobSet makes Jobs, which make pods),
+    these count.
     """
     if pod.spec.scheduler_name not in config.owner_schedulers:
         return None
@@ -110,10 +126,16 @@ def owner(pod: Pod, config: GangDiscovery) -> Gang | None:
 
 
 def kueue(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """Kueue's pod group, whose annotation has the size; ADR-026's label, which today's Kueue does not write."""
+    """Kueue's pod group, whose annotation has the size; ADR-026's label, which today's Kueue does
+    not write.
+    """
     labels = _labels(pod)
     if name := _name(labels.get(keys.KUEUE_GROUP)):
-        size, warning = _size((pod.metadata.annotations or _NONE).get(keys.KUEUE_COUNT), "annotation", keys.KUEUE_COUNT)
+        size, warning = _size(
+            (pod.metadata.annotations or _NONE).get(keys.KUEUE_COUNT),
+            "annotation",
+            keys.KUEUE_COUNT,
+        )
         return Gang(name, "kueue", name, size, warning)
     name = _name(labels.get(_KUEUE_ADR))
     return Gang(name, "kueueWorkload", name) if name else None
@@ -135,18 +157,30 @@ def labels(pod: Pod, config: GangDiscovery) -> Gang | None:
 
 
 def kubeflow(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """A job of the training operator, or a TrainJob, which is a JobSet whose pods are told PET_NNODES."""
+    """A job of the training operator, or a TrainJob, which is a JobSet whose pods are told
+    PET_NNODES.
+    """
     found = _labels(pod)
     name = _name(found.get(keys.TRAINING + "job-name"))
     train_job = None if name else _name(found.get(keys.JOBSET + "jobset-name"))
     if not name and not train_job:
         return None
-    nodes = next((v.value for c in pod.spec.containers for v in _variables(c) if v.name == keys.TRAINING_NODES), None)
+    nodes = next(
+        (
+            v.value
+            for c in pod.spec.containers
+            for v in _variables(c)
+            if v.name == keys.TRAINING_NODES
+        ),
+        None,
+    )
     if not name and nodes is None:
         return None
     job = name or train_job or ""
     # min:max is an elastic job, which has no one size.
-    size, warning = (None, "") if nodes and ":" in nodes else _size(nodes, "variable", keys.TRAINING_NODES)
+    size, warning = (
+        (None, "") if nodes and ":" in nodes else _size(nodes, "variable", keys.TRAINING_NODES)
+    )
     return Gang(job, "kubeflow", job, size, warning)
 
 
@@ -156,7 +190,9 @@ def lws(pod: Pod, _: GangDiscovery) -> Gang | None:
     name, index = _name(found.get(keys.LWS + "name")), _name(found.get(keys.LWS + "group-index"))
     if not name or not index:
         return None
-    size, warning = _size((pod.metadata.annotations or _NONE).get(keys.LWS + "size"), "annotation", keys.LWS + "size")
+    size, warning = _size(
+        (pod.metadata.annotations or _NONE).get(keys.LWS + "size"), "annotation", keys.LWS + "size"
+    )
     return Gang(f"{name}/{index}", "lws", name, size, warning)
 
 
@@ -184,17 +220,23 @@ def job(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 
 def kueue_admitted(pod: Pod, config: GangDiscovery) -> Gang | None:
-    """A pod of a job that Kueue has admitted: it labels the pod templates when it starts the job, all of whose pods it has room for.
+    """A pod of a job that Kueue has admitted: it labels the pod templates when it starts the job,
+    all of whose pods it has room for.
 
-    The gang is the one that the workload itself is, so far as the pod says which; any other pod is alone.
+    The gang is the one that the workload itself is, so far as the pod says which; any other pod is
+    alone.
     """
     if keys.KUEUE_PODSET not in _labels(pod):
         return None
-    return next((gang for workload in (kubeflow, lws, jobset, job) if (gang := workload(pod, config))), None)
+    return next(
+        (gang for workload in (kubeflow, lws, jobset, job) if (gang := workload(pod, config))), None
+    )
 
 
 def configured(source: GangSource) -> Source:
-    """A source of the configuration: the value of a label or an annotation is the name of the object that knows the size."""
+    """A source of the configuration: the value of a label or an annotation is the name of the
+    object that knows the size.
+    """
 
     def find(pod: Pod, _: GangDiscovery) -> Gang | None:
         key, found = source.pod_label, pod.metadata.labels
@@ -213,10 +255,22 @@ _METHODS: Final[dict[str, tuple[Source, ...]]] = {
     "kai": (kai, osmo, owner),
     "kueue": (kueue, kueue_workload, kueue_admitted),
     "labels": (labels,),
-    "auto": (scheduling_group, workload_ref, volcano, coscheduling, kai, osmo, owner, kueue, labels, kueue_admitted),
+    "auto": (
+        scheduling_group,
+        workload_ref,
+        volcano,
+        coscheduling,
+        kai,
+        osmo,
+        owner,
+        kueue,
+        labels,
+        kueue_admitted,
+    ),
 }
 _OPT_IN: Final[dict[str, Source]] = {
-    # The one that says most about a pod comes first: a TrainJob is a JobSet, whose pods are a Job's.
+    # The one that says most about a pod comes first: a TrainJob is a JobSet, whose pods are a
+    # Job's.
     "kubeflow": kubeflow,
     "lws": lws,
     "jobset": jobset,
@@ -232,7 +286,11 @@ SOURCES: Final = BUILT_IN
 def sources(config: GangDiscovery) -> tuple[Source, ...]:
     """The sources in the order in which they are asked; the first that answers decides."""
     own = [configured(one) for one in config.sources]
-    chosen = [*own, *_METHODS[config.method], *(source for word, source in _OPT_IN.items() if word in config.opt_in)]
+    chosen = [
+        *own,
+        *_METHODS[config.method],
+        *(source for word, source in _OPT_IN.items() if word in config.opt_in),
+    ]
     return tuple(dict.fromkeys(chosen))
 
 
@@ -264,4 +322,7 @@ def _size(text: str | None, kind: str, key: str) -> tuple[int | None, str]:
     if _SIZE.fullmatch(text):
         return int(text), ""
     shown = text if len(text) <= 40 else text[:39] + "…"
-    return None, f'{kind} {key}: "{shown}" is no gang size; write a whole number from 1, or leave it out'
+    return (
+        None,
+        f'{kind} {key}: "{shown}" is no gang size; write a whole number from 1, or leave it out',
+    )

@@ -18,11 +18,15 @@ CONCURRENCY: Final = 32
 TIMEOUT: Final = 10.0
 """Seconds for the next bytes of an answer."""
 ATTEMPTS: Final = 2
-"""Of a read: an API server that has just restarted is asked once more, and no admission waits for a third time."""
+"""Of a read: an API server that has just restarted is asked once more, and no admission waits for a
+third time.
+"""
 
 
 class Access:
-    """Use within one event loop. ``connect`` says how the API server is reached; what it raises, :meth:`client` raises."""
+    """Use within one event loop. ``connect`` says how the API server is reached; what it raises,
+    :meth:`client` raises.
+    """
 
     def __init__(self, connect: Callable[[], Connection] = connection) -> None:
         self._connect = connect
@@ -30,14 +34,20 @@ class Access:
         self._connecting = asyncio.Lock()
 
     async def client(self) -> Client:
-        """The one client of this process. Raises :class:`~preflight_kube.errors.KubeError` while there is none; it is looked for at each call."""
+        """The one client of this process. Raises :class:`~preflight_kube.errors.KubeError` while
+        there is none; it is looked for at each call.
+        """
         async with self._connecting:
             if self._client is None:
                 target = await asyncio.to_thread(self._connect)
                 from preflight_kube.client import Client  # megabytes, for who asks an API server
 
                 self._client = Client(
-                    target, agent="preflight-webhook", concurrency=CONCURRENCY, timeout=TIMEOUT, attempts=ATTEMPTS
+                    target,
+                    agent="preflight-webhook",
+                    concurrency=CONCURRENCY,
+                    timeout=TIMEOUT,
+                    attempts=ATTEMPTS,
                 )
         return self._client
 

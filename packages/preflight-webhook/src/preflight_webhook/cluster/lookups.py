@@ -1,7 +1,9 @@
-"""What pods' resource claims ask for: the only thing that admission asks the API server, and only where device classes are configured.
+"""What pods' resource claims ask for: the only thing that admission asks the API server, and only
+where device classes are configured.
 
-A claim's spec is immutable, so it is kept: one bounded GET for one that is not known, however many pods wait for it, and none
-for one that is. What does not exist is forgotten after a second, for then somebody creates it.
+A claim's spec is immutable, so it is kept: one bounded GET for one that is not known, however many
+pods wait for it, and none for one that is. What does not exist is forgotten after a second, for
+then somebody creates it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from .access import Access
 __all__ = ["Lookups", "Unavailable"]
 
 KEPT: Final = 5.0
-"""Seconds: enough for the pods of one job, and short, as a claim of the same name may have been made anew since, for other devices."""
+"""Seconds: enough for the pods of one job, and short, as a claim of the same name may have been
+made anew since, for other devices.
+"""
 ABSENT_KEPT: Final = 1.0
 GROUP_KEPT: Final = 60.0
 MOST: Final = 10_000
@@ -36,9 +40,13 @@ PATIENCE: Final = 2.5
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Of claims kept. Most are alike, and kept once; one can name hundreds of device classes."""
 SHARE: Final = 8
-"""Requests of a single namespace under way: the claims of one tenant's pods do not keep another's waiting."""
+"""Requests of a single namespace under way: the claims of one tenant's pods do not keep another's
+waiting.
+"""
 MOST_WAITING: Final = 256
-"""Claims of one namespace that are asked for or wait to be; a pod has 16 at most, and the pods of a job share a template."""
+"""Claims of one namespace that are asked for or wait to be; a pod has 16 at most, and the pods of a
+job share a template.
+"""
 _FORBIDDEN: Final = 403
 
 
@@ -51,7 +59,9 @@ class _Status(msgspec.Struct, rename="camel"):
 
 
 class _Answer(msgspec.Struct):
-    """What is read of a claim, a template or the group; the rest, its annotations above all, is as large as its author likes."""
+    """What is read of a claim, a template or the group; the rest, its annotations above all, is as
+    large as its author likes.
+    """
 
     spec: Any = None
     metadata: _Metadata | None = None
@@ -75,14 +85,20 @@ class Lookups:
     ) -> None:
         self._access, self._metrics, self._clock = access, metrics, clock
         self._count_known = metrics.lookups.labels("known").inc
-        self._kept: OrderedDict[str, tuple[float, Claim | None]] = OrderedDict()  # by _key, with the end of its time
+        self._kept: OrderedDict[str, tuple[float, Claim | None]] = (
+            OrderedDict()
+        )  # by _key, with the end of its time
         self._asking: dict[str, asyncio.Task[Any]] = {}
-        self._shares: dict[str, tuple[asyncio.Semaphore, int]] = {}  # by namespace, with how many ask or wait
+        self._shares: dict[
+            str, tuple[asyncio.Semaphore, int]
+        ] = {}  # by namespace, with how many ask or wait
         self._weight = 0
         self._version: tuple[float, str | None] = (0.0, None)
 
     def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, Claim | None] | None:
-        """What each asks for, where all of them are known already; nobody is asked, and nobody waits."""
+        """What each asks for, where all of them are known already; nobody is asked, and nobody
+        waits.
+        """
         found, unknown = self._recall(namespace, refs)
         if unknown:
             return None
@@ -101,14 +117,21 @@ class Lookups:
                 raise self._unavailable(
                     f"{self._waiting(namespace)} claims of namespace {namespace} are being looked up already; create fewer pods at a time"
                 )
-            asked = [self._together(_key(namespace, ref), partial(self._fetch, namespace, ref)) for ref in unknown]
-            for ref, one in zip(unknown, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            asked = [
+                self._together(_key(namespace, ref), partial(self._fetch, namespace, ref))
+                for ref in unknown
+            ]
+            for ref, one in zip(
+                unknown, await asyncio.gather(*asked, return_exceptions=True), strict=True
+            ):
                 if isinstance(one, BaseException):
                     raise one
                 known[ref] = one
         return known
 
-    def _recall(self, namespace: str, refs: Iterable[Ref]) -> tuple[dict[Ref, Claim | None], list[Ref]]:
+    def _recall(
+        self, namespace: str, refs: Iterable[Ref]
+    ) -> tuple[dict[Ref, Claim | None], list[Ref]]:
         """(what is kept, and so was asked for just now; those of which nothing is)."""
         found: dict[Ref, Claim | None] = {}
         unknown = []
@@ -168,7 +191,9 @@ class Lookups:
         return claim
 
     async def _served(self) -> str | None:
-        """The version to ask in; None while the cluster has no such group, which is looked at again every minute."""
+        """The version to ask in; None while the cluster has no such group, which is looked at again
+        every minute.
+        """
         until, version = self._version
         if until > self._clock():
             return version
@@ -205,6 +230,6 @@ def _weight(claim: Claim | None) -> int:
 
 
 def _key(namespace: str, ref: Ref) -> str:
-    """One text, as ten thousand tuples of texts take a megabyte more. A namespace's name, unlike a claim's that nobody has checked, has no
-    line break in it."""
+    """One text, as ten thousand tuples of texts take a megabyte more. A namespace's name, unlike a
+    claim's that nobody has checked, has no line break in it."""
     return f"{namespace}\n{ref.plural}\n{ref.name}"

@@ -1,7 +1,7 @@
 """What namespaces set for themselves, followed so that no admission has to ask for it.
 
-Listed once and watched from then on. A cluster without the kind has no such objects; once read, it stays as last seen while the API
-server does not answer.
+Listed once and watched from then on. A cluster without the kind has no such objects; once read, it
+stays as last seen while the API server does not answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ WATCH: Final = 60
 ABSENT: Final = 60.0
 """Seconds after which it is seen whether the cluster has the kind by now."""
 LOOK_EVERY: Final = 5.0
-"""Seconds after which it is seen whether a new configuration wants them followed, or there is an API server by now."""
+"""Seconds after which it is seen whether a new configuration wants them followed, or there is an
+API server by now.
+"""
 PAGE: Final = 20
 """Objects of one answer: each may have megabytes that are not read."""
 MOST_SPEC: Final = 64 * 1024
@@ -69,7 +71,9 @@ class NamespaceOverrides:
         self._alone = False  # there is no API server to ask
         self._unconnected: tuple[float, str] | None = None  # since when it cannot be asked, and why
         metrics.policies_behind.set_function(lambda: 1 if self.behind_for() else 0)
-        metrics.unreadable = lambda: self._mirrors.unreadable[path()] if self._mirrors is not None else 0
+        metrics.unreadable = lambda: (
+            self._mirrors.unreadable[path()] if self._mirrors is not None else 0
+        )
 
     @property
     def synced(self) -> bool:
@@ -82,11 +86,17 @@ class NamespaceOverrides:
         if self._unconnected is not None:
             return self._unconnected[1]
         error = self._reflector.problem if self._reflector is not None else None
-        if self.synced and not self.behind_for():  # that the cluster does not have the kind is not a problem
+        if (
+            self.synced and not self.behind_for()
+        ):  # that the cluster does not have the kind is not a problem
             return ""
         if error is None:
             return "they have not been read yet"
-        hint = "; does the ServiceAccount have list and watch on it?" if error.status == _FORBIDDEN else ""
+        hint = (
+            "; does the ServiceAccount have list and watch on it?"
+            if error.status == _FORBIDDEN
+            else ""
+        )
         return str(error).rstrip(".") + hint
 
     def behind_for(self) -> float:
@@ -116,11 +126,16 @@ class NamespaceOverrides:
         except KubeError as error:
             if self._unconnected is None:
                 log.warning("PreflightConfigs cannot be read", error=str(error))
-            self._unconnected = (self._unconnected or (time.monotonic(),))[0], str(error).rstrip(".")
+            self._unconnected = (
+                (self._unconnected or (time.monotonic(),))[0],
+                str(error).rstrip("."),
+            )
             return
         self._alone, self._unconnected = False, None
         if self._reflector is None:
-            from preflight_kube.reflector import Reflector  # stands on the client, which has been loaded by now
+            from preflight_kube.reflector import (
+                Reflector,
+            )  # stands on the client, which has been loaded by now
 
             self._mirrors = client.mirrors
             self._reflector = Reflector(
@@ -147,7 +162,11 @@ class NamespaceOverrides:
         """Which one of a namespace is in force now."""
         namespace = change.object.metadata.namespace
         before, now = self._in_force.pop(namespace, None), None
-        item = in_force(self._reflector.by_index("namespace", namespace)) if self._reflector is not None else None
+        item = (
+            in_force(self._reflector.by_index("namespace", namespace))
+            if self._reflector is not None
+            else None
+        )
         if item is not None:
             try:
                 now = NamespaceOverride(item.metadata.name, decode_spec(item.spec))
@@ -156,11 +175,18 @@ class NamespaceOverrides:
         if now is not None:
             self._in_force[namespace] = now
         if now != before:
-            said = "PreflightConfig is in force" if now else "no PreflightConfig is in force any more"
+            said = (
+                "PreflightConfig is in force" if now else "no PreflightConfig is in force any more"
+            )
             log.info(said, namespace=namespace, **({"preflight_config": now.name} if now else {}))
         self._metrics.policies.set(len(self._in_force))
 
     def _warn(self, namespace: str, name: str, why: str) -> None:
         if self._warned.get(namespace) != why:
             self._warned[namespace] = why
-            log.warning("PreflightConfig is accepted but not understood", namespace=namespace, name=name, error=why)
+            log.warning(
+                "PreflightConfig is accepted but not understood",
+                namespace=namespace,
+                name=name,
+                error=why,
+            )

@@ -1,4 +1,6 @@
-"""Where the text of a variable says that a program connects to: an address, or a name that somebody must resolve."""
+"""Where the text of a variable says that a program connects to: an address, or a name that somebody
+must resolve.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ _ADDRESSES: Final = {names.ENV_NODE_IP: None, names.ENV_POD_IP: None}
 
 
 class Host(NamedTuple):
-    """A name, in lower case and without its final dot; ``absolute``: it had one, so no search domain is tried.
+    """A name, in lower case and without its final dot; ``absolute``: it had one, so no search
+    domain is tried.
 
     A name that is only known in the container is `*`.
     """
@@ -40,17 +43,25 @@ class Host(NamedTuple):
     @property
     def searched(self) -> bool:
         """Whether a Service or pod of the asking pod's own namespace can answer to it."""
-        return not self.absolute and self.name.count(".") < 2 and self.name not in {"localhost", "*"}
+        return (
+            not self.absolute and self.name.count(".") < 2 and self.name not in {"localhost", "*"}
+        )
 
 
 def hosts_in(value: str, known: Mapping[str, str | None]) -> Iterator[Host]:
-    """The names, not addresses, in ``value``: of every host:port and every URL in a list separated by commas.
+    """The names, not addresses, in ``value``: of every host:port and every URL in a list separated
+    by commas.
 
-    ``known``: what other variables hold that it may refer to by `$(NAME)`, None for one that is an IP address.
+    ``known``: what other variables hold that it may refer to by `$(NAME)`, None for one that is an
+    IP address.
     """
     for part in re.split(r"[,\s]+", value):
         found = _PLACE.fullmatch(part)
-        if found is None or not (found["port"] or found["scheme"]) or (found["scheme"] or "").lower() in _NO_NETWORK:
+        if (
+            found is None
+            or not (found["port"] or found["scheme"])
+            or (found["scheme"] or "").lower() in _NO_NETWORK
+        ):
             continue
         name = None if found["host"].startswith("[") else _expanded(found["host"], known)
         if name is None or _NUMBERS.fullmatch(name):
@@ -71,13 +82,23 @@ def _expanded(host: str, known: Mapping[str, str | None]) -> str | None:
 
 
 def engine_problems(given: Any, path: str) -> Iterator[str]:
-    """What is wrong with the addresses of DCGM's hostengine, one or a list of them, at ``path`` of a configuration."""
+    """What is wrong with the addresses of DCGM's hostengine, one or a list of them, at ``path`` of
+    a configuration.
+    """
     for i, text in enumerate(given if isinstance(given, list) else [given]):
         at = f"{path}[{i}]" if isinstance(given, list) else path
         for one in text.split(",") if isinstance(text, str) else ():
             place, address = _PLACE.fullmatch(one.strip()), one.strip()[:60]
-            port = place["port"] if place is not None and not place["scheme"] and "/" not in one else None
-            if port is None or not _PORT.fullmatch(port) or (port[1:].isdecimal() and int(port[1:]) > 65535):
+            port = (
+                place["port"]
+                if place is not None and not place["scheme"] and "/" not in one
+                else None
+            )
+            if (
+                port is None
+                or not _PORT.fullmatch(port)
+                or (port[1:].isdecimal() and int(port[1:]) > 65535)
+            ):
                 yield f'{at}: "{address}" is not host:port; set e.g. $(NODE_IP):5555.'
                 continue
             for host in hosts_in(one.strip(), _ADDRESSES):

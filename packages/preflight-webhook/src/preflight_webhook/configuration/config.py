@@ -25,13 +25,28 @@ from .devices import DeviceVariables
 from .extras import ExtraMount, ExtraVolume
 from .timeouts import duration_problems, in_one_line
 
-__all__ = ["CheckConfig", "Config", "ConfigError", "GangDiscovery", "json_schema", "of", "parse", "raw_of"]
+__all__ = [
+    "CheckConfig",
+    "Config",
+    "ConfigError",
+    "GangDiscovery",
+    "json_schema",
+    "of",
+    "parse",
+    "raw_of",
+]
 
 Name = Annotated[
     str,
-    Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50, description="Lower-case letters, digits and '-'."),
+    Meta(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        max_length=50,
+        description="Lower-case letters, digits and '-'.",
+    ),
 ]
-Image = Annotated[str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")]
+Image = Annotated[
+    str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")
+]
 _ENV_NAME: Final = re.compile(r"[ -<>-~]+")
 _NCCL: Final = frozenset({names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE})
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
@@ -50,8 +65,12 @@ _MOUNTS_OF_OURS: Final = {
 }
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, eq=False, rename="camel", forbid_unknown_fields=True):
-    """Compared and hashed by identity, so that what depends on the configuration alone can be made once."""
+class _Section(
+    msgspec.Struct, frozen=True, kw_only=True, eq=False, rename="camel", forbid_unknown_fields=True
+):
+    """Compared and hashed by identity, so that what depends on the configuration alone can be made
+    once.
+    """
 
 
 class EnvVar(_Section, frozen=True, kw_only=True):
@@ -72,12 +91,14 @@ class CheckResources(_Section, frozen=True, kw_only=True):
 
 
 class CheckConfig(_Section, frozen=True, kw_only=True):
-    """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never holds a pod back;
-    a ``gang`` check tests the fabric between the members of a gang (nccl-allreduce does, whatever stands here).
+    """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never
+    holds a pod back; a ``gang`` check tests the fabric between the members of a gang
+    (nccl-allreduce does, whatever stands here).
 
-    ``placement``: before or behind the workload's own init containers. ``env_patterns`` and ``mount_patterns``: what it inherits of
-    the workload (globs on names and on mount paths; unset: those of the NCCL checks for them, nothing for others).
-    ``supports``: devices beyond whole GPUs of the pod's own that it can test. ``extra_volumes`` and ``extra_volume_mounts``: folders of the
+    ``placement``: before or behind the workload's own init containers. ``env_patterns`` and
+    ``mount_patterns``: what it inherits of the workload (globs on names and on mount paths; unset:
+    those of the NCCL checks for them, nothing for others). ``supports``: devices beyond whole GPUs
+    of the pod's own that it can test. ``extra_volumes`` and ``extra_volume_mounts``: folders of the
     node that it needs. ``container``: merged over what is injected.
     """
 
@@ -99,7 +120,9 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
     extra_volumes: tuple[ExtraVolume, ...] = ()
     extra_volume_mounts: tuple[ExtraMount, ...] = ()
     security_context: dict[str, Any] = {}
-    container: Annotated[dict[str, Any], Meta(extra_json_schema={"properties": _MOUNTS_OF_OURS})] = {}
+    container: Annotated[
+        dict[str, Any], Meta(extra_json_schema={"properties": _MOUNTS_OF_OURS})
+    ] = {}
 
     @property
     def gang_wide(self) -> bool:
@@ -116,8 +139,9 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
 
 
 class Dcgm(_Section, frozen=True, kw_only=True):
-    """``hostengine_addr``: host:port, one or several, tried in order. Best by address, as ``$(NODE_IP)`` is: a pod's author decides what a
-    name means in his pod, so one that he could lead elsewhere is left out there, and without another the pod is denied."""
+    """``hostengine_addr``: host:port, one or several, tried in order. Best by address, as
+    ``$(NODE_IP)`` is: a pod's author decides what a name means in his pod, so one that he could
+    lead elsewhere is left out there, and without another the pod is denied."""
 
     hostengine_addr: Address | Annotated[tuple[Address, ...], Meta(min_length=1, max_length=8)] = (
         "$(NODE_IP):5555",
@@ -128,7 +152,11 @@ class Dcgm(_Section, frozen=True, kw_only=True):
     @property
     def engines(self) -> tuple[str, ...]:
         """Each by itself, in order."""
-        given = (self.hostengine_addr,) if isinstance(self.hostengine_addr, str) else self.hostengine_addr
+        given = (
+            (self.hostengine_addr,)
+            if isinstance(self.hostengine_addr, str)
+            else self.hostengine_addr
+        )
         return tuple(one.strip() for some in given for one in some.split(",") if one.strip())
 
 
@@ -151,10 +179,10 @@ class GangLabels(_Section, frozen=True, kw_only=True):
 class GangDiscovery(_Section, frozen=True, kw_only=True):
     """How a pod's gang is recognised; see :mod:`.sources` for what each word reads.
 
-    ``method``: one source, or ``auto`` for all that imply co-scheduling. ``opt_in``: further ones that do not.
-    ``owner_schedulers``: pods of these schedulers form a gang with what else their owner made.
-    ``parallel_stateful_sets``: StatefulSets here start their pods side by side. ``sources``: kinds of gangs that only the
-    configuration knows; they are asked first.
+    ``method``: one source, or ``auto`` for all that imply co-scheduling. ``opt_in``: further ones
+    that do not. ``owner_schedulers``: pods of these schedulers form a gang with what else their
+    owner made. ``parallel_stateful_sets``: StatefulSets here start their pods side by side.
+    ``sources``: kinds of gangs that only the configuration knows; they are asked first.
     """
 
     method: Method = "auto"
@@ -166,9 +194,10 @@ class GangDiscovery(_Section, frozen=True, kw_only=True):
 
 
 class GpuDetection(_Section, frozen=True, kw_only=True):
-    """``mig_resource_names`` and ``shared_resource_names`` (globs): slices of a GPU, and GPUs that several pods get at a time.
-    ``shared_claims``: what the checks make of a claim by name, which other pods may use too. auto: test its GPUs, unless another pod has it
-    just then, in which case a pod with a required check is denied."""
+    """``mig_resource_names`` and ``shared_resource_names`` (globs): slices of a GPU, and GPUs that
+    several pods get at a time. ``shared_claims``: what the checks make of a claim by name, which
+    other pods may use too. auto: test its GPUs, unless another pod has it just then, in which case
+    a pod with a required check is denied."""
 
     resource_names: Names = ("nvidia.com/gpu",)
     device_classes: Names = ()
@@ -178,7 +207,9 @@ class GpuDetection(_Section, frozen=True, kw_only=True):
 
 
 class NetworkDetection(_Section, frozen=True, kw_only=True):
-    """Globs. The names of resources are those of the device plugins of Mellanox and NVIDIA NICs, of EFA, of GKE's networks and of RDMA."""
+    """Globs. The names of resources are those of the device plugins of Mellanox and NVIDIA NICs, of
+    EFA, of GKE's networks and of RDMA.
+    """
 
     resource_names: Names = (
         "nvidia.com/mlnxnics",
@@ -202,7 +233,9 @@ class NcclTopology(_Section, frozen=True, kw_only=True):
 class ConnectorAuth(_Section, frozen=True, kw_only=True):
     enabled: bool = False
     audience: Annotated[str, Meta(min_length=1)] = names.TOKEN_AUDIENCE
-    expiration_seconds: Annotated[int, Meta(ge=600, description="The API server refuses less than ten minutes.")] = 3600
+    expiration_seconds: Annotated[
+        int, Meta(ge=600, description="The API server refuses less than ten minutes.")
+    ] = 3600
 
 
 class PlatformConnector(_Section, frozen=True, kw_only=True):
@@ -218,7 +251,9 @@ class PodSelection(_Section, frozen=True, kw_only=True):
 
 
 class PreflightConfigs(_Section, frozen=True, kw_only=True):
-    """``enabled``: what namespaces set for themselves, and the gang controller has accepted, is followed."""
+    """``enabled``: what namespaces set for themselves, and the gang controller has accepted, is
+    followed.
+    """
 
     enabled: bool = True
 
@@ -240,7 +275,9 @@ class Config(_Section, frozen=True, kw_only=True):
     nccl_mount_patterns: Names = (names.SHM_DIR,)
     nccl_topology: NcclTopology = NcclTopology()
     platform_connector: PlatformConnector = PlatformConnector()
-    processing_strategy: Literal["EXECUTE_REMEDIATION", "STORE_ONLY", "STORE_AND_ANALYSE"] = "EXECUTE_REMEDIATION"
+    processing_strategy: Literal["EXECUTE_REMEDIATION", "STORE_ONLY", "STORE_AND_ANALYSE"] = (
+        "EXECUTE_REMEDIATION"
+    )
     pod_selection: PodSelection = PodSelection()
     preflight_configs: PreflightConfigs = PreflightConfigs()
     unresolved_claims: Literal["deny", "allow", "inject"] = "deny"
@@ -257,7 +294,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(text: str) -> Config:
-    """The configuration in the YAML document ``text``, without the checks that are not enabled. Raises :class:`ConfigError` with every problem."""
+    """The configuration in the YAML document ``text``, without the checks that are not enabled.
+    Raises :class:`ConfigError` with every problem.
+    """
     return of(raw_of(text))
 
 
@@ -282,8 +321,12 @@ def of(raw: Any) -> Config:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:  # the schema says less than the types
         what, _, where = str(error).partition(" - at `$.")
-        raise ConfigError([f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]) from None
-    return msgspec.structs.replace(config, checks=tuple(check for check in config.checks if check.enabled))
+        raise ConfigError(
+            [f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]
+        ) from None
+    return msgspec.structs.replace(
+        config, checks=tuple(check for check in config.checks if check.enabled)
+    )
 
 
 _TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
@@ -313,10 +356,16 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
     if isinstance(discovery, dict):
         problems += gang_source.problems(discovery.get("sources", []), "gangDiscovery.sources")
     connector = raw.get("platformConnector")
-    folder = connector.get("socketDir", names.SOCKET_DIR) if isinstance(connector, dict) else names.SOCKET_DIR
+    folder = (
+        connector.get("socketDir", names.SOCKET_DIR)
+        if isinstance(connector, dict)
+        else names.SOCKET_DIR
+    )
     problems += extras.problems(listed, str(folder))
     dcgm = raw.get("dcgm")
-    problems += engine_problems(dcgm.get("hostengineAddr") if isinstance(dcgm, dict) else None, "dcgm.hostengineAddr")
+    problems += engine_problems(
+        dcgm.get("hostengineAddr") if isinstance(dcgm, dict) else None, "dcgm.hostengineAddr"
+    )
     seen: dict[str, int] = {}
     for i, check in enumerate(listed):
         name = check.get("name")
@@ -327,7 +376,9 @@ def _meaning(raw: dict[str, Any]) -> list[str]:
         if isinstance(name, str):
             seen.setdefault(name, i)
     # What is refused already needs no second sentence.
-    return problems + [one for one in given.problems(raw) if not _told(one.partition(":")[0], problems)]
+    return problems + [
+        one for one in given.problems(raw) if not _told(one.partition(":")[0], problems)
+    ]
 
 
 def _told(path: str, problems: list[str]) -> bool:
@@ -369,9 +420,14 @@ _OURS: Final = {
 def _about_check(path: str, check: dict[str, Any]) -> list[str]:
     container = check.get("container")
     taken = sorted(_OURS.keys() & container.keys()) if isinstance(container, dict) else []
-    problems = [f"{path}.container.{key}: not allowed here ({_OURS[key]}); remove it." for key in taken]
+    problems = [
+        f"{path}.container.{key}: not allowed here ({_OURS[key]}); remove it." for key in taken
+    ]
     if isinstance(container, dict):
-        check = {**check, "container": {key: value for key, value in container.items() if key not in _OURS}}
+        check = {
+            **check,
+            "container": {key: value for key, value in container.items() if key not in _OURS},
+        }
     problems += overrides.problems(check, path)
     for i, variable in enumerate(listed if isinstance(listed := check.get("env"), list) else ()):
         name = variable.get("name") if isinstance(variable, dict) else None
@@ -390,7 +446,9 @@ def _about_check(path: str, check: dict[str, Any]) -> list[str]:
         for name, value in amounts.items() if isinstance(amounts, dict) else ():
             try:
                 if value is not None and parse_quantity(str(value)) <= 0:
-                    problems.append(f'{path}.resources.{side}.{name}: "{value}" is nothing; set more, or leave it out.')
+                    problems.append(
+                        f'{path}.resources.{side}.{name}: "{value}" is nothing; set more, or leave it out.'
+                    )
             except ValueError as error:
                 problems.append(f"{path}.resources.{side}.{name}: {error}.")
     return problems

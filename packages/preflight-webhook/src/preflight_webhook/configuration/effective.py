@@ -32,13 +32,17 @@ def effective(config: Config, spec: Spec) -> Config:
 def _laid(under: Any, over: Struct) -> Any:
     """Field by field; the two have the same names."""
     said = {name: value for name, value in asdict(over).items() if value is not UNSET}
-    return replace(under, **{n: _laid(getattr(under, n), v) if isinstance(v, Struct) else v for n, v in said.items()})
+    return replace(
+        under,
+        **{n: _laid(getattr(under, n), v) if isinstance(v, Struct) else v for n, v in said.items()},
+    )
 
 
 def in_force(items: Iterable[PreflightConfig]) -> PreflightConfig | None:
     """Of those of one namespace, the one that the gang controller has put in force.
 
-    None as well where two say so: then one status is out of date, and it is the controller's to say which.
+    None as well where two say so: then one status is out of date, and it is the controller's to say
+    which.
     """
     said = [item for item in items if not refusal(item)]
     return said[0] if len(said) == 1 else None

@@ -1,7 +1,9 @@
-"""Volumes and mounts that the operator adds to a check: libraries and devices of the node that a fabric's plugin needs.
+"""Volumes and mounts that the operator adds to a check: libraries and devices of the node that a
+fabric's plugin needs.
 
-The operator's own words alone come here, never a tenant's: what is mounted may be code that the check loads. So a volume is a folder of
-the node or an empty one. What a ConfigMap, a Secret or a claim of the pod's namespace holds is its tenants' to write.
+The operator's own words alone come here, never a tenant's: what is mounted may be code that the
+check loads. So a volume is a folder of the node or an empty one. What a ConfigMap, a Secret or a
+claim of the pod's namespace holds is its tenants' to write.
 """
 
 from __future__ import annotations
@@ -17,9 +19,19 @@ from preflight_proto import names
 
 from .mounts import normal
 
-__all__ = ["OUR_VOLUMES", "ExtraMount", "ExtraVolume", "host_paths", "mounts", "problems", "volumes"]
+__all__ = [
+    "OUR_VOLUMES",
+    "ExtraMount",
+    "ExtraVolume",
+    "host_paths",
+    "mounts",
+    "problems",
+    "volumes",
+]
 
-OUR_VOLUMES: Final = tuple(sorted(value for key, value in vars(names).items() if key.endswith("_VOLUME")))
+OUR_VOLUMES: Final = tuple(
+    sorted(value for key, value in vars(names).items() if key.endswith("_VOLUME"))
+)
 """Names of the volumes that are injected."""
 _EXTRA: Final = names.VOLUME_PREFIX + "extra-"
 _OURS: Final = (
@@ -35,13 +47,26 @@ _OURS: Final = (
     names.RESULT_PATH,
     "/tmp",  # noqa: S108 (a mount path)
     # The checks' own programs, and what they are run by.
-    *("/opt/venv/bin", "/usr/local/bin", "/usr/local/lib/python3.11", "/usr/bin", "/usr/lib", "/bin", "/lib", "/lib64"),
+    *(
+        "/opt/venv/bin",
+        "/usr/local/bin",
+        "/usr/local/lib/python3.11",
+        "/usr/bin",
+        "/usr/lib",
+        "/bin",
+        "/lib",
+        "/lib64",
+    ),
     *("/etc/passwd", "/proc", "/sys"),
 )
 """Paths that a mount may lie beside or below, but not at or above."""
 Name = Annotated[
     str,
-    Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40, description="Lower-case letters, digits and '-'."),
+    Meta(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        max_length=40,
+        description="Lower-case letters, digits and '-'.",
+    ),
 ]
 Path = Annotated[str, Meta(pattern=r"^/", description="an absolute path.")]
 
@@ -55,7 +80,14 @@ class HostPath(_Part, frozen=True, kw_only=True):
 
     path: Path
     type: Literal[
-        "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"
+        "",
+        "DirectoryOrCreate",
+        "Directory",
+        "FileOrCreate",
+        "File",
+        "Socket",
+        "CharDevice",
+        "BlockDevice",
     ] = ""
 
 
@@ -64,7 +96,9 @@ class EmptyDir(_Part, frozen=True, kw_only=True):
 
 
 class ExtraVolume(_Part, frozen=True, kw_only=True):
-    """One of ``host_path`` and ``empty_dir``. In the pod its name has a prefix of ours, so it never meets one of the workload's."""
+    """One of ``host_path`` and ``empty_dir``. In the pod its name has a prefix of ours, so it never
+    meets one of the workload's.
+    """
 
     name: Name
     host_path: HostPath | None = None
@@ -108,14 +142,18 @@ def volumes(extra: tuple[ExtraVolume, ...]) -> list[dict[str, Any]]:
 
 
 def host_paths(extra: Iterable[ExtraVolume]) -> list[str]:
-    """The paths of the node that these volumes show, which a Pod Security level below privileged forbids."""
+    """The paths of the node that these volumes show, which a Pod Security level below privileged
+    forbids.
+    """
     return [one.host_path.path for one in extra if one.host_path is not None]
 
 
 def problems(checks: Sequence[Any], socket_dir: str) -> Iterator[str]:
-    """What the API server would refuse in every pod, or what would stand in for the check's own files, in the raw checks of a configuration.
+    """What the API server would refuse in every pod, or what would stand in for the check's own
+    files, in the raw checks of a configuration.
 
-    ``socket_dir``: the platform connector's folder on the node; a volume that leads there is refused by a policy of the chart.
+    ``socket_dir``: the platform connector's folder on the node; a volume that leads there is
+    refused by a policy of the chart.
     """
     known: dict[str, tuple[Any, str]] = {}
     for i, check in enumerate(checks):
@@ -150,7 +188,9 @@ def _about_mounts(check: Any, path: str, extra: set[str]) -> Iterator[str]:
     for i, mount in enumerate(_list(check, "extraVolumeMounts")):
         at = f"{path}.extraVolumeMounts[{i}]"
         name, raw, below = (
-            (mount.get(key) for key in ("name", "mountPath", "subPath")) if isinstance(mount, dict) else (None,) * 3
+            (mount.get(key) for key in ("name", "mountPath", "subPath"))
+            if isinstance(mount, dict)
+            else (None,) * 3
         )
         if isinstance(name, str) and name not in extra:
             what = ", ".join(sorted(extra)) or "none"
@@ -170,14 +210,23 @@ def _about_mounts(check: Any, path: str, extra: set[str]) -> Iterator[str]:
 
 
 def _leads_to(path: str, folder: str) -> bool:
-    """Whether a volume at ``path`` of the node shows ``folder`` or a part of it; /run and /var/run are one on most nodes."""
+    """Whether a volume at ``path`` of the node shows ``folder`` or a part of it; /run and /var/run
+    are one on most nodes.
+    """
     one, other = (re.sub(r"^/var/run(?=/|$)", "/run", normal(text)) for text in (path, folder))
-    return path in {"/", "/var"} or one == other or other.startswith(one + "/") or one.startswith(other + "/")
+    return (
+        path in {"/", "/var"}
+        or one == other
+        or other.startswith(one + "/")
+        or one.startswith(other + "/")
+    )
 
 
 def _covered(path: str) -> str | None:
     """Which of our paths a mount at ``path`` would hide."""
-    return next((ours for ours in _OURS if path in {ours, "/"} or ours.startswith(path + "/")), None)
+    return next(
+        (ours for ours in _OURS if path in {ours, "/"} or ours.startswith(path + "/")), None
+    )
 
 
 def _list(of: Any, key: str) -> list[Any]:

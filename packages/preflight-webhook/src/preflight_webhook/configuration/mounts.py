@@ -1,7 +1,9 @@
-"""Mounts of the workload that a check of the fabric may inherit: shared memory, a topology file, and data of the operator's choice.
+"""Mounts of the workload that a check of the fabric may inherit: shared memory, a topology file,
+and data of the operator's choice.
 
-What is mounted must never stand in for the check's own code, settings or files, so a mount comes to one of three places: /dev/shm from
-memory alone, a topology file at a path of ours, and folders that the operator names and that no image has anything in.
+What is mounted must never stand in for the check's own code, settings or files, so a mount comes to
+one of three places: /dev/shm from memory alone, a topology file at a path of ours, and folders that
+the operator names and that no image has anything in.
 """
 
 from __future__ import annotations
@@ -51,15 +53,21 @@ _LITERAL: Final = re.compile(r"^/+([^/*?\[]+)(?:/|$|\*$)")
 
 
 class Mounts:
-    """What one check inherits, in the making. ``memory``: names of volumes that are memory; ``warnings`` grows."""
+    """What one check inherits, in the making. ``memory``: names of volumes that are memory;
+    ``warnings`` grows.
+    """
 
-    def __init__(self, patterns: Iterable[str], memory: Collection[str], warnings: list[str]) -> None:
+    def __init__(
+        self, patterns: Iterable[str], memory: Collection[str], warnings: list[str]
+    ) -> None:
         self.taken: dict[str, dict[str, Any]] = {}
         self._patterns = [normal(one) for one in patterns]
         self._memory, self._warnings = memory, warnings
 
     def offer(self, mount: dict[str, Any], where: str) -> None:
-        """Take ``mount``, of the container at ``where``, if a pattern asks for it and nothing speaks against it."""
+        """Take ``mount``, of the container at ``where``, if a pattern asks for it and nothing
+        speaks against it.
+        """
         path = normal(str(mount.get("mountPath")))
         if not any(fnmatchcase(path, pattern) for pattern in self._patterns):
             return
@@ -69,17 +77,25 @@ class Mounts:
             )
         elif path not in self.taken:
             # Bidirectional takes a privileged container.
-            self.taken[path] = {key: value for key, value in mount.items() if key != "mountPropagation"}
+            self.taken[path] = {
+                key: value for key, value in mount.items() if key != "mountPropagation"
+            }
 
     def _refused(self, path: str, mount: dict[str, Any]) -> str:
         there = self.taken.get(path)
         if there is not None:
-            same = there.get("name") == mount.get("name") and there.get("subPath") == mount.get("subPath")
+            same = there.get("name") == mount.get("name") and there.get("subPath") == mount.get(
+                "subPath"
+            )
             return "" if same else "another one is at that path"
         if mount.get("subPathExpr"):
             return "its subPathExpr is the container's own"
         if path == names.SHM_DIR:
-            return "" if mount.get("name") in self._memory else "its volume is no emptyDir of medium Memory"
+            return (
+                ""
+                if mount.get("name") in self._memory
+                else "its volume is no emptyDir of medium Memory"
+            )
         top = path.split("/")[1]
         if not top:
             return "it would cover the whole image"
@@ -94,9 +110,11 @@ class Mounts:
 
 
 def moved(file: str, mounted: Iterable[dict[str, Any]]) -> tuple[str, dict[str, Any]] | str:
-    """(where a check finds the topology file that the workload has at ``file``, the mount that brings it there), or why it cannot.
+    """(where a check finds the topology file that the workload has at ``file``, the mount that
+    brings it there), or why it cannot.
 
-    ``mounted``: the mounts of the container. NCCL stops at a file that is not there, so one of the workload's image cannot be named.
+    ``mounted``: the mounts of the container. NCCL stops at a file that is not there, so one of the
+    workload's image cannot be named.
     """
     if "$(" in file:
         return "refers to other variables"

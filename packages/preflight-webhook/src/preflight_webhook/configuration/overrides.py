@@ -1,7 +1,8 @@
-"""What an operator lays over a check's container: its shape, as the API server has it (v1.Container, v1.SecurityContext), and its variables.
+"""What an operator lays over a check's container: its shape, as the API server has it
+(v1.Container, v1.SecurityContext), and its variables.
 
-What the API server, or the check itself, would refuse in every pod is refused here once, with its path. null removes a field of ours, so it
-is allowed anywhere.
+What the API server, or the check itself, would refuse in every pod is refused here once, with its
+path. null removes a field of ours, so it is allowed anywhere.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ class _Resize(_Part):
 
 
 class _Container(_Part):
-    """Without what is set elsewhere in a check's configuration, and what an init container cannot have."""
+    """Without what is set elsewhere in a check's configuration, and what an init container cannot
+    have.
+    """
 
     command: list[str] | None = None
     args: list[str] | None = None
@@ -157,7 +160,9 @@ _SHAPES: Final[dict[str, type[_Part]]] = {"container": _Container, "securityCont
 
 
 def problems(check: dict[str, Any], path: str) -> list[str]:
-    """What is wrong with the overrides of one check at ``path``: one sentence for each shape, and one for each variable."""
+    """What is wrong with the overrides of one check at ``path``: one sentence for each shape, and
+    one for each variable.
+    """
     found = _of_variables(check, path)
     for key, shape in _SHAPES.items():
         if not isinstance(over := check.get(key), dict):
@@ -168,7 +173,9 @@ def problems(check: dict[str, Any], path: str) -> list[str]:
             what, _, where = str(error).partition(" - at `$")
             what = what[:1].lower() + what[1:].replace("`", "")
             at = f"{path}.{key}{where.rstrip('`')}"
-            found.append(f"{at}: {what[:200]}; write it as Kubernetes has it for an init container.")
+            found.append(
+                f"{at}: {what[:200]}; write it as Kubernetes has it for an init container."
+            )
             continue
         if isinstance(made, _Container):
             found += _of_sources(made, f"{path}.{key}")
@@ -181,14 +188,19 @@ def _of_sources(made: _Container, path: str) -> list[str]:
     for i, entry in enumerate(made.env or ()):
         if entry.value_from is None:
             continue
-        sources = sum(getattr(entry.value_from, name) is not None for name in entry.value_from.__struct_fields__)
+        sources = sum(
+            getattr(entry.value_from, name) is not None
+            for name in entry.value_from.__struct_fields__
+        )
         if sources != 1 or entry.value:
             found.append(
                 f"{path}.env[{i}]: has {sources} sources in valueFrom{' and a value' if entry.value else ''}; keep one."
             )
     for i, one in enumerate(made.env_from or ()):
         if (one.config_map_ref is None) == (one.secret_ref is None):
-            found.append(f"{path}.envFrom[{i}]: must have one of configMapRef and secretRef; set one.")
+            found.append(
+                f"{path}.envFrom[{i}]: must have one of configMapRef and secretRef; set one."
+            )
     for i, mount in enumerate(made.volume_mounts or ()):
         if mount.sub_path and mount.sub_path_expr:
             found.append(f"{path}.volumeMounts[{i}]: has subPath and subPathExpr; keep one.")
@@ -203,7 +215,10 @@ def _of_sources(made: _Container, path: str) -> list[str]:
 def _of_variables(check: dict[str, Any], path: str) -> list[str]:
     """What a check that is known by its image would refuse of the variables that are set for it."""
     image, container, found = check.get("image"), check.get("container"), []
-    for where, holder in (("env", check), ("container.env", container if isinstance(container, dict) else {})):
+    for where, holder in (
+        ("env", check),
+        ("container.env", container if isinstance(container, dict) else {}),
+    ):
         listed = holder.get("env")
         given = {
             one["name"]: str(one.get("value") or "")

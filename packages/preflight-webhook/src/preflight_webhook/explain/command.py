@@ -28,7 +28,10 @@ _FORBIDDEN = 403
 def add_command(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """The command and its options."""
     made = commands.command(
-        subparsers, "explain", _run, help="what would be decided about a pod, with or without a cluster"
+        subparsers,
+        "explain",
+        _run,
+        help="what would be decided about a pod, with or without a cluster",
     )
     given = made.add_mutually_exclusive_group(required=True)
     given.add_argument(
@@ -43,14 +46,18 @@ def add_command(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="KIND/NAME",
         help=f"an object of the cluster of KUBECONFIG, or of ~/.kube/config: {', '.join(KINDS)}",
     )
-    made.add_argument("-n", "--namespace", default="default", help="where --live looks (%(default)s)")
+    made.add_argument(
+        "-n", "--namespace", default="default", help="where --live looks (%(default)s)"
+    )
     made.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
         help="configuration, or the Helm values of the release; without one, with --live that of the cluster's release, else dcgm-diag with its defaults",
     )
-    made.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(default)s")
+    made.add_argument(
+        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(default)s"
+    )
     made.add_argument(
         "--color",
         choices=("auto", "always", "never"),
@@ -66,7 +73,11 @@ def _run(args: argparse.Namespace) -> int:
     told = []
     for one in found:
         try:
-            told.append(explain(one, about, args.output, colored=commands.colored(args.color), brief=args.brief))
+            told.append(
+                explain(
+                    one, about, args.output, colored=commands.colored(args.color), brief=args.brief
+                )
+            )
         except ValueError as error:
             problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
@@ -85,7 +96,12 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
         about = About(given.config, given.lists, by, from_files=True)
     else:
         by = "the defaults (dcgm-diag alone); give the values of your release, or its configuration, with --config"
-        about = About(parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]"), None, by, from_files=True)
+        about = About(
+            parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]"),
+            None,
+            by,
+            from_files=True,
+        )
     objects: list[Object] = []
     for file in args.file:
         where = "standard input" if file == "-" else file
@@ -98,7 +114,9 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
         made, bad = documents(text, where)
         objects += made
         problems += bad
-    found, bad = found_in(objects, ", ".join("standard input" if file == "-" else file for file in args.file))
+    found, bad = found_in(
+        objects, ", ".join("standard input" if file == "-" else file for file in args.file)
+    )
     if not problems or objects:  # else the reason why there is no pod is said already
         problems += bad
     return found, about

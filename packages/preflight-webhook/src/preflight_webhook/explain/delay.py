@@ -11,7 +11,9 @@ __all__ = ["worst_case_delay"]
 
 
 def worst_case_delay(check: CheckConfig, config: Config, ranks: int = 0) -> float:
-    """Seconds: waiting for others, running, reporting. ``ranks``: GPUs of the whole gang, 0 where its size is not known."""
+    """Seconds: waiting for others, running, reporting. ``ranks``: GPUs of the whole gang, 0 where
+    its size is not known.
+    """
     own = {variable.name: variable.value for variable in check.env}
     given = own.get(names.ENV_CHECK_TIMEOUT) or check.timeout or config.check_timeout
     runs = _seconds(given) or {

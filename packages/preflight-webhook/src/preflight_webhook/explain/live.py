@@ -1,4 +1,6 @@
-"""What `explain --live` reads of a cluster: an object with what stands around it, and the release's own configuration."""
+"""What `explain --live` reads of a cluster: an object with what stands around it, and the release's
+own configuration.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Release(NamedTuple):
 
 
 async def release_of(client: Client) -> Release:
-    """The injector's release of the cluster. Raises :class:`Failed` where there is none or not one, :class:`KubeError`."""
+    """The injector's release of the cluster. Raises :class:`Failed` where there is none or not one,
+    :class:`KubeError`.
+    """
     listed = (await _get(client, _WEBHOOKS, _OURS) or {}).get("items") or []
     names = ", ".join(str(one["metadata"]["name"]) for one in listed)
     if not listed:
@@ -40,13 +44,17 @@ async def release_of(client: Client) -> Release:
             "the cluster has no MutatingWebhookConfiguration of preflight; install the chart, or give --config."
         )
     if len(listed) > 1:
-        raise Failed(f"the cluster has several releases ({names}); give the configuration of one with --config.")
+        raise Failed(
+            f"the cluster has several releases ({names}); give the configuration of one with --config."
+        )
     lists = lists_of(listed[0])
     where = f"ConfigMap {names} in namespace {lists.release}"
     made = await _get(client, f"/api/v1/namespaces/{lists.release}/configmaps/{names}")
     text = ((made or {}).get("data") or {}).get("config.yaml")
     if not isinstance(text, str):
-        raise Failed(f"{where}: is not there, or has no config.yaml; give the configuration with --config.")
+        raise Failed(
+            f"{where}: is not there, or has no config.yaml; give the configuration with --config."
+        )
     try:
         return Release(parse(text), lists, where)
     except ConfigError as error:
@@ -62,14 +70,19 @@ def wanted_of(text: str) -> tuple[WorkloadKind, str]:
     return kind, name
 
 
-async def objects_of(client: Client, kind: WorkloadKind, name: str, namespace: str, *, policies: bool) -> list[Object]:
-    """The object and its Namespace, with ``policies`` its PreflightConfigs, and a TrainJob's runtime.
+async def objects_of(
+    client: Client, kind: WorkloadKind, name: str, namespace: str, *, policies: bool
+) -> list[Object]:
+    """The object and its Namespace, with ``policies`` its PreflightConfigs, and a TrainJob's
+    runtime.
 
     Raises :class:`Failed`, :class:`KubeError`.
     """
     item = await _read(client, kind, namespace, name)
     if item is None:
-        raise Failed(f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n.")
+        raise Failed(
+            f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n."
+        )
     objects: list[Any] = [item]
     around = await _get(client, f"/api/v1/namespaces/{namespace}")
     if around is not None:
@@ -79,7 +92,11 @@ async def objects_of(client: Client, kind: WorkloadKind, name: str, namespace: s
         objects += [{**one, "kind": policy.KIND} for one in listed.get("items", [])]
     if kind.kind == "TrainJob":
         of, runtime = runtime_of(item)
-        path = f"namespaces/{namespace}/trainingruntimes" if of == "TrainingRuntime" else "clustertrainingruntimes"
+        path = (
+            f"namespaces/{namespace}/trainingruntimes"
+            if of == "TrainingRuntime"
+            else "clustertrainingruntimes"
+        )
         made = await _get(client, f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}")
         if made is not None:
             objects.append({**made, "kind": of})
@@ -87,7 +104,9 @@ async def objects_of(client: Client, kind: WorkloadKind, name: str, namespace: s
 
 
 async def needed(found: Found, client: Client) -> dict[Ref, Claim | None]:
-    """The claims that a pod names, read from a cluster. Raises :class:`~preflight_kube.errors.KubeError`."""
+    """The claims that a pod names, read from a cluster. Raises
+    :class:`~preflight_kube.errors.KubeError`.
+    """
     known = {}
     for ref in references(found.pod):
         where = f"namespaces/{found.namespace}/{ref.plural}/{ref.name}"
@@ -103,7 +122,11 @@ async def _read(client: Client, kind: WorkloadKind, namespace: str, name: str) -
         root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
         item = await _get(client, f"{root}/namespaces/{namespace}/{kind.plural}/{name}")
         if item is not None:
-            return {**item, "kind": kind.kind, "apiVersion": f"{kind.group}/{version}" if kind.group else version}
+            return {
+                **item,
+                "kind": kind.kind,
+                "apiVersion": f"{kind.group}/{version}" if kind.group else version,
+            }
     return None
 
 

@@ -1,4 +1,6 @@
-"""Whether the API server asks the webhook about the pods of a namespace, as the chart's webhook configuration selects them. Pure."""
+"""Whether the API server asks the webhook about the pods of a namespace, as the chart's webhook
+configuration selects them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _DISABLED: Final = "disabled"
 
 
 class Lists(NamedTuple):
-    """The chart's ``namespaces`` and ``excludeNamespaces``, and the namespace of its release where that is known."""
+    """The chart's ``namespaces`` and ``excludeNamespaces``, and the namespace of its release where
+    that is known.
+    """
 
     namespaces: tuple[str, ...] = ()
     excluded: tuple[str, ...] = EXCLUDED
@@ -26,23 +30,29 @@ class Lists(NamedTuple):
 
 
 class OptIn(NamedTuple):
-    """``asked``: yes, no, or unknown; ``why``: one sentence, with what to do where something can be done."""
+    """``asked``: yes, no, or unknown; ``why``: one sentence, with what to do where something can be
+    done.
+    """
 
     asked: Literal["yes", "no", "unknown"]
     why: str
 
 
 def opt_in(namespace: str, labels: Mapping[str, str] | None, lists: Lists | None) -> OptIn:
-    """``labels``: of the namespace, None where they are not known; ``lists``: of the chart, None where they are not known."""
+    """``labels``: of the namespace, None where they are not known; ``lists``: of the chart, None
+    where they are not known.
+    """
     known = lists or Lists(excluded=())
     how = f"kubectl label namespace {namespace} {names.NAMESPACE_LABEL}={_ENABLED}"
     if namespace == _ALWAYS:
         return OptIn(
-            "no", f"namespace {namespace} is never asked about, whatever its labels say; run GPU pods elsewhere"
+            "no",
+            f"namespace {namespace} is never asked about, whatever its labels say; run GPU pods elsewhere",
         )
     if known.release and namespace == known.release:
         return OptIn(
-            "no", f"namespace {namespace} is the release's own, which is never asked about; run GPU pods elsewhere"
+            "no",
+            f"namespace {namespace} is the release's own, which is never asked about; run GPU pods elsewhere",
         )
     if namespace in known.excluded:
         return OptIn(
@@ -51,7 +61,9 @@ def opt_in(namespace: str, labels: Mapping[str, str] | None, lists: Lists | None
         )
     label = None if labels is None else labels.get(names.NAMESPACE_LABEL, "")
     if label == _ENABLED:
-        return OptIn("yes", f"namespace {namespace} has the label {names.NAMESPACE_LABEL}={_ENABLED}")
+        return OptIn(
+            "yes", f"namespace {namespace} has the label {names.NAMESPACE_LABEL}={_ENABLED}"
+        )
     if label == _DISABLED:
         return OptIn(
             "no",

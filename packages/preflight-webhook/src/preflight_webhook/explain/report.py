@@ -33,8 +33,9 @@ _END = "\33[0m"
 
 
 class About(NamedTuple):
-    """What is explained with. ``lists``: the chart's, None where they are not known; ``by``: where the configuration is from, in words;
-    ``from_files``: what is not known may be given with another file, else it is not in the cluster."""
+    """What is explained with. ``lists``: the chart's, None where they are not known; ``by``: where
+    the configuration is from, in words; ``from_files``: what is not known may be given with another
+    file, else it is not in the cluster."""
 
     config: Config
     lists: Lists | None
@@ -55,8 +56,12 @@ class _Told(NamedTuple):
     warnings: list[str]
 
 
-def explain(found: Found, about: About, form: str, *, colored: bool = False, brief: bool = False) -> str:
-    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises :class:`ValueError` when the pod cannot be read."""
+def explain(
+    found: Found, about: About, form: str, *, colored: bool = False, brief: bool = False
+) -> str:
+    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises
+    :class:`ValueError` when the pod cannot be read.
+    """
     config, own = _of_namespace(found, about.config)
     try:
         body = json.dumps(found.pod).encode()
@@ -66,7 +71,9 @@ def explain(found: Found, about: About, form: str, *, colored: bool = False, bri
     size = decision.stamp.size if decision.stamp is not None else None
     ranks = (size or 0) * sum(decision.gpus.values())
     delays = {
-        check.name: worst_case_delay(check, config, ranks) for check in config.checks if check.name in decision.checks
+        check.name: worst_case_delay(check, config, ranks)
+        for check in config.checks
+        if check.name in decision.checks
     }
     warnings = [
         *decision.warnings,
@@ -75,7 +82,9 @@ def explain(found: Found, about: About, form: str, *, colored: bool = False, bri
         *_left_behind(found.pod, decision, config),
     ]
     asked = opt_in(found.namespace, found.labels, about.lists)
-    told = _Told(found, about, asked, decision, _message(found, decision, about), own, delays, warnings)
+    told = _Told(
+        found, about, asked, decision, _message(found, decision, about), own, delays, warnings
+    )
     if form == "text":
         lines = [*(_unasked(told) if asked.asked == "no" else _lines(told))]
         if decision.patch and not brief and asked.asked != "no":
@@ -106,7 +115,9 @@ def _fields(told: _Told) -> dict[str, Any]:
         **fields,
         "message": told.message,
         "warnings": told.warnings,
-        "skipped": [{"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped],
+        "skipped": [
+            {"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped
+        ],
         "claims": to_builtins(decision.claims),
         "gang": to_builtins(decision.stamp),
         "preflight_config": told.own or None,
@@ -115,14 +126,14 @@ def _fields(told: _Told) -> dict[str, Any]:
 
 
 def _message(found: Found, decision: Decision, about: About) -> str:
-    """Why, in the words of whoever has files: what a claim asks for is in one of them, or can be given."""
+    """Why, in the words of whoever has files: what a claim asks for is in one of them, or can be
+    given.
+    """
     absent = missing(found) if about.from_files and decision.denied else []
     if not absent or not decision.message.endswith(CREATE_FIRST):
         return decision.message
     named = ", ".join(f"{ref.kind} {ref.name}" for ref in absent)
-    return (
-        f"{decision.message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
-    )
+    return f"{decision.message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
 
 
 def _unasked(told: _Told) -> Iterator[str]:
@@ -134,18 +145,28 @@ def _unasked(told: _Told) -> Iterator[str]:
 
 
 def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
-    """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none where there are none."""
+    """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none
+    where there are none.
+    """
     items = found.policies
     if not items:
         return config, ""
     if not config.preflight_configs.enabled:
-        return config, f"no {KIND} is read, as preflightConfigs.enabled is false in the configuration"
-    if len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions:  # as people write it in a file
+        return (
+            config,
+            f"no {KIND} is read, as preflightConfigs.enabled is false in the configuration",
+        )
+    if (
+        len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions
+    ):  # as people write it in a file
         chosen, how = items[0], "as if the gang controller had accepted it"
     elif (one := in_force(items)) is not None:
         chosen, how = one, "in force"
     else:
-        why = [f"{item.metadata.name} ({refusal(item) or 'in force, as another one'})" for item in items]
+        why = [
+            f"{item.metadata.name} ({refusal(item) or 'in force, as another one'})"
+            for item in items
+        ]
         return config, f"no {KIND} is in force: {', '.join(why)}"
     try:
         return effective(config, decode_spec(chosen.spec)), f"{KIND} {chosen.metadata.name}, {how}"
@@ -168,23 +189,34 @@ def _unseen(decision: Decision) -> Iterator[str]:
 def _code(decision: Decision, config: Config) -> Iterator[str]:
     """Variables of the workload that may load code and reach a check, as the operator listed them."""
     configured = {
-        (container_name(check.name), entry["name"]) for check in config.checks for entry in variables_of(check, config)
+        (container_name(check.name), entry["name"])
+        for check in config.checks
+        for entry in variables_of(check, config)
     }
     for operation in decision.patch:
         value = operation.get("value")
         for container in value if isinstance(value, list) else [value]:
-            if not (isinstance(container, dict) and operation["path"].startswith("/spec/initContainers")):
+            if not (
+                isinstance(container, dict) and operation["path"].startswith("/spec/initContainers")
+            ):
                 continue
             for entry in container.get("env") or ():
-                if loads_code(entry["name"]) and (container.get("name"), entry["name"]) not in configured:
+                if (
+                    loads_code(entry["name"])
+                    and (container.get("name"), entry["name"]) not in configured
+                ):
                     yield (
                         f"{entry['name']} may make {container.get('name')} load code, or read and write files, of the workload's choice"
                     )
 
 
 def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
-    """Variables that change how the workload uses its fabric, do not reach the checks of it, and which value brings them there."""
-    inheriting = [check for check in config.checks if check.name in decision.checks and not check.is_required]
+    """Variables that change how the workload uses its fabric, do not reach the checks of it, and
+    which value brings them there.
+    """
+    inheriting = [
+        check for check in config.checks if check.name in decision.checks and not check.is_required
+    ]
     spec = pod.get("spec")
     containers = (spec.get("containers") if isinstance(spec, dict) else None) or ()
     there = {str(entry.get("name")) for one in containers for entry in one.get("env") or ()}
@@ -217,7 +249,11 @@ def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tupl
 
 def _lines(told: _Told) -> Iterator[str]:
     decision = told.decision
-    result = "injected already" if decision.result == "unchanged" and decision.checks else decision.result
+    result = (
+        "injected already"
+        if decision.result == "unchanged" and decision.checks
+        else decision.result
+    )
     yield f"{told.found.what}: {result}{'' if told.asked.asked == 'yes' else ', if its namespace is opted in'}"
     yield f"  opt-in: {told.asked.why}"
     if told.own:
@@ -235,7 +271,9 @@ def _lines(told: _Told) -> Iterator[str]:
     for skip in decision.skipped:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
     if told.delays:
-        each = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in told.delays.items())
+        each = ", ".join(
+            f"{name} {format_duration(seconds)}" for name, seconds in told.delays.items()
+        )
         yield f"  worst-case start delay: {format_duration(sum(told.delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(told.delays) > 1 else ''}"
     for warning in told.warnings:
         yield f"  warning: {warning}"
@@ -245,7 +283,9 @@ def _lines(told: _Told) -> Iterator[str]:
 
 def _diff(before: Object, after: Object, *, colored: bool) -> Iterator[str]:
     old, new = _yaml(before).splitlines(), _yaml(after).splitlines()
-    for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:  # without its two lines of file names
+    for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[
+        2:
+    ]:  # without its two lines of file names
         color = _COLORS.get(line[:1], "") if colored else ""
         yield f"    {color}{line}{_END if color else ''}"
 

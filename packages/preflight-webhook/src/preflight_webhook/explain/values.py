@@ -27,8 +27,23 @@ OWN: Final = frozenset(
             "fullnameOverride",
             "image",
         ),
-        *("imagePullPolicy", "imagePullSecrets", "replicas", "logLevel", "resources", "nodeSelector", "tolerations"),
-        *("affinity", "priorityClassName", "podAnnotations", "podLabels", "podSecurityContext", "securityContext"),
+        *(
+            "imagePullPolicy",
+            "imagePullSecrets",
+            "replicas",
+            "logLevel",
+            "resources",
+            "nodeSelector",
+            "tolerations",
+        ),
+        *(
+            "affinity",
+            "priorityClassName",
+            "podAnnotations",
+            "podLabels",
+            "podSecurityContext",
+            "securityContext",
+        ),
         *("protection", "networkPolicy", "allowSecondRelease", "gangController"),
     )
 )
@@ -36,13 +51,18 @@ OWN: Final = frozenset(
 _CHECKS: Final = [{"name": "dcgm-diag", "image": "preflight-dcgm-diag"}]
 """The chart's own checks, where its values name none."""
 _LISTS: Final = jsonschema.Draft202012Validator(
-    {"properties": {key: {"type": "array", "items": {"type": "string"}} for key in ("namespaces", "excludeNamespaces")}}
+    {
+        "properties": {
+            key: {"type": "array", "items": {"type": "string"}}
+            for key in ("namespaces", "excludeNamespaces")
+        }
+    }
 )
 
 
 class Given(NamedTuple):
-    """``config``; ``lists``: what the chart says of namespaces, None where the file does not say (a bare configuration); ``said``: what of
-    the file was taken, empty for a bare configuration."""
+    """``config``; ``lists``: what the chart says of namespaces, None where the file does not say (a
+    bare configuration); ``said``: what of the file was taken, empty for a bare configuration."""
 
     config: Config
     lists: Lists | None
@@ -50,17 +70,23 @@ class Given(NamedTuple):
 
 
 def parse(text: str) -> Given:
-    """The configuration in a configuration file or in Helm values. Raises :class:`~preflight_kube.configfile.ConfigError` with every problem."""
+    """The configuration in a configuration file or in Helm values. Raises
+    :class:`~preflight_kube.configfile.ConfigError` with every problem.
+    """
     part = part_of(raw_of(text), CHART, OWN, _merged)
     if part.chart is None:
         return Given(of(part.config), None, "")
     own = {key: value for key, value in part.chart.items() if value is not None}
     problems = schema_errors.sentences(_LISTS.iter_errors(own), "the file")
     try:
-        config = of({"checks": _CHECKS, **part.config} if isinstance(part.config, dict) else part.config)
+        config = of(
+            {"checks": _CHECKS, **part.config} if isinstance(part.config, dict) else part.config
+        )
     except ConfigError as error:
         problems += error.problems
-    shared = isinstance(part.config, dict) and part.config.get("checks") is part.common.get("checks")
+    shared = isinstance(part.config, dict) and part.config.get("checks") is part.common.get(
+        "checks"
+    )
     if problems:
         raise ConfigError([_located(problem, part.path, shared=shared) for problem in problems])
     excluded = tuple(part.chart.get("excludeNamespaces", EXCLUDED) or ())
@@ -82,7 +108,10 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
     if isinstance(sources := common.get("gangSources"), list) and sources:
         discovery = made.get("gangDiscovery") or {}
         if isinstance(discovery, dict) and isinstance(discovery.get("sources") or [], list):
-            made["gangDiscovery"] = {**discovery, "sources": [*(discovery.get("sources") or []), *sources]}
+            made["gangDiscovery"] = {
+                **discovery,
+                "sources": [*(discovery.get("sources") or []), *sources],
+            }
     if label := common.get("instanceTypeLabel"):
         topology = made.get("ncclTopology") or {}
         if isinstance(topology, dict):

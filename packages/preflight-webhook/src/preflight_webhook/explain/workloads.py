@@ -1,4 +1,6 @@
-"""Kubernetes objects in files or of a cluster, as `explain` takes them: the pods that they make, and what those need."""
+"""Kubernetes objects in files or of a cluster, as `explain` takes them: the pods that they make,
+and what those need.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ _START: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
 class Found(NamedTuple):
-    """One pod or pod template. ``claims``: what is known of those that it names; ``confined``: its namespace allows no hostPath;
-    ``policies``: the PreflightConfigs of its namespace; ``labels``: of its namespace, None where they are not known."""
+    """One pod or pod template. ``claims``: what is known of those that it names; ``confined``: its
+    namespace allows no hostPath; ``policies``: the PreflightConfigs of its namespace; ``labels``:
+    of its namespace, None where they are not known."""
 
     what: str
     namespace: str
@@ -63,7 +66,9 @@ def documents(text: str, where: str) -> tuple[list[Object], list[str]]:
             continue
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-            problems.append(f"{where}: line {line}: the document cannot be read ({why:.200}); correct it.")
+            problems.append(
+                f"{where}: line {line}: the document cannot be read ({why:.200}); correct it."
+            )
             continue
         if made is None:
             continue
@@ -74,16 +79,22 @@ def documents(text: str, where: str) -> tuple[list[Object], list[str]]:
             )
             continue
         items = made.get("items") if str(made.get("kind", "")).endswith("List") else None
-        objects += [one for one in items if isinstance(one, dict)] if isinstance(items, list) else [made]
+        objects += (
+            [one for one in items if isinstance(one, dict)] if isinstance(items, list) else [made]
+        )
     return objects, problems
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """(number of the first line, text) of each document: one that cannot be read shall not hide the next."""
+    """(number of the first line, text) of each document: one that cannot be read shall not hide the
+    next.
+    """
     starts = [match.start() for match in _START.finditer(text)]
     for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
         part = text[start:end]
-        if part.strip() and not all(line.startswith(("#", "%")) or not line.strip() for line in part.splitlines()):
+        if part.strip() and not all(
+            line.startswith(("#", "%")) or not line.strip() for line in part.splitlines()
+        ):
             yield text.count("\n", 0, start) + 1, part
 
 
@@ -108,7 +119,9 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
                 given = map_of(map_of(item.get("metadata")).get("labels"))
                 labels[name] = {str(key): str(value) for key, value in given.items()}
         except (ValueError, TypeError, AttributeError) as error:
-            problems.append(f"{item.get('kind')} {name or '(no name)'}: cannot be read ({error}); correct it.")
+            problems.append(
+                f"{item.get('kind')} {name or '(no name)'}: cannot be read ({error}); correct it."
+            )
     for item in objects:
         namespace, name = _place(item)
         kind = kind_of(item)
@@ -120,7 +133,9 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
         own, around = tuple(policies.get(namespace, ())), labels.get(namespace)
         try:
             for suffix, pod in templates(item, objects):
-                found.append(Found(what + suffix, namespace, pod, here, level in _CONFINING, own, around))
+                found.append(
+                    Found(what + suffix, namespace, pod, here, level in _CONFINING, own, around)
+                )
         except ValueError as error:
             problems.append(f"{what}: {error}.")
     if not found and not problems:
@@ -141,7 +156,10 @@ def references(pod: Object) -> list[Ref]:
         Ref(plural, str(entry[key]))
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, dict)
-        for key, plural in (("resourceClaimTemplateName", claims.TEMPLATES), ("resourceClaimName", claims.CLAIMS))
+        for key, plural in (
+            ("resourceClaimTemplateName", claims.TEMPLATES),
+            ("resourceClaimName", claims.CLAIMS),
+        )
         if entry.get(key)
     ]
 

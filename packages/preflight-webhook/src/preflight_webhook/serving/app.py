@@ -1,4 +1,6 @@
-"""The two HTTP applications: admission (TLS) and plain (health, metrics). Raw ASGI, because this is the hot path."""
+"""The two HTTP applications: admission (TLS) and plain (health, metrics). Raw ASGI, because this is
+the hot path.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PATH: Final = "/mutate-pod"
 CONFINED_PATH: Final = PATH + "/confined"
-"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells those apart by their
-label, so nobody here has to ask for it."""
+"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells
+those apart by their label, so nobody here has to ask for it."""
 WAITING: Final = 8 * 1024 * 1024
 """Bytes of the reviews of one namespace that may wait for claims at a time."""
 BEHIND: Final = 300.0
@@ -40,7 +42,9 @@ _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _PATHS: Final = (PATH, CONFINED_PATH)
 _BEGUN: Final = "preflight.begun"
-"""Where a request's scope holds what was worked out of it before it turned out that somebody must be asked."""
+"""Where a request's scope holds what was worked out of it before it turned out that somebody must
+be asked.
+"""
 
 log = logs.get_logger(__name__)
 
@@ -64,7 +68,8 @@ class State:
     def unready(self) -> str:
         """Why requests should go elsewhere; empty where they need not.
 
-        What ends it is what would also keep a new replica from becoming ready, or what no restart would notice by itself.
+        What ends it is what would also keep a new replica from becoming ready, or what no restart
+        would notice by itself.
         """
         if self.stopping:
             return "stopping"
@@ -83,7 +88,9 @@ class State:
         return ""
 
     def rules(self, namespace: str) -> tuple[Config, NamespaceOverride | None]:
-        """The configuration that holds in ``namespace``, and what of it the namespace has set for itself."""
+        """The configuration that holds in ``namespace``, and what of it the namespace has set for
+        itself.
+        """
         if self.policies is None or not self.config.preflight_configs.enabled:
             return self.config, None
         if (policy := self.policies.of(namespace)) is None:
@@ -113,7 +120,9 @@ class _Begun(NamedTuple):
 
 
 class Admission:
-    """Answers `POST /mutate-pod`. What is no review gets a 4xx with one sentence, and the server goes on."""
+    """Answers `POST /mutate-pod`. What is no review gets a 4xx with one sentence, and the server
+    goes on.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -125,7 +134,9 @@ class Admission:
         self.state.metrics.in_flight += 1
         try:
             begun = scope.get(_BEGUN) or self._begin(scope["path"], await _read(scope, receive))
-            await _respond(send, begun if isinstance(begun, Answer) else await self._after_lookup(begun))
+            await _respond(
+                send, begun if isinstance(begun, Answer) else await self._after_lookup(begun)
+            )
         except Refused as error:
             await _respond(send, self._refuse(error.status, error.message))
         except _TooLarge as error:
@@ -134,7 +145,9 @@ class Admission:
             self.state.metrics.in_flight -= 1
 
     def at_once(self, scope: Scope, body: bytes | bytearray) -> Answer | None:
-        """The answer to a review, unless it takes a look-up, or the request is none: then the usual way says so."""
+        """The answer to a review, unless it takes a look-up, or the request is none: then the usual
+        way says so.
+        """
         if problem(scope, _PATHS) is not None:
             return None
         begun = self._begin(scope["path"], body)
@@ -150,9 +163,18 @@ class Admission:
             request = review.decode_review(body)
             uid, confined = request.uid, path == CONFINED_PATH
             config, policy = self.state.rules(request.namespace)
-            recall = partial(self.state.lookups.known, request.namespace) if self.state.lookups is not None else None
+            recall = (
+                partial(self.state.lookups.known, request.namespace)
+                if self.state.lookups is not None
+                else None
+            )
             decision = admission.decide(
-                body, request.namespace, config, confined=confined, recall=recall, read=request.object
+                body,
+                request.namespace,
+                config,
+                confined=confined,
+                recall=recall,
+                read=request.object,
             )
             if decision.needs:
                 return _Begun(started, body, request, confined, config, policy, decision.needs)
@@ -168,7 +190,12 @@ class Admission:
         try:
             claims = await self._claims(request.namespace, begun.needs, len(begun.body))
             decision = admission.decide(
-                begun.body, request.namespace, begun.config, claims, confined=begun.confined, read=request.object
+                begun.body,
+                request.namespace,
+                begun.config,
+                claims,
+                confined=begun.confined,
+                read=request.object,
             )
             return self._decided(request, decision, begun.policy, len(begun.body), begun.started)
         except (review.TooDeep, RecursionError):
@@ -176,9 +203,13 @@ class Admission:
         except Exception as error:
             return self._failed(error, request.uid)
 
-    async def _claims(self, namespace: str, needs: tuple[Ref, ...], size: int) -> Mapping[Ref, Claim | None]:
+    async def _claims(
+        self, namespace: str, needs: tuple[Ref, ...], size: int
+    ) -> Mapping[Ref, Claim | None]:
         if self.state.lookups is None:
-            raise Unavailable("the pod's resource claims cannot be looked up: there is no API server to ask")
+            raise Unavailable(
+                "the pod's resource claims cannot be looked up: there is no API server to ask"
+            )
         if (waiting := self._waiting.get(namespace, 0) + size) > WAITING:
             raise Unavailable(
                 f"the pod's resource claims cannot be looked up: {waiting} bytes of reviews of namespace {namespace} would wait for "
@@ -194,7 +225,12 @@ class Admission:
                 del self._waiting[namespace]
 
     def _decided(
-        self, request: Request, decision: Decision, policy: NamespaceOverride | None, size: int, started: float
+        self,
+        request: Request,
+        decision: Decision,
+        policy: NamespaceOverride | None,
+        size: int,
+        started: float,
     ) -> Answer:
         answer = review.encode_answer(request.uid, decision)
         metrics = self.state.metrics
@@ -205,17 +241,20 @@ class Admission:
         return Answer(200, answer, _JSON, self.state.stopping)
 
     def _unread(self, uid: str, why: str, size: int, status: int) -> Answer:
-        """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore admits nothing unchecked. What is no
-        review is refused."""
+        """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore
+        admits nothing unchecked. What is no review is refused."""
         if not uid:
             return self._refuse(status, why)
         self.state.metrics.decided("denied", 0.0)
         self.state.metrics.bytes_read += size
-        message = (
-            f"the pod cannot be looked at: {shown(why)}; make it smaller, or use a namespace without preflight checks."
-        )
+        message = f"the pod cannot be looked at: {shown(why)}; make it smaller, or use a namespace without preflight checks."
         logs.line("info", message, {"uid": uid, "result": "denied"})
-        return Answer(200, review.encode_answer(uid, Decision("denied", message)), _JSON, last=self.state.stopping)
+        return Answer(
+            200,
+            review.encode_answer(uid, Decision("denied", message)),
+            _JSON,
+            last=self.state.stopping,
+        )
 
     def _failed(self, error: Exception, uid: str) -> Answer:
         if isinstance(error, review.BadReview):
@@ -255,7 +294,9 @@ class Plain:
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
-    """The whole body of an admission request. Raises :class:`~preflight_kube.admission.body.Refused` and :class:`_TooLarge`."""
+    """The whole body of an admission request. Raises
+    :class:`~preflight_kube.admission.body.Refused` and :class:`_TooLarge`.
+    """
     if (refused := problem(scope, _PATHS)) is not None:
         raise refused
     body = await read(scope, receive)
@@ -265,14 +306,19 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
 
 
 async def _respond(send: Send, answer: Answer) -> None:
-    headers = [(b"content-type", answer.content_type), (b"content-length", str(len(answer.body)).encode())]
+    headers = [
+        (b"content-type", answer.content_type),
+        (b"content-length", str(len(answer.body)).encode()),
+    ]
     if answer.last:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _tell(metrics: Metrics, request: Request, decision: Decision, policy: NamespaceOverride | None) -> None:
+def _tell(
+    metrics: Metrics, request: Request, decision: Decision, policy: NamespaceOverride | None
+) -> None:
     for skip in decision.skipped:
         metrics.skips.labels(skip.check, skip.reason).inc()
     if decision.stamp is not None:
@@ -286,7 +332,8 @@ def _tell(metrics: Metrics, request: Request, decision: Decision, policy: Namesp
     about: dict[str, object] = {
         "uid": shown(request.uid),
         "namespace": request.namespace,
-        # By which names people know a pod: its own, or the beginning of it that its maker gave; and the maker.
+        # By which names people know a pod: its own, or the beginning of it that its maker gave; and
+        # the maker.
         "pod": shown(metadata.name or metadata.generate_name, OBJECT_NAME),
         "dry_run": request.dry_run,
     }

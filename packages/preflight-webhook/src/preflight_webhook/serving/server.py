@@ -1,4 +1,6 @@
-"""Both servers in one process: admission over TLS, health and metrics in plain. Stops cleanly on SIGTERM."""
+"""Both servers in one process: admission over TLS, health and metrics in plain. Stops cleanly on
+SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from .watchers import Watchers
 __all__ = ["Options", "serve"]
 
 KEEP_ALIVE: Final = 120
-"""Seconds an idle connection stays open: longer than the API server's own 90, so that it is never us who close one in use."""
+"""Seconds an idle connection stays open: longer than the API server's own 90, so that it is never
+us who close one in use.
+"""
 DRAIN: Final = 20
 """Seconds that requests in flight may take once told to stop."""
 
@@ -45,8 +49,9 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on answering after SIGTERM;
-    ``patience``: seconds after which a client that does not go on with its request is cut off, at the latest twice that."""
+    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on
+    answering after SIGTERM; ``patience``: seconds after which a client that does not go on with its
+    request is cut off, at the latest twice that."""
 
     config: Path
     cert_dir: Path
@@ -61,11 +66,15 @@ class Options:
 def serve(options: Options) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises :class:`~preflight_kube.commands.BadInput` (a port, the certificate) and :class:`~preflight_kube.configfile.ConfigError` at the
-    start, and :class:`~preflight_kube.commands.Failed` at the end where that was not asked for.
+    Raises :class:`~preflight_kube.commands.BadInput` (a port, the certificate) and
+    :class:`~preflight_kube.configfile.ConfigError` at the start, and
+    :class:`~preflight_kube.commands.Failed` at the end where that was not asked for.
     """
     metrics = Metrics()
-    file, certificate = _followed(options.config, metrics), Certificate(options.cert_dir, RENEWAL, options.client_ca)
+    file, certificate = (
+        _followed(options.config, metrics),
+        Certificate(options.cert_dir, RENEWAL, options.client_ca),
+    )
     sockets = [listen(options.host, port) for port in (options.port, options.plain_port)]
     uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options))
 
@@ -91,7 +100,11 @@ def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
 
 
 async def _serve(
-    state: State, file: ConfigFile[Config], certificate: Certificate, sockets: list[socket.socket], options: Options
+    state: State,
+    file: ConfigFile[Config],
+    certificate: Certificate,
+    sockets: list[socket.socket],
+    options: Options,
 ) -> None:
     common: dict[str, Any] = {
         "log_config": None,
@@ -106,7 +119,10 @@ async def _serve(
         "timeout_graceful_shutdown": DRAIN,
     }
     access = Access()
-    state.lookups, state.policies = Lookups(access, state.metrics), NamespaceOverrides(access, state.metrics)
+    state.lookups, state.policies = (
+        Lookups(access, state.metrics),
+        NamespaceOverrides(access, state.metrics),
+    )
     most = limits()
     admission = Server(
         uvicorn.Config(Admission(state), **{**common, "http": AtOnce}),
@@ -115,7 +131,12 @@ async def _serve(
         state.metrics,
         lambda: certificate.context,
     )
-    plain = Server(uvicorn.Config(Plain(state), **{**common, "http": Bounded}), "plain", most.plain, state.metrics)
+    plain = Server(
+        uvicorn.Config(Plain(state), **{**common, "http": Bounded}),
+        "plain",
+        most.plain,
+        state.metrics,
+    )
     state.certificate_problem = lambda: certificate.problem(time.time())
 
     async def plain_after_admission() -> None:
@@ -126,14 +147,17 @@ async def _serve(
             plain.should_exit = True
 
     def stop(name: str, after: float) -> None:
-        """Not ready from now on, and each answer closes its connection, so that API servers go elsewhere; then stop listening."""
+        """Not ready from now on, and each answer closes its connection, so that API servers go
+        elsewhere; then stop listening.
+        """
         if state.stopping:
             after = 0.0  # told twice
         log.info("stopping", cause=name, linger=after)
         state.stopping = True
         loop.call_later(after, setattr, admission, "should_exit", True)
 
-    # What the start has made stays; a collection now and then must not walk over it while the API server waits.
+    # What the start has made stays; a collection now and then must not walk over it while the API
+    # server waits.
     gc.collect()
     gc.freeze()
     loop = asyncio.get_running_loop()
@@ -151,13 +175,16 @@ async def _serve(
         await admission_task
     state.started = True
     _announce(state.config, [s.getsockname()[1] for s in sockets])
-    watchers = Watchers(state, file, certificate, (admission.connections, plain.connections)).start(options.patience)
+    watchers = Watchers(state, file, certificate, (admission.connections, plain.connections)).start(
+        options.patience
+    )
     served = asyncio.gather(*tasks)
     try:
         waited: list[asyncio.Future[Any]] = [served, *watchers]
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not served.done():
-            # Nothing would be taken over any more, unseen: better a new process, which the kubelet starts at once.
+            # Nothing would be taken over any more, unseen: better a new process, which the kubelet
+            # starts at once.
             names = ", ".join(task.get_name() for task in watchers if task.done())
             log.error("a watcher has ended; stopping, so that a new replica starts", watcher=names)
             state.failing.setdefault(names, "its watcher has ended")

@@ -1,4 +1,5 @@
-"""What is looked at again and again while the server runs: files that change, connections that do not go on, PreflightConfigs.
+"""What is looked at again and again while the server runs: files that change, connections that do
+not go on, PreflightConfigs.
 
 Each by a task of its own, so that nothing that one of them meets keeps another from its work.
 """
@@ -32,14 +33,20 @@ class Watchers:
     """``ports``: the connections of each; the first is that of admission."""
 
     def __init__(
-        self, state: State, file: ConfigFile[Config], certificate: Certificate, ports: Sequence[Connections]
+        self,
+        state: State,
+        file: ConfigFile[Config],
+        certificate: Certificate,
+        ports: Sequence[Connections],
     ) -> None:
         self._state, self._file, self._certificate = state, file, certificate
         self._ports = [(port, Stalled()) for port in ports]
         self._said = ""
 
     def start(self, patience: float) -> list[asyncio.Task[None]]:
-        """The tasks, each by the name of what it looks at; none of them ends by itself. ``patience``: seconds between two looks at connections."""
+        """The tasks, each by the name of what it looks at; none of them ends by itself.
+        ``patience``: seconds between two looks at connections.
+        """
         looks: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("certificate", self.certificate, LOOK_EVERY),
             ("configuration", self.configuration, LOOK_EVERY),
@@ -66,7 +73,9 @@ class Watchers:
     async def configuration(self) -> None:
         """In a thread: a file can take a second to read, and admissions go on meanwhile."""
         if await asyncio.to_thread(self._file.refresh):
-            self._state.config = self._file.config  # at once for all that comes; what is being decided ends as it began
+            self._state.config = (
+                self._file.config
+            )  # at once for all that comes; what is being decided ends as it began
 
     async def connections(self) -> None:
         """Cut off who does not go on."""
@@ -80,8 +89,8 @@ class Watchers:
 
 
 async def watch(state: State, name: str, look: Callable[[], Awaitable[None]], every: float) -> None:
-    """Look every so many seconds, for ever. A look that fails is logged and tried again; after a minute of failures requests should go
-    elsewhere, until one succeeds."""
+    """Look every so many seconds, for ever. A look that fails is logged and tried again; after a
+    minute of failures requests should go elsewhere, until one succeeds."""
     up = state.metrics.watching.labels(name)
     up.set(1)
     failures = 0
