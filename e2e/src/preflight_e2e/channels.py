@@ -362,8 +362,9 @@ class Place:
         """Wait until the pods run."""
         for name in names:
             until(
-                lambda name=name: self.phase(name) == "Running", f"pod {self.namespace}/{name} runs"
-            )  # type: ignore[misc]
+                lambda name=name: self.phase(name) == "Running",  # type: ignore[misc]
+                f"pod {self.namespace}/{name} runs",
+            )
 
     def restarts(self, name: str) -> int:
         statuses = self.read(name).status.container_statuses or []

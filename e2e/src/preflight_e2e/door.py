@@ -128,9 +128,9 @@ class Door:
         self.release.uninstall(wait=False)
         for policy, attempt in self._attempts().items():
             self.until(
-                lambda attempt=attempt: "ValidatingAdmissionPolicy" not in attempt(),
+                lambda attempt=attempt: "ValidatingAdmissionPolicy" not in attempt(),  # type: ignore[misc]
                 f"policy {policy} is gone",
-            )  # type: ignore[misc]
+            )
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
         end = time.monotonic() + seconds

@@ -341,9 +341,9 @@ class Lab:
             delete(name, grace_period_seconds=1)
             until(
                 f"the {what} of namespace {name} are gone",
-                lambda found=found: not found(name).items,
+                lambda found=found: not found(name).items,  # type: ignore[misc]
                 120,
-            )  # type: ignore[misc]
+            )
 
     def _exists(self, name: str) -> bool:
         try:

@@ -221,5 +221,9 @@ def _unique(rows: list[R]) -> tuple[R, ...]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a matrix file."""
-    return msgspec.json.schema(_File)
+    """The JSON Schema of a matrix file. A docstring's lines are not those of a description."""
+    schema = msgspec.json.schema(_File)
+    for one in schema["$defs"].values():
+        if "description" in one:
+            one["description"] = " ".join(one["description"].split())
+    return schema

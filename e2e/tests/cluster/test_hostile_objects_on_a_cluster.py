@@ -235,9 +235,9 @@ def test_a_workload_that_cannot_be_read_keeps_its_own_gang_waiting_and_no_other(
     for source, shape in itertools.product(KINDS, SHAPES):
         member = f"{source}-{shape}-member"
         until(
-            lambda member=member: story.told(member).get("answer") in {"wait", "skip", "fail"},
+            lambda member=member: story.told(member).get("answer") in {"wait", "skip", "fail"},  # type: ignore[misc]
             member,
-        )  # type: ignore[misc]
+        )
     assert restarts(fresh) == [0]
 
 

@@ -37,9 +37,9 @@ def hellos(count: int = 2, **changes: object) -> dict[int, Hello]:
     }
     node = base.pop("node")
     return {
-        rank: Hello(rank=rank, pod=f"pod-{rank}", node=node or f"node-{rank}", **base)
+        rank: Hello(rank=rank, pod=f"pod-{rank}", node=node or f"node-{rank}", **base)  # type: ignore[arg-type]
         for rank in range(count)
-    }  # type: ignore[arg-type]
+    }
 
 
 def start(world: int = 16, number: int = 1, backend: str = "nccl") -> LaunchOrder:

@@ -186,8 +186,11 @@ def test_pairs_that_repeat_it_blame_the_node_though_it_has_no_hairpin() -> None:
     assert "evidence: path, data" in sum_told.evidence[2]
     assert "worker rank 2" in sum_told.evidence[2]
     without = World(
-        4, spoils(2), gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9)), **one_gpu_each
-    ).run()  # type: ignore[arg-type]
+        4,
+        spoils(2),
+        gang=dict.fromkeys(range(4), took(HEALTHY, wrong=9)),
+        **one_gpu_each,  # type: ignore[arg-type]
+    ).run()
     assert without.blamed == {}
 
 

@@ -98,9 +98,9 @@ async def test_nothing_comes_before_its_period_is_over(lab: Lab) -> None:
             "spec": {"components": [{"template": waves}]},
         }
         few["metadata"]["annotations"][f"{PREFIX}admissionGracePeriodDuration"] = three  # type: ignore[index]
-        few["spec"]["components"][0]["podSets"] = [
+        few["spec"]["components"][0]["podSets"] = [  # type: ignore[index]
             {"path": "template.spec.template", "replicas": 3}
-        ]  # type: ignore[index]
+        ]
         await lab.client.create(lab.wrappers(), few)
         await lab.wrap(
             job("slow"),

@@ -58,8 +58,8 @@ def double() -> Iterator[ApiDouble]:
     with ApiDouble() as double:
         for name in ("crowd", "victim"):
             double.within(
-                lambda name=name: double.create("namespaces", {"metadata": {"name": name}})
-            )  # type: ignore[misc]
+                lambda name=name: double.create("namespaces", {"metadata": {"name": name}})  # type: ignore[misc]
+            )
         yield double
 
 

@@ -78,8 +78,8 @@ async def double() -> AsyncIterator[ApiDouble]:
     with ApiDouble() as double:
         for name in (NAMESPACE, "good"):
             double.within(
-                lambda name=name: double.create("namespaces", {"metadata": {"name": name}})
-            )  # type: ignore[misc]
+                lambda name=name: double.create("namespaces", {"metadata": {"name": name}})  # type: ignore[misc]
+            )
         yield double
 
 

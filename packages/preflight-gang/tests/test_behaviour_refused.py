@@ -63,8 +63,9 @@ async def test_a_record_that_is_refused_is_the_cause_that_members_are_told_by_ro
             f"the ConfigMap preflight-job-1.labels cannot be written: create /api/v1/namespaces/{cluster.namespace}",
         )
         await until(
-            lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}"
-        )  # type: ignore[misc]
+            lambda name=name: reasons(cluster, name, "PreflightWaiting"),  # type: ignore[misc]
+            f"the Event on {name}",
+        )
         assert f"answered {status}" in reasons(cluster, name, "PreflightWaiting")[0]
     leading.wire.answers = lambda _: None
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1)
@@ -103,8 +104,9 @@ async def test_a_quota_on_configmaps_is_the_cause_that_members_are_told_and_its_
     for name in ("pod-0", "pod-1"):
         await published(cluster, name, "exceeded quota: none")
         await until(
-            lambda name=name: reasons(cluster, name, "PreflightWaiting"), f"the Event on {name}"
-        )  # type: ignore[misc]
+            lambda name=name: reasons(cluster, name, "PreflightWaiting"),  # type: ignore[misc]
+            f"the Event on {name}",
+        )
     await cluster.client.delete(f"/api/v1/namespaces/{cluster.namespace}/resourcequotas/none")
     await cluster.answered("sealed", "pod-0", "pod-1", generation=1, seconds=40)
 

@@ -138,9 +138,9 @@ async def test_whatever_a_schema_lets_through_neither_blinds_the_mirror_nor_hold
             assert set(mirrors.behind().values()) == {0.0}
             for name in listed:
                 await until(
-                    lambda name=name: cluster.published(f"of-{name}") is not None,
+                    lambda name=name: cluster.published(f"of-{name}") is not None,  # type: ignore[misc]
                     f"{name} is answered",
-                )  # type: ignore[misc]
+                )
                 said = cluster.published(f"of-{name}")
                 assert said is not None
                 assert TOLD.get(name, "") in " ".join(said.missing), said

@@ -53,8 +53,8 @@ def stuck(reason: str, message: str = "", **fields: str) -> Pod:
     made = pod_json(
         "pod-0",
         statuses=[status("dcgm-diag", "pulling"), status("nccl-allreduce", "waiting")],
-        **fields,
-    )  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
+    )
     made["status"]["initContainerStatuses"][0]["state"]["waiting"] = {
         "reason": reason,
         "message": message,

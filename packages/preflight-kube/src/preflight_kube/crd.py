@@ -175,6 +175,10 @@ class _Definitions:
             for key, value in part.items()
             if key not in _LEFT_OUT and key not in _FOREIGN
         }
+        if isinstance(words := made.get("description"), str):
+            made["description"] = " ".join(
+                words.split()
+            )  # a docstring's lines are not the reader's
         if part.get("required"):
             made["required"] = part["required"]
         if "enum" in made:

@@ -252,8 +252,8 @@ async def publish(
     end = anyio.current_time() + wait_seconds
     for configuration in target.configurations:
         while not await _retried(
-            lambda one=configuration: _set_bundles(client, one, lambda _: stored.authorities)
-        ):  # type: ignore[misc]
+            lambda one=configuration: _set_bundles(client, one, lambda _: stored.authorities)  # type: ignore[misc]
+        ):
             if anyio.current_time() >= end:
                 option = (
                     "--mutating" if configuration.kind.startswith("Mutating") else "--validating"

@@ -72,7 +72,9 @@ class NodePrepareResourceResponse(betterproto2.Message):
     error: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
 
 
-default_message_pool.register_message("dra", "NodePrepareResourceResponse", NodePrepareResourceResponse)
+default_message_pool.register_message(
+    "dra", "NodePrepareResourceResponse", NodePrepareResourceResponse
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -80,7 +82,9 @@ class NodePrepareResourcesRequest(betterproto2.Message):
     claims: "list[Claim]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
-default_message_pool.register_message("dra", "NodePrepareResourcesRequest", NodePrepareResourcesRequest)
+default_message_pool.register_message(
+    "dra", "NodePrepareResourcesRequest", NodePrepareResourcesRequest
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -90,11 +94,15 @@ class NodePrepareResourcesResponse(betterproto2.Message):
     """
 
     claims: "dict[str, NodePrepareResourceResponse]" = betterproto2.field(
-        1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
+        1,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE),
     )
 
 
-default_message_pool.register_message("dra", "NodePrepareResourcesResponse", NodePrepareResourcesResponse)
+default_message_pool.register_message(
+    "dra", "NodePrepareResourcesResponse", NodePrepareResourcesResponse
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -106,7 +114,9 @@ class NodeUnprepareResourceResponse(betterproto2.Message):
     error: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
-default_message_pool.register_message("dra", "NodeUnprepareResourceResponse", NodeUnprepareResourceResponse)
+default_message_pool.register_message(
+    "dra", "NodeUnprepareResourceResponse", NodeUnprepareResourceResponse
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -114,7 +124,9 @@ class NodeUnprepareResourcesRequest(betterproto2.Message):
     claims: "list[Claim]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
-default_message_pool.register_message("dra", "NodeUnprepareResourcesRequest", NodeUnprepareResourcesRequest)
+default_message_pool.register_message(
+    "dra", "NodeUnprepareResourcesRequest", NodeUnprepareResourcesRequest
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -124,8 +136,12 @@ class NodeUnprepareResourcesResponse(betterproto2.Message):
     """
 
     claims: "dict[str, NodeUnprepareResourceResponse]" = betterproto2.field(
-        1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
+        1,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE),
     )
 
 
-default_message_pool.register_message("dra", "NodeUnprepareResourcesResponse", NodeUnprepareResourcesResponse)
+default_message_pool.register_message(
+    "dra", "NodeUnprepareResourcesResponse", NodeUnprepareResourcesResponse
+)

@@ -66,4 +66,6 @@ class RegistrationStatusResponse(betterproto2.Message):
     pass
 
 
-default_message_pool.register_message("registration", "RegistrationStatusResponse", RegistrationStatusResponse)
+default_message_pool.register_message(
+    "registration", "RegistrationStatusResponse", RegistrationStatusResponse
+)

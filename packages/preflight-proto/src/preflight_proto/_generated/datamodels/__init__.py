@@ -123,10 +123,14 @@ class HealthEvent(betterproto2.Message):
 
     error_code: "list[str]" = betterproto2.field(9, betterproto2.TYPE_STRING, repeated=True)
 
-    entities_impacted: "list[Entity]" = betterproto2.field(10, betterproto2.TYPE_MESSAGE, repeated=True)
+    entities_impacted: "list[Entity]" = betterproto2.field(
+        10, betterproto2.TYPE_MESSAGE, repeated=True
+    )
 
     metadata: "dict[str, str]" = betterproto2.field(
-        11, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
+        11,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING),
     )
 
     generated_timestamp: "datetime.datetime | None" = betterproto2.field(
@@ -135,9 +139,13 @@ class HealthEvent(betterproto2.Message):
 
     node_name: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
 
-    quarantine_overrides: "BehaviourOverrides | None" = betterproto2.field(14, betterproto2.TYPE_MESSAGE, optional=True)
+    quarantine_overrides: "BehaviourOverrides | None" = betterproto2.field(
+        14, betterproto2.TYPE_MESSAGE, optional=True
+    )
 
-    drain_overrides: "BehaviourOverrides | None" = betterproto2.field(15, betterproto2.TYPE_MESSAGE, optional=True)
+    drain_overrides: "BehaviourOverrides | None" = betterproto2.field(
+        15, betterproto2.TYPE_MESSAGE, optional=True
+    )
 
     processing_strategy: "ProcessingStrategy" = betterproto2.field(
         16, betterproto2.TYPE_ENUM, default_factory=lambda: ProcessingStrategy(0)
@@ -186,7 +194,9 @@ class HealthEventStatus(betterproto2.Message):
     )
 
     span_ids: "dict[str, str]" = betterproto2.field(
-        7, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
+        7,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING),
     )
 
 
@@ -230,7 +240,9 @@ from ..google import protobuf as _google__protobuf__
 
 
 class PlatformConnectorBase(betterproto2_grpclib.ServiceBase):
-    async def health_event_occurred_v_1(self, message: "HealthEvents") -> "_google__protobuf__.Empty":
+    async def health_event_occurred_v_1(
+        self, message: "HealthEvents"
+    ) -> "_google__protobuf__.Empty":
         """
         One call carries one batch; all events of a batch are about the sender's own node.
         """
