@@ -29,9 +29,7 @@ nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "third-par
 
 
 def _members() -> dict[str, tuple[str, dict[str, Any]]]:
-    """By name: each member's folder, and what its own pyproject.toml says of it under
-    [tool.preflight].
-    """
+    """By name: each member's folder, and what its own pyproject.toml says of it under [tool.preflight]."""
     found = {}
     for path in (
         *sorted(Path(__file__).parent.glob("packages/*/pyproject.toml")),
@@ -189,18 +187,14 @@ def test_313(session: nox.Session, member: str) -> None:
 
 @nox.session
 def links(session: nox.Session) -> None:
-    """All-reduce's gangs on real, shaped links and in real time: minutes, so apart from `test` (`--
-    ARGS` go to pytest).
-    """
+    """All-reduce's gangs on real, shaped links and in real time: minutes, so apart from `test` (`-- ARGS` go to pytest)."""
     tests_of(session, "check-nccl-allreduce", "-m", "links", *session.posargs)
 
 
 @nox.session
 @nox.parametrize("torch", TORCHES, ids=["oldest", "newest"])
 def gloo(session: nox.Session, torch: str) -> None:
-    """All-reduce's gangs of real ranks, with the oldest and the newest torch that an image may
-    bring (`-- ARGS` go to pytest).
-    """
+    """All-reduce's gangs of real ranks, with the oldest and the newest torch that an image may bring (`-- ARGS` go to pytest)."""
     sync(
         session, "--inexact", "--package", "check-nccl-allreduce", "--group", "test"
     )  # torch, once added, stays
@@ -218,9 +212,7 @@ def gloo(session: nox.Session, torch: str) -> None:
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """In a minute: lint, and of each member that changed its tests, nearest to the change first
-    (`-- BASE`, else the merge base).
-    """
+    """In a minute: lint, and of each member that changed its tests, nearest to the change first (`-- BASE`, else the merge base)."""
     start = time.monotonic()
     lint(session)
     changed = changed_files(session, *session.posargs[:1])
@@ -261,9 +253,7 @@ def quick(session: nox.Session) -> None:
 
 
 def changed_files(session: nox.Session, base: str | None = None) -> list[str]:
-    """What differs from the merge base with ``base`` (origin's main branch, else main), committed
-    or not; what is new too.
-    """
+    """What differs from the merge base with ``base`` (origin's main branch, else main), committed or not; what is new too."""
 
     def git(*words: str) -> list[str]:
         return str(session.run("git", *words, external=True, silent=True, log=False)).splitlines()
@@ -302,9 +292,7 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Which share of each member's source its own tests run, and the floor that its pyproject sets
-    (`-- MEMBER...`).
-    """
+    """Which share of each member's source its own tests run, and the floor that its pyproject sets (`-- MEMBER...`)."""
     chosen = session.posargs or [name for name in MEMBERS if name != "preflight-e2e"]
     pins = Path(session.virtualenv.location) / "coverage.txt"
     table, below = [], []
@@ -382,9 +370,7 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session(name="third-party", reuse_venv=False)
 def third_party(session: nox.Session) -> None:
-    """What others build checks on: preflight-proto's wheel, alone in an empty environment, runs the
-    manual's samples.
-    """
+    """What others build checks on: preflight-proto's wheel, alone in an empty environment, runs the manual's samples."""
     folder = Path(session.virtualenv.location) / "made"
     session.run_install(
         "uv",
@@ -456,36 +442,28 @@ def images(session: nox.Session) -> None:
 
 @nox.session
 def audit(session: nox.Session) -> None:
-    """Ask the public advisories about every locked package (`AUDIT_REQUIRED=1`: fail where they
-    cannot be reached).
-    """
+    """Ask the public advisories about every locked package (`AUDIT_REQUIRED=1`: fail where they cannot be reached)."""
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e.supply", "audit", *session.posargs)
 
 
 @nox.session
 def sbom(session: nox.Session) -> None:
-    """Write what is in each image, by the lock, as CycloneDX JSON (`-- --output FOLDER`; sbom/ if
-    none is named).
-    """
+    """Write what is in each image, by the lock, as CycloneDX JSON (`-- --output FOLDER`; sbom/ if none is named)."""
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e.supply", "sbom", *session.posargs)
 
 
 @nox.session
 def e2e(session: nox.Session) -> None:
-    """Install the charts on a real cluster and run the fault matrix (kind; `-- --cluster
-    existing`).
-    """
+    """Install the charts on a real cluster and run the fault matrix (kind; `-- --cluster existing`)."""
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e", "run", *session.posargs)
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster
-    (`-- --json FILE`).
-    """
+    """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
     sync(session, "--package", "preflight-e2e")
     environments = Path(session.virtualenv.location).parent / "demo-components"
     for member in DEMO:
@@ -510,9 +488,7 @@ def demo(session: nox.Session) -> None:
 
 
 def add_torch(session: nox.Session, environment: Path, release: str = TORCHES[-1]) -> None:
-    """Torch for check-nccl-allreduce: a wheel of PIP_FIND_LINKS, else the CPU build, else the
-    lock's. Says which, and how large.
-    """
+    """Torch for check-nccl-allreduce: a wheel of PIP_FIND_LINKS, else the CPU build, else the lock's. Says which, and how large."""
     probe = "import importlib.metadata as m; print(m.version('torch'), m.version('numpy'))"
     there = session.run_install(
         str(environment / "bin/python"),
@@ -580,12 +556,7 @@ images, since what lies beside a program is looked through when it imports."""
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `--
-    localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `--
-    gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`,
-    `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace`, `-- gpu-scheduler` (of these
-    systems); `--json FILE`.
-    """
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace`, `-- gpu-scheduler` (of these systems); `--json FILE`."""
     chosen = "".join(session.posargs[:1])
     if chosen in {"clean", "reals", "verdict"}:
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
@@ -619,9 +590,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Hostile objects through a real API server into the running services (`-- --seconds 60`;
-    KUBEBUILDER_ASSETS).
-    """
+    """Hostile objects through a real API server into the running services (`-- --seconds 60`; KUBEBUILDER_ASSETS)."""
     sync(session, "--package", "preflight-e2e")
     options = []
     for option, member in (("--webhook", "preflight-webhook"), ("--gang", "preflight-gang")):
