@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from ..program import leave, says_version
@@ -18,6 +19,9 @@ from . import (
     webhook,
 )
 from .load import BenchError
+
+TERMINATED = 143
+"""Exit status after SIGTERM: 128 + its number."""
 
 
 def main() -> int:
@@ -95,6 +99,8 @@ def main() -> int:
         )
     )
     args = parser.parse_args()
+    # What a bench has started, such as an API server, ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         return int(args.run(args))
     except BenchError as error:

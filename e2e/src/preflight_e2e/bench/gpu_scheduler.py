@@ -10,9 +10,7 @@ import argparse
 import http.client
 import json
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -35,8 +33,6 @@ __all__ = ["add_arguments", "run", "share"]
 
 Json = dict[str, Any]
 AT_ONCE = 16
-_TERMINATED = 143
-"""Exit status after SIGTERM: 128 + its number."""
 CALLS = 400
 """Of filter, and of prioritize."""
 DIRECT = {1: 400, GPUS: 100}
@@ -66,9 +62,6 @@ def run(args: argparse.Namespace) -> int:
         raise BenchError(
             f"{ASSETS} does not name a folder with etcd, kube-apiserver and kube-scheduler; set it."
         )
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(_TERMINATED)
-    )  # API server and etcd end with it
     # Taints of nodes that no kubelet has reported are a controller's to take away, which does not
     # run here.
     more = ["--disable-admission-plugins=TaintNodesByCondition"]
