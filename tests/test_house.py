@@ -105,3 +105,10 @@ def test_every_design_note_is_listed() -> None:
     folder = ROOT / "docs" / "design"
     listed = (folder / "README.md").read_text()
     assert not [note.name for note in folder.glob("20*.md") if f"({note.name})" not in listed]
+
+
+def test_every_path_that_contributing_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:packages|e2e|docs|charts|tests)/[\w./-]+)`", text))
+    assert named
+    assert not {path for path in named if not (ROOT / path).exists()}
