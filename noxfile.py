@@ -568,20 +568,7 @@ def bench(session: nox.Session) -> None:
         option, place, members = MEASURED[chosen]
         components = Path(session.virtualenv.location).parent / "bench-components"
         for member in members:
-            ours = [
-                f"--reinstall-package={name}"
-                for name in ("preflight-proto", "preflight-kube", member)
-            ]
-            how = [
-                "--frozen",
-                "--no-dev",
-                "--no-editable",
-                "--compile-bytecode",
-                "--all-extras",
-                "--package",
-                member,
-            ]
-            install(session, "uv", "sync", *how, *ours, into=components / member)
+            install_as_in_its_image(session, member, components / member)
         measured = [option, str(components / members[0] / place if place else components)]
     session.run(
         "python", "-m", "preflight_e2e.bench", *session.posargs, *measured, env=without_pythonpath()
@@ -595,21 +582,8 @@ def fuzz(session: nox.Session) -> None:
     options = []
     for option, member in (("--webhook", "preflight-webhook"), ("--gang", "preflight-gang")):
         if option not in session.posargs:
-            # As its image has it: no other packages beside it.
             folder = Path(session.virtualenv.location).parent / "fuzz-components" / member
-            ours = [
-                f"--reinstall-package={name}"
-                for name in ("preflight-proto", "preflight-kube", member)
-            ]
-            how = [
-                "--frozen",
-                "--no-dev",
-                "--no-editable",
-                "--compile-bytecode",
-                "--package",
-                member,
-            ]
-            install(session, "uv", "sync", *how, *ours, into=folder)
+            install_as_in_its_image(session, member, folder)
             options += [option, str(folder / "bin" / member)]
     session.run(
         "python",
@@ -620,6 +594,13 @@ def fuzz(session: nox.Session) -> None:
         env=without_pythonpath(),
         interrupt_timeout=30,
     )
+
+
+def install_as_in_its_image(session: nox.Session, member: str, into: Path) -> None:
+    """A member with what it needs and no other packages beside it, and bytecode made beforehand."""
+    ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", member)]
+    how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--all-extras"]
+    install(session, "uv", "sync", *how, "--package", member, *ours, into=into)
 
 
 def without_pythonpath() -> dict[str, str]:
