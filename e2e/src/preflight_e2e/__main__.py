@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from .clusters import ClusterError, cluster
 from .lab import Lab, LabError, injector_values
 from .loading import loading
 from .program import leave, says_version
+from .reruns import PytestRun, allowed
 from .scenario import load_all
 from .sidebyside import run_all
 
@@ -114,7 +114,9 @@ def _run(args: argparse.Namespace) -> int:
                 coming.wait([images.FAKE_NODE])
                 lab.fake_nodes()
                 say(f"GPU nodes: {', '.join(lab.nodes)}")
-                outcomes = run_all(lab, rows, say, lambda values: coming.wait(needed(values)))
+                outcomes = run_all(
+                    lab, rows, say, lambda values: coming.wait(needed(values)), allowed()
+                )
                 if not args.only:
                     coming.wait_for_all()
             if not args.only and not args.keep:
@@ -183,13 +185,9 @@ def _real_image(
 
 def _pytest_on_fakes(kubeconfig: Path) -> bool:
     """The tests that need the lab's fake nodes, and no release of the charts beside their own."""
-    argv = [sys.executable, "-m", "pytest", str(CLUSTER_TESTS), "-rs", "-m", "fakes"]
-    return (
-        subprocess.run(
-            argv, check=False, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
-        ).returncode
-        == 0
-    )
+    environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    with PytestRun([str(CLUSTER_TESTS), "-rs", "-m", "fakes"], environ) as tests:
+        return tests.passed()
 
 
 def _pytest(kubeconfig: Path, audit: Path | None, real: dict[str, str]) -> bool:
@@ -202,24 +200,16 @@ def _pytest(kubeconfig: Path, audit: Path | None, real: dict[str, str]) -> bool:
     environ = {**os.environ, **real, "KUBECONFIG": str(kubeconfig)}
     if audit is not None:
         environ[AUDIT_LOG] = str(audit.resolve())
-    argv = [sys.executable, "-m", "pytest", str(CLUSTER_TESTS), "-rs", "-m"]
-    with tempfile.TemporaryFile() as report:
-        beside = subprocess.Popen(
-            [*argv, "policies"], stdout=report, stderr=subprocess.STDOUT, env=environ
-        )
-        try:
-            passed = (
-                subprocess.run(
-                    [*argv, "not policies and not fakes"], check=False, env=environ
-                ).returncode
-                == 0
-            )
-            passed = beside.wait() == 0 and passed
-        finally:
-            beside.terminate()
+    argv = [str(CLUSTER_TESTS), "-rs", "-m"]
+    with (
+        tempfile.TemporaryFile() as report,
+        PytestRun([*argv, "policies"], environ, report) as beside,
+        PytestRun([*argv, "not policies and not fakes"], environ) as releases,
+    ):
+        passed = [releases.passed(), beside.passed()]
         report.seek(0)
         print(report.read().decode(errors="replace"), flush=True)
-    return passed
+    return all(passed)
 
 
 if __name__ == "__main__":

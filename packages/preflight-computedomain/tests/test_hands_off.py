@@ -41,9 +41,11 @@ class Imex:
         self.folders = [root / "usr/bin", root / "etc/nvidia-imex", root / "run/nvidia-imex"]
         for folder in self.folders:
             folder.mkdir(parents=True)
+        # A binary: a script would still be read by its shell when it has been started.
+        sleep = shutil.which("sleep")
+        assert sleep is not None
         for name in ("nvidia-imex", "nvidia-imex-ctl"):
-            (self.folders[0] / name).write_text("#!/bin/sh\nexec sleep 3600\n")
-            (self.folders[0] / name).chmod(0o755)
+            shutil.copy(sleep, self.folders[0] / name)
         (self.folders[1] / "nodes_config.cfg").write_text("10.0.0.1\n10.0.0.2\n")
         self.door = self.folders[2] / "ctl.sock"
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -79,7 +81,7 @@ class Imex:
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(str(self.door))
             door.listen()
-            process = subprocess.Popen([self.folders[0] / "nvidia-imex"])
+            process = subprocess.Popen([self.folders[0] / "nvidia-imex", "3600"])
             try:
                 yield process
             finally:
