@@ -160,9 +160,10 @@ def prefers(node: str) -> Json:
 @contextmanager
 def connector(lab: Lab) -> Iterator[None]:
     """What the platform connector makes of its conditions: one of the node each, True while it has
-    messages.
+    messages. What a node was sick with before is no matter here.
     """
     over = threading.Event()
+    begun = {node: len(lab.node_log(node)) for node in lab.nodes}
     told: dict[tuple[str, str], bool] = {}
 
     def follow() -> None:
@@ -172,7 +173,7 @@ def connector(lab: Lab) -> Iterator[None]:
                 with suppress(client.ApiException, IndexError):
                     said = {
                         one["condition"]: one["messages"]
-                        for one in lab.node_log(node)
+                        for one in lab.node_log(node)[begun[node] :]
                         if "condition" in one
                     }
                 for name, messages in said.items():
