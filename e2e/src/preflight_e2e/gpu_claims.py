@@ -5,7 +5,7 @@ fake nodes, and pods that say which GPUs they see.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ GROUP = "gpu.scheduling"
 COUNT = f"{GROUP}/gpu"
 LOCKS = "gpu-scheduler-leases"
 LOCAL = "/etc/node-local"
-STALE = 20
+STALE = 15
 """Seconds after which a node whose agent is silent takes no pods, instead of 90."""
 LOOK, DCGM = CHECKS = ("preflight-look", "preflight-dcgm-diag")
 _LOOK = f"""
@@ -65,6 +65,10 @@ class GpuClaims:
     def install(self) -> None:
         """Return once every node's GPUs are counted."""
         self.lab.become({"plugin": "absent"})
+        for node in self.nodes:  # what checks of before have said of their GPUs
+            for one in self.api.read_node(node).status.conditions:
+                if one.status == "True" and one.type != "Ready":
+                    self.condition(node, one.type, [])
         folder = {"name": "driver", "hostPath": {"path": LOCAL}}
         driver = {
             "extraVolumes": [folder],
@@ -93,15 +97,15 @@ class GpuClaims:
             "kubeScheduler": {"image": IMAGE},
             "crd": {"keep": False},
             "staleAfter": f"{STALE}s",
-            "heartbeat": "4s",
+            "heartbeat": "3s",
             "sweep": "5s",
         }
         whole = {**injector, "preflight-gpu-scheduler": scheduler}
         self.installed.release.install(whole, wait=False)
         self._bring_driver()
+        until(self._ready, "scheduler, controller and webhooks are ready")
         until(self.installed.published, "the CA bundle")
         until(lambda: all(map(self._counted, self.nodes)), "the GPUs of every node are counted")
-        until(self._ready, "scheduler, controller and webhooks are ready")
 
     def _bring_driver(self) -> None:
         """What a container runtime of NVIDIA's does for the agent, which asks for all devices."""
@@ -170,25 +174,14 @@ class GpuClaims:
         lines = [one for one in self.lab.node_log(node) if one.get("condition") == kind]
         return list(lines[-1]["messages"]) if lines else []
 
-    def condition(self, node: str, kind: str, message: str) -> None:
+    def condition(self, node: str, kind: str, messages: Sequence[str]) -> None:
         about = {
             "type": kind,
-            "status": "True",
-            "reason": f"{kind}IsNotHealthy",
-            "message": message,
+            "status": str(bool(messages)),
+            "reason": f"{kind}Is{'Not' if messages else ''}Healthy",
+            "message": ";".join(messages),
         }
-        body = [{"op": "add", "path": "/status/conditions/-", "value": about}]
-        self.api.patch_node_status(node, body)
-
-    def without(self, node: str, kind: str) -> None:
-        there = [one.type for one in self.api.read_node(node).status.conditions]
-        if kind in there:
-            path = f"/status/conditions/{there.index(kind)}"
-            body = [
-                {"op": "test", "path": f"{path}/type", "value": kind},
-                {"op": "remove", "path": path},
-            ]
-            self.api.patch_node_status(node, body)
+        self.api.patch_node_status(node, {"status": {"conditions": [about]}})
 
     # --- the order of the webhooks
 
