@@ -32,6 +32,7 @@ FAULT = {
     "text": "GPU 0 Memtest: 14 bit errors",
 }
 ABSENT = {"plugin": "absent"}
+PLUGIN = "a device plugin hands out the same GPUs"
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_a_node_whose_agent_is_stopped_takes_no_new_pod_after_its_time_and_keeps
     claims.agents_off(node)
     try:
         until(lambda: not claims.agent(node), f"the agent of {node} is gone")
-        until(lambda: stale(place, node), f"{node} is stale")
+        until(lambda: "GpuNodeStatus is stale" in refused(place, node), f"{node} is stale")
         place.pod("late", "claim-1", node)
         place.waits("late", "GpuNodeStatus is stale")
         assert place.phase("there") == "Running"
@@ -162,13 +163,13 @@ def test_a_node_whose_agent_is_stopped_takes_no_new_pod_after_its_time_and_keeps
     place.runs("late")
 
 
-def stale(place: GpuPlace, node: str) -> bool:
-    """What a pod is told that fits on no node."""
+def refused(place: GpuPlace, node: str) -> str:
+    """What is said of ``node`` to a pod that no node suits: first what is wrong with the node."""
     place.pod("asks", "nowhere", node)
     until(lambda: bool(place.why("asks")), "the scheduler's word")
     said = place.why("asks")
     place.delete("asks")
-    return "GpuNodeStatus is stale" in said
+    return said
 
 
 def test_a_node_on_which_a_device_plugin_starts_takes_no_pod_until_it_is_gone(
@@ -177,9 +178,10 @@ def test_a_node_on_which_a_device_plugin_starts_takes_no_pod_until_it_is_gone(
     claims, node = place.claims, place.claims.nodes[3]
     claims.lab.configure(node, {})
     try:
-        until(lambda: allocatable(claims, node) == GPUS, "the device plugin's GPUs are advertised")
+        until(lambda: PLUGIN in refused(place, node), f"the scheduler knows of it on {node}")
+        assert allocatable(claims, node) == GPUS
         place.pod("beside", "claim-1", node)
-        place.waits("beside", "a device plugin hands out the same GPUs")
+        until(lambda: bool(place.why("beside")), "one that would fit waits")
     finally:
         claims.lab.configure(node, ABSENT)
     until(lambda: allocatable(claims, node) == 0, "the device plugin's GPUs are gone")
