@@ -10,6 +10,9 @@ import anyio
 import pytest
 from plane import Plane, plane
 from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.leases import Need, creation
+from preflight_gpu_scheduler.performing import Performer
+from preflight_gpu_scheduler.protocol import Stored, only
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(300)
@@ -276,6 +279,31 @@ def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
             await world.pod("job-3", "one", native="job")
             await world.until("all of them run", lambda: len(world.watcher.given) == 4)
             await world.explained()
+
+    anyio.run(body)
+
+
+def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_long(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 2)
+            await world.claim("two", 2)
+            await world.controller()
+            await world.pod("p", "two")
+            pod = await world.read_pod("p")
+            performer = Performer(
+                world.client, lock_namespace=world.config.lock_namespace, duration=60
+            )
+            for gpu in range(2):
+                need = Need(pod=pod, node="a", gpu=gpu, uuid="")
+                stored = await performer.run(only(creation(need)))
+                assert isinstance(stored, Stored)
+            said = await world.until(
+                "it is told", partial(_said, world, world.namespace, "GpusReserved")
+            )
+            assert said == "it holds GPUs 0 of a, 1 of a for 60 s, and is not bound to its node yet"
 
     anyio.run(body)
 

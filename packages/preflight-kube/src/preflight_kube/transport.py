@@ -159,7 +159,7 @@ class Lines:
         await _close(*old)
 
     async def aclose(self) -> None:
-        await _close(*{self._streams, *self._watches, *self._free})
+        await _close(*{self._streams, *self._watches}, *self._free)
 
 
 async def _close(*lines: httpx.AsyncClient | Line) -> None:
