@@ -8,6 +8,7 @@ from functools import partial
 
 import anyio
 import pytest
+import repeats
 from plane import Plane, plane
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.leases import Need, creation
@@ -186,10 +187,11 @@ async def _gang(world: Plane, name: str, members: int) -> None:
         await world.pod(f"{name}-{n}", name, gang_size=str(members))
 
 
+@pytest.mark.timeout(300 * repeats.REPEAT)
 def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_nothing(
     real_api_server: ApiServer,
 ) -> None:
-    async def body() -> None:
+    async def body(_: int) -> None:
         async with plane(real_api_server) as world:
             for node in ("a", "b", "c"):
                 await world.node(node, 4)
@@ -209,7 +211,7 @@ def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_noth
             await world.until("the other runs", lambda: len(world.watcher.given) == 8)
             assert {pod.split("-")[0] for pod in world.watcher.given.values()} == {loser}
 
-    anyio.run(body)
+    repeats.run(body)
 
 
 def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_gives_all_back(
