@@ -4,6 +4,7 @@ gangs, status, capacity.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import anyio
@@ -306,6 +307,10 @@ def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_long(
                 "it is told", partial(_said, world, world.namespace, "GpusReserved")
             )
             assert said == "it holds GPUs 0 of a, 1 of a for 60 s, and is not bound to its node yet"
+            show = world.command("show", name="show")
+            assert await anyio.to_thread.run_sync(show.wait) == 0
+            shown = world.log("show")
+            assert re.search(rf"1:reserved for {world.namespace}/p for \d+ s\b", shown), shown
 
     anyio.run(body)
 
