@@ -19,15 +19,20 @@ from preflight_testing.helm import (
 
 PARTS = ["preflight-injector", "preflight-gang"]
 BOTH: Values = {part: {"enabled": True} for part in PARTS}
+SCHEDULER = "preflight-gpu-scheduler"
+STOCK = "registry.example/kube-scheduler:v1.36.3"
+NEEDED: dict[str, Values] = {SCHEDULER: {"kubeScheduler": {"image": STOCK}}}
+WITH_SCHEDULER = [*PARTS, SCHEDULER]
 
 
 def made(part: str, **values: Any) -> list[Object]:
-    return render(UMBRELLA, {part: {"enabled": True, **values}})
+    return render(UMBRELLA, {part: {"enabled": True, **NEEDED.get(part, {}), **values}})
 
 
 def templates(objects: list[Object]) -> list[Object]:
     """What pods are made of."""
-    found = [o["spec"]["template"] for o in objects if o["kind"] in {"Deployment", "Job"}]
+    kinds = {"Deployment", "DaemonSet", "Job"}
+    found = [o["spec"]["template"] for o in objects if o["kind"] in kinds]
     return found + [
         o["spec"]["jobTemplate"]["spec"]["template"] for o in objects if o["kind"] == "CronJob"
     ]
@@ -43,7 +48,7 @@ def network(part: str, **values: Any) -> dict[str, Object]:
     return {o["metadata"]["name"]: o["spec"] for o in found}
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", WITH_SCHEDULER)
 def test_every_pod_of_ours_is_selected_by_one_policy_for_incoming_connections(part: str) -> None:
     policies = network(part)
     for template in templates(made(part)):
@@ -78,11 +83,22 @@ def test_nobody_reads_metrics_where_nobody_is_chosen(part: str) -> None:
     )
 
 
+def test_nobody_reads_metrics_of_the_gpu_scheduler_where_nobody_is_chosen() -> None:
+    policies = network(SCHEDULER, networkPolicy={"metricsFrom": []})
+    ports = {
+        name: [port["port"] for rule in one.get("ingress", []) for port in rule["ports"]]
+        for name, one in policies.items()
+    }
+    parts = ("agent", "certs", "controller", "scheduler")
+    wanted = {f"{SCHEDULER}-{part}": list[str]() for part in parts}
+    assert ports == {**wanted, f"{SCHEDULER}-webhook": ["admission"]}
+
+
 def test_nobody_calls_the_job_that_keeps_the_certificate() -> None:
     assert "ingress" not in network("preflight-injector")["preflight-injector-certs"]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", WITH_SCHEDULER)
 def test_network_policies_can_be_left_to_somebody_else(part: str) -> None:
     assert network(part, networkPolicy={"enabled": False}) == {}
 
@@ -119,7 +135,7 @@ def test_a_hostengine_without_labels_stops_the_install() -> None:
 # --- how they run
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", WITH_SCHEDULER)
 def test_ids_can_be_left_to_the_cluster(part: str) -> None:
     """OpenShift's restricted-v2 refuses a pod that chooses its own."""
     none = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
@@ -134,15 +150,15 @@ def test_ids_can_be_left_to_the_cluster_by_a_part_alone(chart: Any) -> None:
         assert "runAsUser" not in template["spec"]["securityContext"]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", WITH_SCHEDULER)
 def test_what_is_said_of_a_container_is_added(part: str) -> None:
     for template in templates(made(part, securityContext={"runAsUser": 1000})):
-        [container] = template["spec"]["containers"]
-        assert container["securityContext"]["runAsUser"] == 1000
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        for container in template["spec"]["containers"]:
+            assert container["securityContext"]["runAsUser"] == 1000
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", WITH_SCHEDULER)
 def test_no_container_fills_a_nodes_disk(part: str) -> None:
     for template in templates(made(part)):
         for container in template["spec"]["containers"]:
@@ -150,7 +166,7 @@ def test_no_container_fills_a_nodes_disk(part: str) -> None:
             assert "ephemeral-storage" in container["resources"]["requests"]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", WITH_SCHEDULER)
 def test_an_image_is_named_by_its_digest_where_there_is_one(part: str) -> None:
     digest = "sha256:" + "a1" * 32
     image = {"repository": "mine/it", "tag": "dev"}
@@ -160,7 +176,8 @@ def test_an_image_is_named_by_its_digest_where_there_is_one(part: str) -> None:
         ({**image, "tag": ""}, "mine/it:0.1.0"),
     ):
         for template in templates(made(part, image=values)):
-            assert [c["image"] for c in template["spec"]["containers"]] == [wanted]
+            images = [c["image"] for c in template["spec"]["containers"]]
+            assert [one for one in images if one != STOCK] == [wanted]
     with pytest.raises(ChartError, match="digest"):
         made(part, image={"digest": "latest"})
 

@@ -61,6 +61,28 @@ def test_each_part_has_an_account_of_its_own() -> None:
     ]
 
 
+def test_under_another_name_the_certificate_is_kept_where_the_webhook_reads_it() -> None:
+    objects = made(fullnameOverride="other")
+    [job] = [o for o in objects if o["kind"] == "Job"]
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    said = dict(word.removeprefix("--").split("=") for word in container["args"][1:])
+    assert (said["secret"], said["service"], said["mutating"]) == ("other-tls", "other", "other")
+    webhook = next(o for o in objects if o["metadata"]["name"] == "other-webhook")
+    mounted = [
+        one["secret"] for one in webhook["spec"]["template"]["spec"]["volumes"] if "secret" in one
+    ]
+    assert mounted == [{"secretName": "other-tls"}]
+    readable = {
+        name
+        for o in objects
+        if o["kind"] == "Role"
+        for rule in o["rules"]
+        for name in rule.get("resourceNames", [])
+        if "secrets" in rule["resources"]
+    }
+    assert readable == {"other-tls"}
+
+
 def test_the_definitions_are_those_that_the_program_prints() -> None:
     text = (PARTS / NAME / "generated" / "definitions.yaml").read_text()
     printed = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(text)}

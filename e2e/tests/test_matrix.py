@@ -159,5 +159,5 @@ def test_there_are_at_least_sixty_rows_of_appwrappers() -> None:
     assert len([row for row in PROOFS if row.id.startswith("appwrapper-")]) >= 60
 
 
-def test_of_the_gpu_scheduler_there_are_at_least_fifty_rows() -> None:
-    assert len([row for row in PROOFS if row.id.startswith("gpu-")]) >= 50
+def test_of_the_gpu_scheduler_there_are_at_least_sixty_rows() -> None:
+    assert len([row for row in PROOFS if row.id.startswith("gpu-")]) >= 60

@@ -24,6 +24,8 @@ class Plugin(dp_grpc.DevicePluginServicer):
             )  # before looking: what changes while this is sent must not be missed
             claimed = self.node.facts.get("dra", {}).get("gpus", [])  # the DRA driver's to give
             mine = [gpu["uuid"] for gpu in self.node.facts["gpus"] if gpu["uuid"] not in claimed]
+            if self.node.facts.get("plugin") == "absent":
+                mine = []  # of a plugin that is gone the kubelet goes on to advertise none
             devices = [dp.Device(ID=uuid, health="Healthy") for uuid in mine]
             yield dp.ListAndWatchResponse(devices=devices)
             await changed.wait()

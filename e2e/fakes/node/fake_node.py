@@ -12,6 +12,7 @@ FAKE_NODE_ENGINE_PORT say where things are, and it ends with its input.
 
 node.json: {"gpus": [{"uuid", "name", "pci", "link": "nvlink" | "pcie"}],
             "driver": "broken" to hide all GPUs,
+            "plugin": "absent" where no device plugin hands them out,
             "engine": what the DCGM hostengine finds and says; see hostengine.py,
             "connector": {"mode": "ok" | "refuse" | "hang" | "absent"},
             "dra": {"gpus": [uuid] that are given by claims and not by number, "nics": how many

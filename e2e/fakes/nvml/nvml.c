@@ -1,7 +1,7 @@
 /* A stand-in for libnvidia-ml.so.1 with just the functions that Preflight's binding calls.
  *
  * It reads node.json (FAKE_NODE_JSON, else /etc/node-local/node.json) and shows the GPUs named in NVIDIA_VISIBLE_DEVICES (by a
- * device plugin) and in FAKE_GPU_* (by claims, a variable each). The
+ * device plugin, or by a reference of the pod's; `all` are all) and in FAKE_GPU_* (by claims, a variable each). The
  * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings.
  * Further strings say what the driver counts (see `struct gpu`); `*_grows` are counters that are one higher after each nvmlInit. "lost" is
  * what the driver says of a GPU that it cannot reach. What a GPU does not say is not supported on it. A GPU named
@@ -55,7 +55,7 @@ static int field(const char *from, const char *until, const char *key, char *out
 static int visible(const char *uuid) {
     if (whole) return 1;
     const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
-    int found = list && strstr(list, uuid) != NULL;
+    int found = list && (!strcmp(list, "all") || strstr(list, uuid) != NULL);
     for (char **at = environ; !found && *at; at++) {
         const char *value = strncmp(*at, "FAKE_GPU_", 9) ? NULL : strchr(*at, '=');
         found = value && !strcmp(value + 1, uuid);

@@ -16,7 +16,7 @@ from typing import Any
 from preflight_testing.helm import ChartError
 from preflight_testing.rights import AUDIT_LOG
 
-from . import images
+from . import images, kube_scheduler
 from .clusters import ClusterError, cluster
 from .lab import Lab, LabError, injector_values
 from .loading import loading
@@ -121,8 +121,9 @@ def _run(args: argparse.Namespace) -> int:
                     coming.wait_for_all()
             if not args.only and not args.keep:
                 lab.without_chart()
+                stock = _kube_scheduler(engine, lambda built: target.load(built.archive), say)
                 say("pytest on the fake GPU nodes: the README's way to a first verdict")
-                tests_passed = _pytest_on_fakes(target.kubeconfig)
+                tests_passed = _pytest_on_fakes(target.kubeconfig, stock)
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
                 timings["roster_seconds"] = max(rosters)
@@ -183,9 +184,25 @@ def _real_image(
     return {images.REAL_IMAGE: built.reference}
 
 
-def _pytest_on_fakes(kubeconfig: Path) -> bool:
+def _kube_scheduler(
+    engine: images.Engine, load: Callable[[images.Built], None], say: Callable[[str], None]
+) -> dict[str, str]:
+    """Bring the cluster's own kube-scheduler to the nodes as an image; where there is none, the
+    variable by which tests know why.
+    """
+    try:
+        built = kube_scheduler.build(engine)
+    except images.ImageError as error:
+        say(f"{kube_scheduler.IMAGE} is left out: {error}")
+        return {kube_scheduler.MISSING: f"{error}"}
+    load(built)
+    say(f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}")
+    return {}
+
+
+def _pytest_on_fakes(kubeconfig: Path, more: dict[str, str]) -> bool:
     """The tests that need the lab's fake nodes, and no release of the charts beside their own."""
-    environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    environ = {**os.environ, **more, "KUBECONFIG": str(kubeconfig)}
     with PytestRun([str(CLUSTER_TESTS), "-rs", "-m", "fakes"], environ) as tests:
         return tests.passed()
 

@@ -23,7 +23,9 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
     ``gone``: indices of GPUs that the driver cannot reach. ``serials``: whether the driver knows
     serial numbers. ``facts``: [{gpu, …}], what the driver says of one GPU besides
     (fakes/nvml/nvml.c has the names); it takes texts only. ``dra``: {"gpus": [index], "nics":
-    number, "channels": 0 or 1}, what pods get by claims there.
+    number, "channels": 0 or 1}, what pods get by claims there. ``plugin``: "absent" where no device
+    plugin hands out GPUs. ``reversed``: whether they stand in the slots, and in NVML's list, from the
+    last.
     """
     mine = uuids(node)
     engine = {"state": "ok", "version": "4.4.2", "seconds": 0.2, **changes.get("engine", {})}
@@ -38,11 +40,12 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
             for f in engine.get(what, [])
         ]
     link, dra = changes.get("link", "nvlink"), changes.get("dra", {})
+    backwards = changes.get("reversed", False)
     gpus = [
         {
             "uuid": uuid,
             "name": changes.get("model", MODEL),
-            "pci": f"00000000:{0x1B + 16 * i:02X}:00.0",
+            "pci": f"00000000:{0x1B + 16 * (GPUS - 1 - i if backwards else i):02X}:00.0",
             "link": link,
             **({"serial": f"16505220{i:05d}"} if changes.get("serials") else {}),
             **({"lost": "Unknown Error"} if i in changes.get("gone", []) else {}),
@@ -52,8 +55,9 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
     for given in changes.get("facts", []):
         gpus[given["gpu"]] |= {name: str(value) for name, value in given.items() if name != "gpu"}
     return {
-        "gpus": gpus,
+        "gpus": gpus[::-1] if backwards else gpus,
         "driver": changes.get("driver", "ok"),
+        **({"plugin": changes["plugin"]} if "plugin" in changes else {}),
         "engine": engine,
         "connector": {"mode": "ok", **changes.get("connector", {})},
         "nccl": _nccl(mine, changes.get("nccl", {})),

@@ -4,12 +4,17 @@ gangs, status, capacity.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import anyio
 import pytest
+import repeats
 from plane import Plane, plane
 from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.leases import Need, creation
+from preflight_gpu_scheduler.performing import Performer
+from preflight_gpu_scheduler.protocol import Stored, only
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(300)
@@ -183,10 +188,11 @@ async def _gang(world: Plane, name: str, members: int) -> None:
         await world.pod(f"{name}-{n}", name, gang_size=str(members))
 
 
+@pytest.mark.timeout(300 * repeats.REPEAT)
 def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_nothing(
     real_api_server: ApiServer,
 ) -> None:
-    async def body() -> None:
+    async def body(_: int) -> None:
         async with plane(real_api_server) as world:
             for node in ("a", "b", "c"):
                 await world.node(node, 4)
@@ -206,7 +212,7 @@ def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_noth
             await world.until("the other runs", lambda: len(world.watcher.given) == 8)
             assert {pod.split("-")[0] for pod in world.watcher.given.values()} == {loser}
 
-    anyio.run(body)
+    repeats.run(body)
 
 
 def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_gives_all_back(
@@ -276,6 +282,35 @@ def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
             await world.pod("job-3", "one", native="job")
             await world.until("all of them run", lambda: len(world.watcher.given) == 4)
             await world.explained()
+
+    anyio.run(body)
+
+
+def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_long(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 2)
+            await world.claim("two", 2)
+            await world.controller()
+            await world.pod("p", "two")
+            pod = await world.read_pod("p")
+            performer = Performer(
+                world.client, lock_namespace=world.config.lock_namespace, duration=60
+            )
+            for gpu in range(2):
+                need = Need(pod=pod, node="a", gpu=gpu, uuid="")
+                stored = await performer.run(only(creation(need)))
+                assert isinstance(stored, Stored)
+            said = await world.until(
+                "it is told", partial(_said, world, world.namespace, "GpusReserved")
+            )
+            assert said == "it holds GPUs 0 of a, 1 of a for 60 s, and is not bound to its node yet"
+            show = world.command("show", name="show")
+            assert await anyio.to_thread.run_sync(show.wait) == 0
+            shown = world.log("show")
+            assert re.search(rf"1:reserved for {world.namespace}/p for \d+ s\b", shown), shown
 
     anyio.run(body)
 

@@ -9,10 +9,11 @@ from functools import partial
 
 import anyio
 import pytest
+import repeats
 from plane import Plane, plane
 from preflight_testing.apiserver import ApiServer
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(300 * repeats.REPEAT)
 PODS, GPUS = 50, 8
 
 
@@ -21,7 +22,7 @@ PODS, GPUS = 50, 8
 def test_fifty_pods_that_want_eight_gpus_get_each_of_them_once(
     real_api_server: ApiServer, order: str, world_is: str
 ) -> None:
-    async def body() -> None:
+    async def body(number: int) -> None:
         config = {"count_resource": ""} if world_is == "not counted" else {}
         async with plane(real_api_server, **config) as world:
             other = await world.make_namespace(f"{world.namespace}-b")
@@ -40,7 +41,7 @@ def test_fifty_pods_that_want_eight_gpus_get_each_of_them_once(
             if order == "one namespace first":
                 wanted.sort(key=lambda one: one[1])
             if order == "at once":
-                random.Random(7).shuffle(wanted)
+                random.Random(number).shuffle(wanted)
                 async with anyio.create_task_group() as group:
                     for name, namespace in wanted:
                         group.start_soon(_create, world, name, namespace)
@@ -57,7 +58,7 @@ def test_fifty_pods_that_want_eight_gpus_get_each_of_them_once(
             await world.until("every GPU is given again", lambda: len(world.watcher.given) == GPUS)
             await world.explained()
 
-    anyio.run(body)
+    repeats.run(body)
 
 
 async def _create(world: Plane, name: str, namespace: str) -> None:

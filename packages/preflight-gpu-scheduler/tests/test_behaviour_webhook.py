@@ -35,6 +35,7 @@ def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_sched
     anyio.run(body)
 
 
+GPUS = "gpu.nvidia.com"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a claim name that is none": ({"claim": "Not A Name"}, "is no name of a GpuClaim"),
     "another scheduler": ({"claim": "two", "schedulerName": "volcano"}, "spec.schedulerName"),
@@ -42,6 +43,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a device plugin's GPUs beside it": (
         {"claim": "two", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
         "nvidia.com/gpu",
+    ),
+    "a claim of a driver's GPUs beside it": (
+        {
+            "claim": "two",
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpus"}],
+        },
+        '"gpus" asks for GPUs beside a GpuClaim',
+    ),
+    "a driver's GPUs by their class": (
+        {
+            "claim": "two",
+            "resources": {"limits": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}},
+        },
+        GPUS,
     ),
     "another count": (
         {"claim": "two", "resources": {"limits": {names.COUNT_RESOURCE: "3"}}},
@@ -55,6 +70,11 @@ def test_what_cannot_be_is_refused_in_one_sentence(real_api_server: ApiServer) -
         async with plane(real_api_server) as world:
             await admitting(world)
             await world.claim("two", 2)
+            devices = {"requests": [{"name": "g", "exactly": {"deviceClassName": GPUS}}]}
+            await world.client.create(
+                f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaimtemplates",
+                {"metadata": {"name": "gpus"}, "spec": {"spec": {"devices": devices}}},
+            )
             for what, (pod, sentence) in REFUSED.items():
                 with pytest.raises(KubeError) as error:
                     await world.try_pod(f"p-{list(REFUSED).index(what)}", **pod)
@@ -93,6 +113,8 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
     "65": ({"devices": {"count": 65}}, "spec.devices.count"),
     "a text": ({"devices": {"count": "2"}}, "spec.devices.count"),
     "MIG": ({"devices": {"exclusivity": "MIG"}}, "spec.devices.exclusivity"),
+    "shared": ({"devices": {"exclusivity": "Shared"}}, "spec.devices.exclusivity"),
+    "a policy that is none": ({"devices": {"policy": "random"}}, "spec.devices.policy"),
     "ids without their policy": (
         {"devices": {"preferIds": [1]}},
         "is read with policy preferIds only",

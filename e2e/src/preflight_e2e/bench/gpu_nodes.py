@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -170,7 +171,8 @@ class Nodes:
         for name in itertools.cycle(self.names):
             if self._ended.wait(BEAT / len(self.names)):
                 return
-            self._report(name, {})
+            with suppress(BenchError):  # an agent tries again, too
+                self._report(name, {})
 
     def claim(self, name: str, count: int, gang: str = "") -> None:
         spec: Json = {"devices": {"count": count}, **({"gangRef": gang} if gang else {})}

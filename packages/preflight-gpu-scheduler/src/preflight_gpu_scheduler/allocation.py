@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 _MOST_TEXT: Final = 1024
+_MOST_KNOWN: Final = 16_384
+"""Allocations that are kept as read: each is asked for at every change around its node."""
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 Id = Annotated[int, msgspec.Meta(ge=0, le=names.MOST_ID)]
 
@@ -52,6 +55,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     first_uid: str
 
 
+@lru_cache(maxsize=_MOST_KNOWN)
 def parse_allocated(text: str) -> Allocation | None:
     """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice. A node's name has
     no colon.

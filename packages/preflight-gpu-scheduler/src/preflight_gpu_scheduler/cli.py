@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -254,8 +255,11 @@ def _show(args: argparse.Namespace) -> int:
 
     target = connection(home=Path.home())
     key = (args.namespace, args.pod)
+    now = datetime.now(UTC)
     found = seen(
-        target, _load(args.config), lambda state: pod_text(state, key) if args.pod else table(state)
+        target,
+        _load(args.config),
+        lambda state: pod_text(state, key) if args.pod else table(state, now),
     )
     if not found:
         raise commands.Failed(

@@ -23,7 +23,7 @@ from . import status as statuses
 from .config import Config
 from .controls import Gate
 from .ganging import Ganging
-from .holding import Sightings, State, judge
+from .holding import Sightings, State, is_own, judge
 from .inventory import Inventory
 from .meters import ControllerMeters
 from .objects import Lease, Pod
@@ -41,6 +41,8 @@ log = get_logger(__name__)
 CLAIM_PATIENCE: Final = 5.0
 """Seconds that a pod waits for its claim before an Event says so."""
 WORKERS: Final = 4
+_HELD_FOR: Final = 2.0
+"""Seconds after which a pod that holds GPUs and is not bound is told that it does."""
 _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
 _NUDGE_REST: Final = 0.2
@@ -62,13 +64,14 @@ class Controller:
         self._unchanged = Sightings()
         self._since = Sightings()
         self._leases, self._gates = Queue("lease"), Queue("pod")
-        self._claims = Queue("claim", rest=lambda _: _STATUS_REST)
+        self._claims = Queue("claim", rest=self._status_rest)
         self._nodes = Queue("node")
         self._nudge = anyio.Event()
         self._free: dict[str, int] = {}
         self._said: dict[Key, dict[str, Any]] = {}
         self._sick: set[tuple[str, int]] = set()
         self._unplaced: set[Key] = set()
+        self._reserved: dict[Key, tuple[str, int]] = {}  # reservations that people were told of
         self._news = Queue("news")
         self._conflicts: dict[str, tuple[str, ...]] = {}
         self._words = Words(client)
@@ -104,6 +107,12 @@ class Controller:
         finally:
             seen.listeners.remove(self._changed)
 
+    def _status_rest(self, claim: Key) -> float:
+        """Seconds between two writes of a claim's status; what it says of thousands of pods is a
+        look at each of them.
+        """
+        return max(_STATUS_REST, len(self._seen.by_claim.get(claim, ())) * _STATUS_REST / 1000)
+
     # --- what changed
 
     def _changed(self, kind: str, key: Key) -> None:
@@ -120,8 +129,9 @@ class Controller:
                 self._leases.add((key[0], name))
         elif kind == "claim":
             self._claims.add(key)
-            for one in seen.by_claim.get(key, ()):
-                self._gates.add(one)
+            for pod in seen.pods_of([key]):
+                if pod.gated or _unallocated(pod):
+                    self._gates.add(pod.key)
             self._nudge.set()
         elif kind == "node":
             self._nodes.add(key)
@@ -144,7 +154,7 @@ class Controller:
                 and pod.claim
             ):
                 self._claims.add((pod.metadata.namespace, pod.claim))
-        if kind in {"pod", "claim"}:
+        if kind == "claim" or (kind == "pod" and seen.ganged):
             self._ganging.look()
 
     def _placed(self, key: Key, pod: Pod | None) -> None:
@@ -155,6 +165,7 @@ class Controller:
             self._unplaced.add(key)
         elif key in self._unplaced:
             self._unplaced.discard(key)
+            self._reserved.pop(key, None)
             if pod is not None:
                 self._news.add(key)
 
@@ -177,6 +188,9 @@ class Controller:
         if state is State.HELD:
             return None
         if state is State.RESERVED:
+            if age < _HELD_FOR:
+                return _HELD_FOR - age + 0.05
+            await self._tell_reserved(lease, lasts)
             return max(0.05, lasts - age + 0.05)
         siblings = seen.held_by(lease.holder)
         done = await self._performer.run(
@@ -208,6 +222,22 @@ class Controller:
             phases = Counter(str(one["phase"]) for one in self._said.values())
             self._meters.counted(phases, self._seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
+
+    async def _tell_reserved(self, lease: Lease, lasts: float) -> None:
+        """Once of a reservation; a gang's members have been told when they were planned."""
+        pod = self._seen.pods.get(lease.pod or ("", ""))
+        if pod is None or pod.reserved is not None:
+            return
+        reservation = (pod.metadata.uid, lease.number)
+        if self._reserved.get(pod.key) == reservation:
+            return
+        self._reserved[pod.key] = reservation
+        held = [one.gpu for one in self._seen.held_by(pod.metadata.uid) if is_own(one, pod)]
+        gpus = sorted(gpu for gpu in held if gpu is not None)
+        listed = ", ".join(f"{gpu} of {node}" for node, gpu in gpus)
+        which = f"GPU{'s' if len(gpus) > 1 else ''} {listed}"
+        said = f"it holds {which} for {lasts:g} s, and is not bound to its node yet"
+        await self._words.of_pod(pod, "GpusReserved", said, True)
 
     async def _tell_gang(self, lease: Lease) -> None:
         pod = self._seen.pods.get(lease.pod) if lease.pod is not None else None
@@ -270,8 +300,9 @@ class Controller:
         if claim is None or isinstance(claim, list):
             self._said.pop(key, None)
             return None
-        pods = [seen.pods[one] for one in seen.by_claim.get(key, ()) if one in seen.pods]
-        leases = [lease for pod in pods for lease in seen.held_by(pod.metadata.uid)]
+        pods = seen.pods_of([key])
+        unbound = (pod for pod in pods if not pod.bound)
+        leases = [lease for pod in unbound for lease in seen.held_by(pod.metadata.uid)]
         views = seen.views()
         possible = not views or statuses.could_ever(
             claim,
@@ -360,7 +391,8 @@ class Controller:
             more = {name: count for name, count in free.items() if count > self._free.get(name, 0)}
             self._free = free
             waiting = []
-            for pod in list(seen.pods.values()):
+            unplaced = (seen.pods[key] for key in self._unplaced if more and key in seen.pods)
+            for pod in unplaced:
                 claim, _ = seen.claim_of(pod)
                 if claim is not None and not pod.bound and not seen.held_by(pod.metadata.uid):
                     waiting.append((pod, claim))

@@ -64,7 +64,8 @@ class Ganging:
 
     async def _round(self) -> None:
         seen = self._seen
-        gangs = planning.gather(seen.pods.values(), seen.valid_claims(), seen.groups())
+        claims = seen.gang_claims()
+        gangs = planning.gather(seen.pods_of(claims), claims, seen.groups())
         waits = {key: gang for key, gang in gangs.items() if gang.open}
         now = seen.now()
         waited = {}

@@ -6,6 +6,7 @@ one here.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +48,8 @@ _KEPT: Final = {
 ours: it keeps one character too many, and so is refused for what it is instead of not being
 there."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
+_MOST_KNOWN: Final = 16_384
+"""Names of leases that are kept as read: each is asked for at every change around its node."""
 _MOST_LABELS: Final = 256
 _MOST_CONDITIONS: Final = 64
 _MOST_MESSAGE: Final = 32_768  # as much as Kubernetes lets a condition say
@@ -160,6 +163,14 @@ class Pod(_Object, frozen=True, kw_only=True):
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
 
 
+@lru_cache(maxsize=_MOST_KNOWN)
+def _locked(lease: str, node: str) -> tuple[str, int] | None:
+    found = names.split_lease_name(lease)
+    if found is None or not node or names.lease_name(node, found[1]) != lease:
+        return None
+    return node, found[1]
+
+
 class LeaseSpec(_Object, frozen=True, kw_only=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -194,13 +205,7 @@ class Lease(_Object, frozen=True, kw_only=True):
         """(node, id); None where annotations and name do not agree, as in a Lease that somebody
         made by hand.
         """
-        found, node = (
-            names.split_lease_name(self.metadata.name),
-            self.metadata.said.get(names.NODE_ANNOTATION, ""),
-        )
-        if found is None or not node or names.lease_name(node, found[1]) != self.metadata.name:
-            return None
-        return node, found[1]
+        return _locked(self.metadata.name, self.metadata.said.get(names.NODE_ANNOTATION, ""))
 
     @property
     def ours(self) -> bool:

@@ -59,6 +59,7 @@ def extender(
         port=port,
         concurrency=64,
         log_level=config.log_level,
+        uvloop=True,
     )
 
 
@@ -88,6 +89,7 @@ def controller(target: Connection, config: Config, *, namespace: str, host: str,
         port=port,
         election=Election(namespace, LEASE),
         log_level=config.log_level,
+        uvloop=True,
     )
 
 

@@ -4,6 +4,8 @@ leases, what it waits for. Pure.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from .holding import State as What
 from .holding import judge
 from .inventory import Device
@@ -13,9 +15,10 @@ from .state import Key, State
 __all__ = ["pod_text", "table"]
 
 
-def table(seen: State) -> str:
+def table(seen: State, now: datetime) -> str:
     """Devices by island, islands apart. A cell is the pod that has the GPU, ``-`` where it is free,
-    or what is wrong with it.
+    or what is wrong with it. How long a reservation lasts yet follows from ``now``: for people, as
+    clocks may differ.
     """
     rows = []
     for node in sorted(seen.inventories):
@@ -27,7 +30,7 @@ def table(seen: State) -> str:
         leases = dict(seen.leases_on(node))
         for device in found.devices:
             islands.setdefault(device.island or "no island", []).append(
-                _cell(seen, device, leases.get(device.id))
+                _cell(seen, device, leases.get(device.id), now)
             )
         why = seen.view(node).blocked
         cells = (
@@ -41,7 +44,7 @@ def table(seen: State) -> str:
     return "\n".join(f"{node.ljust(width)}  {cells}" for node, cells in rows)
 
 
-def _cell(seen: State, device: Device, lease: Lease | None) -> str:
+def _cell(seen: State, device: Device, lease: Lease | None, now: datetime) -> str:
     said = f"{device.id}:"
     if lease is None:
         return said + ("-" if device.usable else _sick(device))
@@ -51,12 +54,23 @@ def _cell(seen: State, device: Device, lease: Lease | None) -> str:
     state = judge(lease, seen.look(pod))
     words = {
         What.HELD: "/".join(pod),
-        What.RESERVED: f"reserved for {'/'.join(pod)}",
+        What.RESERVED: f"reserved for {'/'.join(pod)}{_left(lease, now)}",
         What.VOID: f"being taken back from {'/'.join(pod)}",
         What.UNSURE: f"of {'/'.join(pod)}, which is not seen",
     }
     told = words.get(state, "free again")
     return said + told + ("" if device.usable else f" ({_sick(device)})")
+
+
+def _left(lease: Lease, now: datetime) -> str:
+    lasts, since = lease.spec.lease_duration_seconds, lease.spec.renew_time
+    if lasts is None or since is None:
+        return ""
+    try:
+        left = lasts - (now - datetime.fromisoformat(since)).total_seconds()
+    except (TypeError, ValueError):  # no time, or one without its zone
+        return ""
+    return f" for {min(max(left, 0), lasts):.0f} s"
 
 
 def _sick(device: Device) -> str:

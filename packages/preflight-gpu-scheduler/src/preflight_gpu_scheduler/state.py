@@ -71,6 +71,7 @@ class State:
         self.by_holder: dict[str, dict[str, Lease]] = {}
         self.by_pod: dict[Key, set[str]] = {}  # names of leases
         self.by_claim: dict[Key, set[Key]] = {}
+        self.ganged: set[Key] = set()  # claims that name a gang
         self.listeners: list[Callable[[str, Key], None]] = []
         self._written: dict[str, tuple[Lease, float]] = {}
         self._held: dict[
@@ -142,8 +143,15 @@ class State:
         found = self.claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
         return (None, False) if isinstance(found, list) else (found, True)
 
-    def valid_claims(self) -> dict[Key, Claim]:
-        return {key: one for key, one in self.claims.items() if not isinstance(one, list)}
+    def gang_claims(self) -> dict[Key, Claim]:
+        """Those that name a gang."""
+        found = {key: self.claims[key] for key in self.ganged}
+        return {key: one for key, one in found.items() if not isinstance(one, list)}
+
+    def pods_of(self, claims: Iterable[Key]) -> list[Pod]:
+        """The pods that name these claims."""
+        keys = (key for claim in claims for key in self.by_claim.get(claim, ()))
+        return [self.pods[key] for key in keys if key in self.pods]
 
     def lease(self, name: str) -> Lease | None:
         written = self._written.get(name)
@@ -273,15 +281,22 @@ class State:
         key = (about.namespace, about.name)
         if change.kind == "deleted":
             self.claims.pop(key, None)
+            self.ganged.discard(key)
         else:
             said = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
-            self.claims[key] = claims.read({"metadata": said, "spec": change.object.spec})
+            found = claims.read({"metadata": said, "spec": change.object.spec})
+            if self.claims.get(key) == found:
+                return  # its status, which nobody here reads
+            self.claims[key] = found
+            ganged = not isinstance(found, list) and found.gang is not None
+            (self.ganged.add if ganged else self.ganged.discard)(key)
         self._say("claim", key)
 
     def _claim_unreadable(self, one: Unreadable, bad: bool) -> None:
         key = (one.metadata.namespace, one.metadata.name)
         if bad:
             self.claims[key] = [f"cannot be read: {one.why}"]
+            self.ganged.discard(key)
         elif isinstance(self.claims.get(key), list):
             del self.claims[key]
 

@@ -35,6 +35,7 @@ from .errors import (
     PreconditionFailed,
     Unusable,
 )
+from .line import Answer
 from .mirrors import Mirrors
 from .paging import FIRST, Page, TooMuch, next_limit, read_page
 from .transport import Lines
@@ -450,7 +451,7 @@ class Client:
         json_patch = kind == "application/json-patch+json"
         raise refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
 
-    def _asked_to_wait(self, answer: httpx.Response) -> float | None:
+    def _asked_to_wait(self, answer: Answer) -> float | None:
         """Seconds that the server asks us to wait before the next attempt; until then the door is
         shut.
         """

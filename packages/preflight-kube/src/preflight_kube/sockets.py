@@ -1,9 +1,10 @@
-"""The sockets under the HTTP client: noticed when the peer is gone, and closed whenever their
-connection does not come about.
+"""The sockets under the HTTP clients: noticed when the peer is gone, closed whenever their connection
+does not come about, and a request's head and body leave together.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ import anyio
 import httpcore
 import httpx
 
-__all__ = ["Transport"]
+__all__ = ["Transport", "connection"]
 
 KEEPALIVE: Final = [  # a peer that vanished without a word is noticed within half a minute
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -22,22 +23,33 @@ KEEPALIVE: Final = [  # a peer that vanished without a word is noticed within ha
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 ]
+_BODY: Final = re.compile(rb"\A(?:POST|PUT|PATCH|DELETE) (?s:.*)\r\ncontent-length: *[1-9]", re.I)
+"""The head of a request with a body."""
 IDLE_SECONDS: Final = 60.0
 """For how long a connection is kept for the next request."""
 
 
-class Transport(httpx.AsyncHTTPTransport):
-    """HTTP/1.1 over at most ``connections`` sockets (None: any number); the environment's proxies
-    are for the world outside.
-    """
+def connection(origin: httpcore.Origin, verify: ssl.SSLContext) -> httpcore.AsyncHTTPConnection:
+    """One connection to ``origin``, which is made when it is first used."""
+    return httpcore.AsyncHTTPConnection(
+        origin=origin,
+        ssl_context=verify,
+        keepalive_expiry=IDLE_SECONDS,
+        socket_options=KEEPALIVE,
+        network_backend=_Backend(),
+    )
 
-    def __init__(self, verify: ssl.SSLContext, connections: int | None) -> None:
+
+class Transport(httpx.AsyncHTTPTransport):
+    """HTTP/1.1 over any number of sockets; the environment's proxies are for the world outside."""
+
+    def __init__(self, verify: ssl.SSLContext) -> None:
         super().__init__(verify=verify, trust_env=False)
         # httpx offers no way to name the backend. The pool that it has just made has no connection
         # yet.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=verify,
-            max_connections=connections,
+            max_connections=None,
             keepalive_expiry=IDLE_SECONDS,
             socket_options=KEEPALIVE,
             network_backend=_Backend(),
@@ -72,18 +84,25 @@ class _Backend(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A plain stream, closed when the handshake on it is cancelled: httpcore 1.0 closes it after
-    errors alone.
+    """Closed when the handshake on it is cancelled: httpcore 1.0 closes a stream after errors alone.
+
+    The head of a request that has a body waits for that: alone it would be a system call, a TLS
+    record and a packet of its own.
     """
 
     def __init__(self, plain: httpcore.AsyncNetworkStream) -> None:
         self._plain = plain
+        self._head = b""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return await self._plain.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        await self._plain.write(buffer, timeout)
+        if not self._head and buffer.endswith(b"\r\n\r\n") and _BODY.search(buffer):
+            self._head = bytes(buffer)
+            return
+        whole, self._head = self._head + buffer if self._head else buffer, b""
+        await self._plain.write(whole, timeout)
 
     async def aclose(self) -> None:
         await self._plain.aclose()
@@ -95,7 +114,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
         try:
-            return await self._plain.start_tls(ssl_context, server_hostname, timeout)
+            return _Stream(await self._plain.start_tls(ssl_context, server_hostname, timeout))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._plain.aclose()

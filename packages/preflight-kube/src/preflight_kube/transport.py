@@ -1,4 +1,4 @@
-"""The connections to the API server: kept alive, authenticated, one HTTP client each."""
+"""The connections to the API server: kept alive, authenticated, trusted anew where files changed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import httpx
 
 from .connection import Connection
 from .errors import KubeError
+from .line import Line
 from .sockets import Transport
 
 TOKEN_AGE: Final = 60.0
@@ -34,10 +35,8 @@ log = logging.getLogger(__name__)
 
 
 class Lines:
-    """One httpx client a connection; the line used last is used next.
-
-    One httpx client for all would poll every idle connection at every request: with 32 of them a
-    request costs four times the CPU (2.2 ms against 0.6 ms).
+    """A line for each request under way, the one used last is used next; one httpx client for all
+    watches.
     """
 
     def __init__(self, target: Connection, agent: str, timeout: float) -> None:
@@ -48,20 +47,23 @@ class Lines:
             "Accept": "application/json",
             "Accept-Encoding": "identity",  # large lists would be compressed: CPU at both ends, within one network
         }
-        self._free: list[httpx.AsyncClient] = []
-        self._streams = self._made(None)
+        self._free: list[Line] = []
+        self._streams = self._watching()
         self._watches: Counter[httpx.AsyncClient] = Counter()
         self._renewing = anyio.Lock()
         self._looked, self._read = time.monotonic(), _contents(target)
         self._asked = -ASK_AGAIN
 
-    def _made(self, connections: int | None) -> httpx.AsyncClient:
+    def _line(self) -> Line:
+        return Line(self._target, self._headers, self._auth, self._timeout)
+
+    def _watching(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             base_url=self._target.server,
             headers=self._headers,
             auth=self._auth,
             timeout=self._timeout,
-            transport=Transport(self._target.verify, connections),
+            transport=Transport(self._target.verify),
             trust_env=False,
         )
 
@@ -83,10 +85,10 @@ class Lines:
                     await _close(line)
 
     @asynccontextmanager
-    async def one(self) -> AsyncGenerator[httpx.AsyncClient]:
+    async def one(self) -> AsyncGenerator[Line]:
         await self._renew()
         target = self._target
-        line = self._free.pop() if self._free else self._made(1)
+        line = self._free.pop() if self._free else self._line()
         try:
             yield line
         except (
@@ -153,14 +155,14 @@ class Lines:
             extra={"about": {"server": self._target.server}},
         )
         old = self._free if self._watches[self._streams] else [self._streams, *self._free]
-        self._streams, self._free = self._made(None), []
+        self._streams, self._free = self._watching(), []
         await _close(*old)
 
     async def aclose(self) -> None:
-        await _close(*{self._streams, *self._watches, *self._free})
+        await _close(*{self._streams, *self._watches}, *self._free)
 
 
-async def _close(*lines: httpx.AsyncClient) -> None:
+async def _close(*lines: httpx.AsyncClient | Line) -> None:
     """Whoever is cut off leaves no connection behind."""
     with anyio.CancelScope(shield=True):
         for line in lines:
@@ -186,15 +188,18 @@ class _Bearer(httpx.Auth):
     async def async_auth_flow(
         self, request: httpx.Request
     ) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        if self._file is not None and time.monotonic() - self._read > TOKEN_AGE:
-            await self._refresh()
-        request.headers["Authorization"] = f"Bearer {self._token}"
+        request.headers["Authorization"] = f"Bearer {await self.token()}"
         answer = yield request
-        if answer.status_code == httpx.codes.UNAUTHORIZED and await self._refresh():
+        if answer.status_code == httpx.codes.UNAUTHORIZED and await self.renewed():
             request.headers["Authorization"] = f"Bearer {self._token}"
             yield request
 
-    async def _refresh(self) -> bool:
+    async def token(self) -> str:
+        if self._file is not None and time.monotonic() - self._read > TOKEN_AGE:
+            await self.renewed()
+        return self._token or ""
+
+    async def renewed(self) -> bool:
         """True when there is another token than before."""
         if self._again is not None:
             return await self._ask(self._again)
