@@ -232,6 +232,10 @@ _FAMILIES = {
     "GaugeMetricFamily": "",
     "Histogram": "",
     "HistogramMetricFamily": "",
+    # The same with their registry, as a service binds it once.
+    "counter": "_total",
+    "gauge": "",
+    "histogram": "",
 }
 
 

@@ -5,26 +5,23 @@ API server itself measured counts.
 from __future__ import annotations
 
 import argparse
-import base64
-import http.client
 import json
-import ssl
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import trustme
-from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ApiServer
 
+from ..registered import register, write_certificate
 from . import served
-from .load import BenchError
+from .bars import Measurement, at_most
+from .cluster import Server
+from .load import BenchError, binaries
 from .reviews import NUMBER, realistic_review
 
 __all__ = ["add_arguments", "quantile", "run"]
@@ -37,8 +34,6 @@ checks:
 gpuDetection: {deviceClasses: [gpu.nvidia.com]}
 networkDetection: {deviceClasses: [rdma.nvidia.com]}
 """
-TIMEOUT = 10
-"""Seconds that the API server gives the webhook: the chart's."""
 NAMESPACE = "ml"
 CALL = "apiserver_admission_webhook_admission_duration_seconds"
 """The API server's own histogram of a whole call of the webhook: connection, TLS, queue, decision,
@@ -58,20 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gang", type=int, default=128, help="members created at once (%(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     served.add_server(parser)
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    if (folder := assets()) is None:
-        raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
+def run(args: argparse.Namespace) -> Measurement:
+    folder = binaries()
     with (
         tempfile.TemporaryDirectory() as name,
         api_server(Path(name), folder) as server,
         webhook(args.server, Path(name) / "webhook", server) as (url, plain, bundle),
     ):
-        place = Place(server, plain, Path(name) / "audit.log")
+        place = AdmissionCluster(server, plain, Path(name) / "audit.log")
         place.prepare(url, bundle)
         burst = place.burst([pod(f"burst-{i}") for i in range(args.pods)], args.writers)
         members = [pod(f"member-{i}", gang="numbered") for i in range(args.gang)]
@@ -94,20 +86,17 @@ def run(args: argparse.Namespace) -> int:
             f"{what.replace('_', ' '):22}{one['pods']:6}{one['writers']:9}{one['failed']:8}{one['seconds']:9.2f}"
             f"{one['call_p99_ms']:14.2f} ms{one['decision_p99_ms']:19.2f} ms{one['requests']:7}"
         )
-    print(json.dumps({"admission": figures}))
-    if args.json:
-        args.json.write_text(json.dumps({"admission": figures}, indent=1) + "\n")
-    return 1 if any(one["failed"] for one in figures.values()) else 0
+    failed = sum(one["failed"] for one in figures.values())
+    return Measurement({"admission": figures}, [at_most("pods that failed", failed, 0)])
 
 
 @dataclass
-class Place:
+class AdmissionCluster:
     """The API server, and where what happens can be read."""
 
     server: ApiServer
     plain: str
     audit: Path
-    refusals: list[str] = field(default_factory=list)
 
     def prepare(self, url: str, bundle: str) -> None:
         """A namespace, a template of claims, and the webhook, once it is called."""
@@ -123,29 +112,7 @@ class Place:
             f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaimtemplates",
             template,
         )
-        rule = {
-            "apiGroups": [""],
-            "apiVersions": ["v1"],
-            "resources": ["pods"],
-            "operations": ["CREATE"],
-        }
-        entry = {
-            "name": "bench.nvsentinel.nvidia.com",
-            "clientConfig": {"url": url, "caBundle": bundle},
-            **{
-                "rules": [rule],
-                "sideEffects": "None",
-                "failurePolicy": "Fail",
-                "admissionReviewVersions": ["v1"],
-            },
-            **{"reinvocationPolicy": "IfNeeded", "timeoutSeconds": TIMEOUT},
-        }
-        kind = {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingWebhookConfiguration",
-        }
-        path = f"/apis/{kind['apiVersion']}/mutatingwebhookconfigurations"
-        self.server.call("POST", path, {**kind, "metadata": {"name": "bench"}, "webhooks": [entry]})
+        register(self.server, "bench", url, bundle)
         end = time.monotonic() + 30
         dry = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
         while "initContainers" not in self.server.call("POST", dry, pod("probe"))["spec"]:
@@ -154,34 +121,13 @@ class Place:
             time.sleep(0.1)
 
     def burst(self, pods: list[dict[str, Any]], writers: int) -> dict[str, Any]:
-        """Create ``pods`` by as many ``writers``, who all begin at the same moment on connections
-        that are open already.
-        """
-        waiting, lock, begin = iter(pods), threading.Lock(), threading.Barrier(writers + 1)
+        """Create ``pods`` by as many ``writers``, who all begin at the same moment."""
         calls, decisions, asked = self.calls(), self.decisions(), self.asked()
-
-        def write() -> int:
-            connection = self._connected()
-            begin.wait()
-            failed = 0
-            while True:
-                with lock:
-                    one = next(waiting, None)
-                if one is None:
-                    connection.close()
-                    return failed
-                failed += not self._created(connection, one)
-
-        with ThreadPoolExecutor(writers) as pool:
-            futures = [pool.submit(write) for _ in range(writers)]
-            begin.wait()
-            started = time.monotonic()
-            failed = sum(future.result() for future in futures)
-            seconds = time.monotonic() - started
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        bad, seconds = Server.of(self.server).create(path, pods, writers, good=_checked)
+        failed = len(bad)
         if failed:
-            print(
-                f"{failed} of {len(pods)} were refused or not checked, the last: {self.refusals[-1][:300]}"
-            )
+            print(f"{failed} of {len(pods)} were refused or not checked, the last: {bad[-1][:300]}")
         return {
             "pods": len(pods),
             "writers": writers,
@@ -204,29 +150,9 @@ class Place:
         lines = self.audit.read_text().splitlines()
         return sum(json.loads(line).get("userAgent") == "preflight-webhook" for line in lines)
 
-    def _connected(self) -> http.client.HTTPSConnection:
-        host, port = self.server.server.removeprefix("https://").split(":")
-        context = ssl.create_default_context(cafile=str(self.server.ca))
-        connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
-        connection.connect()
-        return connection
 
-    def _created(self, connection: http.client.HTTPSConnection, one: dict[str, Any]) -> bool:
-        headers = {
-            "Authorization": f"Bearer {self.server.token}",
-            "Content-Type": "application/json",
-        }
-        connection.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", json.dumps(one), headers)
-        answer = connection.getresponse()
-        said = answer.read().decode()
-        good = (
-            answer.status == 201
-            and '"preflight-nccl-loopback"' in said
-            and '"preflight-dcgm-diag"' in said
-        )
-        if not good:
-            self.refusals.append(said)
-        return good
+def _checked(said: bytes) -> bool:
+    return b'"preflight-nccl-loopback"' in said and b'"preflight-dcgm-diag"' in said
 
 
 def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
@@ -317,11 +243,7 @@ def api_server(home: Path, folder: Path) -> Iterator[ApiServer]:
 def webhook(program: str, folder: Path, server: ApiServer) -> Iterator[tuple[str, str, str]]:
     """The real server: (address of admission, address of its metrics, CA bundle)."""
     folder.mkdir()
-    authority = trustme.CA()
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(folder / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    bundle = write_certificate(folder)
     environ = {"KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
     with served.webhook(program, folder, None, CONFIG, environ) as ours:
-        bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
         yield f"https://{ours.address}{ours.path}", f"http://127.0.0.1:{ours.plain}", bundle

@@ -5,31 +5,29 @@ sick node are acted on.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
-from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
+from preflight_testing.apiserver import ApiServer, free_port
 
 from . import served
 from .admission import histogram, quantile
 from .appwrapper_world import EVICTED, FAILED, World, load
-from .bars import Bar, all_hold, at_most, below
-from .load import BenchError
+from .bars import Bar, Measurement, at_most, below
+from .load import BenchError, binaries, until
 
 __all__ = ["PROGRAM", "add_arguments", "controller", "run"]
 
 PROGRAM = "preflight-appwrapper"
-PATIENCE = 300.0
 CONFIG = """
 faultTolerance:
   admissionGracePeriod: 1h
@@ -54,18 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--idle", type=float, default=600.0, help="seconds in which nothing happens (%(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument(
         "--program",
         default=PROGRAM,
         help="the preflight-appwrapper to measure; `nox -s bench` gives one that is installed as in its image (%(default)s)",
     )
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    if (folder := assets()) is None:
-        raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
+def run(args: argparse.Namespace) -> Measurement:
+    folder = binaries()
     if shutil.which(args.program) is None:
         raise BenchError(
             f"{args.program} is no program here; run this by `nox -s bench -- appwrapper`."
@@ -81,10 +76,7 @@ def run(args: argparse.Namespace) -> int:
             controller(args.program, server, Path(name), CONFIG) as one,
         ):
             figures = _measured(world, one, args.idle)
-    print(json.dumps({"appwrapper": figures}))
-    if args.json:
-        args.json.write_text(json.dumps({"appwrapper": figures}, indent=1) + "\n")
-    return 0 if all_hold(_bars(figures), ".3g") else 1
+    return Measurement({"appwrapper": figures}, _bars(figures), ".3g")
 
 
 def _bars(figures: dict[str, Any]) -> list[Bar]:
@@ -106,13 +98,13 @@ def _bars(figures: dict[str, Any]) -> list[Bar]:
 def _measured(world: World, one: served.Served, idle: float) -> dict[str, Any]:
     before = _requests(one)
     world.wrap()
-    _until(lambda: world.in_phase("Suspended") == world.wrappers, "all wrappers are seen")
+    until(lambda: world.in_phase("Suspended") == world.wrappers, "all wrappers are seen")
     created = world.resume()
-    _until(lambda: len(world.made) == world.wrappers, "all components are created")
+    until(lambda: len(world.made) == world.wrappers, "all components are created")
     all_created = max(world.made.values()) - created
     world.make_pods()
-    _until(lambda: world.ready == world.wrappers, "all wrappers are ready")
-    _until(lambda: _settled(one), "nothing is left to say")
+    until(lambda: world.ready == world.wrappers, "all wrappers are ready")
+    until(lambda: _settled(one), "nothing is left to say")
     asked = _requests(one) - before
     print(
         f"created in {all_created:.1f} s; {asked / world.wrappers:.2f} requests each, Events included",
@@ -128,7 +120,7 @@ def _measured(world: World, one: served.Served, idle: float) -> dict[str, Any]:
     looks = histogram(_metrics(one), "appwrapper_look_seconds")
     failed = sorted(world.fail())
     evicted = world.evict()
-    _until(lambda: world.came_back >= EVICTED + FAILED, "all that were reset are created again")
+    until(lambda: world.came_back >= EVICTED + FAILED, "all that were reset are created again")
     metrics = _metrics(one)
     return {
         "wrappers": world.wrappers,
@@ -193,7 +185,7 @@ def controller(
     environ = {"KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
     with served.pinned(command, None, log, environ, stderr=subprocess.STDOUT) as process:
         one = served.Served(f"127.0.0.1:{port}", pid=process.pid, plain=port)
-        _until(lambda: "appwrapper_leader 1.0" in _metrics(one), "the controller leads")
+        until(lambda: "appwrapper_leader 1.0" in _metrics(one), "the controller leads")
         yield one
 
 
@@ -213,11 +205,3 @@ def _heartbeats(world: World) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def _until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > end:
-            raise BenchError(f"after {PATIENCE:.0f} s it does not hold that {what}.")
-        time.sleep(0.05)

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ApiServer
 
 from .appwrapper import PROGRAM, controller
-from .appwrapper_world import LOADS, MERGE, PODS, WRAPPERS, Follow, load, load_of, pod_of
-from .cluster import Server
-from .load import BenchError
+from .appwrapper_world import LOADS, MERGE, PODS, WRAPPERS, load, load_of, pod_of
+from .bars import Measurement
+from .cluster import Follow, Server
+from .load import BenchError, binaries, until
 
 __all__ = ["SCENARIOS", "Play", "add_arguments", "read", "run"]
 
@@ -35,7 +36,6 @@ Json = dict[str, Any]
 
 SCENARIOS = Path(__file__).resolve().parents[3] / "bench" / "appwrapper"
 PREFIX = "workload.codeflare.dev.appwrapper/"
-PATIENCE = 120.0
 NODES = ("node-a", "node-b")
 STEPS = frozenset({"wrap", "pods", "pod", "suspend", "delete", "remove", "label", "until"})
 
@@ -48,16 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SCENARIO",
         help="TOML files (all that are there)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the traces to FILE")
     parser.add_argument(
         "--program", default=PROGRAM, help="the preflight-appwrapper to play them on (%(default)s)"
     )
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    if (folder := assets()) is None:
-        raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
+def run(args: argparse.Namespace) -> Measurement:
+    folder = binaries()
     if shutil.which(args.program) is None:
         raise BenchError(
             f"{args.program} is no program here; run this by `nox -s bench -- appwrapper-trace`."
@@ -97,9 +94,7 @@ def run(args: argparse.Namespace) -> int:
                         f"{title}: {' → '.join(one['phase'] for one in phases(traces[title]))}",
                         flush=True,
                     )
-    if args.json:
-        args.json.write_text(json.dumps({"appwrapper_trace": traces}, indent=1) + "\n")
-    return 0
+    return Measurement({"appwrapper_trace": traces}, shown=False)
 
 
 def read(path: Path) -> list[Json]:
@@ -133,7 +128,7 @@ class Play:
     """One scenario at a time; whatever it leaves is removed."""
 
     def __init__(self, server: ApiServer) -> None:
-        self._server = Server(server.server, str(server.ca), server.token)
+        self._server = Server.of(server)
         self._wrappers: dict[str, list[Json]] = {}
         self._now: dict[str, Json] = {}
         self._pods: dict[str, int] = {}
@@ -159,7 +154,7 @@ class Play:
                 f"{WRAPPERS}/{name}", {"metadata": {"annotations": {PREFIX + "retryLimit": "0"}}}
             )
             self._server.call("DELETE", f"{WRAPPERS}/{name}")
-        self._until(lambda: not self._now, "everything is gone")
+        until(lambda: not self._now, "everything is gone")
         for name in NODES:
             self._patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": None}})
         for one in self._follows:
@@ -194,7 +189,7 @@ class Play:
                 body = {**about, "metadata": {"name": name, "annotations": notes}, "spec": spec}
                 self._server.call("POST", WRAPPERS, body)
             case {"pods": str(name)}:
-                self._until(lambda: self._there(name), f"the component of {name}")
+                until(lambda: self._there(name), f"the component of {name}")
                 found = self._server.call("GET", f"{LOADS}/{name}")
                 for i in range(self._pods[name]):
                     self._server.call("POST", PODS, pod_of(found, i, step.get("node", NODES[0])))
@@ -213,7 +208,7 @@ class Play:
             case {"label": str(node), "labels": dict(labels)}:
                 self._patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
             case {"until": str(name)}:
-                self._until(lambda: self._holds(name, step), f"{name}: {step}")
+                until(lambda: self._holds(name, step), f"{name}: {step}")
             case _:
                 raise BenchError(
                     f"the step {step} cannot be played; the module's text has those that can."
@@ -260,13 +255,6 @@ class Play:
         for one in self._server.call("GET", PODS)["items"]:
             if one["metadata"]["ownerReferences"][0]["uid"] == uid:
                 self._server.call("DELETE", f"{PODS}/{one['metadata']['name']}", now)
-
-    def _until(self, true: Any, what: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not true():
-            if time.monotonic() > end:
-                raise BenchError(f"after {PATIENCE:.0f} s it does not hold that {what}.")
-            time.sleep(0.05)
 
 
 def counts(one: Json) -> bool:

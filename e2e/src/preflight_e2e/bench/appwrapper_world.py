@@ -6,20 +6,16 @@ The real controllers make twenty objects a second, which would be what is measur
 
 from __future__ import annotations
 
-import http.client
 import json
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-import msgspec
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import crd
 
-from .cluster import Server
-from .load import BenchError
+from .cluster import Follow, Server
 
 __all__ = [
     "EVICTED",
@@ -117,54 +113,6 @@ def pod_of(of: Json, index: int, node: str) -> Json:
     }
 
 
-class Follow:
-    """A watch over a collection in a thread; ``seen`` is called with each event's type and object,
-    from what happens next on.
-
-    A server that is busy ends watches; the next one goes on from where the last one ended.
-    """
-
-    def __init__(self, server: Server, path: str, seen: Callable[[str, Json], None]) -> None:
-        self._server, self._path, self._seen, self._ended = server, path, seen, False
-        self._version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
-        self._connection, self._answer = self._opened()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def _opened(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = self._server.connect()
-        connection.timeout = None
-        query = f"{self._path}?watch=true&resourceVersion={self._version}&timeoutSeconds=7200"
-        connection.request("GET", query, headers=self._server.headers())
-        return connection, connection.getresponse()
-
-    def close(self) -> None:
-        self._ended = True
-        if self._connection.sock is not None:
-            self._connection.sock.shutdown(2)
-        self._thread.join()
-        self._connection.close()
-
-    def _watch(self) -> None:
-        while True:
-            try:
-                while line := self._answer.readline():
-                    event = msgspec.json.decode(line)
-                    if event["type"] == "ERROR":
-                        raise BenchError(
-                            f"{self._path}: the watch has ended: {event['object'].get('message')}."
-                        )
-                    self._version = event["object"]["metadata"]["resourceVersion"]
-                    self._seen(event["type"], event["object"])
-            except (OSError, ValueError, http.client.HTTPException):
-                if not self._ended:
-                    raise
-            if self._ended:
-                return
-            self._connection.close()
-            self._connection, self._answer = self._opened()
-
-
 class World:
     """Use as a context manager. ``made``: when each component was first seen; ``ready``: how many
     wrappers are; ``came_back``: how many components were created again."""
@@ -173,7 +121,7 @@ class World:
         self.wrappers, self.each = wrappers, pods
         self.made: dict[str, float] = {}
         self.came_back = 0
-        self._server = Server(server.server, str(server.ca), server.token)
+        self._server = Server.of(server)
         self._phases: dict[str, str] = {}
         self._ready: set[str] = set()
         self._unhealthy: dict[str, float] = {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Bar", "all_hold", "at_least", "at_most", "below"]
+__all__ = ["Bar", "Measurement", "all_hold", "at_least", "at_most", "below"]
 
 
 class Bar(NamedTuple):
@@ -14,6 +14,17 @@ class Bar(NamedTuple):
     says: str
     value: float
     holds: bool
+
+
+class Measurement(NamedTuple):
+    """What a bench has measured, by its name. ``bars``: what it is held against, shown in ``form``
+    (a format specification); ``shown``: whether the figures are printed where no file takes them.
+    """
+
+    figures: dict[str, Any]
+    bars: Iterable[Bar] = ()
+    form: str = ""
+    shown: bool = True
 
 
 def at_least(says: str, value: float, least: float) -> Bar:

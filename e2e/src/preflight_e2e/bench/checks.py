@@ -25,10 +25,10 @@ from typing import Any, Final, NamedTuple
 from ..facts import node_json, uuids
 from ..images import COMPONENTS, ROOT, ImageError, build_nvml
 from . import start_delay
-from .bars import Bar, all_hold, below
+from .bars import Bar, Measurement, below
 from .load import BenchError
 
-__all__ = ["add_arguments", "bars", "image_sizes", "starts_of"]
+__all__ = ["add_arguments", "bars", "image_sizes", "run", "starts_of"]
 
 MOST_MS: Final = 400.0
 MOST_S: Final = 4.0
@@ -91,11 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CMD",
         help="brings an archive to its nodes, e.g. 'load-image {archive}'; else the e2e's images are there",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Measurement:
     figures: dict[str, Any] = {}
     for name, check in CHECKS.items():
         program = args.programs / check.program / "bin" / check.program
@@ -115,10 +113,7 @@ def run(args: argparse.Namespace) -> int:
     for image, size in figures["image_mb"].items():
         print(f"{image}: {size:.0f} MB")
     figures |= _start_delay(args)
-    hold = all_hold(bars(figures), ".3g")
-    if args.json:
-        args.json.write_text(json.dumps({"checks": figures}, indent=1) + "\n")
-    return 0 if hold else 1
+    return Measurement({"checks": figures}, bars(figures), ".3g", shown=False)
 
 
 def _start_delay(args: argparse.Namespace) -> Mapping[str, Any]:

@@ -18,10 +18,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from preflight_testing.apiserver import ApiServer
 
-from .load import BenchError
+from .load import BenchError, until
 
-__all__ = ["PREFIX", "Server", "Told", "addressed", "member", "record_name"]
+__all__ = ["PREFIX", "Follow", "Server", "Told", "addressed", "member", "record_name"]
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 _WRITERS = 8
@@ -35,6 +36,11 @@ class Server:
     url: str
     ca: str | None = None
     token: str | None = None
+
+    @classmethod
+    def of(cls, server: ApiServer) -> Server:
+        """A real one, for its administrator."""
+        return cls(server.server, str(server.ca), server.token)
 
     def connect(self) -> http.client.HTTPConnection:
         url = urlsplit(self.url)
@@ -66,32 +72,131 @@ class Server:
         self, method: str, requests: Iterable[tuple[str, Any]], kind: str = "application/json"
     ) -> float:
         """Send (path, body) after (path, body) over a few connections; when the last was answered,
-        by the monotonic clock.
+        by the monotonic clock. Raises :class:`BenchError` for one that is refused.
         """
-        waiting, lock = (
-            iter([(path, json.dumps(body)) for path, body in requests]),
-            threading.Lock(),
-        )
 
-        def send() -> float:
-            connection, headers, last = self.connect(), self.headers(kind), 0.0
+        def answered(path: str, status: int, said: bytes) -> None:
+            if status >= 300:
+                raise BenchError(
+                    f"{self.url}: {method} {path} was answered {status} {said[:200]!r}."
+                )
+
+        return self._together(method, requests, kind, _WRITERS, answered)[1]
+
+    def create(
+        self, path: str, bodies: Iterable[Any], writers: int, good: Callable[[bytes], bool]
+    ) -> tuple[list[str], float]:
+        """Create all by as many ``writers``: the answers that refuse one or are not ``good``, and
+        the seconds from the moment at which all begin to the last answer.
+        """
+        bad = []
+
+        def answered(_: str, status: int, said: bytes) -> None:
+            if status != http.client.CREATED or not good(said):
+                bad.append(said.decode())
+
+        requests = ((path, body) for body in bodies)
+        began, last = self._together("POST", requests, "application/json", writers, answered)
+        return bad, last - began
+
+    def _together(
+        self,
+        method: str,
+        requests: Iterable[tuple[str, Any]],
+        kind: str,
+        writers: int,
+        answered: Callable[[str, int, bytes], None],
+    ) -> tuple[float, float]:
+        """When the first began, on connections that were open by then, and when the last answer
+        came.
+        """
+        waiting = iter([(path, json.dumps(body)) for path, body in requests])
+        lock, begin = threading.Lock(), threading.Barrier(writers)
+
+        def send() -> tuple[float, float]:
+            connection, headers = self.connect(), self.headers(kind)
+            connection.connect()
+            begin.wait(60)
+            began = last = time.monotonic()
             while True:
                 with lock:
                     path, body = next(waiting, (None, None))
                 if path is None:
                     connection.close()
-                    return last
+                    return began, last
                 connection.request(method, path, body, headers)
                 answer = connection.getresponse()
                 said = answer.read()
                 last = time.monotonic()
-                if answer.status >= 300:
-                    raise BenchError(
-                        f"{self.url}: {method} {path} was answered {answer.status} {said[:200]!r}."
-                    )
+                answered(path, answer.status, said)
 
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            return max(one.result() for one in [pool.submit(send) for _ in range(_WRITERS)])
+        with ThreadPoolExecutor(writers) as pool:
+            spans = [one.result() for one in [pool.submit(send) for _ in range(writers)]]
+        return min(began for began, _ in spans), max(last for _, last in spans)
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Versioned(msgspec.Struct):
+    metadata: _Version
+    message: str = ""
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class Follow:
+    """A watch over a collection in a thread; ``seen`` is called with each event's type and object,
+    a map or a ``type_``, from what happens next on.
+
+    A server that is busy ends watches; the next one goes on from where the last one ended.
+    """
+
+    def __init__(
+        self, server: Server, path: str, seen: Callable[[str, Any], None], type_: Any = dict
+    ) -> None:
+        self._server, self._path, self._seen, self._ended = server, path, seen, False
+        self._decoder = msgspec.json.Decoder(type_)
+        self._version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
+        self._connection, self._answer = self._opened()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _opened(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._server.connect()
+        connection.timeout = None
+        query = f"{self._path}?watch=true&resourceVersion={self._version}&timeoutSeconds=7200"
+        connection.request("GET", query, headers=self._server.headers())
+        return connection, connection.getresponse()
+
+    def close(self) -> None:
+        self._ended = True
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(2)
+        self._thread.join()
+        self._connection.close()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                while line := self._answer.readline():
+                    event = msgspec.json.decode(line, type=_Event)
+                    found = msgspec.json.decode(event.object, type=_Versioned)
+                    if event.type == "ERROR":
+                        raise BenchError(f"{self._path}: the watch has ended: {found.message}.")
+                    self._version = found.metadata.resource_version
+                    self._seen(event.type, self._decoder.decode(event.object))
+            except (OSError, ValueError, http.client.HTTPException):
+                if not self._ended:
+                    raise
+            if self._ended:
+                return
+            self._connection.close()
+            self._connection, self._answer = self._opened()
 
 
 class _Meta(msgspec.Struct):
@@ -103,78 +208,26 @@ class _Pod(msgspec.Struct):
     metadata: _Meta
 
 
-class _Event(msgspec.Struct):
-    type: str
-    object: _Pod
-
-
-class Told:
+class Told(Follow):
     """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``,
     both by pod name.
-
-    An API server ends the watch of a client that reads too slowly, as on a busy machine: then the
-    pods are listed and watched anew.
     """
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.rosters: dict[str, str] = {}
         self.at: dict[str, float] = {}
-        self._server, self._path = server, f"/api/v1/namespaces/{namespace}/pods"
-        self._connection, self._answer = self._follow(server.call("GET", f"{self._path}?limit=1"))
-        self._ended = False
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
+        super().__init__(server, f"/api/v1/namespaces/{namespace}/pods", self._saw, _Pod)
 
     def wait(self, done: Callable[[dict[str, str]], bool], seconds: float) -> None:
         """Until the rosters are so. Raises :class:`BenchError` when they are not in time."""
-        end = time.monotonic() + seconds
-        while not done(self.rosters):
-            if time.monotonic() > end:
-                raise BenchError(
-                    f"{len(self.rosters)} pods were told something within {seconds:g} s; not what was waited for."
-                )
-            time.sleep(0.02)  # when a pod was told is written down by the thread
+        what = "the pods have the rosters that are waited for"
+        until(lambda: done(self.rosters), what, seconds, 0.02)
 
-    def close(self) -> None:
-        self._ended = True
-        if self._connection.sock is not None:
-            self._connection.sock.shutdown(2)
-        self._thread.join()
-        self._connection.close()
-
-    def _follow(
-        self, listed: dict[str, Any]
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection, version = self._server.connect(), listed["metadata"]["resourceVersion"]
-        connection.request(
-            "GET",
-            f"{self._path}?watch=true&resourceVersion={version}",
-            headers=self._server.headers(),
-        )
-        return connection, connection.getresponse()
-
-    def _watch(self) -> None:
-        decoder = msgspec.json.Decoder(_Event)
-        try:
-            while True:
-                while line := self._answer.readline():
-                    self._saw(decoder.decode(line).object.metadata)
-                if self._ended:
-                    return
-                listed = self._server.call("GET", self._path)
-                for pod in msgspec.convert(listed["items"], list[_Pod]):
-                    self._saw(pod.metadata)
-                self._connection.close()
-                self._connection, self._answer = self._follow(listed)
-        except (OSError, ValueError, http.client.HTTPException):
-            if not self._ended:
-                raise
-
-    def _saw(self, pod: _Meta) -> None:
-        roster = pod.annotations.get(PREFIX + "roster", "")
-        if roster and self.rosters.get(pod.name) != roster:
-            self.at[pod.name] = time.monotonic()
-            self.rosters[pod.name] = roster
+    def _saw(self, _: str, pod: _Pod) -> None:
+        name, roster = pod.metadata.name, pod.metadata.annotations.get(PREFIX + "roster", "")
+        if roster and self.rosters.get(name) != roster:
+            self.at[name] = time.monotonic()
+            self.rosters[name] = roster
 
 
 def record_name(gang: str, source: str = "labels") -> str:

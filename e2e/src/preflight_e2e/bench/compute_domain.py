@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
+from preflight_testing.apiserver import ApiServer, free_port
 
-from .bars import Bar, all_hold, at_most, below
+from .bars import Bar, Measurement, at_most, below
 from .compute_domain_cluster import overhead
-from .compute_domain_plugin import PLUGIN, plugin, requests_of, rss_mb, until
+from .compute_domain_plugin import PLUGIN, plugin, requests_of
 from .compute_domain_plugin import measured as measured_plugin
-from .load import BenchError
+from .load import BenchError, binaries, resident_mb, until
 
 __all__ = ["add_arguments", "bars", "run"]
 
@@ -71,16 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where the programs are",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    folder = assets()
-    if folder is None:
-        raise BenchError(
-            f"{ASSETS} is not set: no real kube-apiserver; set it to the folder with etcd and kube-apiserver."
-        )
+def run(args: argparse.Namespace) -> Measurement:
+    folder = binaries()
     if missing := [
         name for name in (PROGRAM, COMMAND, PLUGIN) if not (args.programs / name).exists()
     ]:
@@ -113,10 +107,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             "start_overhead_median_ms is left out: KUBECONFIG is not set, and it needs real kubelets."
         )
-    print(json.dumps({"compute_domain": figures}))
-    if args.json:
-        args.json.write_text(json.dumps({"compute_domain": figures}, indent=1) + "\n")
-    return 0 if all_hold(bars(figures)) else 1
+    return Measurement({"compute_domain": figures}, bars(figures))
 
 
 def bars(figures: dict[str, Any]) -> list[Bar]:
@@ -189,7 +180,7 @@ def measured(server: ApiServer, running: Controller, number: int, log: Path) -> 
         asked = time.monotonic() - began
         until(lambda: _ready(server) == number, "all are Ready", PATIENCE, 0.2)
         ready, created = time.monotonic() - began, _requests(log) - before
-        rss = rss_mb(running.process)
+        rss = resident_mb(running.process.pid)
         began = time.monotonic()
         list(users.map(lambda name: server.call("DELETE", f"{DOMAINS}/{name}"), names))
         until(

@@ -13,8 +13,7 @@ from typing import Any
 from kubernetes import client, config, watch
 
 from ..channels import Channels, Place
-from .compute_domain_plugin import until
-from .load import BenchError
+from .load import BenchError, until
 
 __all__ = ["overhead"]
 

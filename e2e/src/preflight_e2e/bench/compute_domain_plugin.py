@@ -22,9 +22,9 @@ from preflight_testing.apiserver import ApiServer, free_port
 
 from ..channels import DRIVER, GPU, config
 from ..images import ROOT, ImageError, build_nvml
-from .load import BenchError
+from .load import BenchError, resident_mb, until
 
-__all__ = ["NODE", "PLUGIN", "Plugin", "measured", "plugin", "requests_of", "rss_mb", "until"]
+__all__ = ["NODE", "PLUGIN", "Plugin", "measured", "plugin", "requests_of"]
 
 PLUGIN, NODE = "compute-domain-kubelet-plugin", "bench-node"
 SLICE = f"/apis/resource.k8s.io/v1/resourceslices/{NODE}-{DRIVER}"
@@ -144,7 +144,7 @@ def measured(
         "slice_back_s": round(statistics.median(back), 3),
         "idle_s": idle,
         "idle_requests_per_min": round(asked * 60 / idle, 2),
-        "rss_mb": rss_mb(running.process),
+        "rss_mb": resident_mb(running.process.pid),
     }
 
 
@@ -192,25 +192,3 @@ def requests_of(log: Path, agent: str) -> list[dict[str, Any]]:
     """What a program has asked of the API server, by its audit log."""
     events = (json.loads(line) for line in log.read_text().splitlines() if agent in line)
     return [one for one in events if one.get("userAgent", "").startswith(agent)]
-
-
-def rss_mb(process: subprocess.Popen[bytes]) -> float:
-    [line] = [
-        one
-        for one in Path(f"/proc/{process.pid}/status").read_text().splitlines()
-        if one.startswith("VmRSS")
-    ]
-    return round(int(line.split()[1]) / 1024, 1)
-
-
-def until(
-    true: Callable[[], bool], what: str, seconds: float = PATIENCE, pause: float = 0.1
-) -> None:
-    """Raises BenchError where it takes longer."""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            raise BenchError(
-                f"after {seconds:.0f} s it does not hold that {what}; its log says why."
-            )
-        time.sleep(pause)

@@ -12,11 +12,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .bars import Bar, all_hold, at_least, at_most, below
+from .bars import Bar, Measurement, at_least, at_most, below
 from .load import BenchError
 
 __all__ = [
@@ -34,6 +34,13 @@ PROGRAMS = Path(__file__).resolve().parents[4] / "packages" / "check-nccl-allred
 Figures = dict[str, Any]
 
 
+class FabricBench(NamedTuple):
+    """One of this module's."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Measurement]
+
+
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--real", type=int, default=20, help="gangs that move their data by gloo (%(default)s)"
@@ -41,8 +48,6 @@ def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scripted", type=int, default=1000, help="gangs with ranks made up (%(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.set_defaults(run=run_clean)
 
 
 def add_reals_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +63,6 @@ def add_reals_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="FAULT", help="this fault alone; repeatable"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.set_defaults(run=run_reals)
 
 
 def add_verdict_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,17 +70,13 @@ def add_verdict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=int, default=5, help="of which the median counts (%(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.set_defaults(run=run_verdict)
 
 
 def add_scale_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--members", type=int, default=4096, help="of the gang (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.set_defaults(run=run_scale)
 
 
-def run_clean(args: argparse.Namespace) -> int:
+def run_clean(args: argparse.Namespace) -> Measurement:
     figures = _run("clean.py", "--real", str(args.real), "--scripted", str(args.scripted))
     for name, one in figures.items():
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in one["outcomes"].items())
@@ -85,28 +84,34 @@ def run_clean(args: argparse.Namespace) -> int:
             f"{name}: {one['gangs']} clean gangs, {one['members']} members, {one['localised']} localised, "
             f"{one['fatal_events']} fatal events, {one['seconds']:.0f} s; members ended: {outcomes}"
         )
-    return _told("clean", figures, clean_bars(figures), args.json)
+    return Measurement({"clean": figures}, clean_bars(figures), shown=False)
 
 
-def run_reals(args: argparse.Namespace) -> int:
+def run_reals(args: argparse.Namespace) -> Measurement:
     only = [word for name in args.only for word in ("--only", name)]
     figures = _run("reals.py", "--runs", str(args.runs), "--at-once", str(args.at_once), *only)
-    return _told("reals", figures, reals_bars(figures), args.json)
+    return Measurement({"reals": figures}, reals_bars(figures), shown=False)
 
 
-def run_verdict(args: argparse.Namespace) -> int:
+def run_verdict(args: argparse.Namespace) -> Measurement:
     figures = _run("verdict.py", "--members", str(args.members), "--runs", str(args.runs))
     start = figures["start_up"]
     print(
         f"from the roster to the first timed iteration: {start['whole_s']:.3f} s, torchrun's own start {start['torchrun_s']:.3f} s, "
         f"without it {start['without_torchrun_s']:.3f} s; the check itself: {start['parent_mb']:.1f} MB at most"
     )
-    return _told("verdict", figures, verdict_bars(figures), args.json)
+    return Measurement({"verdict": figures}, verdict_bars(figures), shown=False)
 
 
-def run_scale(args: argparse.Namespace) -> int:
+def run_scale(args: argparse.Namespace) -> Measurement:
     figures = _run("crowd.py", "--members", str(args.members))
-    return _told("gang_scale", figures, scale_bars(figures), args.json)
+    return Measurement({"gang_scale": figures}, scale_bars(figures), shown=False)
+
+
+CLEAN = FabricBench(add_clean_arguments, run_clean)
+REALS = FabricBench(add_reals_arguments, run_reals)
+VERDICT = FabricBench(add_verdict_arguments, run_verdict)
+SCALE = FabricBench(add_scale_arguments, run_scale)
 
 
 def scale_bars(figures: Figures) -> Iterator[Bar]:
@@ -169,10 +174,3 @@ def _run(program: str, *options: str) -> Figures:
         if done.returncode != 0:
             raise BenchError(f"{program} ended with status {done.returncode}; see its words above.")
         return dict(json.loads(out.read_text()))
-
-
-def _told(name: str, figures: Figures, bars: Iterator[Bar], file: Path | None) -> int:
-    hold = all_hold(bars)
-    if file:
-        file.write_text(json.dumps({name: figures}, indent=1) + "\n")
-    return 0 if hold else 1

@@ -22,6 +22,7 @@ from typing import Any
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
+from .bars import Measurement
 from .cluster import Server, Told, addressed, member
 from .load import BenchError
 
@@ -43,21 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-memory", dest="memory", action="store_false", help=f"leave out the {HELD:,} pods"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument(
         "--plots", type=Path, metavar="FOLDER", help="draw time against gang size into FOLDER"
     )
     parser.add_argument(
         "--plot-format", choices=("svg", "png"), default="svg", help="of the picture (%(default)s)"
     )
-    parser.set_defaults(run=run)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in text.split(","))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Measurement:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         figures: dict[str, Any] = {"sizes": {}}
@@ -79,14 +78,11 @@ def run(args: argparse.Namespace) -> int:
                 f"{WATCHED:,} stamped pods of {HELD:,}: {figures['rss_mb_10000_pods']} MB at most",
                 flush=True,
             )
-    print(json.dumps({"gang": figures}))
-    if args.json:
-        args.json.write_text(json.dumps({"gang": figures}, indent=1) + "\n")
     if args.plots:
         from .gang_plots import draw  # matplotlib: not for those who only want figures
 
         print(draw(figures, args.plots, args.plot_format))
-    return 0
+    return Measurement({"gang": figures})
 
 
 def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
@@ -223,7 +219,7 @@ def api_server(folder: Path) -> Iterator[Server]:
             f"measured against kube-apiserver of {binaries}, etcd without fsync, all on this machine",
             flush=True,
         )
-        yield Server(real.server, str(real.ca), real.token)
+        yield Server.of(real)
 
 
 class Controller:

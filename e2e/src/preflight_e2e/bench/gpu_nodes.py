@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from preflight_testing.apiserver import ApiServer
 
-from .load import BenchError
+from .load import BenchError, until
 
 __all__ = [
     "GPUS",
@@ -33,7 +33,6 @@ __all__ = [
     "Tally",
     "Watching",
     "pod",
-    "until",
 ]
 
 Json = dict[str, Any]
@@ -197,7 +196,7 @@ class Nodes:
     def clear(self) -> None:
         """All pods go, and, as the controller sees to it, all leases."""
         self.api.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
-        until("no lease is left", lambda: self.leases() == 0)
+        until(lambda: self.leases() == 0, "no lease is left")
 
     def leases(self) -> int:
         found = self.api.get(f"/apis/coordination.k8s.io/v1/namespaces/{LOCKS}/leases?limit=1")
@@ -335,13 +334,3 @@ class Watching(Tally):
 
 
 _CHANGES = msgspec.json.Decoder(_Change)
-
-
-def until(what: str, true: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """What ``true`` says once it is something. Raises BenchError when that takes too long."""
-    end = time.monotonic() + seconds
-    while not (found := true()):
-        if time.monotonic() > end:
-            raise BenchError(f"after {seconds:.0f} s it does not hold that {what}.")
-        time.sleep(0.05)
-    return found

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
+from preflight_testing.apiserver import ApiServer, free_port
 
 from . import served
-from .bars import Bar, all_hold, at_least, at_most, below
-from .gpu_nodes import GPUS, SCHEDULER, STOCK, Api, Nodes, Watching, pod, until
-from .load import BenchError
+from .bars import Bar, Measurement, at_least, at_most, below
+from .gpu_nodes import GPUS, SCHEDULER, STOCK, Api, Nodes, Watching, pod
+from .load import BenchError, binaries, until
 
 __all__ = ["add_arguments", "run", "share"]
 
@@ -50,18 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gang", type=int, default=128, metavar="N", help="members of eight GPUs (%(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the processes said")
     served.add_server(parser)
-    parser.set_defaults(run=run, server="preflight-gpu-scheduler")
+    parser.set_defaults(server="preflight-gpu-scheduler")
 
 
-def run(args: argparse.Namespace) -> int:
-    folder = assets()
-    if folder is None or not (folder / "kube-scheduler").exists():
-        raise BenchError(
-            f"{ASSETS} does not name a folder with etcd, kube-apiserver and kube-scheduler; set it."
-        )
+def run(args: argparse.Namespace) -> Measurement:
+    folder = binaries("kube-scheduler")
     # Taints of nodes that no kubelet has reported are a controller's to take away, which does not
     # run here.
     more = ["--disable-admission-plugins=TaintNodesByCondition"]
@@ -73,10 +68,7 @@ def run(args: argparse.Namespace) -> int:
         logs.mkdir(parents=True, exist_ok=True)
         bench = Bench(server, folder, logs, args.server)
         figures = bench.measured(args.nodes, args.gang)
-    print(json.dumps({"gpu_scheduler": figures}), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps({"gpu_scheduler": figures}, indent=1) + "\n")
-    return 0 if all_hold(bars(figures), ".4g") else 1
+    return Measurement({"gpu_scheduler": figures}, bars(figures), ".4g")
 
 
 def bars(figures: Json) -> list[Bar]:
@@ -155,8 +147,8 @@ class Bench:
         body = json.dumps({"Pod": made, "NodeNames": cluster.names}).encode()
         found = {}
         until(
-            "filter passes every node",
             lambda: len(self._ask("filter", body)["NodeNames"]) == len(cluster.names),
+            "filter passes every node",
         )
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         for verb in ("filter", "prioritize"):
@@ -276,7 +268,7 @@ class Bench:
                 there = set(watching.bound)
                 began = time.monotonic()
                 cluster.delete(gone)
-                until("a pod that waits has the GPU", lambda: set(watching.bound) - there)  # noqa: B023 (called at once)
+                until(lambda: set(watching.bound) - there, "a pod that waits has the GPU")  # noqa: B023 (called at once)
                 (name,) = set(watching.bound) - there
                 seconds.append(watching.bound[name] - began)
                 cluster.pods([pod(f"next-{WAITING + n}", "one", 1)])
@@ -301,7 +293,7 @@ class Bench:
         with served.pinned(
             command, None, self._logs / f"{name}.log", environ, stderr=subprocess.STDOUT
         ) as process:
-            until(f"the {name} is ready", lambda: process.poll() is not None or _ready(port))
+            until(lambda: process.poll() is not None or _ready(port), f"the {name} is ready")
             if process.poll() is not None:
                 raise BenchError(
                     f"the {name} has ended: {(self._logs / f'{name}.log').read_text()[-300:]}"

@@ -7,16 +7,45 @@ import json
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BenchError", "built", "drive"]
+from preflight_testing.apiserver import ASSETS, assets
+
+__all__ = ["BenchError", "binaries", "built", "drive", "resident_mb", "until"]
 
 SOURCE = Path(__file__).resolve().parents[3] / "bench" / "load"
 
 
 class BenchError(Exception):
     """The measurement cannot be made. One sentence."""
+
+
+def binaries(*more: str) -> Path:
+    """The folder with etcd, kube-apiserver and ``more``. Raises :class:`BenchError`."""
+    folder = assets()
+    if folder is None or not all((folder / name).exists() for name in more):
+        names = ", ".join(("etcd", "kube-apiserver", *more))
+        raise BenchError(f"{ASSETS} does not name a folder with {names}; set it.")
+    return folder
+
+
+def until(true: Callable[[], Any], what: str, seconds: float = 300.0, pause: float = 0.05) -> Any:
+    """What ``true`` says once it is something. Raises :class:`BenchError` when that takes longer."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        if time.monotonic() > end:
+            raise BenchError(f"after {seconds:.0f} s it does not hold that {what}.")
+        time.sleep(pause)
+    return found
+
+
+def resident_mb(pid: int) -> float:
+    """A process's memory now, in MiB."""
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return round(int(next(row for row in rows if row.startswith("VmRSS")).split()[1]) / 1024, 1)
 
 
 def built(source: Path, name: str) -> Path:

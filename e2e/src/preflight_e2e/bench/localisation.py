@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .bars import Bar, all_hold, at_least, at_most
+from .bars import Bar, Measurement, at_least, at_most
 from .load import BenchError
 
 __all__ = ["add_arguments", "bars", "run", "table", "worlds"]
@@ -25,7 +25,6 @@ NAMED = {"behind NVLink": 0.95, "one of eight NICs": 0.95, "dead path": 0.95, "f
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the figures into FOLDER")
     parser.add_argument("--plot-format", choices=["svg", "png"], default="svg", help="%(default)s")
     parser.add_argument(
@@ -40,22 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="keep there what was played; a run that was stopped goes on",
     )
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Measurement:
     figures = simulated(args.jobs, args.scale, args.keep)
     print("\n".join(table(figures)))
-    if args.json:
-        args.json.write_text(
-            json.dumps({"localisation": {"worlds": worlds(figures), **figures}}, indent=1) + "\n"
-        )
     if args.plots:
         from .localisation_plots import draw  # matplotlib: not for those who only want figures
 
         for path in draw(figures, args.plots, args.plot_format):
             print(f"plot: {path}")
-    return 0 if all_hold(bars(figures)) else 1
+    told = {"localisation": {"worlds": worlds(figures), **figures}}
+    return Measurement(told, bars(figures), shown=False)
 
 
 def simulated(jobs: int, scale: float, keep: Path | None = None) -> Figures:

@@ -5,27 +5,25 @@ adoption by PodGangs, and memory.
 from __future__ import annotations
 
 import argparse
-import base64
 import http.client
 import json
-import ssl
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import trustme
-from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE, compute_domains
 
+from ..registered import write_certificate
 from . import served
 from .admission import histogram, quantile
-from .load import BenchError, drive
+from .bars import Bar, Measurement, at_most
+from .cluster import Server
+from .load import BenchError, binaries, drive, until
 
 __all__ = ["add_arguments", "clique", "run"]
 
@@ -39,8 +37,6 @@ CLIQUES = ("a", "b", "c", "d")
 """Of each replica: PodCliques that share one domain."""
 DECISION = "mnnvl_admission_latency_seconds"
 ADOPTION = "mnnvl_adoption_seconds"
-PATIENCE = 120.0
-"""Seconds for what must come."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,25 +56,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10_000,
         help="PodCliques whose memory is measured (%(default)s)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     served.add_server(parser)
-    parser.set_defaults(run=run, server="preflight-mnnvl")
+    parser.set_defaults(server="preflight-mnnvl")
 
 
-def run(args: argparse.Namespace) -> int:
-    if (folder := assets()) is None:
-        raise BenchError(f"{ASSETS} is not set; set it to a folder with etcd and kube-apiserver.")
+def run(args: argparse.Namespace) -> Measurement:
+    folder = binaries()
     with tempfile.TemporaryDirectory() as name, _server(Path(name), folder) as server:
         environ = {"KUBECONFIG": str(server.kubeconfig(Path(name) / "kubeconfig"))}
-        authority = trustme.CA()
-        leaf = authority.issue_cert("127.0.0.1")
-        leaf.private_key_pem.write_to_path(Path(name) / "tls.key")
-        leaf.cert_chain_pems[0].write_to_path(Path(name) / "tls.crt")
+        bundle = write_certificate(Path(name))
         hook = [args.server, "webhook", "--certificate", name, "--admission-port", "0"]
         control = [args.server, "controller", "--namespace", "default"]
         with _program(hook, Path(name) / "webhook.log", environ, 0) as webhook:
-            place = Place(server, webhook)
-            place.prepare(base64.b64encode(authority.cert_pem.bytes()).decode(), args.domains)
+            place = MnnvlCluster(server, webhook)
+            place.prepare(bundle, args.domains)
             reviews = place.reviews(Path(name) / "review.json", args.seconds)
             with _program(control, Path(name) / "controller.log", environ, None) as controller:
                 place.led(controller)
@@ -93,13 +84,17 @@ def run(args: argparse.Namespace) -> int:
             "rss_mb_10000_podcliques": memory,
         }
     }
-    print(json.dumps(figures))
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
-    return 1 if burst["refused"] or burst["cd_creates"] != burst["domains"] else 0
+    made = burst["cd_creates"]
+    return Measurement(
+        figures,
+        [
+            at_most("PodCliques that were refused", burst["refused"], 0),
+            Bar(f"{burst['domains']} domains made", made, made == burst["domains"]),
+        ],
+    )
 
 
-class Place:
+class MnnvlCluster:
     """The API server, with the webhook in front of it."""
 
     def __init__(self, server: ApiServer, webhook: served.Served) -> None:
@@ -146,7 +141,7 @@ class Place:
         self.server.call("POST", path, {**kind, "metadata": {"name": "bench"}, "webhooks": [entry]})
         dry = f"{self.path('podcliques')}?dryRun=All"
         probe = clique(self._set, 0, "a", 1)
-        _until(
+        until(
             lambda: "resourceClaims" in self.server.call("POST", dry, probe)["spec"]["podSpec"],
             "the webhook",
         )
@@ -189,7 +184,7 @@ class Place:
         }
 
     def led(self, controller: served.Served) -> None:
-        _until(lambda: controller.metric("mnnvl_leader") == 1, "the controller to lead")
+        until(lambda: controller.metric("mnnvl_leader") == 1, "the controller leads")
 
     def burst(self, domains: int, controller: served.Served) -> Json:
         """The PodCliques of all replicas of the set; ``seconds``: from the last of them to the last
@@ -198,9 +193,9 @@ class Place:
         made = [clique(self._set, i, name, 1) for i in range(domains) for name in CLIQUES]
         refused = self._create("podcliques", made)
         ended = time.monotonic()
-        _until(lambda: self._count("computedomains") >= domains, "all domains")
+        until(lambda: self._count("computedomains") >= domains, "all domains are there")
         seconds = time.monotonic() - ended
-        _until(lambda: _written(controller, "created") >= domains, "the controller's own count")
+        until(lambda: _written(controller, "created") >= domains, "the controller has counted them")
         return {
             "podcliques": len(made),
             "domains": self._count("computedomains"),
@@ -220,7 +215,7 @@ class Place:
             "spec": {"podgroups": []},
         }
         self._create("podgangs", [{**kind, "metadata": {"name": f"t-{i}"}} for i in range(gangs)])
-        _until(lambda: _written(controller, "adopted") >= gangs, "all adoptions")
+        until(lambda: _written(controller, "adopted") >= gangs, "all are adopted")
         return round(quantile(0.99, _between(before, histogram(_metrics(controller), ADOPTION))), 3)
 
     def fill(self, wanted: int, controller: served.Served) -> float:
@@ -230,9 +225,9 @@ class Place:
             for i in range(10_000, 10_000 + wanted - self._count("podcliques"))
         ]
         self._create("podcliques", more)
-        _until(
+        until(
             lambda: controller.metric('mnnvl_domains{state="wanted"}') >= len(more),
-            "all to be mirrored",
+            "all are mirrored",
         )
         return max(controller.resident_mb(), self.webhook.resident_mb())
 
@@ -241,31 +236,11 @@ class Place:
         return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
 
     def _create(self, plural: str, bodies: list[Json]) -> int:
-        """Create all by :data:`WRITERS`, each on a connection of its own; how many were refused."""
-        waiting, lock = iter(bodies), threading.Lock()
-        host, port = self.server.server.removeprefix("https://").split(":")
-        headers = {
-            "Authorization": f"Bearer {self.server.token}",
-            "Content-Type": "application/json",
-        }
-
-        def write() -> int:
-            context = ssl.create_default_context(cafile=str(self.server.ca))
-            connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
-            refused = 0
-            while True:
-                with lock:
-                    one = next(waiting, None)
-                if one is None:
-                    connection.close()
-                    return refused
-                connection.request("POST", self.path(plural), json.dumps(one), headers)
-                answer = connection.getresponse()
-                answer.read()
-                refused += answer.status != http.client.CREATED
-
-        with ThreadPoolExecutor(WRITERS) as pool:
-            return sum(future.result() for future in [pool.submit(write) for _ in range(WRITERS)])
+        """Create all by :data:`WRITERS`; how many were refused."""
+        refused, _ = Server.of(self.server).create(
+            self.path(plural), bodies, WRITERS, good=lambda _: True
+        )
+        return len(refused)
 
 
 def pod(size: int) -> Json:
@@ -320,11 +295,11 @@ def _program(
             )
             return next((line for line in lines if line["msg"] == message), None)
 
-        _until(lambda: said("started"), command[1])
+        until(lambda: said("started"), f"the {command[1]} has started")
         plain = int((said("started") or {})["port"])
         if "webhook" in command:
-            _until(lambda: said("serving"), "the webhook to serve")
-        _until(lambda: _ready(plain), f"the {command[1]} to be ready")
+            until(lambda: said("serving"), "the webhook serves")
+        until(lambda: _ready(plain), f"the {command[1]} is ready")
         port = int((said("serving") or {"port": 0})["port"])
         yield served.Served(f"127.0.0.1:{port}", path=PATH, pid=process.pid, plain=plain)
 
@@ -350,11 +325,3 @@ def _written(controller: served.Served, result: str) -> float:
 
 def _between(before: dict[float, float], after: dict[float, float]) -> dict[float, float]:
     return {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
-
-
-def _until(true: Any, what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > end:
-            raise BenchError(f"there is no end of waiting for {what}.")
-        time.sleep(0.02)

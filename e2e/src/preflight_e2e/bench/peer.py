@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 from preflight_testing.apidouble.patches import copied, json_patch
+from preflight_testing.apiserver import free_port
 
 from .load import BenchError, built
-from .served import PATIENCE, Served, free_port, pinned
+from .served import PATIENCE, Served, pinned
 
 __all__ = ["SKIPPED", "additions", "by_url", "difference", "patch_of", "serving"]
 

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import argparse
 import base64
-import datetime
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -24,16 +22,12 @@ from urllib.request import urlopen
 
 import trustme
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from ..answering import JsonHandler
-from .load import BenchError
+from .load import BenchError, resident_mb
 from .reviews import CLASS
 
-__all__ = ["Served", "add_server", "claims", "make_certificate", "pinned", "webhook"]
+__all__ = ["Served", "add_server", "claims", "pinned", "webhook"]
 
 PATIENCE = 60.0
 """Seconds for a server to listen."""
@@ -59,10 +53,7 @@ class Served:
 
     def resident_mb(self) -> float:
         """Its memory in MiB; 0 where it is not ours."""
-        if self.pid is None:
-            return 0.0
-        rows = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return round(int(next(row for row in rows if row.startswith("VmRSS")).split()[1]) / 1024, 1)
+        return 0.0 if self.pid is None else resident_mb(self.pid)
 
     def metric(self, name: str) -> float:
         """The value of one of its metrics."""
@@ -202,32 +193,3 @@ def claims(folder: Path) -> Iterator[dict[str, str]]:
         server.ended.set()
         server.shutdown()
         server.server_close()
-
-
-def free_port() -> int:
-    """A port that nobody listens on, for a server that cannot say which one it took."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
-def make_certificate(folder: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook")])
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-    )
-    certificate = (
-        built.not_valid_before(now)
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "tls.key").write_bytes(private)

@@ -18,8 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..registered import write_certificate
 from . import peer, served
-from .bars import Bar, all_hold, at_least, below
+from .bars import Bar, Measurement, all_hold, at_least, below
 from .load import BenchError, drive
 from .reviews import EVERYTHING, NUMBER, realistic_review
 from .served import Served
@@ -46,9 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peer-url", metavar="URL", help="also the webhook at this https URL instead"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     served.add_server(parser)
-    parser.set_defaults(run=run)
 
 
 class Load(NamedTuple):
@@ -72,14 +71,14 @@ class Load(NamedTuple):
         return {**measured, "cpu_us": (server.cpu_seconds() - before) / measured["served"] * 1e6}
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Measurement:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         cores = sorted(os.sched_getaffinity(0))
         serving, loading = (cores[0], cores[1]) if len(cores) > 1 else (cores[0], None)
         if loading is not None:
             os.sched_setaffinity(0, {loading})  # what stands in for the API server is load too
-        served.make_certificate(folder)
+        write_certificate(folder)
         environ = stack.enter_context(served.claims(folder))
         ours = stack.enter_context(
             served.webhook(args.server, folder, serving, EVERYTHING, environ)
@@ -92,10 +91,7 @@ def run(args: argparse.Namespace) -> int:
         result = measured(load, ours, serving, args)
     result["webhook"]["bars"] = {bar.says: bar.holds for bar in bars(result)}
     all_hold(bars(result), "g")
-    print(json.dumps(result))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-    return 0
+    return Measurement(result)
 
 
 def measured(load: Load, ours: Served, core: int, args: argparse.Namespace) -> Figures:

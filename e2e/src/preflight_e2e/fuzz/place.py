@@ -4,7 +4,6 @@ all of them processes.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -18,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import trustme
 import yaml
 from preflight_testing.apiserver import ApiServer, free_port
 from preflight_testing.helm import GANG
 
+from ..registered import register, write_certificate
 from .shots import Client, Shot
 from .vectors import OPTED_IN, STRAY
 
@@ -167,7 +166,7 @@ def place(
         _prepare(server)
         kubeconfig = {"KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
         port, plain = free_port(), free_port()
-        bundle = _certificate(folder)
+        bundle = write_certificate(folder)
         (folder / "webhook.yaml").write_text(_WEBHOOK_CONFIG)
         (folder / "gang.yaml").write_text("namespaces: []\nleaseDuration: 5s\n")
         command = [
@@ -259,36 +258,9 @@ def _definition(group: str, version: str, kind: str, plural: str) -> dict[str, A
     }
 
 
-def _certificate(folder: Path) -> str:
-    authority = trustme.CA()
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(folder / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
-    return base64.b64encode(authority.cert_pem.bytes()).decode()
-
-
 def _register(server: ApiServer, url: str, bundle: str) -> None:
-    """As the chart registers it: the labelled namespaces, Fail, ten seconds."""
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "resources": ["pods"],
-        "operations": ["CREATE"],
-    }
-    entry = {
-        "name": "fuzz.nvsentinel.nvidia.com",
-        "clientConfig": {"url": url, "caBundle": bundle},
-        "namespaceSelector": {"matchLabels": _LABEL},
-        "rules": [rule],
-        "sideEffects": "None",
-        "failurePolicy": "Fail",
-        "admissionReviewVersions": ["v1"],
-        "reinvocationPolicy": "IfNeeded",
-        "timeoutSeconds": 10,
-    }
-    api = "admissionregistration.k8s.io/v1"
-    made = {"apiVersion": api, "kind": "MutatingWebhookConfiguration", "metadata": {"name": "fuzz"}}
-    server.call("POST", f"/apis/{api}/mutatingwebhookconfigurations", made | {"webhooks": [entry]})
+    """For the labelled namespaces; returns once it is asked."""
+    register(server, "fuzz", url, bundle, namespaceSelector={"matchLabels": _LABEL})
     gpu = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     probe = {"metadata": {"name": "probe"}, "spec": {"containers": [gpu]}}
     end = time.monotonic() + _READY

@@ -1,4 +1,4 @@
-"""What holds for the whole house, whichever member it concerns."""
+"""Rules of the whole repository, whichever member they concern."""
 
 from __future__ import annotations
 
