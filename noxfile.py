@@ -25,6 +25,12 @@ import tomllib
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Thousands of programs start here, each twice as long where it compiles what it imports. Whoever
+    # wants no bytecode beside the sources gets none there.
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parent / ".nox/bytecode"))
+
 nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "third-party", "test"]
 
 
@@ -286,8 +292,14 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     else:
         sync(session, "--package", member, *group)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
-    workers = ["-n", "3", "--dist", "loadfile"] if member in WAITING else []
-    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers, *args)
+    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers(member), *args)
+
+
+def workers(member: str) -> list[str]:
+    """How many processes share a member's test files: one a core, and one more where most wait."""
+    if member == "preflight-testing":  # one test
+        return []
+    return ["-n", "3" if member in WAITING else "2", "--dist", "loadfile"]
 
 
 @nox.session
@@ -332,7 +344,7 @@ def coverage(session: nox.Session) -> None:
             "-q",
             "-p",
             "no:cacheprovider",
-            *(["-n", "3", "--dist", "loadfile"] if member in WAITING else []),
+            *workers(member),
         ]
         source = f"--source={Path(MEMBERS[member], 'src').resolve()}"
         session.run(
