@@ -51,7 +51,7 @@ MEMBERS = {name: folder for name, (folder, _) in _members().items()}
 DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
-"""Whose tests mostly wait, for leases, kubelets and clocks, and so run side by side."""
+"""Whose tests mostly wait, for leases, kubelets and clocks: more of them run side by side."""
 FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "coverage" in said}
 """The least share of a member's source, in percent, that its own tests must run."""
 TORCHES = ("2.6", "2.13")
@@ -298,9 +298,9 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
 
 
 def workers(member: str) -> list[str]:
-    """How many processes share a member's test files: one a core, and one more where most wait."""
-    if member == "preflight-testing":  # one test
-        return []
+    """How many processes share a member's test files: two, and one more where most tests wait."""
+    if member in {"check-nccl-allreduce", "preflight-testing"}:
+        return []  # a gang is many processes by itself, which measure; and the other has one test
     return ["-n", "3" if member in WAITING else "2", "--dist", "loadfile"]
 
 
