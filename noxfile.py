@@ -25,6 +25,12 @@ import tomllib
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Thousands of programs start here, each twice as long where it compiles what it imports. Whoever
+    # wants no bytecode beside the sources gets none there.
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parent / ".nox/bytecode"))
+
 nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "third-party", "test"]
 
 
@@ -45,7 +51,7 @@ MEMBERS = {name: folder for name, (folder, _) in _members().items()}
 DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
-"""Whose tests mostly wait, for leases, kubelets and clocks, and so run side by side."""
+"""Whose tests mostly wait, for leases, kubelets and clocks: more of them run side by side."""
 FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "coverage" in said}
 """The least share of a member's source, in percent, that its own tests must run."""
 TORCHES = ("2.6", "2.13")
@@ -124,7 +130,9 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session, member: str) -> None:
     """mypy strict, each member in an environment of its own."""
     sync(session, "--package", member, "--group", "types")
-    session.run("mypy", *(f"{MEMBERS[member]}/{part}" for part in ("src", "tests")))
+    # A cache of its own: what another environment has installed lies elsewhere and is read anew.
+    cache = f"--cache-dir=.mypy_cache/{member}"
+    session.run("mypy", cache, *(f"{MEMBERS[member]}/{part}" for part in ("src", "tests")))
 
 
 @nox.session
@@ -286,8 +294,14 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     else:
         sync(session, "--package", member, *group)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
-    workers = ["-n", "3", "--dist", "loadfile"] if member in WAITING else []
-    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers, *args)
+    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers(member), *args)
+
+
+def workers(member: str) -> list[str]:
+    """How many processes share a member's test files: two, and one more where most tests wait."""
+    if member in {"check-nccl-allreduce", "preflight-testing"}:
+        return []  # a gang is many processes by itself, which measure; and the other has one test
+    return ["-n", "3" if member in WAITING else "2", "--dist", "loadfile"]
 
 
 @nox.session
@@ -332,7 +346,7 @@ def coverage(session: nox.Session) -> None:
             "-q",
             "-p",
             "no:cacheprovider",
-            *(["-n", "3", "--dist", "loadfile"] if member in WAITING else []),
+            *workers(member),
         ]
         source = f"--source={Path(MEMBERS[member], 'src').resolve()}"
         session.run(

@@ -5,6 +5,7 @@ no more.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -56,3 +57,46 @@ def test_who_waits_is_told_why_an_image_does_not_come() -> None:
         coming.wait(["server:dev"])
         with pytest.raises(ImageError, match="no engine"):
             coming.wait(["check:e2e"])
+
+
+def test_the_next_one_is_built_while_one_is_loaded() -> None:
+    built_meanwhile = threading.Event()
+
+    def check() -> Built:
+        built_meanwhile.set()
+        return built("check:e2e")
+
+    def load(one: Built) -> None:
+        if one.reference == "server:dev":
+            assert built_meanwhile.wait(10)
+
+    with loading({**BUILDS, "check:e2e": check}, load) as coming:
+        coming.wait_for_all()
+
+
+def test_what_has_not_begun_at_the_end_is_neither_built_nor_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    begun, over = threading.Event(), threading.Event()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def ending(
+        pool: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False
+    ) -> None:
+        shutdown(pool, wait=False, cancel_futures=cancel_futures)
+        if wait:  # the last one: now nothing can begin
+            over.set()
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", ending)
+
+    def build(name: str) -> Built:
+        done.append(name)
+        if name == "server:dev":
+            begun.set()
+            assert over.wait(10)
+        return built(name)
+
+    with loading({name: partial(build, name) for name in NAMES}, lambda _: None):
+        assert begun.wait(10)
+    assert done == ["node:dev", "server:dev"]

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from preflight_testing.rights import AUDIT_LOG
 
 from . import images, kube_scheduler
 from .clusters import ClusterError, cluster
-from .lab import Lab, LabError, injector_values
+from .lab import GANG_VALUES, Lab, LabError, injector_values
 from .loading import loading
 from .program import leave, says_version
 from .reruns import PytestRun, allowed
-from .scenario import load_all
+from .scenario import Scenario, load_all
 from .sidebyside import run_all
 
 CLUSTER_TESTS = Path(__file__).resolve().parents[2] / "tests" / "cluster"
@@ -99,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
 
         lab = Lab(target.kubeconfig, say)
         try:
-            with loading(_builds(engine), load) as coming:
+            with loading(_builds(engine, rows), load) as coming:
 
                 def needed(values: dict[str, Any]) -> list[str]:
                     return coming.before(injector_values(values))
@@ -153,14 +153,27 @@ def _run(args: argparse.Namespace) -> int:
     return 0 if good == len(run_at_all) and tests_passed else 1
 
 
-def _builds(engine: images.Engine) -> dict[str, Callable[[], images.Built]]:
-    """By reference, in the order in which they are needed: the nodes', the servers', the checks'."""
+def _builds(
+    engine: images.Engine, rows: Sequence[Scenario]
+) -> dict[str, Callable[[], images.Built]]:
+    """By reference, in the order in which they are needed: the nodes', then what the charts of
+    ``rows`` name (servers, then checks), then what only the tests after them install.
+    """
 
     def build(component: images.Component) -> images.Built:
         [built] = images.build_all(engine, e2e=True, only=[component.image])
         return built
 
-    every = {one.reference(e2e=True): partial(build, one) for one in images.COMPONENTS}
+    values = [GANG_VALUES, *(injector_values(row.values) for row in rows)]
+    text = json.dumps(values, default=str)
+
+    def later(component: images.Component) -> bool:
+        return not any(
+            f'"{name}"' in text for name in (component.image, component.reference(e2e=True))
+        )
+
+    ordered = sorted(images.COMPONENTS, key=later)
+    every = {one.reference(e2e=True): partial(build, one) for one in ordered}
     return {images.FAKE_NODE: partial(images.build_fake_node, engine), **every}
 
 

@@ -46,17 +46,17 @@ class Images:
 
 @contextmanager
 def loading(builds: Mapping[str, Build], load: Callable[[Built], None]) -> Iterator[Images]:
-    """Build and load in the order of ``builds``, one after the other, in a thread of its own; what
-    has not begun at the end is left.
+    """Build in the order of ``builds``, one after the other, and load in the same order, the next
+    one being built meanwhile; what has not begun at the end is left.
     """
 
-    def bring(build: Build) -> None:
-        load(build())
+    def bring(made: Future[Built]) -> None:
+        load(made.result())
 
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as builders, ThreadPoolExecutor(1) as loaders:
+        made = {reference: builders.submit(build) for reference, build in builds.items()}
         try:
-            yield Images(
-                {reference: pool.submit(bring, build) for reference, build in builds.items()}
-            )
+            yield Images({reference: loaders.submit(bring, one) for reference, one in made.items()})
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            loaders.shutdown(wait=False, cancel_futures=True)
+            builders.shutdown(wait=True, cancel_futures=True)

@@ -23,6 +23,8 @@ CRD = GANG / "generated" / "preflightconfigs.yaml"
 """The custom resource definitions, as the gang controller prints them."""
 COMPUTEDOMAIN = PARTS / "preflight-computedomain"
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C it takes a tenth of the time
+
 Values = dict[str, Any]
 Object = dict[str, Any]
 
@@ -47,7 +49,7 @@ def render(
         document
         for name, text in sorted(files.items())
         if name.endswith(".yaml")
-        for document in yaml.safe_load_all(text)
+        for document in yaml.load_all(text, _LOADER)
         if document
     ]
 
