@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from .following import Follow
 from .load import BenchError
 
 __all__ = ["PREFIX", "Server", "Told", "addressed", "member", "record_name"]
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 _WRITERS = 8
-_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -103,27 +103,16 @@ class _Pod(msgspec.Struct):
     metadata: _Meta
 
 
-class _Event(msgspec.Struct):
-    type: str
-    object: _Pod
-
-
 class Told:
-    """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``,
-    both by pod name.
-
-    An API server ends the watch of a client that reads too slowly, as on a busy machine: then the
-    pods are listed and watched anew.
+    """Watches the pods of a namespace: ``rosters`` (the annotation's text) and ``at``, both by pod
+    name.
     """
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.rosters: dict[str, str] = {}
         self.at: dict[str, float] = {}
-        self._server, self._path = server, f"/api/v1/namespaces/{namespace}/pods"
-        self._connection, self._answer = self._follow(server.call("GET", f"{self._path}?limit=1"))
-        self._ended = False
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        self._follow = Follow(server, path, lambda _, pod: self._saw(pod.metadata), _Pod)
 
     def wait(self, done: Callable[[dict[str, str]], bool], seconds: float) -> None:
         """Until the rosters are so. Raises :class:`BenchError` when they are not in time."""
@@ -136,39 +125,7 @@ class Told:
             time.sleep(0.02)  # when a pod was told is written down by the thread
 
     def close(self) -> None:
-        self._ended = True
-        if self._connection.sock is not None:
-            self._connection.sock.shutdown(2)
-        self._thread.join()
-        self._connection.close()
-
-    def _follow(
-        self, listed: dict[str, Any]
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection, version = self._server.connect(), listed["metadata"]["resourceVersion"]
-        connection.request(
-            "GET",
-            f"{self._path}?watch=true&resourceVersion={version}",
-            headers=self._server.headers(),
-        )
-        return connection, connection.getresponse()
-
-    def _watch(self) -> None:
-        decoder = msgspec.json.Decoder(_Event)
-        try:
-            while True:
-                while line := self._answer.readline():
-                    self._saw(decoder.decode(line).object.metadata)
-                if self._ended:
-                    return
-                listed = self._server.call("GET", self._path)
-                for pod in msgspec.convert(listed["items"], list[_Pod]):
-                    self._saw(pod.metadata)
-                self._connection.close()
-                self._connection, self._answer = self._follow(listed)
-        except (OSError, ValueError, http.client.HTTPException):
-            if not self._ended:
-                raise
+        self._follow.close()
 
     def _saw(self, pod: _Meta) -> None:
         roster = pod.annotations.get(PREFIX + "roster", "")
