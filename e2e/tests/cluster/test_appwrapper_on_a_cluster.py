@@ -2,11 +2,16 @@
 that are no warm-up.
 
 Needs the lab's fake GPU nodes, and no release of the charts. The fake platform connector says which
-condition it holds; what the real one writes on the node is written here.
+condition it holds; what the real one writes on the node is written here. With PREFLIGHT_STOP
+("… {component}", on the machine that runs the nodes) and PREFLIGHT_RESTART a kubelet is stopped, and
+started again.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 import threading
 import time
 import uuid
@@ -41,8 +46,14 @@ BROKEN = [
 ]
 FAULTY: dict[str, Any] = {"engine": {"faults": BROKEN}}
 SLOW: dict[str, Any] = {"engine": {"seconds": 12}}
+STOP, RESTART = "PREFLIGHT_STOP", "PREFLIGHT_RESTART"
+ALL_REDUCE = {
+    "name": "nccl-allreduce",
+    "image": "preflight-nccl-allreduce:e2e",
+    "env": [{"name": "NCCL_ALLREDUCE_BACKEND", "value": "gloo"}],
+}
 VALUES: dict[str, Any] = {
-    "preflight-injector": BASE_VALUES,
+    "preflight-injector": {**BASE_VALUES, "checks": [*BASE_VALUES["checks"], ALL_REDUCE]},
     "preflight-gang": GANG_VALUES,
     "preflight-appwrapper": {
         "enabled": True,
@@ -70,12 +81,16 @@ class World:
         self.custom: Any = client.CustomObjectsApi()
         self.leases: Any = client.CoordinationV1Api()
 
-    def wrap(self, name: str, spec: Json, pods: int = 1, **annotations: str) -> None:
+    def wrap(
+        self, name: str, spec: Json, pods: int = 1, mode: str = "NonIndexed", **annotations: str
+    ) -> None:
+        """``mode``: that of the Job; an Indexed one of several pods is a gang."""
         template = {"metadata": {"annotations": {}}, "spec": {"restartPolicy": "Never", **spec}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
         job["spec"] = {
             "parallelism": pods,
             "completions": pods,
+            "completionMode": mode,
             "backoffLimit": 20,
             "template": template,
         }
@@ -336,10 +351,92 @@ def test_the_time_of_a_check_is_no_warm_up_and_that_of_a_pods_own_container_is(
     status = world.status("checked")
     assert (status.get("resettingCount", 0), status.get("migrationCount", 0)) == (0, 0)
     [pod] = world.running("checked")
-    [check] = [
-        one for one in pod.status.init_container_statuses if one.name == "preflight-dcgm-diag"
-    ]
-    took = check.state.terminated.finished_at - check.state.terminated.started_at
+    ended = check(pod, "preflight-dcgm-diag")
+    took = ended.state.terminated.finished_at - ended.state.terminated.started_at
     assert took.total_seconds() > 8, "the check itself takes longer than the warm-up may"
     world.remove("checked")
     world.remove("hangs")
+
+
+def check(pod: Any, name: str) -> Any:
+    """The status of a check's container; None where there is none yet."""
+    found = [one for one in pod.status.init_container_statuses or [] if one.name == name]
+    return found[0] if found else None
+
+
+def test_a_gang_whose_last_member_comes_late_is_not_reset_while_the_first_one_waits_in_its_check(
+    world: World,
+) -> None:
+    """WarmupGracePeriod is eight seconds; the last member comes when the first has waited for
+    twelve.
+    """
+    lab, warmup, late = world.lab, 8.0, 12.0
+    room, further = lab.nodes[0], lab.nodes[1]
+    key = f"test/{uuid.uuid4().hex[:6]}"
+    one_a_node = {
+        "labelSelector": {"matchLabels": {WRAPPED: "gathers"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [one_a_node]}}
+    try:
+        lab.api.patch_node(room, {"metadata": {"labels": {key: "yes"}}})
+        spec = asks(1, nodeSelector={key: "yes"}, affinity=apart)
+        periods = {"warmupGracePeriodDuration": f"{warmup:g}s"}
+        world.wrap("gathers", spec, 2, "Indexed", admissionGracePeriodDuration="8s", **periods)
+
+        def waited() -> float:
+            for pod in world.pods("gathers"):
+                found = check(pod, "preflight-nccl-allreduce")
+                if found is not None and found.state.running:
+                    began = found.state.running.started_at
+                    return float((datetime.now(UTC) - began).total_seconds())
+            return 0.0
+
+        until("the first member waits in its check", lambda: waited() > late, 120)
+        lab.api.patch_node(further, {"metadata": {"labels": {key: "yes"}}})
+        until("both run", lambda: len(world.running("gathers")) == 2, 180)
+        until("PodsReady", lambda: world.condition("gathers", "PodsReady") == "True")
+        status = world.status("gathers")
+        assert (status.get("resettingCount", 0), status.get("migrationCount", 0)) == (0, 0)
+        assert {one.spec.node_name for one in world.running("gathers")} == {room, further}
+        world.remove("gathers")
+    finally:
+        for node in (room, further):
+            lab.api.patch_node(node, {"metadata": {"labels": {key: None}}})
+
+
+def have(variable: str, component: str) -> None:
+    """Have what the variable says done to a component."""
+    words = [word.replace("{component}", component) for word in shlex.split(os.environ[variable])]
+    subprocess.run(words, check=True, capture_output=True, timeout=120)
+
+
+def test_pods_of_a_node_whose_kubelet_is_stopped_go_by_force_and_nothing_is_left(
+    world: World,
+) -> None:
+    if missing := [one for one in (STOP, RESTART) if not os.environ.get(one)]:
+        pytest.skip(f"{' and '.join(missing)} not set: nobody here can stop a kubelet")
+    lab, node = world.lab, world.lab.nodes[-1]
+    kubelet = f"kubelet-{node.rpartition('-')[2]}"
+    spec = asks(0, nodeSelector={"kubernetes.io/hostname": node})
+    world.wrap("forced", spec, 2, forcefulDeletionGracePeriodDuration="3s")
+    until("both run", lambda: len(world.running("forced")) == 2)
+    have(STOP, kubelet)
+    try:
+        began = time.monotonic()
+        world.remove("forced")
+        print(f"from the deletion to the end, by force: {time.monotonic() - began:.1f} s")
+
+        def said() -> bool:
+            events = lab.api.list_namespaced_event(world.namespace).items
+            return any(one.reason == "DeletionForced" for one in events)
+
+        until("an Event DeletionForced", said)
+    finally:
+        have(RESTART, kubelet)
+
+        def ready() -> bool:
+            conditions = lab.api.read_node(node).status.conditions
+            return any((one.type, one.status) == ("Ready", "True") for one in conditions)
+
+        until(f"{node} is ready again", ready, 120)

@@ -2,12 +2,14 @@
 every version of everything.
 
 The kubelets bind each pod, run it, and end it when it is deleted; a test says what else happens to
-it.
+it. APPWRAPPER_BUSY is how many times slower than a quiet machine this one may be (5).
 """
 
 from __future__ import annotations
 
 import json
+import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,25 +19,16 @@ from typing import Any
 
 import anyio
 from player import PREFIX
-from preflight_appwrapper.objects import LABEL
 from preflight_kube.client import Client, Conflict, Invalid, KubeError, NotFound
 from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ApiServer
+from versions import Seen, condition, problems
 
-__all__ = ["Lab", "lab"]
+__all__ = ["BUSY", "Lab", "condition", "lab"]
 
 PATIENCE = 45.0
+BUSY = float(os.environ.get("APPWRAPPER_BUSY", "5"))
 _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"
-
-
-@dataclass
-class Seen:
-    """One version of an object."""
-
-    version: int
-    what: str
-    type: str
-    object: dict[str, Any]
 
 
 @dataclass
@@ -59,6 +52,8 @@ class Lab:
     async def wrap(
         self, *templates: dict[str, Any], name: str = "w", suspend: bool = False, **annotations: str
     ) -> None:
+        """``templates``: of the components, or a whole component with what it declares."""
+        components = [one if "template" in one else {"template": one} for one in templates]
         body = {
             "apiVersion": "workload.codeflare.dev/v1beta2",
             "kind": "AppWrapper",
@@ -66,7 +61,7 @@ class Lab:
                 "name": name,
                 "annotations": {PREFIX + key: value for key, value in annotations.items()},
             },
-            "spec": {"suspend": suspend, "components": [{"template": one} for one in templates]},
+            "spec": {"suspend": suspend, "components": components},
         }
         await self.client.create(self.wrappers(), body)
 
@@ -171,6 +166,10 @@ class Lab:
         found: list[dict[str, Any]] = await self.until(there, f"{count} running pods")
         return found
 
+    def first(self, what: str, true: Callable[[Seen], bool]) -> float:
+        """When the first version of which ``true`` is true was seen, in seconds since the epoch."""
+        return min(one.at for one in self.history if one.what == what and true(one))
+
     # --- the stand-in for kubelets, and the watcher
 
     async def _follow(
@@ -188,7 +187,9 @@ class Lab:
                     async for event in events:
                         version = event.resource_version or version
                         if event.object is not None:
-                            self.history.append(Seen(int(version), what, event.type, event.object))
+                            self.history.append(
+                                Seen(int(version), what, event.type, event.object, time.time())
+                            )
                             if what == "pods":
                                 self._pod_changed(event.type, event.object)
             await anyio.sleep(0.1)
@@ -242,45 +243,6 @@ class Lab:
         else:
             await self.client.delete(path, uid=pod["metadata"]["uid"], grace=0)
 
-    def broken(self) -> list[str]:
-        """Versions at which something was left although a wrapper said that nothing is; and what
-        went back.
-        """
-        deployed: dict[str, str] = {}
-        left: dict[str, tuple[str, str]] = {}
-        counts: dict[str, int] = {}
-        problems = []
-        for one in sorted(self.history, key=lambda it: it.version):
-            metadata = one.object["metadata"]
-            if one.what == "wrappers":
-                uid = metadata["uid"]
-                if one.type == "DELETED":
-                    deployed[metadata["name"]] = "False"
-                else:
-                    deployed[metadata["name"]] = condition(one.object, "ResourcesDeployed").get(
-                        "status", "False"
-                    )
-                    count = one.object.get("status", {}).get("resettingCount", 0)
-                    if count < counts.get(uid, 0):
-                        problems.append(f"{one.version}: resettingCount goes back to {count}")
-                    counts[uid] = count
-            elif (owner := metadata.get("labels", {}).get(LABEL)) is not None:
-                if one.type == "DELETED":
-                    left.pop(metadata["uid"], None)
-                else:
-                    left[metadata["uid"]] = (owner, f"{one.what} {metadata['name']}")
-            for owner, what in left.values():
-                if deployed.get(owner, "True") != "True":
-                    problems.append(
-                        f"{one.version}: {what} although ResourcesDeployed of {owner} is not True"
-                    )
-        return problems
-
-
-def condition(wrapper: dict[str, Any], type_: str) -> dict[str, Any]:
-    found = [one for one in wrapper.get("status", {}).get("conditions", []) if one["type"] == type_]
-    return found[0] if found else {}
-
 
 @asynccontextmanager
 async def lab(server: ApiServer, home: Path) -> AsyncIterator[Lab]:
@@ -307,4 +269,4 @@ async def lab(server: ApiServer, home: Path) -> AsyncIterator[Lab]:
             group.start_soon(made._kubelets)
             yield made
             group.cancel_scope.cancel()
-        assert not (problems := made.broken()), problems[:5]
+        assert not (found := problems(made.history)), found[:5]

@@ -79,6 +79,7 @@ class Player:
         self.rules = rules or Rules()
         self.world = World(raw, build=self._build)
         self.rows: list[str] = []
+        self.looks = 0
         self.last: Step | None = None
 
     def _build(self, of: AppWrapper, index: int, name: str) -> dict[str, Any]:
@@ -86,6 +87,7 @@ class Player:
 
     def look(self) -> Step:
         """One look; a controller that dies in it is followed by another."""
+        self.looks += 1
         before = self.world.read()
         made = step(before, self.world.seen(), self.rules, self.world.now)
         self.last = made

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import anyio
 import pytest
-from lab import Lab, condition
+from lab import BUSY, Lab, condition
 from leading import leads
 from player import bare_pod, job, service
 from preflight_appwrapper.objects import FINALIZER, LABEL
+from versions import Seen
 
 pytestmark = pytest.mark.anyio
 
@@ -182,21 +184,29 @@ async def test_a_deleted_wrapper_takes_everything_with_it(lab: Lab) -> None:
 
 
 async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab) -> None:
+    """ForcefulDeletionGracePeriod is three seconds; nothing is left within ten."""
     lab.silent = {"node-a"}
     async with leads(lab.target, lab.namespace):
-        await lab.wrap(job(), forcefulDeletionGracePeriodDuration="2s")
+        await lab.wrap(job(), forcefulDeletionGracePeriodDuration="3s")
         await lab.running(2)
+        began = time.time()
         await lab.suspend(True)
         await lab.phase("Suspended")
         assert not lab.pods()
-        events = await lab.get(lab.path("", "events"))
-        assert events is not None
+        took = lab.first("wrappers", undeployed) - began
+        print(f"from the suspension to ResourcesDeployed=False, by force: {took:.1f} s")
+        assert 3 <= took < 10 * BUSY
+        assert lab.first("pods", lambda one: one.type == "DELETED") - began >= 3
 
         async def said() -> Any:
             found = await lab.get(lab.path("", "events"))
             return found and "DeletionForced" in {one["reason"] for one in found["items"]}
 
         await lab.until(said, "an Event DeletionForced")
+
+
+def undeployed(one: Seen) -> bool:
+    return bool(condition(one.object, "ResourcesDeployed").get("status") == "False")
 
 
 async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is_removed_by_hand(
@@ -214,12 +224,27 @@ async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is
             return "Service held" in said and "example.com/nobody" in said
 
         await lab.until(blocked, "the name of what blocks")
-        assert condition(await lab.wrapper(), "ResourcesDeployed")["status"] == "True"
+
+        async def told() -> Any:
+            found = await lab.get(lab.path("", "events"))
+            return found and [
+                one["message"] for one in found["items"] if one["reason"] == "DeletionBlocked"
+            ]
+
+        [message] = await lab.until(told, "an Event DeletionBlocked")
+        assert "Service held (finalizer example.com/nobody)" in message
+        found = await lab.wrapper()
+        assert condition(found, "ResourcesDeployed")["status"] == "True"
+        assert condition(found, "QuotaReserved")["status"] == "True"
         assert leading.counted("appwrapper_deletion_blocked") == 1
+        removed = time.time()
         await lab.client.merge_patch(
             lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
         )
         await lab.phase("Suspended")
+        took = lab.first("wrappers", undeployed) - removed
+        print(f"from a finalizer that is removed by hand to ResourcesDeployed=False: {took:.1f} s")
+        assert took < 2 * BUSY
         assert leading.counted("appwrapper_deletion_blocked") == 0
 
 

@@ -14,14 +14,16 @@ from typing import Any
 
 import anyio
 import pytest
-from lab import Lab, condition
+from lab import BUSY, Lab, condition
 from leading import leads
-from player import PREFIX, job, service
+from player import job, service
 from preflight_kube.client import KubeError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 PERIOD = 3
+LATE = 2
+PODS = "template.spec.template"
 NOW: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
 
 
@@ -82,58 +84,84 @@ async def test_exactly_as_many_resets_are_counted_and_made_as_the_limit_says(lab
     assert made == {f"train-{name}": max(limit, 0) + 1 for name, limit in limits.items()}
 
 
-async def test_nothing_comes_before_its_period_is_over(lab: Lab) -> None:
+async def test_nothing_comes_before_its_period_is_over_nor_long_after_it(lab: Lab) -> None:
+    """Each period is three seconds; what follows comes at most two seconds later."""
     lab.holds = lambda pod: str(pod["metadata"]["name"]).startswith("slow-")
+    lab.silent = {"no-kubelet"}
     last: dict[str, Any] = {**NOW, "retryLimit": "0"}
     three = f"{PERIOD}s"
-    waves = job("few", parallelism=1)
+    unreachable = job("force")
+    unreachable["spec"]["template"]["spec"]["nodeName"] = "no-kubelet"
+    few = {"template": job("few", parallelism=1), "podSets": [{"path": PODS, "replicas": 3}]}
     async with leads(lab.target, lab.namespace), ending(lab, "bad-", 1), ending(lab, "good-", 0):
-        few = {
-            "apiVersion": "workload.codeflare.dev/v1beta2",
-            "kind": "AppWrapper",
-            "metadata": {
-                "name": "few",
-                "annotations": {PREFIX + key: one for key, one in last.items()},
-            },
-            "spec": {"components": [{"template": waves}]},
-        }
-        few["metadata"]["annotations"][f"{PREFIX}admissionGracePeriodDuration"] = three  # type: ignore[index]
-        few["spec"]["components"][0]["podSets"] = [  # type: ignore[index]
-            {"path": "template.spec.template", "replicas": 3}
-        ]
-        await lab.client.create(lab.wrappers(), few)
-        await lab.wrap(
-            job("slow"),
-            name="slow",
-            **last,
-            admissionGracePeriodDuration="1s",
-            warmupGracePeriodDuration=three,
-        )
-        await lab.wrap(
-            job("bad-grace"), name="grace", retryLimit="0", failureGracePeriodDuration=three
-        )
-        await lab.wrap(
-            job("bad-kept"), name="kept", **last, deletionOnFailureGracePeriodDuration=three
-        )
+        await lab.wrap(few, name="few", **last, admissionGracePeriodDuration=three)
+        soon: dict[str, Any] = {"admissionGracePeriodDuration": "1s"}
+        await lab.wrap(job("slow"), name="slow", **last, **soon, warmupGracePeriodDuration=three)
+        grace: dict[str, Any] = {"retryLimit": "0", "failureGracePeriodDuration": three}
+        await lab.wrap(job("bad-grace"), name="grace", **grace)
+        kept: dict[str, Any] = {**last, "deletionOnFailureGracePeriodDuration": three}
+        await lab.wrap(job("bad-kept"), name="kept", **kept)
         await lab.wrap(job("good-ttl", completions=2), name="ttl", successTTLDuration=three)
-        await lab.wrap(
-            job("bad-pause"),
-            name="pause",
-            retryLimit="1",
-            failureGracePeriodDuration="0s",
-            retryPausePeriodDuration=three,
-        )
-        for name in ("few", "slow", "grace", "kept", "pause"):
+        pause: dict[str, Any] = {**NOW, "retryLimit": "1", "retryPausePeriodDuration": three}
+        await lab.wrap(job("bad-pause"), name="pause", **pause)
+        again: dict[str, Any] = {"retryLimit": "1", "retryPausePeriodDuration": "0s"}
+        again["failureGracePeriodDuration"] = three
+        await lab.wrap(job("bad-again"), name="again", **again)
+        await lab.wrap(unreachable, name="force", forcefulDeletionGracePeriodDuration=three)
+        await lab.condition("PodsReady", "True", "force")
+        await lab.suspend(True, "force")
+        ended = ("few", "slow", "grace", "kept", "pause", "again")
+        for name in ended:
             await lab.phase("Failed", name)
-        for name in ("few", "slow", "grace", "kept", "ttl", "pause"):
+        for name in (*ended, "ttl", "force"):
             await lab.condition("ResourcesDeployed", "False", name)
-    deleting = ("DeletingResources", "True")
-    assert seconds(lab, "few", ("ResourcesDeployed", "True"), ("Unhealthy", "True")) >= PERIOD
-    assert seconds(lab, "slow", ("ResourcesDeployed", "True"), ("Unhealthy", "True")) >= PERIOD
-    assert seconds(lab, "grace", ("Unhealthy", "True"), deleting) >= PERIOD
-    assert seconds(lab, "kept", ("Unhealthy", "True"), deleting) >= PERIOD
-    assert seconds(lab, "ttl", ("ResourcesDeployed", "True"), deleting) >= PERIOD
-    assert resumed_after_deletion(lab, "pause") >= PERIOD
+    created, deleting = ("ResourcesDeployed", "True"), ("DeletingResources", "True")
+    unhealthy = ("Unhealthy", "True")
+    took = {
+        "AdmissionGracePeriod": seconds(lab, "few", created, unhealthy),
+        "WarmupGracePeriod": seconds(lab, "slow", created, unhealthy),
+        "FailureGracePeriod": seconds(lab, "grace", unhealthy, deleting),
+        **{f"FailureGracePeriod, failure {i}": it for i, it in enumerate(graces(lab, "again"), 1)},
+        "RetryPausePeriod": resumed_after_deletion(lab, "pause"),
+        "DeletionOnFailureGracePeriod": seconds(lab, "kept", unhealthy, deleting),
+        "SuccessTTL": seconds(lab, "ttl", ("QuotaReserved", "False"), deleting),
+        "ForcefulDeletionGracePeriod": forced(lab, "force"),
+    }
+    assert len(took) == 9
+    print({name: round(it, 1) for name, it in took.items()})
+    early = {name: it for name, it in took.items() if it < PERIOD}
+    late = {name: it for name, it in took.items() if it > PERIOD + LATE * BUSY}
+    assert not early
+    assert not late
+
+
+def graces(lab: Lab, name: str) -> list[float]:
+    """From each beginning of Unhealthy to the deletion that follows it."""
+    began: dict[str, str] = {}
+    for one in sorted(lab.history, key=lambda it: it.version):
+        if one.what == "wrappers" and one.object["metadata"]["name"] == name:
+            sick = condition(one.object, "Unhealthy")
+            going = condition(one.object, "DeletingResources")
+            if sick.get("status") == going.get("status") == "True":
+                began.setdefault(sick["lastTransitionTime"], going["lastTransitionTime"])
+    at = datetime.fromisoformat
+    return [(at(end) - at(start)).total_seconds() for start, end in began.items()]
+
+
+def forced(lab: Lab, name: str) -> float:
+    """From the beginning of a deletion to the end of the first pod that no kubelet ends."""
+    began = [
+        datetime.fromisoformat(said["lastTransitionTime"]).timestamp()
+        for one in lab.history
+        if one.what == "wrappers"
+        and one.object["metadata"]["name"] == name
+        and (said := condition(one.object, "DeletingResources")).get("status") == "True"
+    ]
+    ended = lab.first(
+        "pods",
+        lambda one: one.type == "DELETED" and one.object["spec"].get("nodeName") == "no-kubelet",
+    )
+    return ended - began[0]
 
 
 def resumed_after_deletion(lab: Lab, name: str, since: str = "ResourcesDeployed") -> float:
@@ -201,3 +229,26 @@ async def test_the_pause_begins_when_nothing_is_left_however_long_that_takes(lab
         )
         await lab.delete()
         await lab.gone(lab.wrappers("w"))
+
+
+async def test_what_is_too_few_or_too_slow_and_mends_itself_within_its_grace_is_not_reset(
+    lab: Lab,
+) -> None:
+    lab.holds = lambda pod: str(pod["metadata"]["name"]).startswith("slow-")
+    soon: dict[str, Any] = {"admissionGracePeriodDuration": "1s", "warmupGracePeriodDuration": "1s"}
+    few = {"template": job("few", parallelism=1), "podSets": [{"path": PODS, "replicas": 3}]}
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(few, name="few", **soon, failureGracePeriodDuration="1h")
+        await lab.wrap(job("slow"), name="slow", **soon, failureGracePeriodDuration="1h")
+        for name in ("few", "slow"):
+            found = await lab.condition("Unhealthy", "True", name)
+            assert condition(found, "Unhealthy")["reason"] == "InsufficientPodsReady"
+        await lab.client.merge_patch(
+            lab.path("batch/v1", "jobs", "few"), {"spec": {"parallelism": 3}}
+        )
+        lab.holds = lambda _: False
+        for name in ("few", "slow"):
+            await lab.condition("PodsReady", "True", name)
+            found = await lab.condition("Unhealthy", "False", name)
+            assert condition(found, "Unhealthy")["reason"] == "FoundNoFailedPods"
+            assert "resettingCount" not in found["status"]

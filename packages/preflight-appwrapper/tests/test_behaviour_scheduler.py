@@ -5,6 +5,7 @@ afterwards.
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from lab import Lab
+from lab import BUSY, Lab
 from leading import leads
 from player import job
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
@@ -98,6 +99,7 @@ async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(
         await lab.condition("PodsReady", "True")
         before = {one["metadata"]["uid"] for one in lab.pods()}
         others = await nodes(lab, "c")
+        marked = time.time()
         await lab.client.merge_patch(f"/api/v1/nodes/{first[0]}", SICK)
 
         async def moved() -> Any:
@@ -109,6 +111,9 @@ async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(
         found = await lab.condition("PodsReady", "True")
         assert "resettingCount" not in found["status"]
         assert found["status"]["migrationCount"] == 1
+        going = lab.first("pods", lambda one: "deletionTimestamp" in one.object["metadata"])
+        print(f"from the label on a node to the first deleted pod: {going - marked:.2f} s")
+        assert going - marked < 1 * BUSY
 
 
 async def test_pods_that_ask_for_no_gpu_stay_on_a_marked_node_and_others_never_come_to_it(

@@ -79,7 +79,7 @@ def test_a_rule_for_a_known_kind_replaces_what_is_known_of_it() -> None:
         ("autopilot: {preferNoScheduleWeight: 101}", "autopilot.preferNoScheduleWeight: must be at most 100"),
         ("autopilot: {resourceTaints: {g: [{key: k, value: v, effect: Evict}]}}", "autopilot.resourceTaints.g[0].effect: must be one of"),
         ("failureRules: [{group: g, kind: K, failed: [{path: status.x}]}]", "failureRules[0].failed[0]: must have either condition"),
-        ("a: 1\na: 2", "line 2: the key a stands in line 1 already"),
+        ("a: 1\na: 2", "line 2, column 1: the key a is in line 1 already"),
         ("a: [", "not YAML"),
         ("[]", "the file: must be a map"),
         ("x: &a [*a]", ""),
@@ -163,7 +163,7 @@ def test_explain_shows_every_problem_of_a_manifest_and_exits_with_2(tmp_path: Pa
     [
         ("kind: Pod", "holds no AppWrapper"),
         ("a: 1\na: 2", "line 2"),
-        ("\x00", "not YAML"),
+        ("\x00", "which YAML does not allow"),
         ("", "holds no AppWrapper"),
     ],
 )

@@ -92,9 +92,8 @@ class World:
 
     def read(self) -> AppWrapper:
         assert self.wrapper is not None
-        raw = copy.deepcopy(self.wrapper)
-        raw["metadata"]["resourceVersion"] = str(self.version)
-        return wrapper_from(raw)
+        metadata = {**self.wrapper["metadata"], "resourceVersion": str(self.version)}
+        return wrapper_from({**self.wrapper, "metadata": metadata})
 
     def seen(self) -> Seen:
         wrapper, memory = self.read(), self.memory

@@ -227,3 +227,21 @@ def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     ).stdout.split()
     assert not {"anyio", "asyncio", "httpx", "jsonschema", "prometheus_client"} & set(loaded)
+
+
+@pytest.mark.parametrize(("given", "namespace"), [("", "preflight"), ("ops", "ops")])
+def test_a_service_takes_its_configuration_its_lease_and_its_address(
+    monkeypatch: pytest.MonkeyPatch, given: str, namespace: str
+) -> None:
+    monkeypatch.setenv("POD_NAMESPACE", given)
+    made = argparse.ArgumentParser()
+    commands.add_config(made)
+    commands.add_lease(made)
+    commands.add_address(made)
+    found = made.parse_args([])
+    assert (found.config, found.namespace) == (None, namespace)
+    assert (found.host, found.port) == ("0.0.0.0", 8080)
+    told = made.parse_args(["--config", "c.yaml", "--namespace", "x", "--port", "0"])
+    assert (told.config, told.namespace, told.port) == (Path("c.yaml"), "x", 0)
+    with pytest.raises(SystemExit):
+        made.parse_args(["--port", "70000"])

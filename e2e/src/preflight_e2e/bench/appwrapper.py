@@ -5,7 +5,6 @@ sick node are acted on.
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -16,14 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from preflight_testing.apiserver import ApiServer, free_port
 
 from . import served
 from .admission import histogram, quantile
-from .appwrapper_world import EVICTED, FAILED, World, load
+from .appwrapper_world import EVICTED, FAILED, World, api_server
 from .bars import Bar, Measurement, at_most, below
-from .load import BenchError, binaries, until
+from .load import BenchError, until
 
 __all__ = ["PROGRAM", "add_arguments", "controller", "run"]
 
@@ -54,28 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--program",
+        type=served.program,
         default=PROGRAM,
         help="the preflight-appwrapper to measure; `nox -s bench` gives one that is installed as in its image (%(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> Measurement:
-    folder = binaries()
-    if shutil.which(args.program) is None:
-        raise BenchError(
-            f"{args.program} is no program here; run this by `nox -s bench -- appwrapper`."
-        )
     if args.wrappers < EVICTED + FAILED:
         raise BenchError(f"--wrappers: {args.wrappers} is less than {EVICTED + FAILED}; give more.")
-    with tempfile.TemporaryDirectory() as name, ApiServer(Path(name), folder) as server:
-        printed = subprocess.run([args.program, "crd"], stdout=subprocess.PIPE, check=True).stdout
-        server.define(yaml.safe_load(printed))
-        server.define(load())
-        with (
-            World(server, args.wrappers, args.pods) as world,
-            controller(args.program, server, Path(name), CONFIG) as one,
-        ):
-            figures = _measured(world, one, args.idle)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        api_server(args.program, Path(name) / "api") as server,
+        World(server, args.wrappers, args.pods) as world,
+        controller(args.program, server, Path(name), CONFIG) as one,
+    ):
+        figures = _measured(world, one, args.idle)
     return Measurement({"appwrapper": figures}, _bars(figures), ".3g")
 
 
@@ -90,6 +82,9 @@ def _bars(figures: dict[str, Any]) -> list[Bar]:
         below("failed pod to Unhealthy, the median in ms", figures["failed_pod_p50_ms"], 100),
         below("failed pod to Unhealthy, the 99th of 100 in ms", figures["failed_pod_p99_ms"], 1000),
         below("seconds until 64 wrappers of one node are Resetting", figures["evict_64_s"], 3),
+        below(
+            "from a period's end to its write, the 99th of 100 in s", figures["lateness_p99_s"], 2
+        ),
         below("a look, the 99th of 100 in ms", figures["look_p99_ms"], 1),
         below("memory of the controller in MB", figures["rss_mb"], 150),
     ]

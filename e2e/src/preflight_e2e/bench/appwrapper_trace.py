@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import shutil
-import subprocess
 import tempfile
 import time
 import tomllib
@@ -21,14 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from preflight_testing.apiserver import ApiServer
 
+from . import served
 from .appwrapper import PROGRAM, controller
-from .appwrapper_world import LOADS, MERGE, PODS, WRAPPERS, load, load_of, pod_of
+from .appwrapper_world import LOADS, MERGE, PODS, WRAPPERS, api_server, load_of, pod_of
 from .bars import Measurement
-from .cluster import Follow, Server
-from .load import BenchError, binaries, until
+from .cluster import Server
+from .following import Follow
+from .load import BenchError, until
 
 __all__ = ["SCENARIOS", "Play", "add_arguments", "read", "run"]
 
@@ -49,16 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TOML files (all that are there)",
     )
     parser.add_argument(
-        "--program", default=PROGRAM, help="the preflight-appwrapper to play them on (%(default)s)"
+        "--program",
+        type=served.program,
+        default=PROGRAM,
+        help="the preflight-appwrapper to play them on (%(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> Measurement:
-    folder = binaries()
-    if shutil.which(args.program) is None:
-        raise BenchError(
-            f"{args.program} is no program here; run this by `nox -s bench -- appwrapper-trace`."
-        )
     files = args.scenarios or sorted(SCENARIOS.glob("*.toml"))
     scenarios = {path.stem: read(path) for path in files}
     traces: Json = {}
@@ -78,22 +75,17 @@ def run(args: argparse.Namespace) -> Measurement:
             json.dumps({**policy, "rules": [wanted, {"level": "None"}]})
         )
         more = [f"--audit-policy-file={home}/audit.yaml", f"--audit-log-path={home}/audit.log"]
-        (home / "api").mkdir()
-        with ApiServer(home / "api", folder, more=more) as server:
-            server.define(
-                yaml.safe_load(
-                    subprocess.run([args.program, "crd"], stdout=subprocess.PIPE, check=True).stdout
+        with (
+            api_server(args.program, home / "api", more=more) as server,
+            controller(args.program, server, home, "leaseDuration: 15s\n"),
+        ):
+            for title, steps in scenarios.items():
+                with Play(server) as play:
+                    traces[title] = play.play(steps, home / "audit.log")
+                print(
+                    f"{title}: {' → '.join(one['phase'] for one in phases(traces[title]))}",
+                    flush=True,
                 )
-            )
-            server.define(load())
-            with controller(args.program, server, home, "leaseDuration: 15s\n"):
-                for title, steps in scenarios.items():
-                    with Play(server) as play:
-                        traces[title] = play.play(steps, home / "audit.log")
-                    print(
-                        f"{title}: {' → '.join(one['phase'] for one in phases(traces[title]))}",
-                        flush=True,
-                    )
     return Measurement({"appwrapper_trace": traces}, shown=False)
 
 
@@ -133,7 +125,7 @@ class Play:
         self._now: dict[str, Json] = {}
         self._pods: dict[str, int] = {}
         self._began = time.monotonic()
-        self._follows: list[Follow] = []
+        self._follows: list[Follow[Json]] = []
 
     def __enter__(self) -> Play:
         for name in NODES:
@@ -143,8 +135,8 @@ class Play:
             }:
                 self._server.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
         self._follows = [
-            Follow(self._server, WRAPPERS, self._wrapper_seen),
-            Follow(self._server, LOADS, self._load_seen),
+            Follow(self._server, WRAPPERS, self._wrapper_seen, Json),
+            Follow(self._server, LOADS, self._load_seen, Json),
         ]
         return self
 

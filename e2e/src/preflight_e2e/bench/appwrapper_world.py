@@ -7,15 +7,23 @@ The real controllers make twenty objects a second, which would be what is measur
 from __future__ import annotations
 
 import json
+import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final, Self
 
+import yaml
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import crd
 
-from .cluster import Follow, Server
+from .cluster import Server
+from .following import Follow
+from .load import BenchError, binaries
 
 __all__ = [
     "EVICTED",
@@ -25,8 +33,8 @@ __all__ = [
     "NODES",
     "PODS",
     "WRAPPERS",
-    "Follow",
     "World",
+    "api_server",
     "load",
     "load_of",
     "pod_of",
@@ -47,6 +55,22 @@ FAILED: Final = 200
 """Further wrappers, of each of which one pod fails."""
 FAILURES_PER_S: Final = 10
 MERGE: Final = "application/merge-patch+json"
+_ENDING: Final = 8
+"""Threads that end pods."""
+
+
+@contextmanager
+def api_server(program: str, home: Path, *, more: Sequence[str] = ()) -> Iterator[ApiServer]:
+    """A real one that knows AppWrappers and the kind that they wrap. ``program``: preflight-appwrapper;
+    ``more``: further arguments of kube-apiserver. Raises :class:`BenchError` where it has no
+    binaries.
+    """
+    home.mkdir(exist_ok=True)
+    with ApiServer(home, binaries(), more=more) as server:
+        printed = subprocess.run([program, "crd"], stdout=subprocess.PIPE, check=True).stdout
+        server.define(yaml.safe_load(printed))
+        server.define(load())
+        yield server
 
 
 def load() -> Json:
@@ -113,6 +137,36 @@ def pod_of(of: Json, index: int, node: str) -> Json:
     }
 
 
+class _Ending:
+    """Ends pods as the garbage collector and the kubelets do, beside whoever watches."""
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._waiting = server, SimpleQueue[str]()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(_ENDING)]
+        for one in self._threads:
+            one.start()
+
+    def end(self, path: str) -> None:
+        self._waiting.put(path)
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._waiting.put("")
+        for one in self._threads:
+            one.join()
+
+    def _work(self) -> None:
+        connection, headers = self._server.connect(), self._server.headers()
+        now = json.dumps({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0})
+        while path := self._waiting.get():
+            connection.request("DELETE", path, now, headers)
+            answer = connection.getresponse()
+            said = answer.read()
+            if answer.status >= 300:
+                raise BenchError(f"DELETE {path} was answered {answer.status} {said[:200]!r}.")
+        connection.close()
+
+
 class World:
     """Use as a context manager. ``made``: when each component was first seen; ``ready``: how many
     wrappers are; ``came_back``: how many components were created again."""
@@ -126,20 +180,22 @@ class World:
         self._ready: set[str] = set()
         self._unhealthy: dict[str, float] = {}
         self._resetting: dict[str, float] = {}
-        self._follows: list[Follow] = []
+        self._follows: list[Follow[Json]] = []
+        self._ending = _Ending(self._server)
 
     def __enter__(self) -> Self:
         nodes = [("/api/v1/nodes", {"metadata": {"name": f"node-{i}"}}) for i in range(NODES)]
         self._server.burst("POST", nodes)
         self._follows = [
-            Follow(self._server, WRAPPERS, self._wrapper_seen),
-            Follow(self._server, LOADS, self._load_seen),
+            Follow(self._server, WRAPPERS, self._wrapper_seen, Json),
+            Follow(self._server, LOADS, self._load_seen, Json),
         ]
         return self
 
     def __exit__(self, *_: object) -> None:
         for one in self._follows:
             one.close()
+        self._ending.close()
 
     # --- what is done
 
@@ -232,11 +288,9 @@ class World:
         if type_ == "ADDED":
             self.came_back += called in self.made
             self.made.setdefault(called, time.monotonic())
-        elif type_ == "DELETED":  # as the garbage collector and the kubelets do
-            options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-            self._server.burst(
-                "DELETE", [(f"{PODS}/{called}-{i}", options) for i in range(self.each)]
-            )
+        elif type_ == "DELETED":
+            for i in range(self.each):
+                self._ending.end(f"{PODS}/{called}-{i}")
 
     def _wait(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + 120

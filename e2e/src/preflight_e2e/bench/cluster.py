@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 import msgspec
 from preflight_testing.apiserver import ApiServer
 
+from .following import Follow
 from .load import BenchError, until
 
-__all__ = ["PREFIX", "Follow", "Server", "Told", "addressed", "member", "record_name"]
+__all__ = ["PREFIX", "Server", "Told", "addressed", "member", "record_name"]
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 _WRITERS = 8
-_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -135,70 +135,6 @@ class Server:
         return min(began for began, _ in spans), max(last for _, last in spans)
 
 
-class _Version(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-
-
-class _Versioned(msgspec.Struct):
-    metadata: _Version
-    message: str = ""
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class Follow:
-    """A watch over a collection in a thread; ``seen`` is called with each event's type and object,
-    a map or a ``type_``, from what happens next on.
-
-    A server that is busy ends watches; the next one goes on from where the last one ended.
-    """
-
-    def __init__(
-        self, server: Server, path: str, seen: Callable[[str, Any], None], type_: Any = dict
-    ) -> None:
-        self._server, self._path, self._seen, self._ended = server, path, seen, False
-        self._decoder = msgspec.json.Decoder(type_)
-        self._version = server.call("GET", f"{path}?limit=1")["metadata"]["resourceVersion"]
-        self._connection, self._answer = self._opened()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def _opened(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = self._server.connect()
-        connection.timeout = None
-        query = f"{self._path}?watch=true&resourceVersion={self._version}&timeoutSeconds=7200"
-        connection.request("GET", query, headers=self._server.headers())
-        return connection, connection.getresponse()
-
-    def close(self) -> None:
-        self._ended = True
-        if self._connection.sock is not None:
-            self._connection.sock.shutdown(2)
-        self._thread.join()
-        self._connection.close()
-
-    def _watch(self) -> None:
-        while True:
-            try:
-                while line := self._answer.readline():
-                    event = msgspec.json.decode(line, type=_Event)
-                    found = msgspec.json.decode(event.object, type=_Versioned)
-                    if event.type == "ERROR":
-                        raise BenchError(f"{self._path}: the watch has ended: {found.message}.")
-                    self._version = found.metadata.resource_version
-                    self._seen(event.type, self._decoder.decode(event.object))
-            except (OSError, ValueError, http.client.HTTPException):
-                if not self._ended:
-                    raise
-            if self._ended:
-                return
-            self._connection.close()
-            self._connection, self._answer = self._opened()
-
-
 class _Meta(msgspec.Struct):
     name: str
     annotations: dict[str, str] = {}
@@ -208,26 +144,30 @@ class _Pod(msgspec.Struct):
     metadata: _Meta
 
 
-class Told(Follow):
-    """Watches the pods of a namespace in a thread: ``rosters`` (the annotation's text) and ``at``,
-    both by pod name.
+class Told:
+    """Watches the pods of a namespace: ``rosters`` (the annotation's text) and ``at``, both by pod
+    name.
     """
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.rosters: dict[str, str] = {}
         self.at: dict[str, float] = {}
-        super().__init__(server, f"/api/v1/namespaces/{namespace}/pods", self._saw, _Pod)
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        self._follow = Follow(server, path, lambda _, pod: self._saw(pod.metadata), _Pod)
 
     def wait(self, done: Callable[[dict[str, str]], bool], seconds: float) -> None:
         """Until the rosters are so. Raises :class:`BenchError` when they are not in time."""
         what = "the pods have the rosters that are waited for"
         until(lambda: done(self.rosters), what, seconds, 0.02)
 
-    def _saw(self, _: str, pod: _Pod) -> None:
-        name, roster = pod.metadata.name, pod.metadata.annotations.get(PREFIX + "roster", "")
-        if roster and self.rosters.get(name) != roster:
-            self.at[name] = time.monotonic()
-            self.rosters[name] = roster
+    def close(self) -> None:
+        self._follow.close()
+
+    def _saw(self, pod: _Meta) -> None:
+        roster = pod.annotations.get(PREFIX + "roster", "")
+        if roster and self.rosters.get(pod.name) != roster:
+            self.at[pod.name] = time.monotonic()
+            self.rosters[pod.name] = roster
 
 
 def record_name(gang: str, source: str = "labels") -> str:

@@ -27,7 +27,7 @@ from ..answering import JsonHandler
 from .load import BenchError, resident_mb
 from .reviews import CLASS
 
-__all__ = ["Served", "add_server", "claims", "pinned", "webhook"]
+__all__ = ["Served", "add_server", "claims", "pinned", "program", "webhook"]
 
 PATIENCE = 60.0
 """Seconds for a server to listen."""
@@ -67,13 +67,14 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server",
         metavar="PROGRAM",
-        type=_program,
+        type=program,
         default="preflight-webhook",
         help="the preflight-webhook to measure; `nox -s bench` gives one that is installed as in its image (%(default)s)",
     )
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """An argument's type: where a program is that can be run."""
     found = shutil.which(name)
     if found is None:
         raise argparse.ArgumentTypeError(f"{name} is no program here; run this with `nox -s bench`")

@@ -18,16 +18,18 @@ from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound
 from preflight_kube.refusals import cause_of
 
 from . import cluster
-from .cluster import Loose, Thing, version_of
+from .cluster import Loose, Thing
 from .components import ComponentError, build
 from .kinds import Kinds
-from .memory import Held, Listed, Memory
+from .lists import PodLists
+from .memory import Memory
 from .metrics import Metrics
 from .mirrors import WRAPPERS
-from .objects import API_VERSION, FINALIZER, KIND, LABEL, AppWrapper, Pod, Status, written
+from .objects import API_VERSION, FINALIZER, KIND, AppWrapper, Pod, Status, written
 from .rules import Rules
 from .seen import Create, Delete, DeletePod
 from .served import Kind, kind_of
+from .together import together
 
 __all__ = ["Actor", "wrapper_path"]
 
@@ -47,6 +49,7 @@ class Actor:
 
     def __init__(self, client: Client, kinds: Kinds, rules: Rules, metrics: Metrics) -> None:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
+        self._lists = PodLists(client)
 
     # --- the wrapper
 
@@ -138,37 +141,31 @@ class Actor:
         memory.saw(name, found, uids)
         return found
 
-    async def delete(self, namespace: str, action: Delete, memory: Memory) -> None:
-        """Delete the very object that is meant. Raises :class:`KubeError` where no answer came."""
-        kind = kind_of(action.api_version, action.kind)
-        path = await self._kinds.collection(kind, namespace)
-        grace = 0 if action.force else None
-        await self._delete(
-            f"{path}/{action.name}" if path else "", action.key, action.uid, grace, memory
-        )
-
-    async def delete_pod(self, namespace: str, action: DeletePod, memory: Memory) -> None:
-        """The same of a pod, without waiting for its kubelet."""
-        path = f"/api/v1/namespaces/{namespace}/pods/{action.name}"
-        await self._delete(path, action.key, action.uid, 0, memory)
-
-    async def _delete(
-        self, path: str, key: str, uid: str, grace: int | None, memory: Memory
-    ) -> None:
-        if not path:
-            memory.gone.add(uid)
+    async def delete(self, namespace: str, action: Delete | DeletePod, memory: Memory) -> None:
+        """Delete the very object that is meant; a pod, or by force, without waiting for a kubelet.
+        Raises :class:`KubeError` where no answer came.
+        """
+        grace: int | None = 0
+        path: str | None = f"/api/v1/namespaces/{namespace}/pods"
+        if isinstance(action, Delete):
+            kind = kind_of(action.api_version, action.kind)
+            path, grace = await self._kinds.collection(kind, namespace), 0 if action.force else None
+        if path is None:  # its kind is no longer served
+            memory.gone.add(action.uid)
             return
+        request = self._client.delete(
+            f"{path}/{action.name}", uid=action.uid, grace=grace, propagation="Background"
+        )
         try:
-            await self._counted(
-                "delete", self._client.delete(path, uid=uid, grace=grace, propagation="Background")
-            )
+            await self._counted("delete", request)
         except (NotFound, Conflict):  # gone, or another one has its name
-            memory.gone.add(uid)
+            memory.gone.add(action.uid)
         except KubeError as error:
             if isinstance(error, Fenced) or error.status == 0:
                 raise
-            log.warning("not deleted", extra={"about": {"path": path, "error": cause_of(error)}})
-        memory.attempts[key] = _now()
+            about = {"path": f"{path}/{action.name}", "error": cause_of(error)}
+            log.warning("not deleted", extra={"about": about})
+        memory.attempts[action.key] = _now()
 
     # --- everything at once
 
@@ -176,45 +173,40 @@ class Actor:
         """Read all pods and components as they are now; whether there are any. Raises
         :class:`KubeError`.
         """
-        memory.listed = await self._pods(wrapper.metadata.namespace, wrapper.metadata.name)
-        components = await self._look_at_components(wrapper, memory)
-        return components or bool(memory.listed.pods)
+        metadata = wrapper.metadata
+
+        async def pods() -> bool:
+            memory.listed = listed = await self._lists.of(metadata.namespace, metadata.name)
+            return bool(listed.pods)
+
+        return any(await together([pods(), self._look_at_components(wrapper, memory)]))
 
     async def still(self, wrapper: AppWrapper, pod: Pod, memory: Memory) -> bool:
         """Whether a pod is as it was seen; the components are read, too. Raises :class:`KubeError`."""
         path = f"/api/v1/namespaces/{wrapper.metadata.namespace}/pods/{quote(pod.name, safe='')}"
-        raw = await self._client.get_or_none(path, Loose)
-        if raw is None or cluster.pod(raw) != pod:
-            return False
-        await self._look_at_components(wrapper, memory)
-        return True
+
+        async def same() -> bool:
+            raw = await self._client.get_or_none(path, Loose)
+            return raw is not None and cluster.pod(raw) == pod
+
+        return (await together([same(), self._look_at_components(wrapper, memory)]))[0]
 
     async def _look_at_components(self, wrapper: AppWrapper, memory: Memory) -> bool:
         """Whether any of them is there."""
-        namespace, left = wrapper.metadata.namespace, False
-        for one in wrapper.status.component_status:
-            if one.name:
-                found = await self.look(
-                    namespace, (kind_of(one.api_version, one.kind), one.name), memory, one.uid
-                )
-                left = left or (
-                    found is not None
-                    and found.owner is not None
-                    and found.owner.uid == wrapper.metadata.uid
-                )
-        return left
-
-    async def _pods(self, namespace: str, name: str) -> Listed:
-        found: dict[str, Held] = {}
-        version = ""
-        path, params = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": f"{LABEL}={name}"}
-        async for page, at in self._client.pages(path, Loose, params=params):
-            version = at
-            for raw in page:
-                found[raw.metadata.uid] = Held(
-                    cluster.pod(raw), version_of(raw.metadata.resource_version)
-                )
-        return Listed(version_of(version), found)
+        found = await together(
+            self.look(
+                wrapper.metadata.namespace,
+                (kind_of(one.api_version, one.kind), one.name),
+                memory,
+                one.uid,
+            )
+            for one in wrapper.status.component_status
+            if one.name
+        )
+        return any(
+            one is not None and one.owner is not None and one.owner.uid == wrapper.metadata.uid
+            for one in found
+        )
 
     async def _counted(self, kind: str, request: Any) -> Any:
         try:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import yaml
 from msgspec.structs import replace
-from preflight_kube import commands
+from preflight_kube import commands, document
 
-from . import document
 from .config import Config, json_schema, settings
 from .crd import crd
 from .explain import plan, plan_text, text
@@ -154,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a manifest instead (YAML or JSON): what would be created",
     )
-    explain.add_argument("--config", metavar="FILE", help="configuration; default: all defaults")
+    commands.add_config(explain)
     explain.add_argument(
         "-o",
         "--output",
@@ -169,22 +167,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _as_service(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="configuration; default: all defaults")
-    parser.add_argument(
-        "--namespace",
-        default=os.environ.get("POD_NAMESPACE") or "preflight",
-        help="where the lease is kept (POD_NAMESPACE; here %(default)s)",
-    )
-    parser.add_argument("--host", default="0.0.0.0", help="address of the ports (%(default)s)")  # noqa: S104
-    parser.add_argument(
-        "--port",
-        type=commands.port,
-        default=8080,
-        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
-    )
+    commands.add_config(parser)
+    commands.add_lease(parser)
+    commands.add_address(parser)
 
 
-def _settings(path: str | None) -> tuple[Config, Rules]:
+def _settings(path: Path | None) -> tuple[Config, Rules]:
     return commands.load(settings, path) if path else settings("")
 
 
@@ -276,7 +264,7 @@ def _explain(args: argparse.Namespace) -> int:
         raise commands.BadInput("explain: needs either NAME or -f FILE; give one of the two")
     if args.name:
         return _explain_live(args, rules)
-    raw = commands.load(document.read, args.file)
+    raw = commands.load(_manifest, args.file)
     if not isinstance(raw, dict) or raw.get("apiVersion") != API_VERSION or raw.get("kind") != KIND:
         raise commands.BadInput(
             f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}"
@@ -295,6 +283,10 @@ def _explain(args: argparse.Namespace) -> int:
         for problem in found.problems:
             print(f"{args.file}: {problem}", file=sys.stderr)
     return commands.BAD_INPUT if found.problems else commands.DONE
+
+
+def _manifest(text: str) -> Any:
+    return document.read(text, document.MANIFEST)
 
 
 def _explain_live(args: argparse.Namespace, rules: Rules) -> int:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema_errors
+from preflight_kube import document, schema_errors
+from preflight_kube.configfile import ConfigError
 
-from . import document
 from .rules import DEFAULT_TAINTS, Autopilot, Rules, Taint, seconds
 from .verdicts import BUILT_IN, FailureRule
 
@@ -101,16 +101,6 @@ class Config(_Section, frozen=True, kw_only=True):
     @property
     def lease_seconds(self) -> float:
         return seconds(self.lease_duration)
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning
-    with its path.
-    """
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 _ALIASES: Final = {

@@ -42,6 +42,7 @@ from .seen import (
 from .served import kind_of
 from .speaker import Speaker
 from .step import step
+from .together import together
 from .unhealthy_nodes import found_by_preflight, must_leave
 
 __all__ = ["Controller"]
@@ -253,7 +254,7 @@ class _Leader:
         self, key: Key, wrapper: AppWrapper, actions: tuple[Action, ...], memory: Memory, seen: Seen
     ) -> None:
         namespace = key[0]
-        at_once: list[DeletePod] = []
+        at_once: list[Delete | DeletePod] = []
         for one in actions:
             if not isinstance(one, List):
                 memory.empty.clear()
@@ -267,31 +268,14 @@ class _Leader:
                     shown = seen.component(index).uid
                     name = (kind_of(known.api_version, known.kind), known.name)
                     await self._actor.look(namespace, name, memory, known.uid, shown)
-                case Delete():
-                    await self._actor.delete(namespace, one, memory)
-                case DeletePod():
+                case Delete() | DeletePod():
                     at_once.append(one)
                 case List():
                     if await self._actor.survey(wrapper, memory):
                         memory.empty.clear()
                     else:
                         memory.empty.append(datetime.now(UTC))
-        await self._delete_pods(namespace, at_once, memory)
-
-    async def _delete_pods(self, namespace: str, pods: list[DeletePod], memory: Memory) -> None:
-        failed: list[KubeError] = []
-
-        async def delete(one: DeletePod) -> None:
-            try:
-                await self._actor.delete_pod(namespace, one, memory)
-            except KubeError as error:
-                failed.append(error)
-
-        async with anyio.create_task_group() as group:
-            for one in pods:
-                group.start_soon(delete, one)
-        if failed:
-            raise failed[0]
+        await together(self._actor.delete(namespace, one, memory) for one in at_once)
 
     async def _finalizer(self, key: Key, wrapper: AppWrapper, *, wanted: bool) -> None:
         try:

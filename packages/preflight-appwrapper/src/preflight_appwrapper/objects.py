@@ -21,6 +21,7 @@ __all__ = [
     "GROUP",
     "KIND",
     "LABEL",
+    "LONGEST_VALUE",
     "MANAGER",
     "PREFIX",
     "AppWrapper",
@@ -45,6 +46,8 @@ API_VERSION: Final = f"{GROUP}/v1beta2"
 KIND: Final = "AppWrapper"
 LABEL: Final = f"{GROUP}/appwrapper"
 """On every component and every pod of it: the wrapper's name."""
+LONGEST_VALUE: Final = 63
+"""Characters of a label's value, and so of a wrapper's name."""
 FINALIZER: Final = f"{GROUP}/finalizer"
 MANAGER: Final = f"{GROUP}/appwrapper-controller"
 """``spec.managedBy`` of the wrappers that are ours; empty is ours, too."""

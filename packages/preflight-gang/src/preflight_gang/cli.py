@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,24 +36,9 @@ def _parser() -> argparse.ArgumentParser:
         "preflight-gang", _ABOUT, epilog="While the API server does not answer, `run` tries again. "
     )
     run = commands.command(subparsers, "run", _run, help="run one replica of the controller")
-    run.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="configuration (YAML; see `schema`); default: all defaults",
-    )
-    run.add_argument(
-        "--namespace",
-        default=os.environ.get("POD_NAMESPACE") or "preflight",
-        help="namespace of the lease (POD_NAMESPACE; here %(default)s)",
-    )
-    run.add_argument("--host", default="0.0.0.0", help="address of the plain port (%(default)s)")  # noqa: S104
-    run.add_argument(
-        "--port",
-        type=commands.port,
-        default=8080,
-        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
-    )
+    commands.add_config(run)
+    commands.add_lease(run)
+    commands.add_address(run)
 
     show = commands.command(
         subparsers, "show", _show, help="show one gang, or all gangs of a namespace"

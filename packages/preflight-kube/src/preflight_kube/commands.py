@@ -42,7 +42,10 @@ __all__ = [
     "FAILED",
     "BadInput",
     "Failed",
+    "add_address",
+    "add_config",
     "add_crd",
+    "add_lease",
     "add_schema",
     "add_validate_config",
     "colored",
@@ -192,6 +195,36 @@ def add_crd(
         "crd",
         run,
         help="print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`",
+    )
+
+
+def add_config(made: argparse.ArgumentParser) -> None:
+    """``--config FILE``: a path; None where the defaults are meant."""
+    made.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration (YAML; see `schema`); default: all defaults",
+    )
+
+
+def add_lease(made: argparse.ArgumentParser) -> None:
+    """``--namespace``, of the lease by which a replica leads."""
+    made.add_argument(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE") or "preflight",
+        help="where the lease is kept (POD_NAMESPACE; here %(default)s)",
+    )
+
+
+def add_address(made: argparse.ArgumentParser) -> None:
+    """``--host`` and ``--port``, of the plain port that every service has."""
+    made.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
+    made.add_argument(
+        "--port",
+        type=port,
+        default=8080,
+        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
     )
 
 

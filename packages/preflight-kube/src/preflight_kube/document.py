@@ -17,7 +17,7 @@ import yaml
 
 from .text import one_line
 
-__all__ = ["Bounds", "DocumentError", "read", "read_all"]
+__all__ = ["MANIFEST", "Bounds", "DocumentError", "read", "read_all"]
 
 _PLAIN: Final = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
@@ -48,6 +48,8 @@ class Bounds:
 
 DEFAULT: Final = Bounds()
 """For a configuration: a ConfigMap holds no more than 1 MiB."""
+MANIFEST: Final = Bounds(characters=4 * 1024 * 1024, depth=100, values=1_000_000)
+"""For an object, and those beside it."""
 
 
 class DocumentError(ValueError):

@@ -86,12 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     told.add_argument(
         "-n", "--namespace", default="default", help="with --live: of the set (%(default)s)"
     )
-    told.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the release's configuration; default: all defaults",
-    )
+    commands.add_config(told)
     told.add_argument(
         "--grove-nodes",
         type=_count,
@@ -120,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the PodCliqueSet; default: all of the namespace",
     )
     show.add_argument("-n", "--namespace", default="default", help="of the set (%(default)s)")
-    _configured(show)
+    commands.add_config(show)
     validate = command(
         added, "validate-config", _validate, help="list every problem of a configuration file"
     )
@@ -131,11 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _services(added: Any) -> None:
     run = command(added, "controller", _controller, help="be one replica of the controller")
-    run.add_argument(
-        "--namespace",
-        default=os.environ.get("POD_NAMESPACE") or "preflight",
-        help="where the lease is kept (POD_NAMESPACE; here %(default)s)",
-    )
+    commands.add_lease(run)
     hook = command(added, "webhook", _webhook, help="be one replica of the webhook")
     hook.add_argument(
         "--certificate",
@@ -151,29 +142,14 @@ def _services(added: Any) -> None:
         help="for reviews, over TLS (%(default)s; 0: any)",
     )
     for one in (run, hook):
-        _configured(one)
-        one.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
-        one.add_argument(
-            "--port",
-            type=commands.port,
-            default=8080,
-            help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
-        )
+        commands.add_config(one)
+        commands.add_address(one)
     certs.add_command(
         added,
         component="preflight-mnnvl",
         service="preflight-mnnvl-webhook",
         mutating=("preflight-mnnvl",),
         validating=("preflight-mnnvl",),
-    )
-
-
-def _configured(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the release's configuration; default: all defaults",
     )
 
 

@@ -11,12 +11,11 @@ from preflight_kube.jsonpatch import pointer
 
 from .. import podsets
 from ..components import nested_too_deeply
-from ..objects import AppWrapper
+from ..objects import LONGEST_VALUE, AppWrapper
 from .validation import QUEUE_LABEL, USER_ID_LABEL, USER_LABEL
 
 __all__ = ["label_value", "patch"]
 
-_LONGEST: Final = 63
 _OTHERS: Final = re.compile(r"[^-_.A-Za-z0-9]")
 
 
@@ -24,7 +23,7 @@ def label_value(text: str) -> str:
     """``text`` as the value of a label: 63 characters, others than ``-_.A-Za-z0-9`` as ``_``,
     alphanumeric at both ends.
     """
-    return _OTHERS.sub("_", text[:_LONGEST]).strip("-_.")
+    return _OTHERS.sub("_", text[:LONGEST_VALUE]).strip("-_.")
 
 
 def patch(

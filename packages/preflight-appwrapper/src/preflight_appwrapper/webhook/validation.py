@@ -12,7 +12,7 @@ from preflight_proto.printable import printable
 
 from .. import podsets
 from ..components import ComponentError, named, nested_too_deeply
-from ..objects import GROUP, KIND, LABEL, AppWrapper, Component, PodSet
+from ..objects import GROUP, KIND, LABEL, LONGEST_VALUE, AppWrapper, Component, PodSet
 from ..rules import FAULT_TOLERANCE, Rules, parameters
 from ..served import Kind, Served
 
@@ -21,7 +21,6 @@ __all__ = ["USER_ID_LABEL", "USER_LABEL", "Judgement", "created", "updated"]
 USER_LABEL: Final = f"{GROUP}/user"
 USER_ID_LABEL: Final = f"{GROUP}/userid"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-_MOST_NAME: Final = 63
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
 _MOST_BYTES: Final = 1024 * 1024
@@ -60,9 +59,9 @@ def created(
 
 def _of_name(wrapper: AppWrapper) -> Iterator[str]:
     name = wrapper.metadata.name
-    if len(name) > _MOST_NAME:
+    if len(name) > LONGEST_VALUE:
         yield (
-            f"metadata.name: has {len(name)} characters, and as the value of a label it can have {_MOST_NAME}; choose a shorter one."
+            f"metadata.name: has {len(name)} characters, and as the value of a label it can have {LONGEST_VALUE}; choose a shorter one."
         )
     if not wrapper.spec.components:
         yield "spec.components: is empty; wrap at least one resource that makes pods."

@@ -1,0 +1,147 @@
+"""One list of pods for many wrappers: who shares it, and that it is never one that began before it
+was asked for.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from preflight_appwrapper.cluster import Loose
+from preflight_appwrapper.lists import PodLists
+from preflight_appwrapper.memory import Listed
+from preflight_appwrapper.objects import LABEL
+from preflight_kube.client import Client, KubeError
+from preflight_kube.connection import Connection
+
+pytestmark = pytest.mark.anyio
+
+
+def pod(name: str, of: str) -> Loose:
+    metadata = {"name": name, "uid": f"uid-{name}", "namespace": "ns", "resourceVersion": "5"}
+    raw = {"metadata": {**metadata, "labels": {LABEL: of}}, "spec": {}, "status": {}}
+    return msgspec.json.decode(msgspec.json.encode(raw), type=Loose)
+
+
+class Slow(Client):
+    """Lists wait until they are let through; ``asked``: the selectors of those that have begun."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="tests"
+        )
+        self.asked: list[str] = []
+        self.pods: list[Loose] = []
+        self.refuse: KubeError | None = None
+        self.gate = anyio.Semaphore(0)
+
+    async def pages(self, path: str, *_: Any, params: Any, **__: Any) -> AsyncIterator[Any]:  # type: ignore[override]
+        self.asked.append(params["labelSelector"])
+        found = list(self.pods)
+        await self.gate.acquire()
+        if self.refuse is not None:
+            raise self.refuse
+        yield [one for one in found if one.metadata.labels[LABEL] in params["labelSelector"]], "7"
+
+
+Answers = dict[str, Listed | KubeError]
+
+
+async def ask(lists: PodLists, name: str, into: Answers) -> None:
+    try:
+        into[name] = await lists.of("ns", name)
+    except KubeError as error:
+        into[name] = error
+
+
+async def begun(client: Slow, count: int) -> None:
+    with anyio.fail_after(10):
+        while len(client.asked) < count:
+            await anyio.sleep(0.001)
+
+
+def names(one: Listed | KubeError) -> list[str]:
+    assert isinstance(one, Listed)
+    return [held.pod.name for held in one.pods.values()]
+
+
+async def test_those_who_ask_while_a_list_is_under_way_share_the_next_one() -> None:
+    client = Slow()
+    first: Answers = {}
+    later: Answers = {}
+    lists = PodLists(client)
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, lists, "a", first)
+        await begun(client, 1)
+        client.pods = [pod("a-0", "a"), pod("b-0", "b")]  # which the list under way does not have
+        for name in ("b", "c", "a"):
+            group.start_soon(ask, lists, name, later)
+        await anyio.wait_all_tasks_blocked()
+        client.gate.release()
+        client.gate.release()
+    assert client.asked == [f"{LABEL} in (a)", f"{LABEL} in (a,b,c)"]
+    assert names(first["a"]) == []
+    assert {name: names(one) for name, one in later.items()} == {
+        "a": ["a-0"],
+        "b": ["b-0"],
+        "c": [],
+    }
+    assert isinstance(later["c"], Listed)
+    assert later["c"].version == 7
+
+
+async def test_a_list_that_is_refused_is_so_for_all_who_share_it_and_for_nobody_after_them() -> (
+    None
+):
+    client = Slow()
+    found: Answers = {}
+    later: Answers = {}
+    lists = PodLists(client)
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, lists, "a", found)
+        await begun(client, 1)
+        group.start_soon(ask, lists, "b", found)
+        group.start_soon(ask, lists, "c", found)
+        await anyio.wait_all_tasks_blocked()
+        client.gate.release()
+        await begun(client, 2)
+        client.refuse = KubeError("no", 500)
+        client.gate.release()
+    client.refuse = None
+    client.gate.release()
+    await ask(lists, "b", later)
+    assert not isinstance(found["a"], KubeError)
+    assert found["b"] is found["c"]
+    assert isinstance(found["b"], KubeError)
+    assert isinstance(later["b"], Listed)
+
+
+async def test_one_list_has_a_bounded_number_of_names_and_namespaces_do_not_wait_for_each_other() -> (
+    None
+):
+    client = Slow()
+    found: Answers = {}
+    lists = PodLists(client)
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, lists, "first", found)
+        await begun(client, 1)
+        group.start_soon(lists.of, "another", "x")
+        await begun(client, 2)
+        for i in range(70):
+            group.start_soon(ask, lists, f"w-{i:02}", found)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(10):
+            client.gate.release()
+    assert len(found) == 71
+    sizes = [one.count(",") + 1 for one in client.asked[2:]]
+    assert sizes == [32, 32, 6]
+
+
+async def test_a_name_that_no_label_can_have_is_not_asked_for() -> None:
+    client = Slow()
+    assert not (await PodLists(client).of("ns", "n" * 64)).pods
+    assert not client.asked
