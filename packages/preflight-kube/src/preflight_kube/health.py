@@ -51,6 +51,8 @@ class HealthServer:
         ] = {}  # for their request; who came first stands first
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=1024)
+        # As in `ports`: the end of a long answer does not wait for an acknowledgement.
+        self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = int(self._listening.getsockname()[1])
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
