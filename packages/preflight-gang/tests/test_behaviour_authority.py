@@ -95,7 +95,10 @@ async def test_a_replica_leads_again_and_answers_when_the_cluster_s_authority_wa
         else:
             await anyio.to_thread.run_sync(server.restart)
             await until(
-                lambda: "CERTIFICATE_VERIFY_FAILED" in str(one.said("behind the cluster")),
+                lambda: (
+                    "CERTIFICATE_VERIFY_FAILED"
+                    in str(one.said("watch failed, mirror is behind the cluster"))
+                ),
                 "it is not trusted",
             )
             await until(lambda: not one.leads, "it cannot renew its lease")

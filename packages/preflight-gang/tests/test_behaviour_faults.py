@@ -205,7 +205,7 @@ async def test_a_pause_that_the_server_asks_for_is_kept_by_all_that_is_sent(
     await three_members(cluster)
     await until(lambda: once.refused, "a write is turned away")
     client, read = leading.controller._client, list[float]()
-    await until(lambda: client._door._shut_until > -math.inf, "it knows of the pause")
+    await until(lambda: client._throttle._until > -math.inf, "it knows of the pause")
 
     async def look() -> None:
         await client.get(f"/api/v1/namespaces/{cluster.namespace}", dict[str, Any])

@@ -109,7 +109,8 @@ def told_behind(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [
         one
         for one in caplog.records
-        if one.message == "behind the cluster" and one.__dict__["about"]["path"] == RECORDS
+        if one.message == "watch failed, mirror is behind the cluster"
+        and one.__dict__["about"]["path"] == RECORDS
     ]
 
 
@@ -214,12 +215,16 @@ async def test_a_replica_that_starts_so_is_not_ready_says_why_and_leads_as_soon_
     begin = Begin(strange)
 
     async def not_ready(one: Replica) -> None:
-        await until(lambda: len(one.said("behind the cluster")) >= 4, "it tries again", 40)
+        await until(
+            lambda: len(one.said("watch failed, mirror is behind the cluster")) >= 4,
+            "it tries again",
+            40,
+        )
         said = await one.get("/readyz")
         assert (said.status_code, (await one.get("/healthz")).status_code) == (503, 200)
         assert "has been behind the cluster for" in said.text
         if strange != ANSWERS["not found"]:  # then there is a lease to be had
-            assert (one.leads, len(one.said("no lease"))) == (False, 1)
+            assert (one.leads, len(one.said("cannot acquire the lease"))) == (False, 1)
         begin.mended = True
 
     async with replica(

@@ -192,7 +192,7 @@ async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and
         proxy.cut(refuse=True)
         kubeconfig = by_way_of(through, api, tmp_path)
         async with managed(kubeconfig, tmp_path, api.namespace, "lease") as one:
-            await until(lambda: one.said("behind the cluster"), "it tries")
+            await until(lambda: one.said("watch failed, mirror is behind the cluster"), "it tries")
             answer = await one.get("/readyz")
             assert answer.status_code == 503
             assert "/api/v1/configmaps has been behind the cluster" in answer.text

@@ -66,7 +66,7 @@ async def test_a_leader_that_is_killed_is_replaced_and_one_that_was_stopped_for_
             before = await uids(space)
             one.send(signal.SIGCONT)
             await until(
-                lambda: one.said("no longer leading") or one.said("not renewed"),
+                lambda: one.said("no longer leading") or one.said("lease renewal failed"),
                 "it sees that it is late",
                 60,
             )

@@ -108,6 +108,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
     @property
     def lease_seconds(self) -> float:
+        """Seconds after which another replica may take the lease from a silent leader."""
         return parse_duration(self.lease_duration)
 
 
@@ -135,36 +136,7 @@ def json_schema() -> dict[str, Any]:
 
 
 CHART: Final = "preflight-gang"
-OWN: Final = frozenset(
-    (
-        *(
-            "enabled",
-            "global",
-            "crd",
-            "fullnameOverride",
-            "image",
-            "imagePullPolicy",
-            "imagePullSecrets",
-            "replicas",
-        ),
-        *(
-            "resources",
-            "nodeSelector",
-            "tolerations",
-            "affinity",
-            "priorityClassName",
-            "podAnnotations",
-            "podLabels",
-        ),
-        *(
-            "podSecurityContext",
-            "securityContext",
-            "protection",
-            "networkPolicy",
-            "allowSecondRelease",
-        ),
-    )
-)
+OWN: Final = helm_values.DEPLOYED | {"crd"}
 """Values that say how the chart itself is deployed; the others are the controller's configuration."""
 
 
@@ -219,27 +191,18 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
 
 def _meaning(config: Config) -> list[str]:
     problems = gang_source.problems(msgspec.to_builtins(config.sources), "sources")
-    try:
-        if config.lease_seconds < 1:
-            problems.append(
-                f'leaseDuration: "{config.lease_duration}" is less than a second; set e.g. 15s.'
-            )
-    except ValueError as error:
-        problems.append(f"leaseDuration: {error}.")
-    try:
-        if config.audit_seconds and config.audit_seconds < LEAST_AUDIT:
-            problems.append(
-                f'auditInterval: "{config.audit_interval}" is less than {LEAST_AUDIT:.0f} s; set e.g. 5m, or 0 for no audit.'
-            )
-    except ValueError as error:
-        problems.append(f"auditInterval: {error}.")
-    try:
-        if config.history_seconds < 0:
-            problems.append(
-                f'history: "{config.history}" is less than nothing; set e.g. 336h, or 0 to remember nothing.'
-            )
-    except ValueError as error:
-        problems.append(f"history: {error}.")
+    for name, text, least, advice in (
+        ("leaseDuration", config.lease_duration, 1.0, "set e.g. 15s"),
+        ("auditInterval", config.audit_interval, LEAST_AUDIT, "set e.g. 5m, or 0 for no audit"),
+        ("history", config.history, 0.0, "set e.g. 336h, or 0 to remember nothing"),
+    ):
+        try:
+            found = parse_duration(str(text))
+        except ValueError as error:
+            problems.append(f"{name}: {error}.")
+            continue
+        if found < least and (found or name == "leaseDuration"):
+            problems.append(f'{name}: "{text}" is less than {least:g} s; {advice}.')
     for i, source in enumerate(config.sources):
         try:
             expression.parse(source.size)

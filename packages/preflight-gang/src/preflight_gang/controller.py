@@ -146,6 +146,7 @@ class Controller:
         return all(event.is_set() for event in self._synced)
 
     async def wait_synced(self) -> None:
+        """Until every mirror has read the cluster once."""
         for event in self._synced:
             await event.wait()
 

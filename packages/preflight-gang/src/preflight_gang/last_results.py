@@ -55,6 +55,7 @@ class LastResults:
         self._nodes.pop(node, None)
 
     def clear(self) -> None:
+        """Forget all, as when another replica leads."""
         self._nodes.clear()
 
     def __iter__(self) -> Iterator[tuple[str, str, NodeResult]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from preflight_kube.client import Requests
 from preflight_kube.mirrors import Mirrors
@@ -73,6 +74,9 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
         self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
         self.fleet = LastResults()
         self.remembered: Callable[[], Iterable[tuple[str, int, Mapping[str, float]]]] = lambda: ()
         self._show_fleet()
@@ -82,67 +86,51 @@ class Metrics:
             ["program", "version"],
             registry=self.registry,
         ).labels("preflight-gang", package_version("preflight-gang")).set(1)
-        self.checks = Counter(
-            "preflight_check",
-            "Runs of checks, each counted once, by outcome.",
-            ["check", "result"],
-            registry=self.registry,
+        self.checks = counter(
+            "preflight_check", "Runs of checks, each counted once, by outcome.", ["check", "result"]
         )
-        self.duration = Histogram(
+        self.duration = histogram(
             "preflight_check_duration_seconds",
             "How long runs of checks took.",
             ["check"],
             buckets=_SECONDS,
-            registry=self.registry,
         )
-        self.failures = Counter(
+        self.failures = counter(
             "preflight_check_failures",
             "Runs of checks that failed, were inconclusive or misconfigured, by node and error code.",
             ["check", "node", "error_code"],
-            registry=self.registry,
         )
-        self.blamed = Counter(
+        self.blamed = counter(
             "preflight_blamed",
             "Verdicts that blame the node they were reached on, or a GPU of it; of a gang with one slow node that one.",
             ["check", "node", "error_code"],
-            registry=self.registry,
         )
         self._failed, self._blamed = _ByNode(self.failures), _ByNode(self.blamed)
-        self.gang_wait = Histogram(
+        self.gang_wait = histogram(
             "preflight_gang_wait_seconds",
             "From a gang's first address to its roster, by how the gang is known.",
             ["source"],
             buckets=_GANG_SECONDS,
-            registry=self.registry,
         )
-        self.config_errors = Counter(
+        self.config_errors = counter(
             "preflight_config_errors",
             "What could not be read. stamp: one that does not match its pod; preflightconfig: an invalid one; namespace: one with results that is not opted in.",
             ["error"],
-            registry=self.registry,
         )
-        self.unchecked = Gauge(
+        self.unchecked = gauge(
             "preflight_unchecked_pods",
             "GPU pods of opted-in namespaces without checks, or with claims that admission did not know so, by what may be the reason.",
             ["namespace", "reason"],
-            registry=self.registry,
         )
-        self.audited = Gauge(
-            "preflight_audit_timestamp_seconds",
-            "When unchecked pods were last counted.",
-            registry=self.registry,
+        self.audited = gauge(
+            "preflight_audit_timestamp_seconds", "When unchecked pods were last counted."
         )
-        self.leader = Gauge(
-            "preflight_gang_leader", "1 on the replica that leads.", registry=self.registry
-        )
-        self.gangs = Gauge(
-            "preflight_gang_gangs", "Gangs with at least one member.", registry=self.registry
-        )
-        self.writes = Counter(
+        self.leader = gauge("preflight_gang_leader", "1 on the replica that leads.")
+        self.gangs = gauge("preflight_gang_gangs", "Gangs with at least one member.")
+        self.writes = counter(
             "preflight_gang_writes",
             "Writes to the API server by kind (configmap, roster, node, event, status) and result.",
             ["kind", "result"],
-            registry=self.registry,
         )
 
     def sent(self, requests: Requests) -> None:

@@ -40,10 +40,12 @@ class Namespaces:
         )
 
     async def mirror(self) -> None:
+        """Follow the cluster until cancelled."""
         await self._mirror.run()
 
     @property
     def synced(self) -> anyio.Event:
+        """Set once all namespaces have been read."""
         return self._mirror.synced
 
     def opted_in(self, name: str) -> bool:
@@ -56,6 +58,7 @@ class Namespaces:
         )
 
     def all_opted_in(self) -> list[str]:
+        """The names of those whose pods are checked, sorted."""
         return sorted(name for name in self._mirror.store if self.opted_in(name))
 
     def _on_change(self, change: Change[Namespace]) -> None:

@@ -74,6 +74,8 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=Tru
 
 
 class OwnerReference(_Object, frozen=True, kw_only=True):
+    """One owner of an object; ``controller``: whether it made the object."""
+
     api_version: str
     kind: str
     name: str
@@ -82,6 +84,7 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
+        """Whether its texts together are no longer than names in Kubernetes can be."""
         return (
             len(self.api_version) + len(self.kind) + len(self.name) + len(self.uid) <= _MOST_OWNER
         )
@@ -169,6 +172,7 @@ class Volume(_Object, frozen=True, kw_only=True):
     projected: Projected | None = None
 
     def shows(self, annotation: str) -> bool:
+        """Whether it has a file with the value of the pod's ``annotation``."""
         sources = [
             self.downward_api,
             *(s.downward_api for s in (self.projected.sources if self.projected else ())),
@@ -237,6 +241,8 @@ def _cut(
 
 
 class ContainerWaiting(_Object, frozen=True, kw_only=True):
+    """Why a container has not started yet."""
+
     reason: str = ""
     message: str = ""
 
@@ -245,10 +251,14 @@ class ContainerWaiting(_Object, frozen=True, kw_only=True):
 
 
 class ContainerRunning(_Object, frozen=True, kw_only=True):
+    """Since when a container has been running."""
+
     started_at: datetime | None = None
 
 
 class ContainerTerminated(_Object, frozen=True, kw_only=True):
+    """How a container ended; ``message`` is what it wrote as its termination message."""
+
     exit_code: int = 0
     reason: str = ""
     message: str = ""
@@ -261,12 +271,16 @@ class ContainerTerminated(_Object, frozen=True, kw_only=True):
 
 
 class ContainerState(_Object, frozen=True, kw_only=True):
+    """One of the three is set, or none before the kubelet has said anything."""
+
     waiting: ContainerWaiting | None = None
     running: ContainerRunning | None = None
     terminated: ContainerTerminated | None = None
 
 
 class ContainerStatus(_Object, frozen=True, kw_only=True):
+    """A container's state now, and that of the run before."""
+
     name: str
     restart_count: int = 0
     state: ContainerState = ContainerState()
@@ -274,6 +288,8 @@ class ContainerStatus(_Object, frozen=True, kw_only=True):
 
 
 class PodCondition(_Object, frozen=True, kw_only=True):
+    """What somebody says of a pod, such as the scheduler why it has no node."""
+
     type: str
     status: str
     reason: str = ""
@@ -296,6 +312,8 @@ class PodStatus(_Object, frozen=True, kw_only=True):
 
 
 class Pod(_Object, frozen=True, kw_only=True):
+    """A pod, as far as gangs and results of checks need it."""
+
     metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()

@@ -303,4 +303,5 @@ def obstacle(found: ConfigMap | None) -> str:
 
 
 def record_in(found: ConfigMap | None) -> Record | None:
+    """The record that a ConfigMap of ours holds; None where there is none, or it is not ours."""
     return record_of(found) if found is not None and owned_by(found) else None

@@ -14,7 +14,7 @@ import msgspec
 
 from .decoding import MOST_BYTES, Undecodable, decode, unreadable
 from .errors import KubeError, Status, Unusable, refused
-from .line import Answer
+from .http1 import Answer
 from .paging import TooMuch
 
 __all__ = ["LONGEST", "kind_of", "known", "refusal", "retry_after", "timely", "whole", "words"]

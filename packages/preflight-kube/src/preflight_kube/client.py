@@ -24,7 +24,6 @@ from .answers import LONGEST, kind_of, known, refusal, retry_after, timely, whol
 from .clock import Clock
 from .connection import Connection
 from .decoding import MOST_BYTES, Undecodable, Unreadable, decode, decoded
-from .door import Door
 from .errors import (
     Conflict,
     Fenced,
@@ -35,10 +34,11 @@ from .errors import (
     PreconditionFailed,
     Unusable,
 )
-from .line import Answer
+from .http1 import Answer
 from .mirrors import Mirrors
 from .paging import FIRST, Page, TooMuch, next_limit, read_page
-from .transport import Lines
+from .throttle import Throttle
+from .transport import ConnectionPool
 from .watching import Event, events
 
 __all__ = [
@@ -108,9 +108,9 @@ class Client:
         self._agent, self._timeout, self._attempts = agent, timeout, attempts
         self._slots = anyio.Semaphore(concurrency)
         self.clock = clock or Clock()
-        self._door = Door(self.clock)
+        self._throttle = Throttle(self.clock)
         self._may_write: Callable[[], bool] | None = None
-        self._lines = Lines(target, agent, timeout)
+        self._pool = ConnectionPool(target, agent, timeout)
 
     async def __aenter__(self) -> Client:
         return self
@@ -125,7 +125,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Hang up; for who does not use it as a context manager."""
-        await self._lines.aclose()
+        await self._pool.aclose()
 
     def sibling(self, *, concurrency: int, timeout: float) -> Client:
         """A client of the same server with connections of its own, counted together with this one."""
@@ -244,10 +244,10 @@ class Client:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": seconds,
         }
-        await self._door.open()
+        await self._throttle.wait()
         self.requests.count["watch"] += 1
         timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
-        async with self._lines.stream() as http:
+        async with self._pool.stream() as http:
             try:
                 answer = await http.send(
                     http.build_request("GET", path, params=asked, timeout=timeout), stream=True
@@ -258,7 +258,7 @@ class Client:
                     self._asked_to_wait(answer)
                     raise refusal(answer.status_code, said, f"watch {path}")
             except httpx.HTTPError as error:
-                self._lines.failed(error)
+                self._pool.failed(error)
                 raise self._silence(f"watch {path}", error) from error
             try:
                 longest = seconds + self._timeout
@@ -392,8 +392,8 @@ class Client:
         """What ``take`` makes of the answer's bytes, while they come."""
         for attempt in range(1, self._attempts + 1):
             try:
-                async with self._slots, self._lines.one() as http:
-                    await self._door.open()
+                async with self._slots, self._pool.acquire() as http:
+                    await self._throttle.wait()
                     self.requests.count[verb] += 1
                     async with http.stream("GET", path, params=params) as answer:
                         if answer.is_success:
@@ -424,8 +424,8 @@ class Client:
         tells: bool = True,
     ) -> bytes:
         data = b"" if body is None else msgspec.json.encode(body)
-        async with self._slots, self._lines.one() as http:
-            await self._door.open()
+        async with self._slots, self._pool.acquire() as http:
+            await self._throttle.wait()
             if self._may_write is not None and not self._may_write():
                 raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
             self.requests.count[verb] += 1
@@ -452,11 +452,11 @@ class Client:
         raise refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
 
     def _asked_to_wait(self, answer: Answer) -> float | None:
-        """Seconds that the server asks us to wait before the next attempt; until then the door is
-        shut.
+        """Seconds that the server asks us to wait before the next attempt; until then none is
+        sent.
         """
         if (seconds := retry_after(answer)) is not None:
-            self._door.shut(seconds)
+            self._throttle.pause(seconds)
         return seconds
 
     def _silence(self, what: str, error: httpx.HTTPError) -> KubeError:

@@ -22,6 +22,7 @@ class Clock:
         self._read, self._ahead, self._last = read, 0.0, read()
 
     def __call__(self) -> float:
+        """Seconds now, never less than before."""
         now = self._read() + self._ahead
         if now < self._last:
             self._ahead += self._last - now

@@ -60,6 +60,7 @@ class HealthServer:
         self._thread.start()
 
     def close(self) -> None:
+        """Stop serving, and wait for the thread to end."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

@@ -4,7 +4,6 @@ may be lost.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -14,13 +13,14 @@ import anyio
 from .client import Client
 from .errors import KubeError
 from .lock import Leadership, LeaseLock, LeaseLost
+from .logs import get_logger
 
 __all__ = ["Leadership", "lead"]
 
 RELEASE_SECONDS: Final = 3.0
 """How long an orderly end may take to tell the others; after that they find out by themselves."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 async def lead(
@@ -67,7 +67,7 @@ class _Candidate:
         self, lock: LeaseLock, clock: Callable[[], float], *, deadline: float, retry: float
     ) -> None:
         self._lock, self._clock, self._deadline, self._retry = lock, clock, deadline, retry
-        self._about = {"lease": lock.path, "identity": lock.identity}
+        self._log = log.bind(lease=lock.path, identity=lock.identity)
 
     def pause(self) -> float:
         return self._retry * random.uniform(0.8, 1.2)  # noqa: S311 - candidates should not look all at once
@@ -78,12 +78,12 @@ class _Candidate:
         while True:
             try:
                 if leadership := await self._lock.try_acquire():
-                    log.info("leading", extra={"about": {**self._about, "epoch": leadership.epoch}})
+                    self._log.info("leading", epoch=leadership.epoch)
                     return leadership
                 failed = False
             except KubeError as error:
                 if not failed:
-                    log.warning("no lease", extra={"about": {**self._about, "error": str(error)}})
+                    self._log.warning("cannot acquire the lease", error=str(error))
                 failed = True
             await anyio.sleep(self.pause())
 
@@ -102,7 +102,7 @@ class _Candidate:
                     except Exception as error:  # raised again below, without a group around it
                         failure = error
                 if scope.cancelled_caught:
-                    log.warning("no longer leading", extra={"about": self._about})
+                    self._log.warning("no longer leading")
                 tasks.cancel_scope.cancel()
         finally:
             await self._release(leadership)
@@ -123,10 +123,10 @@ class _Candidate:
                 if not await self._lock.renew(leadership):
                     break
             except LeaseLost as lost:
-                log.warning("lost the lease", extra={"about": {**self._about, "error": str(lost)}})
+                self._log.warning("lost the lease", error=str(lost))
                 break
             except KubeError as error:
-                log.warning("not renewed", extra={"about": {**self._about, "error": str(error)}})
+                self._log.warning("lease renewal failed", error=str(error))
                 continue
             self._extend(scope, leadership)
         leadership._end()
@@ -136,6 +136,6 @@ class _Candidate:
         with anyio.move_on_after(RELEASE_SECONDS, shield=True):
             try:
                 if await self._lock.release(leadership):
-                    log.info("released the lease", extra={"about": self._about})
+                    self._log.info("released the lease")
             except (KubeError, LeaseLost) as error:
-                log.warning("not released", extra={"about": {**self._about, "error": str(error)}})
+                self._log.warning("lease not released", error=str(error))

@@ -6,7 +6,6 @@ Shared by all that one process mirrors. A thread of its own may look at it at an
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .decoding import Unreadable
+from .logs import get_logger
 
 __all__ = ["Mirrors", "collection"]
 
@@ -21,7 +21,7 @@ _MOST_NAMED: Final = 10_000
 """Objects that are remembered as named in the log; beyond, they are counted only."""
 _NAMESPACED: Final = re.compile(r"/namespaces/[^/]+/(?=[^/])")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def collection(path: str) -> str:
@@ -83,5 +83,8 @@ class Mirrors:
         self._named.add(key)
         log.warning(
             "an object cannot be read and is passed over",
-            extra={"about": {"path": where, "object": key[1], "uid": about.uid, "error": one.why}},
+            path=where,
+            object=key[1],
+            uid=about.uid,
+            error=one.why,
         )

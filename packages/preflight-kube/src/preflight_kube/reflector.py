@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from .client import Client, Event, Params
 from .decoding import Identity, Unreadable
 from .errors import Gone, KubeError, NotFound
 from .indexes import Index
+from .logs import get_logger
 
 __all__ = ["Change", "Reflector", "uid"]
 
@@ -26,7 +26,7 @@ STEADY: Final = 1.0
 _ALWAYS: Final = "/api/"
 """Where the collections stand that every API server has."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Reflector(Generic[T]):
             self._version = None
             self._client.mirrors.follows(self, self._path)
             if not self.synced.is_set():
-                log.info("not served by this cluster", extra={"about": {"path": self._path}})
+                log.info("kind not served by this cluster", path=self._path)
             self.synced.set()
             self.problem = error
             return self._absent_retry * _jitter()
@@ -289,9 +289,7 @@ class Reflector(Generic[T]):
             for index in self._indexes.values():
                 index.put(key, item)
         except Exception:
-            log.exception(
-                "a fault of this program", extra={"about": {"path": self._path, "object": key}}
-            )
+            log.exception("a fault of this program", path=self._path, object=key)
             return False
         return True
 
@@ -300,20 +298,15 @@ class Reflector(Generic[T]):
         try:
             self._on_change(change)
         except Exception:
-            log.exception(
-                "a fault of this program",
-                extra={"about": {"path": self._path, "object": change.key}},
-            )
+            log.exception("a fault of this program", path=self._path, object=change.key)
             return False
         return True
 
     def _failed(self, error: KubeError) -> float:
         # A list that has grown too old or a connection cut at the API server's restart is everyday
         # life.
-        level = logging.WARNING if self._failures else logging.INFO
-        log.log(
-            level, "behind the cluster", extra={"about": {"path": self._path, "error": str(error)}}
-        )
+        said = log.warning if self._failures else log.info
+        said("watch failed, mirror is behind the cluster", path=self._path, error=str(error))
         self.problem = error
         self._client.mirrors.falls_behind(self, self._path, str(error))
         return self._pause()

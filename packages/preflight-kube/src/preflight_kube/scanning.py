@@ -70,6 +70,7 @@ class Scanner:
         return len(self.found) == len(self._wanted)
 
     def feed(self, piece: bytes) -> None:
+        """Take the next ``piece`` of the text."""
         data, self._left = self._left + piece, b""
         at, kept_from, end = 0, 0, len(data)
         while at < end:

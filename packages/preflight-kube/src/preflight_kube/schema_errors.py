@@ -27,17 +27,28 @@ class Problem(Protocol):
     """An error of jsonschema, as far as it is read here."""
 
     @property
-    def validator(self) -> Any: ...
+    def validator(self) -> Any:
+        """The keyword that is not kept, such as ``type``."""
+
     @property
-    def validator_value(self) -> Any: ...
+    def validator_value(self) -> Any:
+        """What the schema says under that keyword."""
+
     @property
-    def instance(self) -> Any: ...
+    def instance(self) -> Any:
+        """The value that does not keep it."""
+
     @property
-    def schema(self) -> Any: ...
+    def schema(self) -> Any:
+        """The schema of that value."""
+
     @property
-    def absolute_path(self) -> Iterable[str | int]: ...
+    def absolute_path(self) -> Iterable[str | int]:
+        """Keys and indices from the document's root to the value."""
+
     @property
-    def context(self) -> Any: ...
+    def context(self) -> Any:
+        """Of ``anyOf``: the errors of its alternatives."""
 
 
 def sentences(found: Iterable[Problem], whole: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -15,7 +14,8 @@ import httpx
 
 from .connection import Connection
 from .errors import KubeError
-from .line import Line
+from .http1 import Http1Connection
+from .logs import get_logger
 from .sockets import Transport
 
 TOKEN_AGE: Final = 60.0
@@ -31,12 +31,12 @@ replaced.
 ASK_AGAIN: Final = 5.0
 """Seconds between two questions to a plug-in that has no new credential."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
-class Lines:
-    """A line for each request under way, the one used last is used next; one httpx client for all
-    watches.
+class ConnectionPool:
+    """A connection for each request under way, the one used last is used next; one httpx client for
+    all watches.
     """
 
     def __init__(self, target: Connection, agent: str, timeout: float) -> None:
@@ -47,15 +47,15 @@ class Lines:
             "Accept": "application/json",
             "Accept-Encoding": "identity",  # large lists would be compressed: CPU at both ends, within one network
         }
-        self._free: list[Line] = []
+        self._free: list[Http1Connection] = []
         self._streams = self._watching()
         self._watches: Counter[httpx.AsyncClient] = Counter()
         self._renewing = anyio.Lock()
         self._looked, self._read = time.monotonic(), _contents(target)
         self._asked = -ASK_AGAIN
 
-    def _line(self) -> Line:
-        return Line(self._target, self._headers, self._auth, self._timeout)
+    def _connection(self) -> Http1Connection:
+        return Http1Connection(self._target, self._headers, self._auth, self._timeout)
 
     def _watching(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
@@ -73,34 +73,35 @@ class Lines:
         meanwhile.
         """
         await self._renew()
-        line = self._streams
-        self._watches[line] += 1
+        one = self._streams
+        self._watches[one] += 1
         try:
-            yield line
+            yield one
         finally:
-            self._watches[line] -= 1
-            if not self._watches[line]:
-                del self._watches[line]
-                if line is not self._streams:
-                    await _close(line)
+            self._watches[one] -= 1
+            if not self._watches[one]:
+                del self._watches[one]
+                if one is not self._streams:
+                    await _close(one)
 
     @asynccontextmanager
-    async def one(self) -> AsyncGenerator[Line]:
+    async def acquire(self) -> AsyncGenerator[Http1Connection]:
+        """A connection for one request at a time, while the context is open."""
         await self._renew()
         target = self._target
-        line = self._free.pop() if self._free else self._line()
+        one = self._free.pop() if self._free else self._connection()
         try:
-            yield line
+            yield one
         except (
             BaseException
         ) as error:  # cut off in the middle, perhaps: its state is nobody's to guess
-            await _close(line)
+            await _close(one)
             self.failed(error)
             raise
         if target is self._target:
-            self._free.append(line)
+            self._free.append(one)
         else:
-            await _close(line)
+            await _close(one)
 
     def failed(self, error: BaseException) -> None:
         """Look at once, before the next connection, whether the server is to be trusted by another
@@ -142,31 +143,26 @@ class Lines:
         try:
             again = await anyio.to_thread.run_sync(self._target.again)
         except KubeError as error:  # half written, perhaps: what we have is all there is
-            log.warning(
-                "the cluster's new credentials cannot be used yet",
-                extra={"about": {"error": str(error)}},
-            )
+            log.warning("the cluster's new credentials cannot be used yet", error=str(error))
             return
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), found
         self._auth = _Bearer(self._target) if self._target.token else None
-        log.info(
-            "the cluster's certificates were replaced",
-            extra={"about": {"server": self._target.server}},
-        )
+        log.info("the cluster's certificates were replaced", server=self._target.server)
         old = self._free if self._watches[self._streams] else [self._streams, *self._free]
         self._streams, self._free = self._watching(), []
         await _close(*old)
 
     async def aclose(self) -> None:
+        """Close all connections."""
         await _close(*{self._streams, *self._watches}, *self._free)
 
 
-async def _close(*lines: httpx.AsyncClient | Line) -> None:
+async def _close(*clients: httpx.AsyncClient | Http1Connection) -> None:
     """Whoever is cut off leaves no connection behind."""
     with anyio.CancelScope(shield=True):
-        for line in lines:
-            await line.aclose()
+        for one in clients:
+            await one.aclose()
 
 
 def _contents(target: Connection) -> tuple[bytes, ...] | None:
@@ -219,6 +215,6 @@ class _Bearer(httpx.Auth):
         try:
             self._token = (await anyio.to_thread.run_sync(again)).token
         except KubeError as error:
-            log.warning("the plug-in that says who we are", extra={"about": {"error": str(error)}})
+            log.warning("credential plug-in failed", error=str(error))
             return False
         return self._token != before

@@ -9,7 +9,6 @@ that are kept for the next one to come.
 from __future__ import annotations
 
 import heapq
-import logging
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,7 @@ import anyio
 
 from .client import Fenced, KubeError
 from .clock import Clock
+from .logs import get_logger
 from .refusals import Refusals
 
 __all__ = ["AT_ONCE", "RESERVED", "Backoff", "Key", "Queue"]
@@ -36,7 +36,7 @@ AT_ONCE: Final = 4
 namespaces that have none.
 """
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ class Queue:
                 except KubeError as error:
                     again = self._refusals.refused(key, error, self._clock())
                     if self._refusals.first(key):
-                        about = {self._what: "/".join(filter(None, key)), "error": str(error)}
-                        log.warning("will be tried again", extra={"about": about})
+                        about = {self._what: "/".join(filter(None, key))}
+                        log.warning("work failed, requeued", error=str(error), **about)
                 finally:
                     if rest := self._rest(key):
                         self._resting[key] = self._push(key, rest)

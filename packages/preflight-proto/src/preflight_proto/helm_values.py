@@ -10,12 +10,37 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["CHARTS", "Part", "part_of"]
+__all__ = ["CHARTS", "DEPLOYED", "Part", "part_of"]
 
 CHARTS: Final = ("preflight-injector", "preflight-gang")
 """The charts whose values hold the configuration of a program, by their names in the umbrella
 chart.
 """
+
+DEPLOYED: Final = frozenset(
+    {
+        "affinity",
+        "allowSecondRelease",
+        "enabled",
+        "fullnameOverride",
+        "global",
+        "image",
+        "imagePullPolicy",
+        "imagePullSecrets",
+        "networkPolicy",
+        "nodeSelector",
+        "podAnnotations",
+        "podLabels",
+        "podSecurityContext",
+        "priorityClassName",
+        "protection",
+        "replicas",
+        "resources",
+        "securityContext",
+        "tolerations",
+    }
+)
+"""Values of each of them that say how the chart itself is deployed."""
 
 Values = dict[str, Any]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 
-__all__ = ["CANCELLED", "EXIT_CODES", "UNREAD", "leave", "package_version", "version_of"]
+__all__ = ["CANCELLED", "UNREAD", "leave", "package_version", "version_of"]
 
 CANCELLED: Final = 130
 """Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
@@ -17,12 +17,6 @@ UNREAD: Final = 141
 """Exit status where whoever read the output has gone, as of a program that SIGPIPE ended: 128 +
 SIGPIPE.
 """
-EXIT_CODES: Final = (
-    "exit status: 0 done; 1 it could not be done (the API server does not answer, refuses, or has no such object); "
-    "2 bad input (arguments, a file, a kubeconfig that cannot be used)"
-)
-"""What every command line says in its help."""
-
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What writing says of standard output that goes to a file which takes no more."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -65,7 +66,7 @@ class _Plain(Collector):
         yield decided
         members = CounterMetricFamily(
             "preflight_gang_members",
-            "Members of gangs, by what told their gang.",
+            "Members of gangs, by what named their gang.",
             labels=["source"],
         )
         for source, number in self._metrics.members.items():
@@ -93,73 +94,63 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
         self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
         Gauge(
             "preflight_build_info",
             "1; which version of which program runs.",
             ["program", "version"],
             registry=self.registry,
         ).labels("preflight-webhook", package_version("preflight-webhook")).set(1)
-        self.skips = Counter(
+        self.skips = counter(
             "preflight_check_skipped",
             "Configured checks that did not apply, by reason.",
             ["check", "reason"],
-            registry=self.registry,
         )
-        self.unseen_environments = Counter(
+        self.unseen_environments = counter(
             "preflight_unseen_environment",
             "Pods whose envFrom may hold variables that a check would inherit, by what it names; its content is not read.",
             ["kind"],
-            registry=self.registry,
         )
-        self.rejected = Counter(
+        self.rejected = counter(
             "preflight_webhook_bad_requests",
             "Requests that were no admission review, by status.",
             ["status"],
-            registry=self.registry,
         )
-        self.certificate_expiry = Gauge(
+        self.certificate_expiry = gauge(
             "preflight_webhook_certificate_expiry_timestamp_seconds",
             "When the serving certificate ends.",
-            registry=self.registry,
         )
-        self.certificate_valid = Gauge(
+        self.certificate_valid = gauge(
             "preflight_webhook_certificate_valid",
             "0 while the serving certificate has expired or is not valid yet.",
-            registry=self.registry,
         )
-        self.watching = Gauge(
+        self.watching = gauge(
             "preflight_webhook_watching",
             "By what is watched, 0 while it cannot be looked at: what was read last is in use.",
             ["watcher"],
-            registry=self.registry,
         )
-        self.closed = Counter(
+        self.closed = counter(
             "preflight_webhook_connections_closed",
             "Connections that were cut off, by port and reason: full, stalled, bytes (of unfinished requests).",
             ["port", "reason"],
-            registry=self.registry,
         )
-        self.handshakes_failed = Counter(
+        self.handshakes_failed = counter(
             "preflight_webhook_handshakes_failed",
             "TLS handshakes that came to nothing, by reason: certificate-refused (by clients), client-certificate, no-tls, timeout, ended.",
             ["reason"],
-            registry=self.registry,
         )
         self.unreadable: Callable[[], int] = lambda: 0
-        self.config_generation = Gauge(
+        self.config_generation = gauge(
             "preflight_webhook_config_generation",
             "How many configurations have been taken since the start.",
-            registry=self.registry,
         )
-        self.config_valid = Gauge(
+        self.config_valid = gauge(
             "preflight_webhook_config_valid",
             "0 while the configuration file holds one that was refused; the one before it holds.",
-            registry=self.registry,
         )
-        self.config_refused = Counter(
-            "preflight_webhook_config_refused",
-            "Configurations that were refused.",
-            registry=self.registry,
+        self.config_refused = counter(
+            "preflight_webhook_config_refused", "Configurations that were refused."
         )
         self.in_flight = 0
         self.bytes_read = self.bytes_sent = 0
@@ -180,24 +171,19 @@ class Metrics:
             0.0,
         )  # by bucket, the last for what is above all
         self.registry.register(_Plain(self))
-        self.lookups = Counter(
+        self.lookups = counter(
             "preflight_webhook_lookups",
             "Resource claims asked for, by result: known (no request), found, absent, failed.",
             ["result"],
-            registry=self.registry,
         )
-        self.claims_kept = Gauge(
-            "preflight_webhook_claims_kept", "Resource claims in memory.", registry=self.registry
-        )
-        self.policies = Gauge(
+        self.claims_kept = gauge("preflight_webhook_claims_kept", "Resource claims in memory.")
+        self.policies = gauge(
             "preflight_webhook_preflight_configs",
             "Namespaces in which a PreflightConfig is in force.",
-            registry=self.registry,
         )
-        self.policies_behind = Gauge(
+        self.policies_behind = gauge(
             "preflight_webhook_preflight_configs_behind",
             "1 while PreflightConfigs cannot be read; those seen last hold.",
-            registry=self.registry,
         )
 
     def decided(self, result: str, seconds: float) -> None:
@@ -211,9 +197,11 @@ class Metrics:
         self.closed.labels(port, reason).inc()
 
     def stamped(self, source: str) -> None:
+        """Count a member of a gang by what named the gang."""
         self.members[source] = self.members.get(source, 0) + 1  # perhaps one of the configuration's
 
     def unseen(self, kinds: Iterable[str]) -> None:
+        """Count a pod by the ``kinds`` of what its envFrom names; each once."""
         for kind in kinds:
             self.unseen_environments.labels(kind).inc()
 

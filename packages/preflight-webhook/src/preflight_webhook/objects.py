@@ -57,20 +57,28 @@ class ClaimUse(_Object):
 
 
 class Resources(_Object):
+    """What a container or a pod asks for."""
+
     requests: Amounts | None = None
     limits: Amounts | None = None
     claims: list[ClaimUse] | None = None
 
 
 class Mount(_Object):
+    """A mount, by its volume."""
+
     name: str = ""
 
 
 class Capabilities(_Object):
+    """Linux capabilities beyond the runtime's own."""
+
     add: list[str] | None = None
 
 
 class SecurityContext(_Object):
+    """What of a container's security context its checks must match."""
+
     privileged: bool | None = None
     capabilities: Capabilities | None = None
 
@@ -99,10 +107,14 @@ class Variable(_Object):
 
 
 class EmptyDir(_Object):
+    """An emptyDir; ``medium``: Memory for a tmpfs."""
+
     medium: str | None = None
 
 
 class Volume(_Object):
+    """A volume, as far as checks may share it."""
+
     name: str = ""
     empty_dir: EmptyDir | None = None
 
@@ -114,17 +126,23 @@ class HostAlias(_Object):
 
 
 class DnsOption(_Object):
+    """A resolver option."""
+
     name: str = ""
     value: str | None = None
 
 
 class DnsConfig(_Object):
+    """What the pod has its resolver do beside its dnsPolicy."""
+
     nameservers: list[str] | None = None
     searches: list[str] | None = None
     options: list[DnsOption] | None = None
 
 
 class Os(_Object):
+    """The operating system that the pod asks for."""
+
     name: str = ""
 
 
@@ -153,10 +171,14 @@ class ClaimEntry(_Object):
 
 
 class PullSecret(_Object):
+    """A Secret by which images are pulled."""
+
     name: str = ""
 
 
 class Spec(_Object):
+    """A pod's spec; what is Raw is decoded where it is needed."""
+
     containers: list[Container]
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
@@ -177,6 +199,8 @@ class Spec(_Object):
 
 
 class Owner(_Object):
+    """Who owns the pod; ``controller``: whether it made it."""
+
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -184,6 +208,8 @@ class Owner(_Object):
 
 
 class Metadata(_Object):
+    """A pod's metadata at admission: without a uid, often without a name."""
+
     name: str = ""
     generate_name: str = ""
     labels: dict[str, str] | None = None
@@ -192,6 +218,8 @@ class Metadata(_Object):
 
 
 class Pod(_Object):
+    """A pod as it comes to admission."""
+
     spec: Spec
     metadata: Metadata = msgspec.field(default_factory=Metadata)
 
@@ -203,6 +231,8 @@ class Kind(_Object):
 
 
 class Request(_Object):
+    """A review's request about a pod."""
+
     uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     kind: Kind
     object: Pod
@@ -211,6 +241,8 @@ class Request(_Object):
 
 
 class Review(_Object):
+    """An AdmissionReview about a pod."""
+
     request: Request
     api_version: str
     kind: str
@@ -225,6 +257,8 @@ class AnyRequest(_Object):
 
 
 class AnyReview(_Object):
+    """An AdmissionReview whatever it is about."""
+
     request: AnyRequest
     api_version: str
     kind: str

@@ -75,6 +75,8 @@ class Origin(_Object, frozen=True, kw_only=True):
 
 
 class ResourceClaim(_Object, frozen=True, kw_only=True):
+    """A claim as it is now: what was asked for, what was allocated, and to whom it is reserved."""
+
     metadata: Origin
     spec: _Spec | None = None
     status: _Status | None = None
@@ -85,6 +87,8 @@ class _Made(_Object, frozen=True, kw_only=True):
 
 
 class ResourceClaimTemplate(_Object, frozen=True, kw_only=True):
+    """A template, of which each pod gets a claim of its own."""
+
     metadata: Origin
     spec: _Made | None = None
 
@@ -94,6 +98,8 @@ class _ClassSpec(_Object, frozen=True, kw_only=True):
 
 
 class DeviceClass(_Object, frozen=True, kw_only=True):
+    """A device class, as far as it says which extended resource stands for it."""
+
     metadata: Origin
     spec: _ClassSpec | None = None
 

@@ -220,6 +220,7 @@ class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
+        """The annotation's value."""
         return encode_roster(self.roster)
 
     def patch(self) -> list[dict[str, Any]]:

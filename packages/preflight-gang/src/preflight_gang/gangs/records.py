@@ -64,6 +64,7 @@ class Records:
         self._free_at: dict[Place, float] = {}
 
     def at(self, place: Place) -> ConfigMap | None:
+        """The record's ConfigMap at ``place``, None where there is none."""
         return self._found.get(place)
 
     def place(self, key: Key, *, earlier: bool) -> Place:
@@ -109,6 +110,7 @@ class Records:
             self._unpack(place, found)
 
     def cannot_read(self, place: Place, why: str) -> None:
+        """The ConfigMap at ``place`` is there and cannot be read: ``why``."""
         self.drop(place)
         self._left_out[place] = f"the ConfigMap {place[1]} cannot be read ({why}); delete it"
 

@@ -73,9 +73,11 @@ class Gangs:
         return iter(self._states)
 
     def get(self, key: Key) -> GangState | None:
+        """What is known of a gang; None where it has no member."""
         return self._states.get(key)
 
     def states(self) -> Collection[GangState]:
+        """Those of all gangs."""
         return self._states.values()
 
     def members(self, key: Key) -> Collection[GangMember]:

@@ -52,6 +52,7 @@ class WaitingEvents:
         return [here[wait] for wait in due], min((s for s in left.values() if s > 0), default=None)
 
     def emitted(self, one: GangMember) -> None:
+        """``one`` has its Event: it is not due again in this generation."""
         self._emitted.add(_wait(one))
 
 

@@ -42,6 +42,7 @@ class OverrideController:
         )
 
     async def mirror(self) -> None:
+        """Follow the cluster until cancelled."""
         await self._mirror.run()
 
     def _changed(self, change: Change[NamespaceOverride]) -> None:

@@ -80,6 +80,7 @@ class Shard(msgspec.Struct):
 
 
 def shard_name(number: int) -> str:
+    """The name of the ConfigMap that holds shard ``number``."""
     return f"{PREFIX}{number:02d}"
 
 

@@ -99,6 +99,7 @@ class Reports:
         self.queue.add((pod.metadata.namespace, uid))
 
     def gone(self, uid: str) -> None:
+        """The pod has been deleted: forget what is known of it."""
         pod = self._pods.pop(uid, None)
         if pod is not None and (homeless := self._homeless.get(pod.spec.node_name)) is not None:
             homeless.discard(uid)

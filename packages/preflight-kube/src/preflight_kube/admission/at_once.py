@@ -61,6 +61,7 @@ class AtOnce(Bounded):
             super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
+        """Answer at once where that is possible, else go on as uvicorn does."""
         cycle, self._due = self._due, None
         if cycle is None or cycle is not self.cycle or cycle.response_complete:
             Bounded.on_message_complete(self)

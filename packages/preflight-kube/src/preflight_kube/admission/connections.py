@@ -9,7 +9,6 @@ included, and what it has sent of a request that is not whole yet counts too.
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import socket
 import ssl
@@ -21,6 +20,7 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import is_ssl
 
+from ..logs import get_logger
 from .body import BODY, Body
 from .stalled import Stalled
 
@@ -59,7 +59,7 @@ _SPARE: Final = 64
 _LARGE_HEAD: Final = f"a request line and headers of more than {MOST_HEAD} bytes are too large"
 _ALERTS: Final = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_UNKNOWN")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Counted(Protocol):
@@ -187,14 +187,17 @@ class Connections:
     # What protocols say of themselves.
 
     def made(self, one: Bounded) -> None:
+        """``one`` has been opened, its handshake done."""
         self._fresh[one] = self._loop.time()
 
     def answered(self, one: Bounded) -> None:
+        """``one`` has had its first answer."""
         if one in self._fresh:
             del self._fresh[one]
             self._used.add(one)
 
     def lost(self, one: Bounded) -> None:
+        """``one`` has ended."""
         self._fresh.pop(one, None)
         self._used.discard(one)
         self.release(one)
@@ -241,9 +244,7 @@ class Connections:
                 return
             except OSError as error:  # no descriptor, no memory: whoever waits for a place goes, and it is tried again
                 log.warning(
-                    "port %s: no further connection just now: %s",
-                    self._name,
-                    error.strerror or error,
+                    "cannot accept a connection", port=self._name, error=error.strerror or error
                 )
                 self._make_room()
                 self._pause(_PAUSE)
@@ -330,9 +331,9 @@ class Connections:
         if kind == "certificate-refused" and kind not in self._told:
             self._told.add(kind)
             log.error(
-                "clients refuse the serving certificate (%s): see that caBundle of the MutatingWebhookConfiguration holds its authority "
-                "and that it is for the Service's name",
-                reason,
+                "clients refuse the serving certificate: see that the webhook configuration's caBundle "
+                "holds its authority and that it is for the Service's name",
+                reason=reason,
             )
 
     def certificate_changed(self) -> None:
@@ -369,6 +370,7 @@ class Bounded(HttpToolsProtocol):
         return self.open or self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     def connection_made(self, transport: Any) -> None:
+        """Of asyncio: it is open."""
         super().connection_made(transport)
         if is_ssl(transport):
             transport.set_read_buffer_limits(high=_READ_AHEAD)
@@ -376,6 +378,7 @@ class Bounded(HttpToolsProtocol):
             self.connections_of.made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Of asyncio: it has ended, with ``exc`` or as it should."""
         if self.connections_of is not None:
             self.connections_of.lost(self)
         super().connection_lost(exc)
@@ -387,6 +390,7 @@ class Bounded(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]  # as uvicorn has it between requests
 
     def data_received(self, data: bytes) -> None:
+        """Of asyncio: count what came, and refuse what is too large."""
         if self._over:  # TLS goes on reading until the client has said farewell
             return
         self._chunk = len(data)
@@ -418,12 +422,14 @@ class Bounded(HttpToolsProtocol):
         return True
 
     def on_message_begin(self) -> None:
+        """Of the parser: a request begins."""
         self._dropped = False
         self.open = self._in_head = True
         self._fed = 0
         HttpToolsProtocol.on_message_begin(self)
 
     def on_headers_complete(self) -> None:
+        """Of the parser: refuse a head that is too large."""
         self._in_head = False
         # Looked at only where what came could hold too large a head: a review that comes in one
         # piece could not.
@@ -439,10 +445,12 @@ class Bounded(HttpToolsProtocol):
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_message_complete(self) -> None:
+        """Of the parser: the whole request is here."""
         self.open = False
         HttpToolsProtocol.on_message_complete(self)
 
     def on_response_complete(self) -> None:
+        """Of uvicorn: the answer has been sent; wait for the next request."""
         if (connections := self.connections_of) is not None:
             if not self._told:
                 self._told = True
@@ -478,6 +486,7 @@ class Bounded(HttpToolsProtocol):
             self.timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
+        """Of uvicorn: answer what is not HTTP, or has too large a head, and close."""
         if self._large_head:
             self._refuse(431, _LARGE_HEAD)
         else:

@@ -13,13 +13,13 @@ import uvicorn
 
 from .connections import Bounded, Connections, Counted
 
-__all__ = ["Server"]
+__all__ = ["BoundedServer"]
 
 FAREWELL: Final = 1.0
 """Seconds after the order to stop after which who has sent no whole request is cut off."""
 
 
-class Server(uvicorn.Server):
+class BoundedServer(uvicorn.Server):
     """uvicorn's server over connections of our own accepting. ``context``: what a new one is served
     with; None: plain.
     """
@@ -44,6 +44,7 @@ class Server(uvicorn.Server):
         return self._accepting
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Of uvicorn: accept connections of the one socket in ``sockets``."""
         await self.lifespan.startup()
         [listener] = sockets or []
 
@@ -68,10 +69,12 @@ class Server(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Of uvicorn: let requests under way end, and cut off who has sent no whole one."""
         # A request under way comes whole within that time; who is idle is not waited for.
         asyncio.get_running_loop().call_later(FAREWELL, self.connections.cut_unfinished)
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Of uvicorn: signals are the service's to handle."""
         yield  # one handler stops both servers

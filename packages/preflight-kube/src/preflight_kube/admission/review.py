@@ -19,6 +19,8 @@ from ..text import one_line
 
 __all__ = [
     "API_VERSION",
+    "MOST_TEXT",
+    "MOST_WARNINGS",
     "BadReview",
     "GroupVersionKind",
     "GroupVersionResource",
@@ -119,14 +121,15 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
 class Response:
     """The application's answer.
 
-    ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already.
+    ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already;
+    Raw is what stands in the answer as it is, base64 in quotes.
     ``message`` and ``code`` (an HTTP status from 400 to 599) are what the user is told where it is
     not; ``reason`` follows from the code where it is empty. ``warnings`` are shown to the user in
     any case; ``annotations`` are in the audit log.
     """
 
     allowed: bool = True
-    patch: Sequence[Operation] | bytes = ()
+    patch: Sequence[Operation] | bytes | msgspec.Raw = ()
     message: str = ""
     code: int = 403
     reason: str = ""
@@ -183,12 +186,10 @@ def encode(uid: str, response: Response) -> bytes:
         )
         message = one_line(response.message, MOST_TEXT)
         answer["status"] = {"code": response.code, "reason": reason, "message": message}
-    elif response.patch:
-        patch = response.patch if isinstance(response.patch, bytes) else _encode(response.patch)
-        answer |= {
-            "patchType": "JSONPatch",
-            "patch": patch,
-        }  # as base64, which msgspec makes of bytes
+    elif patch := response.patch:
+        # As base64, which msgspec makes of bytes.
+        made = patch if isinstance(patch, bytes | msgspec.Raw) else _encode(patch)
+        answer |= {"patchType": "JSONPatch", "patch": made}
     if response.warnings:
         answer["warnings"] = [one_line(one, MOST_TEXT) for one in response.warnings[:MOST_WARNINGS]]
     if response.annotations:

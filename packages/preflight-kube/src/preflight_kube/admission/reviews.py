@@ -58,6 +58,7 @@ class Reviews:
         """Set it, and each answer closes its connection."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (ASGI)."""
         if scope["type"] != "http":
             return
         try:

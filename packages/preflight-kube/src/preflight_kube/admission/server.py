@@ -17,13 +17,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-import anyio
 import uvicorn
 
 from ..logs import get_logger
+from ..looks import Looks
 from ..ports import listen
 from .connections import MOST, Bounded, Counted, limits
-from .port import Server
+from .port import BoundedServer
 from .stalled import Stalled
 from .tls import Certificate
 
@@ -56,12 +56,18 @@ class Closing(Protocol):
         """Answer one request."""
 
 
+def _announce(server: HttpServer) -> None:
+    log.info("serving", server=server.name, port=server.port)
+
+
 class HttpServer:
     """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
 
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
-    handshakes that fail, and may have a gauge ``certificate_expiry``. ``patience``: as
-    :data:`PATIENCE`; ``most``: connections at a time.
+    handshakes that fail, and may have the gauges ``certificate_expiry`` and ``certificate_valid``.
+    ``patience``: as :data:`PATIENCE`; ``most``: connections at a time; ``protocol``: of each
+    connection; ``looks``: those of the service, where it has others; ``serving`` is called once
+    requests are answered, instead of a log line.
     """
 
     def __init__(
@@ -75,18 +81,23 @@ class HttpServer:
         port: int = 8443,
         patience: float = PATIENCE,
         most: int = MOST.admission,
+        protocol: type[Bounded] = Bounded,
+        looks: Looks | None = None,
+        serving: Callable[[HttpServer], None] = _announce,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.name, self._application, self._metrics, self._certificate = (
-            name,
-            application,
-            metrics,
-            certificate,
-        )
+        self.name, self._application, self._metrics = name, application, metrics
+        self._certificate, self._protocol, self._serving = certificate, protocol, serving
         self._patience, self._most, self._now = patience, most, now
+        self._looks = looks or Looks()
         self._said = ""
-        self._server: Server | None = None
+        self._server: BoundedServer | None = None
         self._host, self.port = host, port
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests are answered by now."""
+        return self._server is not None and self._server.started
 
     def unready(self) -> str:
         """Why requests should go elsewhere: it has not begun, it is about to end, or clients do not
@@ -94,9 +105,10 @@ class HttpServer:
         """
         if self._application.stopping:
             return f"{self.name}: stopping"
-        if self._server is None or not self._server.started:
+        if not self.serves:
             return f"{self.name}: starting"
-        return "" if self._certificate is None else self._certificate.problem(self._now())
+        problem = "" if self._certificate is None else self._certificate.problem(self._now())
+        return problem or self._looks.unready()
 
     def stop(self) -> None:
         """Close each connection with its next answer."""
@@ -116,7 +128,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            http=Bounded,
+            http=self._protocol,
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -124,19 +136,25 @@ class HttpServer:
             timeout_graceful_shutdown=DRAIN,
         )
         most = min(self._most, limits().admission)
-        server = Server(config, self.name, most, self._metrics, self._context)
+        server = BoundedServer(config, self.name, most, self._metrics, self._context)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        looking: list[asyncio.Task[None]] = []
         try:
             while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has a flag
-                await anyio.sleep(0.01)
+                await asyncio.sleep(0.01)
             if not serving.done():
                 self._server = server
-                log.info("serving", server=self.name, port=self.port)
-                await self._watched(server, serving)
-            await serving
+                self._serving(self)
+                looking = self._look(server)
+            await asyncio.wait([serving])
+            serving.result()
         finally:
             self.stop()
+            for task in looking:
+                task.cancel()
             server.should_exit = True
+            import anyio  # megabytes, for the end alone where nothing else stands on it
+
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([serving])
             listener.close()
@@ -144,29 +162,21 @@ class HttpServer:
     def _context(self) -> Any:
         return None if self._certificate is None else self._certificate.context
 
-    async def _watched(self, server: Server, serving: asyncio.Future[None]) -> None:
-        """Look at files and connections now and then, until the server ends. A look that fails is
-        logged and tried again.
-        """
+    def _look(self, server: BoundedServer) -> list[asyncio.Task[None]]:
+        """Look at files and connections now and then."""
         stalled = Stalled()
-        looked_at_files = looked_at_connections = 0.0
-        while not serving.done():
-            now = time.monotonic()
-            if now - looked_at_files >= LOOK_EVERY:
-                looked_at_files = now
-                self._tried("certificate", lambda: self._refresh(server))
-            if now - looked_at_connections >= self._patience:
-                looked_at_connections = now
-                self._tried("connections", lambda: server.connections.look(stalled))
-            await asyncio.wait([serving], timeout=min(LOOK_EVERY, self._patience))
+        looks: list[tuple[str, Callable[[], None], float]] = [
+            (
+                f"{self.name}-connections",
+                lambda: server.connections.look(stalled),
+                self._patience,
+            )
+        ]
+        if self._certificate is not None:
+            looks.append(("certificate", lambda: self._refresh(server), LOOK_EVERY))
+        return [asyncio.create_task(self._looks.keep(*look)) for look in looks]
 
-    def _tried(self, what: str, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except Exception:
-            log.exception("cannot be looked at, will be tried again", server=self.name, what=what)
-
-    def _refresh(self, server: Server) -> None:
+    def _refresh(self, server: BoundedServer) -> None:
         """Serve new connections with the newest certificate, and say so where clients will not take
         it.
         """
@@ -176,9 +186,10 @@ class HttpServer:
             server.connections.certificate_changed()
             if certificate.client_ca is not None:
                 server.connections.retire()  # who is connected showed a certificate to the authority of before
-        if (gauge := getattr(self._metrics, "certificate_expiry", None)) is not None:
-            gauge.set(certificate.expires)
         problem = certificate.problem(self._now())
+        for name, value in (("expiry", certificate.expires), ("valid", 0 if problem else 1)):
+            if (gauge := getattr(self._metrics, f"certificate_{name}", None)) is not None:
+                gauge.set(value)
         if problem and problem != self._said:
             log.error("clients do not take the serving certificate", server=self.name, why=problem)
         self._said = problem

@@ -5,13 +5,13 @@ connection.
 from __future__ import annotations
 
 import contextlib
-import logging
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from ..commands import BadInput
+from ..logs import get_logger
 
 __all__ = ["Certificate", "CertificateError"]
 
@@ -20,7 +20,7 @@ KEY: Final = "tls.key"
 _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which `ssl` has no name for."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def _moment(seconds: float) -> str:
@@ -55,9 +55,9 @@ class Certificate:
             self.context, self.begins, self.expires = self._load()
             self._seen = stamp
         except CertificateError as error:
-            log.error("certificate not reloaded, the old one stays: %s", error)
+            log.error("certificate not reloaded, the old one stays", error=str(error))
             return False
-        log.info("certificate reloaded", extra={"about": {"expires": int(self.expires)}})
+        log.info("certificate reloaded", expires=int(self.expires))
         return True
 
     def problem(self, now: float) -> str:

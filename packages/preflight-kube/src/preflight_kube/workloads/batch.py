@@ -50,6 +50,7 @@ class Job(SizedObject, kw_only=True):
     spec: JobSpec = msgspec.field(default_factory=JobSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         return counted(self.spec.at_once, "spec.parallelism")
 
 

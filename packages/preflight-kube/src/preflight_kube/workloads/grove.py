@@ -33,6 +33,7 @@ class PodGang(SizedObject, kw_only=True):
     spec: _PodGangSpec = msgspec.field(default_factory=_PodGangSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         return added(
             (one.min_replicas for one in self.spec.podgroups),
             "spec.podgroups[].minReplicas",

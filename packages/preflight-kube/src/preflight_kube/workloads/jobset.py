@@ -59,6 +59,7 @@ class JobSet(SizedObject, kw_only=True):
     spec: _JobSetSpec = msgspec.field(default_factory=_JobSetSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         group = gang.split("/")[1] if "/" in gang else ""
         jobs = [job for job in self.spec.replicated_jobs if not group or job.group_name == group]
         policy = self.spec.startup_policy

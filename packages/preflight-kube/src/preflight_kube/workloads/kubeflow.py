@@ -113,6 +113,7 @@ class TrainingJob(SizedObject, kw_only=True):
     spec: _TrainingJobSpec = msgspec.field(default_factory=_TrainingJobSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
         # An MPI launcher starts when its workers run: it is no part of what is tested (nor is it
         # stamped as one).
@@ -139,6 +140,7 @@ class TrainJob(SizedObject, kw_only=True):
     spec: _TrainJobSpec = msgspec.field(default_factory=_TrainJobSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         return counted(self.spec.trainer.num_nodes, "spec.trainer.numNodes")
 
 

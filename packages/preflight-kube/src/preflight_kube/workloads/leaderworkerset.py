@@ -40,6 +40,7 @@ class LeaderWorkerSet(SizedObject, kw_only=True):
     spec: _LeaderWorkerSetSpec = msgspec.field(default_factory=_LeaderWorkerSetSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         if self.spec.startup_policy == "LeaderReady":
             return DeclaredSize(skip=f"its startupPolicy is LeaderReady: {START_ORDER}")
         return counted(self.spec.leader_worker_template.size, "spec.leaderWorkerTemplate.size")

@@ -55,6 +55,7 @@ class PodGroup(SizedObject, kw_only=True):
     spec: _PodGroupSpec = msgspec.field(default_factory=_PodGroupSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         return self.spec.scheduling_policy.size("spec.schedulingPolicy")
 
 
@@ -73,6 +74,7 @@ class Workload(SizedObject, kw_only=True):
     spec: _WorkloadSpec = msgspec.field(default_factory=_WorkloadSpec)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         wanted = gang.split("/")[1] if "/" in gang else ""
         for group in self.spec.pod_groups:
             if group.name == wanted:
@@ -90,6 +92,7 @@ class MinMemberPodGroup(SizedObject, kw_only=True):
     spec: _MinMember = msgspec.field(default_factory=_MinMember)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         return counted(self.spec.min_member, "spec.minMember", least=True)
 
 

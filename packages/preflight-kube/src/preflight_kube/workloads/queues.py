@@ -41,6 +41,7 @@ class KueueWorkload(SizedObject, kw_only=True):
     status: _KueueStatus = msgspec.field(default_factory=_KueueStatus)
 
     def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
         admission = self.status.admission
         assigned = (
             [one.count for one in admission.pod_set_assignments] if admission is not None else []

@@ -49,6 +49,8 @@ class DeclaredSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizedMetadata(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+    """Of an object that says how many pods start together."""
+
     name: str
     namespace: str = ""
     uid: str = ""

@@ -21,9 +21,9 @@ __all__ = [
     "GROUP",
     "VERSIONS",
     "Claim",
+    "DeviceRequest",
     "Devices",
     "Ref",
-    "Request",
     "detects",
     "devices",
     "once",
@@ -48,10 +48,11 @@ class Ref(NamedTuple):
 
     @property
     def kind(self) -> Literal["ResourceClaim", "ResourceClaimTemplate"]:
+        """The object's kind."""
         return "ResourceClaim" if self.plural == CLAIMS else "ResourceClaimTemplate"
 
 
-class Request(NamedTuple):
+class DeviceRequest(NamedTuple):
     """One request of a claim. ``classes``: of its alternatives (one where there are none).
     ``amount``: of devices, None when it is not known beforehand."""
 
@@ -65,7 +66,7 @@ class Claim(NamedTuple):
     has it now, empty where none has.
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[DeviceRequest, ...]
     uid: str = ""
     used_by: str = ""
 
@@ -120,8 +121,12 @@ def _user(reserved: Any) -> str:
     return str(first.get("name") or "another") if first else ""
 
 
-_first: Final[SizedCache[tuple[Request, ...], tuple[Request, ...]]] = SizedCache(512 * 1024)
-_devices: Final[SizedCache[tuple[tuple[Request, ...], Config], Devices]] = SizedCache(512 * 1024)
+_first: Final[SizedCache[tuple[DeviceRequest, ...], tuple[DeviceRequest, ...]]] = SizedCache(
+    512 * 1024
+)
+_devices: Final[SizedCache[tuple[tuple[DeviceRequest, ...], Config], Devices]] = SizedCache(
+    512 * 1024
+)
 
 
 def once(claim: Claim) -> Claim:
@@ -155,7 +160,7 @@ def devices(claim: Claim, config: Config) -> Devices:
     return _devices.put(key, _made_of(claim.requests, config), size(claim))
 
 
-def _made_of(requests: tuple[Request, ...], config: Config) -> Devices:
+def _made_of(requests: tuple[DeviceRequest, ...], config: Config) -> Devices:
     classes = config.gpu_detection.device_classes
     own = [request for request in requests if not request.admin]
     gpus = [
@@ -170,28 +175,30 @@ def _made_of(requests: tuple[Request, ...], config: Config) -> Devices:
     return Devices(bool(gpus), network, sum(known) if len(known) == len(counts) else None, mirrored)
 
 
-def _all_of(request: Request, classes: tuple[str, ...]) -> bool:
+def _all_of(request: DeviceRequest, classes: tuple[str, ...]) -> bool:
     """Whichever alternative the scheduler takes, it is of these classes."""
     return bool(request.classes) and all(name in classes for name in request.classes)
 
 
-def _all_like(request: Request, globs: tuple[str, ...]) -> bool:
+def _all_like(request: DeviceRequest, globs: tuple[str, ...]) -> bool:
     """As :func:`_all_of`, where classes are globs."""
     return bool(request.classes) and all(
         any(fnmatchcase(name, glob) for glob in globs) for name in request.classes
     )
 
 
-def _request(request: Mapping[str, Any]) -> Request:
+def _request(request: Mapping[str, Any]) -> DeviceRequest:
     alternatives = request.get("firstAvailable")
     if isinstance(alternatives, list) and alternatives:
         made = [_map(one) for one in alternatives]
         counts = {_count(one) for one in made}
-        return Request(
+        return DeviceRequest(
             tuple(_classes(made)), counts.pop() if len(counts) == 1 else None, admin=False
         )
     exactly = _map(request.get("exactly")) or request  # v1beta1 has no `exactly`
-    return Request(tuple(_classes([exactly])), _count(exactly), exactly.get("adminAccess") is True)
+    return DeviceRequest(
+        tuple(_classes([exactly])), _count(exactly), exactly.get("adminAccess") is True
+    )
 
 
 def _classes(requests: list[Mapping[str, Any]]) -> Iterator[str]:

@@ -100,4 +100,5 @@ class Decision(msgspec.Struct):
 
     @property
     def denied(self) -> bool:
+        """Whether the pod is refused."""
         return self.result == "denied"

@@ -83,6 +83,7 @@ class ResourceTally:
         self.limited = self.equal = self.largest = 0
 
     def count(self, request: int, limit: int) -> None:
+        """Add one container's ``request`` and ``limit`` (nano-units; 0: none)."""
         if limit > 0:
             self.limited += 1
             self.equal += request == limit

@@ -31,6 +31,7 @@ class Built(NamedTuple):
 
     @property
     def whole(self) -> dict[str, Any]:
+        """The container as it is injected."""
         return {**self.fields, "resources": self.resources}
 
 

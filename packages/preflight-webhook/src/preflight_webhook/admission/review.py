@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+from preflight_kube.admission.review import (
+    API_VERSION,
+    MOST_TEXT,
+    MOST_WARNINGS,
+    BadReview,
+    Response,
+    encode,
+    uid_of,
+)
 
 from ..objects import (
     AnyReview,
@@ -23,6 +31,8 @@ from .decision import Decision
 from .limits import shown
 
 __all__ = [
+    "MOST_TEXT",
+    "MOST_WARNINGS",
     "BadReview",
     "TooDeep",
     "decode_aliases",
@@ -40,18 +50,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-API_VERSION: Final = "admission.k8s.io/v1"
-MOST_TEXT: Final = 1024
-"""Characters of a message or a warning. What of it is a tenant's is bounded where it is built in,
-mostly; this bounds the rest.
-"""
-MOST_WARNINGS: Final = 16
-"""An API server shows 4,096 characters of warnings."""
-_UID: Final = re.compile(
-    rb'\s*\{(?:\s*(?:"kind"\s*:\s*"AdmissionReview"|"apiVersion"\s*:\s*"admission\.k8s\.io/v1")\s*,){2}'
-    rb'\s*"request"\s*:\s*\{\s*"uid"\s*:\s*"([A-Za-z0-9-]{1,128})"'
-)
-
 _review = msgspec.json.Decoder(Review)
 _any_review = msgspec.json.Decoder(AnyReview)
 _pod = msgspec.json.Decoder(Pod)
@@ -68,11 +66,6 @@ _entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decod
     list[dict[str, Any]] | None
 )
 _whole: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
-_encode = msgspec.json.Encoder().encode
-
-
-class BadReview(ValueError):
-    """The request is no review that this webhook can answer. The message is one sentence."""
 
 
 class TooDeep(BadReview):
@@ -89,14 +82,6 @@ def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.R
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadReview(f"{what} ({shown(str(error))})") from None
-
-
-def uid_of(beginning: bytes | bytearray) -> str:
-    """The uid of the review that begins so, as an API server writes it; empty where there is none.
-    For reviews that are not read.
-    """
-    found = _UID.match(beginning)
-    return found[1].decode() if found else ""
 
 
 def decode_review(body: bytes | bytearray) -> Request:
@@ -192,16 +177,12 @@ def _part(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
 
 def encode_answer(uid: str, decision: Decision) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
-    response: dict[str, object] = {"uid": uid, "allowed": not decision.denied}
-    if decision.denied:
-        response["status"] = {
-            "code": 403,
-            "reason": "Forbidden",
-            "message": shown(decision.message, MOST_TEXT),
-        }
-    elif decision.encoded:
-        response["patchType"] = "JSONPatch"
-        response["patch"] = msgspec.Raw(decision.encoded)
-    if decision.warnings:
-        response["warnings"] = [shown(one, MOST_TEXT) for one in decision.warnings[:MOST_WARNINGS]]
-    return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+    return encode(
+        uid,
+        Response(
+            allowed=not decision.denied,
+            patch=msgspec.Raw(decision.encoded or b""),
+            message=shown(decision.message, MOST_TEXT) if decision.denied else "",
+            warnings=[shown(one, MOST_TEXT) for one in decision.warnings],
+        ),
+    )

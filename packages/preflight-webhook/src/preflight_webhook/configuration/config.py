@@ -126,10 +126,12 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
 
     @property
     def gang_wide(self) -> bool:
+        """Whether it tests the fabric between the members of a gang."""
         return self.gang or self.name == names.NCCL_ALLREDUCE
 
     @property
     def nccl(self) -> bool:
+        """Whether it is one of the built-in NCCL checks."""
         return self.name in _NCCL
 
     @property

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import jsonschema
 from preflight_kube import schema_errors
-from preflight_proto.helm_values import part_of
+from preflight_proto.helm_values import DEPLOYED, part_of
 
 from ..configuration.config import Config, ConfigError, of, raw_of
 from .optin import EXCLUDED, Lists
@@ -15,38 +15,14 @@ from .optin import EXCLUDED, Lists
 __all__ = ["CHART", "OWN", "Given", "parse"]
 
 CHART: Final = "preflight-injector"
-OWN: Final = frozenset(
-    (
-        *(
-            "enabled",
-            "global",
-            "namespaces",
-            "excludeNamespaces",
-            "webhook",
-            "certificates",
-            "fullnameOverride",
-            "image",
-        ),
-        *(
-            "imagePullPolicy",
-            "imagePullSecrets",
-            "replicas",
-            "logLevel",
-            "resources",
-            "nodeSelector",
-            "tolerations",
-        ),
-        *(
-            "affinity",
-            "priorityClassName",
-            "podAnnotations",
-            "podLabels",
-            "podSecurityContext",
-            "securityContext",
-        ),
-        *("protection", "networkPolicy", "allowSecondRelease", "gangController"),
-    )
-)
+OWN: Final = DEPLOYED | {
+    "certificates",
+    "excludeNamespaces",
+    "gangController",
+    "logLevel",
+    "namespaces",
+    "webhook",
+}
 """Values that say how the chart itself is deployed; the others are the webhook's configuration."""
 _CHECKS: Final = [{"name": "dcgm-diag", "image": "preflight-dcgm-diag"}]
 """The chart's own checks, where its values name none."""

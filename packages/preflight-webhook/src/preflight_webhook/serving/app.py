@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from preflight_kube import logs
 from preflight_kube.admission.at_once import Answer
 from preflight_kube.admission.body import Body, Receive, Refused, Scope, problem, read
+from preflight_kube.looks import Looks
 
 from ..admission import pipeline as admission
 from ..admission import review
@@ -59,11 +60,12 @@ class State:
     policies: NamespaceOverrides | None = None
     started: bool = False
     stopping: bool = False
-    certificate_problem: Callable[[], str] = str
-    """Why clients will not take the certificate; empty where they will."""
-    failing: dict[str, str] = field(default_factory=dict)
-    """By what is watched, why that does not work."""
+    server_problem: Callable[[], str] = str
+    """Why the admission port cannot be used, such as its certificate; empty where it can."""
     _was_ready: bool = False
+
+    def __post_init__(self) -> None:
+        self.looks = Looks(self.metrics.watching)
 
     def unready(self) -> str:
         """Why requests should go elsewhere; empty where they need not.
@@ -75,10 +77,8 @@ class State:
             return "stopping"
         if not self.started:
             return "starting"
-        if problem := self.certificate_problem():
+        if problem := self.server_problem() or self.looks.unready():
             return problem
-        for watcher, why in self.failing.items():
-            return f"{watcher} is not watched any more: {why}"
         if self.policies is not None and self.config.preflight_configs.enabled:
             if not self.policies.synced and not self._was_ready:
                 return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
@@ -119,16 +119,31 @@ class _Begun(NamedTuple):
     needs: tuple[Ref, ...]
 
 
-class Admission:
+class _Application:
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    @property
+    def stopping(self) -> bool:
+        """Whether each answer closes its connection."""
+        return self.state.stopping
+
+    @stopping.setter
+    def stopping(self, now: bool) -> None:
+        self.state.stopping = now
+
+
+class Admission(_Application):
     """Answers `POST /mutate-pod`. What is no review gets a 4xx with one sentence, and the server
     goes on.
     """
 
     def __init__(self, state: State) -> None:
-        self.state = state
+        super().__init__(state)
         self._waiting: dict[str, int] = {}  # bytes, by namespace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (ASGI)."""
         if scope["type"] != "http":
             return
         self.state.metrics.in_flight += 1
@@ -272,13 +287,11 @@ class Admission:
         return Answer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
 
 
-class Plain:
+class Plain(_Application):
     """Answers `/healthz`, `/readyz` and `/metrics`."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (ASGI)."""
         if scope["type"] == "http":
             await _respond(send, self._answer(scope["path"]))
 

@@ -7,22 +7,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import uvicorn
 import uvloop
 from preflight_kube.admission.at_once import AtOnce
-from preflight_kube.admission.connections import Bounded, limits
-from preflight_kube.admission.port import Server
+from preflight_kube.admission.connections import limits
+from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.commands import Failed
+from preflight_kube.commands import BadInput, Failed
 from preflight_kube.configfile import ConfigFile
 from preflight_kube.logs import get_logger
-from preflight_kube.ports import listen
 
 from ..cluster.access import Access
 from ..cluster.lookups import Lookups
@@ -30,17 +26,13 @@ from ..cluster.namespaces import NamespaceOverrides
 from ..configuration.config import Config, parse
 from ..metrics import Metrics
 from .app import Admission, Plain, State
-from .watchers import Watchers
 
 __all__ = ["Options", "serve"]
 
-KEEP_ALIVE: Final = 120
-"""Seconds an idle connection stays open: longer than the API server's own 90, so that it is never
-us who close one in use.
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at the configuration; a kubelet itself takes about a minute to bring a
+new one.
 """
-DRAIN: Final = 20
-"""Seconds that requests in flight may take once told to stop."""
-
 RENEWAL: Final = "`preflight-webhook certs`"
 """What keeps the serving certificate fresh."""
 
@@ -75,8 +67,7 @@ def serve(options: Options) -> None:
         _followed(options.config, metrics),
         Certificate(options.cert_dir, RENEWAL, options.client_ca),
     )
-    sockets = [listen(options.host, port) for port in (options.port, options.plain_port)]
-    uvloop.run(_serve(State(file.config, metrics), file, certificate, sockets, options))
+    uvloop.run(_serve(State(file.config, metrics), file, certificate, options))
 
 
 def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
@@ -100,104 +91,103 @@ def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
 
 
 async def _serve(
-    state: State,
-    file: ConfigFile[Config],
-    certificate: Certificate,
-    sockets: list[socket.socket],
-    options: Options,
+    state: State, file: ConfigFile[Config], certificate: Certificate, options: Options
 ) -> None:
-    common: dict[str, Any] = {
-        "log_config": None,
-        "access_log": False,
-        "lifespan": "off",
-        "ws": "none",
-        "http": "httptools",
-        "proxy_headers": False,
-        "server_header": False,
-        "date_header": False,
-        "timeout_keep_alive": KEEP_ALIVE,
-        "timeout_graceful_shutdown": DRAIN,
-    }
     access = Access()
-    state.lookups, state.policies = (
-        Lookups(access, state.metrics),
-        NamespaceOverrides(access, state.metrics),
-    )
-    most = limits()
-    admission = Server(
-        uvicorn.Config(Admission(state), **{**common, "http": AtOnce}),
+    state.lookups = Lookups(access, state.metrics)
+    state.policies = NamespaceOverrides(access, state.metrics)
+
+    def announce(_: HttpServer) -> None:
+        if admission.serves and plain.serves:
+            state.started = True
+            checks = [check.name for check in state.config.checks]
+            log.info("serving", ports=[admission.port, plain.port], checks=checks)
+
+    common: dict[str, Any] = {
+        "host": options.host,
+        "patience": options.patience,
+        "looks": state.looks,
+        "serving": announce,
+    }
+    admission = HttpServer(
         "admission",
-        most.admission,
+        Admission(state),
         state.metrics,
-        lambda: certificate.context,
+        certificate,
+        port=options.port,
+        protocol=AtOnce,
+        **common,
     )
-    plain = Server(
-        uvicorn.Config(Plain(state), **{**common, "http": Bounded}),
+    plain = HttpServer(
         "plain",
-        most.plain,
+        Plain(state),
         state.metrics,
+        None,
+        port=options.plain_port,
+        most=limits().plain,
+        **common,
     )
-    state.certificate_problem = lambda: certificate.problem(time.time())
+    state.server_problem = admission.unready
 
-    async def plain_after_admission() -> None:
-        # Stays to answer the probes while admission drains.
-        try:
-            await admission_task
-        finally:
-            plain.should_exit = True
+    async def configuration() -> None:
+        """In a thread: a file can take a second to read, and admissions go on meanwhile."""
+        if await asyncio.to_thread(file.refresh):
+            state.config = file.config  # what is being decided ends as it began
 
-    def stop(name: str, after: float) -> None:
+    async def preflightconfigs() -> None:
+        """Follow them; returns only where there is nobody to follow them with."""
+        if state.policies is not None:
+            await state.policies.run(lambda: state.config.preflight_configs.enabled)
+
+    def stop(cause: str, after: float) -> None:
         """Not ready from now on, and each answer closes its connection, so that API servers go
         elsewhere; then stop listening.
         """
         if state.stopping:
-            after = 0.0  # told twice
-        log.info("stopping", cause=name, linger=after)
+            after = 0.0  # a second signal
+        log.info("stopping", cause=cause, linger=after)
         state.stopping = True
-        loop.call_later(after, setattr, admission, "should_exit", True)
+        loop.call_later(after, admitting.cancel)
 
     # What the start has made stays; a collection now and then must not walk over it while the API
     # server waits.
     gc.collect()
     gc.freeze()
     loop = asyncio.get_running_loop()
+    admitting, *others = (
+        loop.create_task(task, name=name)
+        for name, task in (
+            ("admission", admission.run()),
+            ("plain", plain.run()),  # answers the probes while admission drains
+            ("configuration", state.looks.keep("configuration", configuration, LOOK_EVERY)),
+            (
+                "preflightconfigs",
+                state.looks.keep("preflightconfigs", preflightconfigs, LOOK_EVERY),
+            ),
+        )
+    )
     for number, after in ((signal.SIGTERM, options.linger), (signal.SIGINT, 0.0)):
         loop.add_signal_handler(number, stop, number.name, after)
-    admission_task = asyncio.create_task(admission.serve(sockets=sockets[:1]))
-    tasks = [
-        admission_task,
-        asyncio.create_task(plain.serve(sockets=sockets[1:])),
-        asyncio.create_task(plain_after_admission()),
-    ]
-    while not (admission.started and plain.started) and not admission_task.done():  # noqa: ASYNC110 (uvicorn has a flag)
-        await asyncio.sleep(0.01)
-    if admission_task.done():
-        await admission_task
-    state.started = True
-    _announce(state.config, [s.getsockname()[1] for s in sockets])
-    watchers = Watchers(state, file, certificate, (admission.connections, plain.connections)).start(
-        options.patience
-    )
-    served = asyncio.gather(*tasks)
     try:
-        waited: list[asyncio.Future[Any]] = [served, *watchers]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if not served.done():
+        done, _ = await asyncio.wait([admitting, *others], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {admitting}:
+            if isinstance(error := task.exception(), BadInput):
+                raise error
             # Nothing would be taken over any more, unseen: better a new process, which the kubelet
             # starts at once.
-            names = ", ".join(task.get_name() for task in watchers if task.done())
-            log.error("a watcher has ended; stopping, so that a new replica starts", watcher=names)
-            state.failing.setdefault(names, "its watcher has ended")
-            stop("a dead watcher", options.linger)
-            await served
-            raise Failed(f"the watcher of {names} has ended, which is a defect; see the log")
-        await served
+            log.error(
+                "a task has ended; stopping, so that a new replica starts",
+                task=task.get_name(),
+                error=error,
+            )
+            stop("a task that has ended", options.linger)
+            await asyncio.wait([admitting])
+            raise Failed(f"{task.get_name()} has ended, which is a defect; see the log") from error
+        if not admitting.cancelled():
+            admitting.result()
     finally:
-        for watcher in watchers:
-            watcher.cancel()
+        for task in (admitting, *others):
+            task.cancel()
+        await asyncio.wait([admitting, *others])
         await access.close()
         log.info("stopped")  # written at once, and with it every line before it
-
-
-def _announce(config: Config, ports: list[int]) -> None:
-    log.info("serving", ports=ports, checks=[check.name for check in config.checks])

@@ -18,7 +18,7 @@ import httpx
 from .connection import Connection
 from .sockets import connection
 
-__all__ = ["Answer", "Credential", "Line"]
+__all__ = ["Answer", "Credential", "Http1Connection"]
 
 _UNQUOTED: Final = "/:@!$&'()*+,;=~%?"
 
@@ -27,20 +27,25 @@ class Answer(Protocol):
     """What is read of an answer of whichever client."""
 
     @property
-    def status_code(self) -> int: ...
+    def status_code(self) -> int:
+        """As HTTP has it."""
 
     @property
-    def headers(self) -> httpx.Headers: ...
+    def headers(self) -> httpx.Headers:
+        """Of the answer."""
 
-    def aiter_raw(self) -> AsyncIterator[bytes]: ...
+    def aiter_raw(self) -> AsyncIterator[bytes]:
+        """The body as it comes, never unpacked."""
 
 
 class Credential(Protocol):
     """The bearer token: what it is now, and another one where it was refused."""
 
-    async def token(self) -> str: ...
+    async def token(self) -> str:
+        """The one to send now."""
 
-    async def renewed(self) -> bool: ...
+    async def renewed(self) -> bool:
+        """Whether there is another one than before."""
 
 
 class Reply:
@@ -65,7 +70,7 @@ class Reply:
                 yield piece
 
 
-class Line:
+class Http1Connection:
     """``timeout`` (seconds) bounds each step of a request: connect, send, and the wait for the next
     bytes. Not for two requests at once.
     """
@@ -143,6 +148,7 @@ class Line:
         return kept
 
     async def aclose(self) -> None:
+        """Close it; the next request opens another one."""
         if self._connection is not None:
             await self._connection.aclose()
 

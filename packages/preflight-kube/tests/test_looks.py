@@ -1,0 +1,58 @@
+"""A look that fails is tried again and said so; the readiness of a replica shows it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import pytest
+from preflight_kube import looks
+from preflight_kube.looks import Looks
+from preflight_testing import waiting
+from prometheus_client import CollectorRegistry, Gauge
+
+pytestmark = pytest.mark.anyio
+until = partial(waiting.until, seconds=90)
+
+
+async def test_a_look_that_fails_is_tried_again_and_after_a_minute_the_replica_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(looks, "FAILING", 0.05)
+    registry = CollectorRegistry()
+    kept, works = Looks(Gauge("watching", "", ["watcher"], registry=registry)), False
+
+    async def look() -> None:
+        if not works:
+            raise OSError("stale file handle")
+
+    def up() -> float | None:
+        return registry.get_sample_value("watching", {"watcher": "configuration"})
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(kept.keep, "configuration", look, 0.01)
+        await until(lambda: bool(kept.unready()), "it is not ready")
+        assert kept.unready() == "configuration is not watched any more: OSError: stale file handle"
+        assert up() == 0
+        works = True
+        await until(lambda: not kept.unready(), "it is ready again")
+        await until(lambda: up() == 1, "the gauge says so")
+        group.cancel_scope.cancel()
+
+
+async def test_looks_that_fail_do_not_keep_others_from_theirs() -> None:
+    kept, seen = Looks(), 0
+
+    def broken() -> None:
+        raise LookupError("gone")
+
+    def fine() -> None:
+        nonlocal seen
+        seen += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(kept.keep, "broken", broken, 0.01)
+        group.start_soon(kept.keep, "fine", fine, 0.01)
+        await until(lambda: seen > 3, "the other goes on")
+        assert kept.unready() == "", "a minute has not passed"
+        group.cancel_scope.cancel()
