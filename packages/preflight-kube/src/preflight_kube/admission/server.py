@@ -22,6 +22,7 @@ import uvicorn
 
 from ..logs import get_logger
 from ..ports import listen
+from .at_once import AtOnce
 from .connections import MOST, Bounded, Counted, limits
 from .port import Server
 from .stalled import Stalled
@@ -57,7 +58,8 @@ class Closing(Protocol):
 
 
 class HttpServer:
-    """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
+    """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready. One
+    that says it is ``immediate`` is an :class:`~.at_once.Application`.
 
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
     handshakes that fail, and may have a gauge ``certificate_expiry``. ``patience``: as
@@ -116,7 +118,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            http=Bounded,
+            http=AtOnce if getattr(self._application, "immediate", False) else Bounded,
             proxy_headers=False,
             server_header=False,
             date_header=False,
