@@ -55,7 +55,13 @@ class Hook:
         self.registry = CollectorRegistry()
         self.metrics = AdmissionMetrics("t", self.registry)
         self.answer: Callable[[Request], Awaitable[Response]] = self._allow
-        self.reviews = Reviews({"/hook": self._answer}, self.metrics, longest=longest)
+        self.at_once: Callable[[Request], Response | None] = lambda _: None
+        self.reviews = Reviews(
+            {"/hook": self._answer, "/soon": self._answer},
+            self.metrics,
+            longest=longest,
+            at_once={"/soon": self._at_once},
+        )
         self.certificate = Certificate(folder, "the test")
         self.server = HttpServer(
             "hook", self.reviews, self.metrics, self.certificate, host="127.0.0.1", port=0
@@ -63,6 +69,9 @@ class Hook:
 
     async def _answer(self, request: Request) -> Response:
         return await self.answer(request)
+
+    def _at_once(self, request: Request) -> Response | None:
+        return self.at_once(request)
 
     async def _allow(self, request: Request) -> Response:
         return Response()
@@ -124,6 +133,51 @@ async def test_each_path_is_an_application_of_its_own_and_gets_the_request(hook:
     assert hook.sample("t_admission_seconds_count", path="/hook") == 1
 
 
+async def test_what_is_decided_without_waiting_is_answered_before_the_application_is_asked(
+    hook: Hook,
+) -> None:
+    asked: list[Request] = []
+
+    async def answer(request: Request) -> Response:
+        asked.append(request)
+        return Response(warnings=["asked"])
+
+    hook.answer = answer
+    hook.at_once = lambda _: Response.denied("at once")
+    found = response_of(await hook.post(path="/soon"))
+    assert (found["status"]["message"], asked) == ("at once", [])
+    assert hook.sample("t_admission_reviews_total", path="/soon", result="denied") == 1
+    assert hook.sample("t_admission_seconds_count", path="/soon") == 1
+    assert "warnings" not in response_of(await hook.post(path="/soon"))
+    assert response_of(await hook.post(path="/hook"))["warnings"] == ["asked"]
+
+
+@pytest.mark.parametrize("how", ["it must wait", "it has a fault", "too large for it"])
+async def test_what_cannot_be_answered_at_once_is_the_applications(hook: Hook, how: str) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(warnings=["asked"])
+
+    def fault(_: Request) -> Response:
+        raise RuntimeError("a fault")
+
+    hook.answer = answer
+    hook.at_once = {"it must wait": lambda _: None, "it has a fault": fault}.get(
+        how, lambda _: Response()
+    )
+    more = {"data": {"x": "y" * 100_000}} if how == "too large for it" else {}
+    content = json.dumps(review(object=more)).encode()
+    found = response_of(await hook.post(content, path="/soon"))
+    assert found["warnings"] == ["asked"]
+    assert hook.sample("t_admission_reviews_total", path="/soon", result="allowed") == 1
+
+
+async def test_at_the_end_an_answer_at_once_closes_its_connection(hook: Hook) -> None:
+    hook.at_once = lambda _: Response()
+    assert "connection" not in (await hook.post(path="/soon")).headers
+    hook.reviews.stopping = True
+    assert (await hook.post(path="/soon")).headers["connection"] == "close"
+
+
 async def test_a_refusal_reaches_the_user_with_its_code(hook: Hook) -> None:
     async def answer(request: Request) -> Response:
         return Response.denied("not here", code=422)
@@ -137,7 +191,7 @@ async def test_a_refusal_reaches_the_user_with_its_code(hook: Hook) -> None:
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
-        ({"path": "/other"}, 404, "not found; POST an AdmissionReview to /hook"),
+        ({"path": "/other"}, 404, "not found; POST an AdmissionReview to /hook or /soon"),
         ({"content": b"{}"}, 400, "the body is not an AdmissionReview"),
         ({"content": b""}, 400, "the body is not an AdmissionReview"),
     ],

@@ -13,7 +13,6 @@ import anyio
 import trustme
 from live import Space
 from preflight_kube.admission.metrics import AdmissionMetrics
-from preflight_kube.admission.reviews import Reviews
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
 from preflight_kube.client import Client
@@ -67,9 +66,7 @@ async def registered(
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     async with Client(target or space.target, agent="preflight-mnnvl") as client:
         webhook = Webhook(client, config, metrics)
-        reviews = Reviews(
-            {PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=5.0
-        )
+        reviews = webhook.reviews(counted, 5.0)
         server = HttpServer(
             "admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0
         )

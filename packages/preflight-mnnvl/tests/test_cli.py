@@ -80,12 +80,12 @@ def test_explain_ends_with_one_where_the_set_would_be_refused() -> None:
 @pytest.mark.parametrize(
     ("stdin", "says"),
     [
-        ("", "-: has no PodCliqueSet; give a file with one."),
-        ("kind: Pod", "-: has no PodCliqueSet; give a file with one."),
-        ("a: [", "-: line 1, column 5: not YAML"),
-        ("kind: PodCliqueSet\nspec: {template: {cliques: x}}", "-: document 1: it is no PodCliqueSet: Expected `array | null`, got `str` - at `$.spec.template.cliques`; correct it."),
-        ("a: 1\na: 2", "-: line 2, column 1: the key a is in line 1 already; keep one of the two."),
-        ("a: 2020-01-01", "-: line 1, column 4: a value of the kind timestamp is not allowed; write it as a string, in quotes."),
+        ("", "standard input: has no PodCliqueSet; give a file with one."),
+        ("kind: Pod", "standard input: has no PodCliqueSet; give a file with one."),
+        ("a: [", "standard input: line 1, column 5: not YAML"),
+        ("kind: PodCliqueSet\nspec: {template: {cliques: x}}", "standard input: document 1: it is no PodCliqueSet: Expected `array | null`, got `str` - at `$.spec.template.cliques`; correct it."),
+        ("a: 1\na: 2", "standard input: line 2, column 1: the key a is in line 1 already; keep one of the two."),
+        ("a: 2020-01-01", "standard input: line 1, column 4: a value of the kind timestamp is not allowed; write it as a string, in quotes."),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_ends_with_two(stdin: str, says: str) -> None:
@@ -113,7 +113,7 @@ def test_every_problem_of_a_configuration_is_said_with_its_path(tmp_path: Path) 
     assert run("validate-config", str(path)).returncode == 0
     assert (
         run("validate-config", str(tmp_path / "none")).stderr
-        == f"{tmp_path / 'none'}: cannot be read (No such file or directory); give a readable file.\n"
+        == f"{tmp_path / 'none'}: No such file or directory; give a readable file.\n"
     )
 
 

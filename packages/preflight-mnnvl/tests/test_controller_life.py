@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from cliques import DRIVER, LITERAL, clique, group, pcs
 from live import Space, leading, space_of
 from preflight_kube.client import Client
 from preflight_kube.lease import Leadership
+from preflight_mnnvl import controller, turn
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import Controller
 from preflight_mnnvl.metrics import Metrics
+from preflight_mnnvl.watches import Watches
 from preflight_testing.apiserver import ApiServer
 from registered import registered
 
@@ -134,6 +137,49 @@ async def test_a_domain_that_nobody_needs_before_there_was_a_podgang_is_handed_t
         await space.grove.scale("t", 1)
         await space.grove.turn(gangs="none")
         await space.settled(space.owners, {"t-0-cd": [("PodCliqueSet", "t")]}, 60)
+
+
+async def test_nothing_is_let_go_while_podcliques_are_not_followed_and_it_is_once_they_are(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, level = 0, False
+
+    def are_level(_: Watches) -> bool:
+        nonlocal asked
+        asked += 1
+        return level
+
+    monkeypatch.setattr(Watches, "cliques_are_level", property(are_level))
+    monkeypatch.setattr(turn, "RELEASE_PATIENCE", 0.1)
+    monkeypatch.setattr(controller, "WRITTEN_FOR", 0.2)
+    async with leading(space.target, DRIVER) as one:
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn(gangs="none")
+        await space.settled(space.owners, {"t-0-cd": [("PodCliqueSet", "t")]})
+        await space.grove.scale("t", 0)
+        await space.grove.turn(gangs="none")
+        await space.happens(lambda: _true(asked >= 3), "it is asked again and again")
+        assert await space.owners() == {"t-0-cd": [("PodCliqueSet", "t")]}
+        assert await space.events("MnnvlDomainReleased") == []
+        level = True
+        await space.settled(space.domains, {}, 60)
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="released") == 1
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_where_too_much_is_to_be_told_it_is_told_later_and_nothing_is_left_out(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "MOST_UNTOLD", 1)
+    monkeypatch.setattr(controller, "SAID_LATER", 0.2)
+    async with leading(space.target, DRIVER):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=8))
+        await space.grove.turn()
+        for reason in ("MnnvlDomainCreated", "MnnvlDomainAdopted"):
+            await space.happens(partial(_told, space, reason, 16), reason, 60)
 
 
 async def test_reapplied_templates_write_nothing(server: ApiServer, tmp_path: Path) -> None:
@@ -327,9 +373,9 @@ async def test_a_controller_that_dies_at_a_write_is_continued_by_the_next_and_ma
             client = Mortal(space.target, agent="preflight-mnnvl")
             client.mortal(step, late)
             async with client, anyio.create_task_group() as tasks:
-                controller = Controller(client, config, Metrics())
-                tasks.start_soon(controller.mirror)
-                tasks.start_soon(controller.lead, Leadership(1, 1e18))
+                mortal = Controller(client, config, Metrics())
+                tasks.start_soon(mortal.mirror)
+                tasks.start_soon(mortal.lead, Leadership(1, 1e18))
                 with anyio.move_on_after(20):
                     await space.settled(
                         space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "ab"}

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,11 +209,15 @@ async def test_who_keeps_the_certificate_may_exactly_what_that_takes(
         assert compared(read(lines), allowed) == []
 
 
-@pytest.fixture
-async def stolen(audited: ApiServer, tmp_path: Path) -> AsyncIterator[tuple[Space, Client]]:
-    """Somebody who has the controller's token."""
-    target = connection({"KUBECONFIG": str(account(audited, tmp_path, "driver", "controller"))})
-    async with space_of(audited, tmp_path, DRIVER) as space, Client(target, agent="thief") as thief:
+@pytest.fixture(params=["driver", "literal"])
+async def stolen(
+    request: pytest.FixtureRequest, audited: ApiServer, tmp_path: Path
+) -> AsyncIterator[tuple[Space, Client]]:
+    """Somebody who has the controller's token, of a release of either mode."""
+    access = account(audited, tmp_path, request.param, "controller")
+    target = connection({"KUBECONFIG": str(access)})
+    config = Config(mode=request.param)
+    async with space_of(audited, tmp_path, config) as space, Client(target, agent="thief") as thief:
         yield space, thief
 
 
@@ -238,36 +243,67 @@ async def test_with_the_controllers_token_nothing_of_a_podgang_changes_but_one_a
     await thief.merge_patch(
         path, {"metadata": {"annotations": {"grove.io/mnnvl-resources-adopted": "true"}}}
     )
+    with pytest.raises(KubeError, match="forbidden"):
+        await thief.delete(path)
+    with pytest.raises(KubeError, match="forbidden"):
+        await thief.merge_patch(f"{path}/status", {"status": {"phase": "Running"}})
+    with pytest.raises(KubeError, match="forbidden"):
+        await thief.create(space.grove.path("podgangs"), {"metadata": {"name": "another"}})
 
 
-async def test_with_the_controllers_token_no_domain_without_our_label_changes(
-    stolen: tuple[Space, Client],
+@pytest.mark.parametrize("kind", ["ComputeDomain", "ResourceClaim"])
+async def test_with_the_controllers_token_nothing_without_our_label_changes(
+    kind: str, stolen: tuple[Space, Client], request: pytest.FixtureRequest
 ) -> None:
+    """In mode `driver` claims are the driver's, and the token may nothing there."""
     space, thief = stolen
-    channel = {"resourceClaimTemplate": {"name": "x"}}
+    if kind == "ComputeDomain":
+        path, version = space.domain_path, "resource.nvidia.com/v1beta1"
+        spec: Object = {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "x"}}}
+        change: Object = {"numNodes": 7}
+    else:
+        path, version = partial(space.claim_path, "resourceclaims"), "resource.k8s.io/v1"
+        spec = {
+            "devices": {
+                "requests": [{"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+            }
+        }
+        change = {"devices": {"requests": None}}
+    mine = {"grove.io/mnnvl-managed": "true"}
     ours, theirs = (
         {
-            "apiVersion": "resource.nvidia.com/v1beta1",
-            "kind": "ComputeDomain",
+            "apiVersion": version,
+            "kind": kind,
             "metadata": {"name": name, "labels": labels},
-            "spec": {"numNodes": 0, "channel": channel},
+            "spec": spec,
         }
-        for name, labels in (("ours", {"grove.io/mnnvl-managed": "true"}), ("theirs", {}))
+        for name, labels in (("ours", mine), ("theirs", {}))
     )
-    await thief.create(space.domain_path(), ours)
     refused = "may make objects with the label grove.io/mnnvl-managed"
+    if (kind, "driver") == ("ResourceClaim", request.node.callspec.params["stolen"]):
+        refused = "forbidden"
+        await space.client.create(path(), ours)
+    else:
+        await thief.create(path(), ours)
+        await thief.merge_patch(path("ours"), {"metadata": {"annotations": {"a": "b"}}})
     with pytest.raises(KubeError, match=refused):
-        await thief.create(space.domain_path(), theirs)
-    await space.client.create(space.domain_path(), theirs)
-    for name, labels in (
-        ("theirs", {"a": "b"}),
-        ("theirs", {"grove.io/mnnvl-managed": "true"}),
-        ("ours", None),
+        await thief.create(path(), theirs)
+    await space.client.create(path(), theirs)
+    before = (await space.all(path()))["theirs"]
+    for name, patch in (
+        ("theirs", {"metadata": {"labels": {"a": "b"}}}),
+        ("theirs", {"metadata": {"labels": mine}}),
+        ("theirs", {"metadata": {"ownerReferences": None, "annotations": {"a": "b"}}}),
+        ("ours", {"metadata": {"labels": None}}),
+        ("ours", {"metadata": {"labels": {"grove.io/mnnvl-managed": "false"}}}),
+        ("ours", {"spec": change}),
     ):
-        with pytest.raises(KubeError, match=refused):
-            await thief.merge_patch(space.domain_path(name), {"metadata": {"labels": labels}})
-    with pytest.raises(KubeError, match="forbidden"):
-        await thief.delete(space.domain_path("ours"))
+        with pytest.raises(KubeError, match=rf"{refused}|immutable|Required|Invalid"):
+            await thief.merge_patch(path(name), patch)
+    for name in ("ours", "theirs"):
+        with pytest.raises(KubeError, match="forbidden"):
+            await thief.delete(path(name))
+    assert (await space.all(path()))["theirs"] == before
 
 
 async def test_where_owner_references_are_guarded_domains_are_adopted_with_the_rights_of_the_value(

@@ -9,9 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, container, group, pcs, podclique
-from live import Space, fixture, leading, space_of
+from live import Leading, Space, fixture, leading, space_of
 from preflight_kube.client import KubeError
 from preflight_mnnvl.config import Config
 from preflight_testing.apiserver import ApiServer
@@ -138,6 +139,79 @@ async def test_a_dry_run_leaves_nothing(config: Config, server: ApiServer, tmp_p
         assert await space.domains() == {}
         assert await space.all(space.claim_path("resourceclaims")) == {}
         assert (one.writes(), hook.client.requests.count["create"]) == before
+        assert _made(one) == 0
+
+
+def _made(one: Leading) -> float:
+    """All that the controller says it has written, or sees as made."""
+    families = [*one.metrics.writes.collect(), *one.metrics.domains.collect()]
+    return sum(sample.value for family in families for sample in family.samples)
+
+
+@modes
+async def test_no_dry_run_of_sets_or_podcliques_makes_changes_or_counts_anything(
+    config: Config, server: ApiServer, tmp_path: Path
+) -> None:
+    """Creation, change and deletion, each as `kubectl --dry-run=server` asks for it."""
+    async with (
+        space_of(server, tmp_path, config, webhook=True) as space,
+        leading(space.target, config) as one,
+        registered(space, config, tmp_path / "tls") as hook,
+        anyio.create_task_group() as tasks,
+    ):
+        if config is DRIVER:
+            tasks.start_soon(space.driver.run)
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.turned(1)
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+        await space.settled(space.announced, {"t-0"})
+        await space.happens(lambda: _told(space, config), "all is made and told")
+        sets = await space.grove.all("podcliquesets")
+        before = await _everything(space)
+        count = hook.client.requests.count
+        counted = one.writes(), count["create"], count["patch"], _made(one)
+
+        set_path = space.grove.path("podcliquesets", "t?dryRun=All")
+        path = space.grove.path("podcliques", "t-0-w?dryRun=All")
+        other = {**pcs("u", [clique("w")], annotations=ON)}
+        other["metadata"]["namespace"] = space.namespace
+        assert (await space.dry_run("podcliquesets", other))["metadata"]["name"] == "u"
+        other["metadata"]["annotations"] = {**ON, "grove.io/mnnvl-scope": "pod"}
+        assert 'scope "pod"' in (await space.dry_run("podcliquesets", other))["message"]
+        await space.client.merge_patch(set_path, {"spec": {"replicas": 4}})
+        with pytest.raises(KubeError, match="cannot be changed"):
+            await space.client.merge_patch(set_path, {"metadata": {"annotations": None}})
+        scaled = {**sets["t"], "spec": {**sets["t"]["spec"], "replicas": 32}}
+        for made in space.grove.made(scaled, {})[1:]:
+            said = await space.dry_run("podcliques", space.grove.body(scaled, made))
+            assert said["spec"]["podSpec"]["resourceClaims"][0]["name"] == "mnnvl"
+        await space.client.merge_patch(path, {"spec": {"podSpec": {"resourceClaims": None}}})
+        await space.client.delete(path)
+        await space.client.delete(set_path)
+
+        assert await _everything(space) == before
+        assert (one.writes(), count["create"], count["patch"], _made(one)) == counted
+        tasks.cancel_scope.cancel()
+
+
+async def _told(space: Space, config: Config) -> bool:
+    """Set and PodClique are told that the domain was made and adopted; the driver has done its part."""
+    made = config is not DRIVER or await space.all(space.claim_path())
+    return bool(made) and len(await space.events()) == 4
+
+
+async def _everything(space: Space) -> dict[str, Any]:
+    """All objects that sets, PodCliques and the add-on may leave."""
+    return {
+        "domains": await space.domains(),
+        "claims": await space.all(space.claim_path("resourceclaims")),
+        "templates": await space.all(space.claim_path()),
+        "events": sorted(one["metadata"]["name"] for one in await space.events()),
+        **{
+            plural: await space.grove.all(plural)
+            for plural in ("podcliquesets", "podcliques", "podgangs")
+        },
+    }
 
 
 @modes

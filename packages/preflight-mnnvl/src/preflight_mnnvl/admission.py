@@ -108,24 +108,37 @@ class Answer(NamedTuple):
 _NO_CLASSES: Final[Mapping[ClaimRef, Collection[str]]] = {}
 
 
-def decide(review: Review, config: Config, known: Known) -> Answer:
-    """The answer. Never raises: what cannot be read is refused in one sentence."""
-    name = ""
+def decide(
+    review: Review,
+    config: Config,
+    known: Known,
+    mirrored: Mapping[str, PodCliqueSet] = {},
+) -> Answer:
+    """The answer. Never raises: what cannot be read is refused in one sentence. ``mirrored``: sets
+    of the namespace that need not be looked up.
+    """
+    meta = None
     try:
         clique = decode(review.object, PodClique)
         meta = clique.metadata
-        name = "/".join(
-            filter(None, (shown(review.namespace), shown(meta.name or meta.generate_name)))
-        )
         if meta.going:
             return Answer("going")
         if review.operation == "UPDATE":
             return _update(clique, decode(review.old or b"{}", PodClique).metadata, config, known)
+        if (set_ := mirrored.get(set_of(meta))) is not None and not known.has_set:
+            known = known._replace(set_=set_, has_set=True)
         return _create(review, clique, config, known)
     except (Refused, BadObject, Newer) as error:
-        return Answer("denied", f"PodClique {name}: {error}." if name else f"PodClique: {error}.")
+        return Answer("denied", f"{_called(review, meta)}: {error}.")
     except _Unsupported as error:
-        return Answer("unsupported", f"PodClique {name}: {error}.")
+        return Answer("unsupported", f"{_called(review, meta)}: {error}.")
+
+
+def _called(review: Review, meta: Metadata | None) -> str:
+    if meta is None:
+        return "PodClique"
+    name = "/".join(filter(None, (shown(review.namespace), shown(meta.name or meta.generate_name))))
+    return f"PodClique {name}" if name else "PodClique"
 
 
 class _Unsupported(Exception):

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import msgspec
-import yaml
-from preflight_kube import commands, document
-from preflight_kube.admission import certs
+from preflight_kube import commands
 from preflight_kube.commands import BadInput, command
 
-from .config import Config, ConfigError, json_schema, parse
-from .explain import Told, explain, text
+from .config import Config, json_schema, parse
 from .names import is_name
 from .objects import BadObject, shown
 
+if TYPE_CHECKING:
+    from .explain import Told
+
 __all__ = ["main"]
 
-EXIT_REFUSED = 1
-MANIFEST = document.Bounds(characters=4 * 1024 * 1024, depth=100, values=1_000_000)
-"""Of what people apply: more than the API server takes."""
+EXIT_REFUSED: Final = 1
+_SERVICES: Final = (["controller"], ["webhook"])
 
 _ABOUT = """Multi-node NVLink for Grove workloads: three annotations of a PodCliqueSet, and the pods of a replica share one ComputeDomain.
 
@@ -67,6 +64,21 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}explain ends with 1 where a set would be refused.\n",
     )
     _services(added)
+    if sys.argv[1:2] not in _SERVICES:  # what the others need is memory that these need not carry
+        _others(added)
+    return parser
+
+
+def _others(added: Any) -> None:
+    from preflight_kube.admission import certs
+
+    certs.add_command(
+        added,
+        component="preflight-mnnvl",
+        service="preflight-mnnvl-webhook",
+        mutating=("preflight-mnnvl",),
+        validating=("preflight-mnnvl",),
+    )
     told = command(
         added, "explain", _explain, help="what will become of a PodCliqueSet", description=_EXPLAIN
     )
@@ -89,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_config(told)
     told.add_argument(
         "--grove-nodes",
-        type=_count,
+        type=commands.number(0, 9_999_999, "number of nodes"),
         metavar="N",
         help="how many nodes carry the label nvidia.com/gpu.clique",
     )
@@ -116,12 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     show.add_argument("-n", "--namespace", default="default", help="of the set (%(default)s)")
     commands.add_config(show)
-    validate = command(
-        added, "validate-config", _validate, help="list every problem of a configuration file"
-    )
-    validate.add_argument("file", metavar="FILE", help="YAML (see `schema`); - for standard input")
+    commands.add_validate_config(added, parse)
     commands.add_schema(added, json_schema)
-    return parser
 
 
 def _services(added: Any) -> None:
@@ -144,13 +152,6 @@ def _services(added: Any) -> None:
     for one in (run, hook):
         commands.add_config(one)
         commands.add_address(one)
-    certs.add_command(
-        added,
-        component="preflight-mnnvl",
-        service="preflight-mnnvl-webhook",
-        mutating=("preflight-mnnvl",),
-        validating=("preflight-mnnvl",),
-    )
 
 
 def _live(value: str) -> str:
@@ -162,14 +163,6 @@ def _live(value: str) -> str:
 
 _EXPLAIN = """Expands the set into the PodCliques that Grove will make, and runs each through the webhook's own decision. The cluster is taken to have NVIDIA's
 DRA driver; what resource claims ask for is not looked up. The owner of a domain is told by Grove's rule for PodGangs."""
-
-
-def _count(value: str) -> int:
-    if not (value.isascii() and value.isdecimal() and len(value) < 8):
-        raise argparse.ArgumentTypeError(
-            f'"{shown(value, 40)}" is no number of nodes; give e.g. 18'
-        )
-    return int(value)
 
 
 def _controller(args: argparse.Namespace) -> int:
@@ -218,34 +211,39 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Config:
-    return parse_file(str(args.config)) if args.config else Config()
+    return commands.load(parse, args.config) if args.config else Config()
 
 
 def _explain(args: argparse.Namespace) -> int:
+    import msgspec
+
+    from .explain import explain, text
+
     config = _config(args)
-    color = args.color == "always" or (
-        args.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    )
     if args.live:
-        return _explain_live(args, config, color=color)
-    sets = _sets(args.file)
+        return _explain_live(args, config)
     told = []
-    for i, found in enumerate(sets):
+    for i, found in enumerate(_sets(args.file)):
         try:
             told.append(explain(found, config, args.grove_nodes))
         except BadObject as error:
-            raise ConfigError([f"{args.file}: document {i + 1}: {error}; correct it."]) from None
+            raise BadInput(
+                f"{commands.named(args.file)}: document {i + 1}: {error}; correct it."
+            ) from None
     if args.output == "text":
+        color = commands.colored(args.color)
         print("\n".join(text(one, color=color) for one in told), end="")
     else:
         _print(msgspec.to_builtins(told[0] if len(told) == 1 else told), args.output)
     return _status(told)
 
 
-def _explain_live(args: argparse.Namespace, config: Config, *, color: bool) -> int:
+def _explain_live(args: argparse.Namespace, config: Config) -> int:
     import anyio
+    import msgspec
     from preflight_kube.connection import connection
 
+    from .explain import text
     from .live import explained
 
     if args.grove_nodes is not None:
@@ -264,7 +262,7 @@ def _explain_live(args: argparse.Namespace, config: Config, *, color: bool) -> i
         )
     told, differs = found
     if args.output == "text":
-        print(text(told, color=color))
+        print(text(told, color=commands.colored(args.color)))
         print("\n".join(f"differs  {one}" for one in differs) or "The cluster is as expected.")
     else:
         _print({**msgspec.to_builtins(told), "differences": differs}, args.output)
@@ -280,49 +278,25 @@ def _status(told: list[Told]) -> int:
 
 
 def _print(plain: Any, output: str) -> None:
-    print(
-        json.dumps(plain, indent=2) if output == "json" else yaml.safe_dump(plain, sort_keys=False),
-        end="\n" if output == "json" else "",
-    )
+    if output == "json":
+        print(json.dumps(plain, indent=2))
+        return
+    import yaml
+
+    print(yaml.safe_dump(plain, sort_keys=False), end="")
 
 
 def _sets(path: str) -> list[dict[str, Any]]:
     """The PodCliqueSets of a file, those of a List among them."""
-    try:
-        documents = document.read_all(_read(path), MANIFEST)
-    except document.DocumentError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
+    from preflight_kube import document
+
+    # Of what people apply: more than the API server takes.
+    bounds = document.Bounds(characters=commands.MOST_BYTES, depth=100, values=1_000_000)
     items: list[Any] = []
-    for one in documents:
+    for one in commands.load(lambda text: document.read_all(text, bounds), path):
         inner = one.get("items") if isinstance(one, dict) and one.get("kind") == "List" else None
         items += inner if isinstance(inner, list) else [one]
     found = [one for one in items if isinstance(one, dict) and one.get("kind") == "PodCliqueSet"]
     if not found:
-        raise ConfigError([f"{path}: has no PodCliqueSet; give a file with one."])
+        raise BadInput(f"{commands.named(path)}: has no PodCliqueSet; give a file with one.")
     return found
-
-
-def parse_file(path: str) -> Config:
-    """The configuration in a file. Raises :class:`~.config.ConfigError` with the file's name before
-    each problem.
-    """
-    content = _read(path)
-    try:
-        return parse(content)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
-
-
-def _read(path: str) -> str:
-    try:
-        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        return raw.decode()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigError([f"{path}: cannot be read ({why}); give a readable file."]) from None
-
-
-def _validate(args: argparse.Namespace) -> int:
-    parse_file(args.file)
-    print(f"{args.file}: valid")
-    return 0

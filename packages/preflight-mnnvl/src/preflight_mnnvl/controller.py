@@ -39,6 +39,11 @@ LOOKS: Final = 3
 """Turns of one look, where what was found in the way is no longer in the way."""
 TELLERS: Final = 4
 """Events told at the same time: they come after everything else."""
+MOST_UNTOLD: Final = 1000
+"""Events that wait to be told. Where there are more, a turn that wrote nothing says its own when it
+comes again: it says the same then, and thousands of sentences need not be kept meanwhile.
+"""
+SAID_LATER: Final = 15.0
 REFUSED_AGAIN: Final = 600.0
 """Seconds after which a PodGang is annotated again that was not to be."""
 
@@ -137,6 +142,8 @@ class Controller:
             seen = self.seen.seen(key)
             turn = decide(seen, self._config, support, now)
             self._note(key, seen, turn)
+            if turn.releases and not self.watches.cliques_are_level:
+                return WRITTEN_FOR  # who needs it may be there, and not seen
             try:
                 wrote = await self._write(writer, turn, support)
             except Taken as taken:  # the mirror is behind, or does not have what is others'
@@ -145,19 +152,20 @@ class Controller:
             except Ending:
                 return None
             self._adopted(key, seen, turn)
+            again = None if turn.again is None else max(0.0, turn.again - now)
+            if turn.events and not wrote and len(self._untold) >= MOST_UNTOLD:
+                return SAID_LATER if again is None else min(SAID_LATER, again)
             for event in turn.events:
                 self._say(event)
             if wrote:
                 self.domains.add_after(key, WRITTEN_FOR)
-            return None if turn.again is None else max(0.0, turn.again - now)
+            return again
         return WRITTEN_FOR
 
     async def _write(self, writer: Writer, turn: Turn, support: Support) -> bool:
         """Send what a turn wants; whether anything was. Raises as :meth:`.writer.Writer.act`."""
         wrote = False
         for action in turn.actions:
-            if action.why == "release" and not self.watches.cliques_are_level:
-                continue  # who needs it may be there, and not seen
             if action.kind == "ResourceClaim" and self._config.mode != "literal":
                 continue  # decided when the mode was another; there is no right to claims now
             await writer.act(action, support)

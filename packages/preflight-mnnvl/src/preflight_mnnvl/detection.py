@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import anyio
-import msgspec
-from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.client import Client, KubeError
+from preflight_kube.discovery import versions
 from preflight_kube.logs import get_logger
 
 from .config import Config
@@ -27,23 +27,6 @@ PRESENT: Final = 600.0
 UNANSWERED: Final = 2.0
 
 log = get_logger(__name__)
-
-
-class _Version(msgspec.Struct, rename="camel"):
-    group_version: str
-    version: str
-
-
-class _Group(msgspec.Struct):
-    versions: list[_Version]
-
-
-class _Resource(msgspec.Struct):
-    name: str
-
-
-class _Resources(msgspec.Struct):
-    resources: list[_Resource]
 
 
 class Detection:
@@ -87,8 +70,8 @@ class Detection:
     async def look(self) -> float:
         """Ask once; the seconds until the next time."""
         try:
-            domains = await self._served(COMPUTE_DOMAIN_GROUP, "computedomains")
-            claims = await self._served(RESOURCE_GROUP, "resourceclaims")
+            domains = await versions(self._client, COMPUTE_DOMAIN_GROUP, "computedomains")
+            claims = await versions(self._client, RESOURCE_GROUP, "resourceclaims")
             required = True
             if self._config.mode == "literal" and domains:
                 required = await self._channel_required(domains)
@@ -104,21 +87,6 @@ class Detection:
         self.see(domains=domains, claims=claims, channel_required=required)
         self.known.set()
         return PRESENT if domains else ABSENT
-
-    async def _served(self, group: str, resource: str) -> tuple[str, ...]:
-        """The versions in which a kind is served, as the server prefers them; empty where it is
-        not.
-        """
-        try:
-            found = await self._client.get(f"/apis/{group}", _Group)
-        except NotFound:
-            return ()
-        having = []
-        for one in found.versions:
-            listed = await self._client.get_or_none(f"/apis/{one.group_version}", _Resources)
-            if listed is not None and any(kind.name == resource for kind in listed.resources):
-                having.append(one.version)
-        return tuple(having)
 
     async def _channel_required(self, versions: tuple[str, ...]) -> bool:
         """Whether the schema of ComputeDomain wants `spec.channel`; every account may read schemas."""

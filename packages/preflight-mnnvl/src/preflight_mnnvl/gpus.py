@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
+
+from preflight_kube.quantities import parse_quantity
 
 from .identity import Refused
 from .objects import Container, PodSpec, shown
 
 __all__ = ["ClaimRef", "Place", "claim_refs", "gpu_claims", "matches", "places"]
-
-_QUANTITY: Final = re.compile(
-    r"[+-]?(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?",
-    re.ASCII,
-)
 
 
 class Place(NamedTuple):
@@ -109,9 +106,8 @@ def matches(name: str, globs: tuple[str, ...]) -> bool:
 
 def _asks(amount: Any, path: str) -> bool:
     """Whether an amount is more than nothing. Kubernetes writes it as a text or a number."""
-    if isinstance(amount, int | float) and not isinstance(amount, bool):
-        return bool(amount)
-    if isinstance(amount, str) and (match := _QUANTITY.fullmatch(amount)):
-        return any(c in "123456789" for c in match["number"])
+    if isinstance(amount, str | int | float) and not isinstance(amount, bool):
+        with suppress(ValueError):
+            return parse_quantity(str(amount)) != 0
     found = f'"{shown(amount, 40)}"' if isinstance(amount, str) else shown(str(amount), 40)
     raise Refused(f"{path} is {found}, which is no amount; write e.g. 8")

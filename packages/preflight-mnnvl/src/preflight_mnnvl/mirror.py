@@ -264,9 +264,6 @@ class Mirror:
     def ignored(self) -> int:
         return len(self._ignored)
 
-    def member_count(self) -> int:
-        return len(self._members)
-
     def _world(self, key: Key, wants: Wanted | None) -> World:
         namespace = key[0]
         claim_place = (

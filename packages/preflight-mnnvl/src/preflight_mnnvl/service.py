@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from preflight_kube import manager
-from preflight_kube.admission.metrics import AdmissionMetrics
-from preflight_kube.admission.reviews import Reviews
-from preflight_kube.admission.server import HttpServer
-from preflight_kube.admission.tls import Certificate
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.manager import Election, Parts
@@ -18,7 +14,6 @@ from preflight_kube.manager import Election, Parts
 from .config import Config
 from .controller import Controller
 from .metrics import Metrics
-from .webhook import PODCLIQUES, SETS, Webhook
 from .writer import AGENT
 
 __all__ = ["LEASE", "run_controller", "run_webhook"]
@@ -75,15 +70,20 @@ def run_webhook(
     """Be one replica of the webhook until SIGTERM; the exit status. Raises OSError or ValueError
     for a certificate that cannot be used.
     """
+    # What serves reviews is memory that the controller need not carry.
+    from preflight_kube.admission.metrics import AdmissionMetrics
+    from preflight_kube.admission.server import HttpServer
+    from preflight_kube.admission.tls import Certificate
+
+    from .webhook import Webhook
+
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     served = Certificate(certificate, "`preflight-mnnvl certs`")
 
     async def build(client: Client) -> Parts:
         webhook = Webhook(client, config, metrics)
-        reviews = Reviews(
-            {PODCLIQUES: webhook.mutate, SETS: webhook.validate}, counted, longest=LONGEST
-        )
+        reviews = webhook.reviews(counted, LONGEST)
         server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
 
         def ready() -> str:

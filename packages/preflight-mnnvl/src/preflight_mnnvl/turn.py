@@ -96,6 +96,11 @@ class Turn(NamedTuple):
     again: float | None = None
     unclaimed_since: float | None = None
 
+    @property
+    def releases(self) -> bool:
+        """Whether it lets go of something."""
+        return any(one.why == "release" for one in self.actions)
+
 
 def decide(seen: Seen, config: Config, support: Support, now: float) -> Turn:
     """What is to be done about the domain. The actions are in order; each turn after one of them

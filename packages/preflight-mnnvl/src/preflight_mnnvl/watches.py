@@ -5,6 +5,7 @@ collection, until it does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import intern
 from typing import Final, NoReturn, TypeVar
 
 import anyio
@@ -22,10 +23,12 @@ from .names import (
     FABRIC_LABEL,
     GROVE_GROUP,
     MANAGED,
+    READ_LABELS,
+    RECREATED,
     RESOURCE_GROUP,
     SCHEDULER_GROUP,
 )
-from .objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
+from .objects import CliqueSpec, ComputeDomain, Metadata, Owner, PodClique, PodCliqueSet, PodGang
 from .support import Facts, served_claims, served_domains
 
 __all__ = ["FabricNodes", "Watches", "brief"]
@@ -34,6 +37,7 @@ GLANCE: Final = 1.0
 """Seconds between two looks at whether a mirror says that its kind has gone; no request is made."""
 
 T = TypeVar("T")
+_NO_SPEC: Final = CliqueSpec()
 
 log = get_logger(__name__)
 
@@ -89,7 +93,7 @@ class Watches:
             f"{GROVE_GROUP}/v1alpha1/podcliques",
             PodClique,
             self._clique,
-            lambda one: PodClique(metadata=brief(one.metadata)),
+            lambda one: PodClique(metadata=brief(one.metadata), spec=_NO_SPEC),
         )
         self._fixed: list[Reflector[PodClique] | Reflector[PodCliqueSet] | Reflector[PodGang]] = [
             self._cliques,
@@ -255,7 +259,7 @@ class _Moving:
     def _changed(self, change: Change[ComputeDomain]) -> None:
         found = change.object
         self._watches._mirror.part(
-            self._part, ComputeDomain(metadata=found.metadata), gone=change.kind == "deleted"
+            self._part, ComputeDomain(metadata=_read(found.metadata)), gone=change.kind == "deleted"
         )
 
 
@@ -267,10 +271,34 @@ def brief(meta: Metadata) -> Metadata:
     """What tells an object and its versions apart; the rest passes by."""
     return Metadata(
         name=meta.name,
-        namespace=meta.namespace,
+        namespace=intern(meta.namespace),
         uid=meta.uid,
         resource_version=meta.resource_version,
     )
+
+
+def _read(meta: Metadata) -> Metadata:
+    """What a turn reads of a ComputeDomain or claim. Of thousands, most say the same of set,
+    release and owner: each text is kept once.
+    """
+    labels, recreated = meta.labels or {}, meta.annotation(RECREATED)
+    kept = brief(meta)
+    kept.labels = {key: intern(labels[key]) for key in READ_LABELS if key in labels} or None
+    kept.annotations = None if recreated is None else {RECREATED: recreated}
+    kept.deletion_timestamp = meta.deletion_timestamp
+    kept.creation_timestamp = meta.creation_timestamp and intern(meta.creation_timestamp)
+    kept.owner_references = meta.owner_references and [
+        Owner(
+            api_version=intern(one.api_version),
+            kind=intern(one.kind),
+            name=intern(one.name),
+            uid=intern(one.uid),
+            controller=one.controller,
+            block_owner_deletion=one.block_owner_deletion,
+        )
+        for one in meta.owner_references
+    ]
+    return kept
 
 
 def _short(meta: Metadata) -> Metadata:
@@ -278,12 +306,8 @@ def _short(meta: Metadata) -> Metadata:
     one annotation of a PodGang.
     """
     said = meta.annotation(ADOPTED)
-    return Metadata(
-        name=meta.name,
-        namespace=meta.namespace,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-        annotations=None if said is None else {ADOPTED: said},
-        deletion_timestamp=meta.deletion_timestamp,
-        owner_references=meta.owner_references,
-    )
+    kept = brief(meta)
+    kept.annotations = None if said is None else {ADOPTED: said}
+    kept.deletion_timestamp = meta.deletion_timestamp
+    kept.owner_references = meta.owner_references
+    return kept

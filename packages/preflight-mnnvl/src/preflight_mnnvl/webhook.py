@@ -8,26 +8,27 @@ first, and none on a dry run.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import anyio
 import msgspec
 from preflight_kube import logs
+from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import Request, Response
-from preflight_kube.admission.reviews import Unavailable
+from preflight_kube.admission.reviews import Reviews, Unavailable
 from preflight_kube.client import Client
 from preflight_kube.reflector import Change, Reflector
 
 from . import sets
 from .admission import Answer, Known, Review, decide
 from .config import Config
-from .desired import Key
 from .detection import ABSENT, Detection
 from .lookups import Lookups
 from .metrics import Metrics
 from .names import GROVE_GROUP, RESOURCE_GROUP
 from .objects import BadObject, Metadata, PodCliqueSet, decode_pod
-from .support import CHANNEL_CLASS, Support, judge
+from .support import CHANNEL_CLASS, Facts, judge
 from .watches import FabricNodes, brief
 
 __all__ = ["PODCLIQUES", "SETS", "Webhook"]
@@ -51,8 +52,9 @@ class Webhook:
     def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
         self._client, self._config, self._metrics = client, config, metrics
         self._lookups = Lookups(client)
-        self._sets: dict[Key, PodCliqueSet] = {}
-        self.detection = Detection(client, config, lambda: metrics.support(self.support))
+        self._sets: dict[str, dict[str, PodCliqueSet]] = {}  # by namespace and name
+        self.support = judge(Facts(), config)
+        self.detection = Detection(client, config, self._support_changed)
         self._nodes = FabricNodes(client, self.detection)
         self._mirrored = Reflector(
             client,
@@ -79,36 +81,46 @@ class Webhook:
             and self._mirrored.synced.is_set()
         )
 
-    @property
-    def support(self) -> Support:
-        return judge(self.detection.facts, self._config)
+    def _support_changed(self) -> None:
+        self.support = judge(self.detection.facts, self._config)
+        self._metrics.support(self.support)
 
     # --- reviews
+
+    def reviews(self, metrics: AdmissionMetrics, longest: float) -> Reviews:
+        """What answers at both paths; ``longest``: seconds for an answer."""
+        return Reviews(
+            {PODCLIQUES: self.mutate, SETS: self.validate},
+            metrics,
+            longest=longest,
+            at_once={PODCLIQUES: self.mutate_at_once, SETS: self.validate_at_once},
+        )
+
+    def mutate_at_once(self, request: Request) -> Response | None:
+        """A PodClique's review, where nobody must be asked and nothing made."""
+        started = time.perf_counter()
+        review = _review(request)
+        answer = decide(review, self._config, Known(self.support), self._mirrored_in(review))
+        if answer.needs is not None or answer.make:
+            return None
+        return self._mutated(request, answer, started)
 
     async def mutate(self, request: Request) -> Response:
         """A PodClique's review."""
         started = time.perf_counter()
-        old = bytes(request.old_object)
-        review = Review(
-            request.operation,
-            request.namespace,
-            bytes(request.object),
-            None if old == _NULL else old,
-            request.dry_run,
-        )
         try:
-            answer = await self._decided(review)
+            answer = await self._decided(_review(request))
         except Unavailable:
             self._metrics.admissions.labels("PodClique", "failed").inc()
             raise
-        self._note("PodClique", request, answer.result, answer.message, started)
-        patch = msgspec.json.encode(answer.patch) if answer.patch else ()
-        if not answer.allowed:
-            return Response.denied(answer.message, warnings=answer.warnings)
-        return Response(patch=patch, warnings=answer.warnings)
+        return self._mutated(request, answer, started)
 
     async def validate(self, request: Request) -> Response:
         """A PodCliqueSet's review."""
+        return self.validate_at_once(request)
+
+    def validate_at_once(self, request: Request) -> Response:
+        """The same; nobody is ever asked."""
         started = time.perf_counter()
         new, old = bytes(request.object), bytes(request.old_object)
         answer = sets.review(
@@ -124,10 +136,20 @@ class Webhook:
             return Response.denied(answer.message, warnings=answer.warnings)
         return Response(warnings=answer.warnings)
 
+    def _mutated(self, request: Request, answer: Answer, started: float) -> Response:
+        self._note("PodClique", request, answer.result, answer.message, started)
+        patch = msgspec.json.encode(answer.patch) if answer.patch else ()
+        if not answer.allowed:
+            return Response.denied(answer.message, warnings=answer.warnings)
+        return Response(patch=patch, warnings=answer.warnings)
+
+    def _mirrored_in(self, review: Review) -> Mapping[str, PodCliqueSet]:
+        return self._sets.get(review.namespace, {})
+
     async def _decided(self, review: Review) -> Answer:
         known = Known(self.support)
         for _ in range(ROUNDS):
-            answer = decide(review, self._config, known)
+            answer = decide(review, self._config, known, self._mirrored_in(review))
             if answer.needs is not None:
                 known = await self._looked_up(review, known, answer)
                 continue
@@ -150,11 +172,8 @@ class Webhook:
         if needs is None:
             return known
         if needs.set_:
-            found = self._sets.get((review.namespace, needs.set_))
-            if found is None:
-                live = await self._lookups.set_(review.namespace, needs.set_)
-                found = None if live is None else _trimmed(live)
-            return known._replace(set_=found, has_set=True)
+            live = await self._lookups.set_(review.namespace, needs.set_)
+            return known._replace(set_=None if live is None else _trimmed(live), has_set=True)
         return known._replace(
             classes=await self._lookups.classes(review.namespace, needs.claims, known.support)
         )
@@ -179,11 +198,13 @@ class Webhook:
 
     def _set_changed(self, change: Change[PodCliqueSet]) -> None:
         meta = change.object.metadata
-        key = (meta.namespace, meta.name)
+        here = self._sets.setdefault(meta.namespace, {})
         if change.kind != "deleted":
-            self._sets[key] = _trimmed(change.object)
-        elif (there := self._sets.get(key)) is not None and there.metadata.uid == change.key:
-            del self._sets[key]
+            here[meta.name] = _trimmed(change.object)
+        elif (there := here.get(meta.name)) is not None and there.metadata.uid == change.key:
+            del here[meta.name]
+        if not here:
+            del self._sets[meta.namespace]
 
     async def _classes(self) -> None:
         """Follow whether the class of the driver's templates exists, in the version that is served."""
@@ -213,6 +234,17 @@ class Webhook:
 
 
 _RESULTS: Final = {"going": "unchanged"}
+
+
+def _review(request: Request) -> Review:
+    old = bytes(request.old_object)
+    return Review(
+        request.operation,
+        request.namespace,
+        bytes(request.object),
+        None if old == _NULL else old,
+        request.dry_run,
+    )
 
 
 def _trimmed(set_: PodCliqueSet) -> PodCliqueSet:

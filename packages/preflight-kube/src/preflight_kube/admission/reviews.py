@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -12,6 +13,7 @@ import anyio
 
 from ..logs import get_logger
 from . import body, review
+from .at_once import Answer
 from .body import Body, Receive, Refused, Scope
 from .metrics import AdmissionMetrics
 from .review import BadReview, Request, Response
@@ -22,6 +24,9 @@ Application = Callable[[Request], Awaitable[Response]]
 """Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied;
 whatever else it raises is answered with status 500, on which the API server applies the
 failurePolicy."""
+Immediate = Callable[[Request], Response | None]
+"""Decides without waiting; None where the application at its path must do so. What it raises is
+nobody's: the application is asked then, too."""
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LONGEST: Final = 10.0
@@ -44,7 +49,11 @@ class Unavailable(Exception):
 class Reviews:
     """``applications`` by path. A review too large or too deep to be read is denied, so that
     failurePolicy Ignore admits nothing unseen; what is not a review is refused with 4xx.
-    ``longest``: seconds for an answer, at most."""
+    ``longest``: seconds for an answer, at most.
+
+    ``at_once``, by path too: asked before the application, where the whole review came in one
+    piece; its answer leaves without a task of its own.
+    """
 
     def __init__(
         self,
@@ -52,8 +61,12 @@ class Reviews:
         metrics: AdmissionMetrics,
         *,
         longest: float = LONGEST,
+        at_once: Mapping[str, Immediate] | None = None,
     ) -> None:
         self._applications, self._metrics, self._longest = dict(applications), metrics, longest
+        self._immediate = dict(at_once or {})
+        self.immediate = bool(at_once)
+        """Whether some reviews are answered where their last byte is read."""
         self.stopping = False
         """Set it, and each answer closes its connection."""
 
@@ -78,6 +91,22 @@ class Reviews:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
+    def at_once(self, scope: Scope, whole: bytes | bytearray) -> Answer | None:
+        """The answer to a review that nobody need wait for; what is out of the ordinary goes the
+        usual way.
+        """
+        started, path = time.perf_counter(), scope["path"]
+        decide = self._immediate.get(path)
+        if decide is None or body.problem(scope, self._immediate) is not None:
+            return None
+        try:
+            request = review.decode(whole)
+            if (response := decide(request)) is None:
+                return None
+        except Exception:  # it is raised again, and answered, there
+            return None
+        return Answer(200, self._counted(path, request, response, started), _JSON, self.stopping)
+
     async def _answered(self, scope: Scope, application: Application, whole: Body) -> bytes:
         """The review that answers. Raises :class:`Refused`."""
         started, path = time.perf_counter(), scope["path"]
@@ -95,6 +124,9 @@ class Reviews:
             return self._unread(path, raw, str(error), 400)
         seconds = min(self._longest, _patience(scope["query_string"]) or self._longest)
         response = await self._decided(path, application, request, seconds)
+        return self._counted(path, request, response, started)
+
+    def _counted(self, path: str, request: Request, response: Response, started: float) -> bytes:
         self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
         result = "denied" if not response.allowed else "patched" if response.patch else "allowed"
         self._metrics.reviews.labels(path, result).inc()
@@ -141,6 +173,7 @@ class Reviews:
         )
 
 
+@lru_cache(maxsize=64)
 def _patience(query: bytes) -> float | None:
     """Seconds that the API server will wait for the answer, less what the way takes; None where it
     does not say.

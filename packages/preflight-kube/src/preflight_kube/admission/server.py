@@ -22,6 +22,7 @@ import uvicorn
 from ..logs import get_logger
 from ..looks import Looks
 from ..ports import listen
+from .at_once import AtOnce
 from .connections import MOST, Bounded, Counted, limits
 from .port import BoundedServer
 from .stalled import Stalled
@@ -61,12 +62,13 @@ def _announce(server: HttpServer) -> None:
 
 
 class HttpServer:
-    """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
+    """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready. One
+    that says it is ``immediate`` is an :class:`~.at_once.Application`.
 
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
     handshakes that fail, and may have the gauges ``certificate_expiry`` and ``certificate_valid``.
-    ``patience``: as :data:`PATIENCE`; ``most``: connections at a time; ``protocol``: of each
-    connection; ``looks``: those of the service, where it has others; ``serving`` is called once
+    ``patience``: as :data:`PATIENCE`; ``most``: connections at a time;
+    ``looks``: those of the service, where it has others; ``serving`` is called once
     requests are answered, instead of a log line.
     """
 
@@ -81,13 +83,12 @@ class HttpServer:
         port: int = 8443,
         patience: float = PATIENCE,
         most: int = MOST.admission,
-        protocol: type[Bounded] = Bounded,
         looks: Looks | None = None,
         serving: Callable[[HttpServer], None] = _announce,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.name, self._application, self._metrics = name, application, metrics
-        self._certificate, self._protocol, self._serving = certificate, protocol, serving
+        self._certificate, self._serving = certificate, serving
         self._patience, self._most, self._now = patience, most, now
         self._looks = looks or Looks()
         self._said = ""
@@ -128,7 +129,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            http=self._protocol,
+            http=AtOnce if getattr(self._application, "immediate", False) else Bounded,
             proxy_headers=False,
             server_header=False,
             date_header=False,

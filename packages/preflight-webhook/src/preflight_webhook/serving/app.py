@@ -138,6 +138,8 @@ class Admission(_Application):
     goes on.
     """
 
+    immediate = True
+
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self._waiting: dict[str, int] = {}  # bytes, by namespace

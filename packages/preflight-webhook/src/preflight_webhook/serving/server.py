@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
-from preflight_kube.admission.at_once import AtOnce
 from preflight_kube.admission.connections import limits
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
@@ -115,7 +114,6 @@ async def _serve(
         state.metrics,
         certificate,
         port=options.port,
-        protocol=AtOnce,
         **common,
     )
     plain = HttpServer(
