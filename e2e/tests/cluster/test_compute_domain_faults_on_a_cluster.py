@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -123,6 +124,11 @@ def test_sockets_that_are_removed_are_back(used: Place, node: str) -> None:
     folder = "/var/lib/kubelet/plugins"
     paths = [f"{folder}_registry/{DRIVER}-reg.sock", f"{folder}/{DRIVER}/dra.sock"]
     used.channels.on(node, "rm", *paths)
+    began = time.monotonic()
+    wait = f"while [ ! -S {paths[0]} ] || [ ! -S {paths[1]} ]; do sleep 0.1; done"
+    used.channels.on(node, "sh", "-c", wait)
+    print(f"sockets: back {time.monotonic() - began:.1f} s after they were removed")
+    assert time.monotonic() - began < 10 * MARGIN
     used.delete("first")  # the kubelet tries until it reaches the plugin
     used.pod("next", node, "train-channel")
     used.runs("next")

@@ -252,8 +252,13 @@ def test_a_domain_that_is_deleted_while_a_pod_uses_it_is_gone_and_the_pod_runs_o
     used: Place, node: str
 ) -> None:
     before = used.container("first")
-    used.end_domain()
-    until(lambda: used.status() == "", "the end of ComputeDomain train")
+    domains = ("resource.nvidia.com", "v1beta1", used.namespace, "computedomains")
+    with Watched(used.channels.custom.list_namespaced_custom_object, domains) as seen:
+        began = time.monotonic()
+        used.end_domain()
+        gone = seen.first(lambda one: one.kind == "DELETED", "the end of ComputeDomain train")
+    print(f"ComputeDomain in use: gone {gone.at - began:.3f} s after it was deleted")
+    assert gone.at - began < 5 * MARGIN
     assert used.listed("resourceclaimtemplates") == []
     assert used.container("first") == before
     assert "crw-rw-rw-" in used.run_in(
