@@ -29,6 +29,7 @@ from inmemory import Clockwork, Files, Paths
 from preflight_computedomain.names import cdi_file
 from preflight_computedomain.objects import ResourceClaim
 from preflight_computedomain.plugin import checkpoint, disk
+from preflight_computedomain.plugin import lock as lock_file
 from preflight_computedomain.plugin.cdi import document
 from preflight_computedomain.plugin.checkpoint import COMPLETED
 from preflight_computedomain.plugin.metrics import Metrics
@@ -311,6 +312,7 @@ def test_no_order_of_calls_cancellations_kills_and_reboots_gives_the_channel_twi
     with pytest.MonkeyPatch.context() as patched, asyncio.Runner(loop_factory=Clockwork) as runner:
         patched.setattr(disk, "os", files)
         patched.setattr(checkpoint, "checksum", CHECKSUM)
+        patched.setattr(lock_file, "_POLL", 0.5)  # ten times fewer looks at a lock that is held
         loop = cast(Clockwork, runner.get_loop())
         machine.stands = loop.step
         node = InMemory(root, cluster(), times=Times(), patience=10.0, disk=files, locked=lock)
