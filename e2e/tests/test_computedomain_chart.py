@@ -155,7 +155,7 @@ def test_without_privilege_the_plugin_has_no_capability() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "actions"), [("Warn", ["Warn"]), ("Deny", ["Deny"]), ("Off", None)]
+    ("mode", "actions"), [("Warn", ["Warn", "Audit"]), ("Deny", ["Deny", "Audit"]), ("Off", None)]
 )
 def test_what_is_said_to_mode_all_is_a_value(mode: str, actions: list[str] | None) -> None:
     bindings = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "GPU",
     "MAJOR",
     "RESOURCE",
+    "SEEN",
     "Channels",
     "Place",
     "config",
@@ -37,6 +39,10 @@ GROUP, VERSION, PLURAL = "resource.nvidia.com", "v1beta1", "computedomains"
 RESOURCE = ("resource.k8s.io", "v1")
 MAJOR = 235
 """One that no driver of these machines serves: opening the device fails with ENXIO."""
+SEEN = f"{MAJOR:x}:0 666 No such device or address"
+"""What a pod with the channel says: the device's major and minor, its mode, and ENXIO: no driver,
+but permission.
+"""
 DRIVERS = "imex-drivers"
 """The DaemonSet that brings the driver's files, in the release's namespace; by its pods tests act
 on a node.
@@ -310,18 +316,24 @@ class Place:
         *,
         claim: str = "",
         unbound: bool = False,
+        claims: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> Any:
         """A pod that says what it sees of the channel, also in an init container, and stays.
 
+        ``claims``: names in the pod and their templates, where it has others than ``template``'s.
         ``unbound``: no scheduler looks at it until :meth:`bind`.
         """
-        source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
-        claimed = [{"name": "channel", **source}] if claim or template else []
+        templates = claims or ({"channel": template} if template else {})
+        claimed = [
+            {"name": name, "resourceClaimTemplateName": one} for name, one in templates.items()
+        ]
+        if claim:
+            claimed = [{"name": "channel", "resourceClaimName": claim}]
         look = {
             "image": FAKE_NODE,
             "imagePullPolicy": "IfNotPresent",
-            "resources": {"claims": [{"name": "channel"}]} if claimed else {},
+            "resources": {"claims": [{"name": one["name"]} for one in claimed]} if claimed else {},
         }
         stays = {"name": "train", "command": ["python3", "-c", _LOOK + "time.sleep(10**6)"], **look}
         before = {"name": "preflight-look", "command": ["python3", "-c", _LOOK], **look}
@@ -365,6 +377,10 @@ class Place:
                 lambda name=name: self.phase(name) == "Running",  # type: ignore[misc]
                 f"pod {self.namespace}/{name} runs",
             )
+
+    def container(self, name: str) -> str:
+        """The id of the pod's container."""
+        return str(self.read(name).status.container_statuses[0].container_id)
 
     def restarts(self, name: str) -> int:
         statuses = self.read(name).status.container_statuses or []

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from kubernetes import config
+from preflight_e2e import channels as channel
 from preflight_e2e.actors import Place, prepared
+from preflight_e2e.channels import Channels
 from preflight_e2e.installed import Installed, until
 from preflight_e2e.lab import FAKES, Lab
 
@@ -72,3 +74,40 @@ def place() -> Iterator[Place]:
     """The gang controller's policies, which no test changes."""
     with release() as made:
         yield prepared(made)
+
+
+@pytest.fixture(scope="session")
+def channels() -> Iterator[Channels]:
+    """One release of the chart of ComputeDomains for all tests of it."""
+    if not (kubeconfig := os.environ.get("KUBECONFIG")):
+        pytest.skip("KUBECONFIG is not set: no cluster")
+    config.load_kube_config(kubeconfig)  # type: ignore[no-untyped-call]
+    made = Channels(Path(kubeconfig))
+    if len(made.nodes) < 2:
+        pytest.skip(f"{len(made.nodes)} nodes that take pods: two are needed")
+    try:
+        made.install()
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture
+def channel_place(channels: Channels) -> Iterator[channel.Place]:
+    made = channels.place()
+    yield made
+    made.leave()
+
+
+@pytest.fixture
+def node(channels: Channels) -> str:
+    return channels.nodes[0]
+
+
+@pytest.fixture
+def used(channel_place: channel.Place, node: str) -> channel.Place:
+    """With pod `first` on `node`, which has the channel by ComputeDomain `train`."""
+    channel_place.ready()
+    channel_place.pod("first", node, "train-channel")
+    channel_place.runs("first")
+    return channel_place

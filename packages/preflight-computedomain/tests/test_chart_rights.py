@@ -166,6 +166,9 @@ async def test_of_a_computedomain_the_controllers_account_writes_its_finalizer_a
         await _policies_hold(client)
         with pytest.raises(KubeError, match=said):
             await client.merge_patch(user.at(DOMAINS, "train-a"), change)
+    if "metadata" in change:  # the definition's own rule is before any policy
+        policy = "preflight-computedomain-finalizers"
+        assert "alone" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
 
 
 async def test_the_controllers_account_leaves_foreign_templates_alone(
@@ -188,6 +191,8 @@ async def test_the_controllers_account_leaves_foreign_templates_alone(
             await client.delete(user.at(TEMPLATES, "foreign"))
         with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
             await client.create(user.at(TEMPLATES), {**body, "metadata": {"name": "another"}})
+    policy = "preflight-computedomain-templates"
+    assert "alone" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
 
 
 async def _policies_hold(client: Client) -> None:
@@ -282,6 +287,9 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
             "no-node": "not bound to a node",
             "another-driver": f"driver {DRIVER} alone",
         }[how] in said
+        policy = "preflight-computedomain-slices"
+        assert f"ValidatingAdmissionPolicy '{policy}'" in said
+        assert await audited(guarded, policy, f"{HOME}:{PLUGIN}") != ""
         if how == "another-node":  # nor may it change or delete what is there
             theirs = {**body, "metadata": {"name": f"theirs-{other}"}}
             await user.client.create(path, theirs)
@@ -292,6 +300,26 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
                 await client.replace(
                     f"{path}/theirs-{other}", {**found, "spec": {**found["spec"], "devices": []}}
                 )
+
+
+async def audited(server: ApiServer, policy: str, by: str = "") -> str:
+    """What the API server's audit log says of a failure of ``policy``; a line is written after its
+    request.
+    """
+
+    async def found() -> str:
+        for line in (server.home / "audit.log").read_text().splitlines():
+            with suppress(ValueError):
+                event = json.loads(line)
+                said = event.get("annotations", {}).get(
+                    "validation.policy.admission.k8s.io/validation_failure", "[]"
+                )
+                for one in json.loads(said):
+                    if one["policy"] == policy and by in event["user"]["username"]:
+                        return str(one["message"])
+        return ""
+
+    return str(await until(found))
 
 
 async def test_mode_all_is_warned_of_when_it_is_applied(guarded: ApiServer, user: User) -> None:
@@ -321,6 +349,7 @@ async def test_mode_all_is_warned_of_when_it_is_applied(guarded: ApiServer, user
         return await asyncio.to_thread(post)
 
     assert "set Single" in await until(warned)
+    assert "set Single" in await audited(guarded, "preflight-computedomain-allocation-mode")
 
 
 async def test_mode_all_is_denied_where_the_values_say_so(guarded: ApiServer, user: User) -> None:

@@ -25,7 +25,7 @@ STATUS = b'{"allocation":{"devices":{"results":[{"checksum":17,"x":"<&>"}]}}}'
 
 
 def whole() -> Checkpoint:
-    devices = completed("channel", "node-1", "u-1", "d-1")
+    devices = completed(("channel",), "node-1", "u-1", "d-1")
     return Checkpoint(
         {
             "u-1": entry_of("u-1", COMPLETED, ("team-a", "one"), status=STATUS, devices=devices),
@@ -144,7 +144,7 @@ def test_a_wrong_digit_is_found_in_either_checksum() -> None:
 
 
 def test_version_1_alone_holds_prepared_claims_without_names() -> None:
-    devices = completed("channel", "node-1", "u-1", "d-1").decode()
+    devices = completed(("channel",), "node-1", "u-1", "d-1").decode()
     read = decode(
         signed(f'{{"preparedClaims":{{"u-1":{{"status":{{}},"preparedDevices":{devices}}}}}}}')
     )

@@ -21,7 +21,7 @@ REQUEST = Request(ref(1), "channel", DOMAIN, b'{"a":1}')
 
 
 def entry(state: str, number: int = 1) -> Entry:
-    devices = completed("channel", NODE, uid(number), DOMAIN) if state == COMPLETED else b""
+    devices = completed(("channel",), NODE, uid(number), DOMAIN) if state == COMPLETED else b""
     return entry_of(
         uid(number), state, ("team-a", f"claim-{number}"), status=b'{ "a": 1 }', devices=devices
     )

@@ -78,3 +78,39 @@ def test_a_broken_one_is_kept_aside_and_the_node_has_a_driver(tmp_path: Path, na
     [aside] = node.folder.glob(f"{CHECKPOINT}.corrupt-*")
     assert aside.read_bytes() == (GOLDEN / f"{name}.json").read_bytes()
     assert (node.states(), node.files()) == ({}, {})
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.anyio
+async def test_a_claim_whose_containers_run_is_known_by_its_cdi_file_when_the_checkpoint_is_broken(
+    tmp_path: Path, name: str
+) -> None:
+    node = Node(tmp_path)
+    for number in (1, 2):
+        node.cluster.add(ref(number))
+    await node.page().prepare([ref()])
+    files = node.files()
+    (node.folder / CHECKPOINT).write_bytes((GOLDEN / f"{name}.json").read_bytes())
+    page = node.page()
+    await page.start()
+    assert (node.states(), node.files()) == ({uid(1): COMPLETED}, files)
+    assert await page.mend() == ()
+    refused = (await node.page().prepare([ref(2)]))[uid(2)].error
+    assert f"prepared for claim of an unknown name ({uid(1)})" in refused
+    # Asked for in a new sandbox it is given again; no request named is every request's.
+    given = (await page.prepare([ref()]))[uid(1)]
+    device = f"k8s.compute-domain.nvidia.com/claim={uid(1)}-channel-0"
+    assert given == Answer((), "node-1", "channel-0", (device,))
+    assert (await page.unprepare([ref()]))[uid(1)].error == ""
+    assert (await page.prepare([ref(2)]))[uid(2)].error == ""
+    assert node.states() == {uid(2): COMPLETED}
+
+
+def test_cdi_files_that_cannot_be_one_claims_are_not_taken_for_it(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (node.folder / CHECKPOINT).write_bytes(b"{")
+    (node.cdi / cdi_file(uid(1))).write_bytes(document(uid(1), node.facts.major + 1))
+    for number in (2, 3):
+        (node.cdi / cdi_file(uid(number))).write_bytes(document(uid(number), node.facts.major))
+    node.store().start()
+    assert (node.states(), node.files()) == ({}, {})

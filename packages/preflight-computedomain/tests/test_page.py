@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -22,6 +23,7 @@ from preflight_computedomain.plugin.checkpoint import (
     encode,
     entry_of,
 )
+from preflight_computedomain.plugin.claims import Ref
 from preflight_computedomain.plugin.metrics import Metrics
 from preflight_computedomain.plugin.page import Answer, Page, Times
 from preflight_computedomain.plugin.store import CHECKPOINT
@@ -457,3 +459,20 @@ async def test_a_stop_ends_what_waits(node: Node) -> None:
 async def test_the_domain_is_kept_with_the_devices(node: Node) -> None:
     await one(node.page())
     assert DOMAIN.encode() in node.store().entries()[uid(1)].devices
+
+
+async def test_each_claim_and_result_has_one_line_of_the_log_with_its_cause(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bad = Ref("team-a", "no/name", uid(9))
+    page = node.page()
+    await page.prepare([ref(), bad])
+    await page.unprepare([ref()])
+    lines = [record.about for record in caplog.records if hasattr(record, "about")]
+    assert sorted((one["name"], one["uid"], one["cause"]) for one in lines) == [
+        ("claim-1", uid(1), ""),
+        ("claim-1", uid(1), ""),
+        ("no/name", uid(9), "bad-name"),
+    ]
+    assert all(one["namespace"] == "team-a" and one["milliseconds"] >= 0 for one in lines)

@@ -129,6 +129,17 @@ def test_values_are_judged_as_the_programs_will(tmp_path: Path, values: str, sai
     assert done.returncode == (0 if said == "no problem found" else 2)
 
 
+def test_values_that_are_wrong_in_several_ways_are_told_so_at_once(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(
+        "logLevel: loud\nleaseSeconds: 0\nfeatureGates: {HostManagdIMEX: true, Foo: true}\n"
+    )
+    done = started("preflight-computedomain", "validate-config", str(tmp_path / "values.yaml"))
+    said = done.stdout + done.stderr
+    for word in ("logLevel", "leaseSeconds", "HostManagdIMEX", "Foo"):
+        assert word in said
+    assert (done.returncode, "Traceback" in said) == (2, False)
+
+
 def test_the_runbook_needs_no_cluster() -> None:
     done = started("preflight-computedomain", "doctor", "--runbook")
     assert done.returncode == 0

@@ -258,7 +258,7 @@ def test_another_boot_drops_all_claims_and_their_files(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_a_boot_is_taken_over(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    devices = completed("channel", "node-1", uid(1), DOMAIN)
+    devices = completed(("channel",), "node-1", uid(1), DOMAIN)
     old = Checkpoint({uid(1): entry_of(uid(1), COMPLETED, devices=devices)})
     (node.folder / CHECKPOINT).write_bytes(encode(old))
     node.store().start()

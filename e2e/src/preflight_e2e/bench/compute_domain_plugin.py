@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def measured(
     back = [_back(server) for _ in range(5)]
     before = len(requests_of(log, PLUGIN))
     time.sleep(idle)
-    asked = len(requests_of(log, PLUGIN)) - before
+    asked = requests_of(log, PLUGIN)[before:]
     return {
         "claims": number,
         "prepare_p50_ms": round(statistics.median(first), 2),
@@ -143,7 +144,8 @@ def measured(
         "unprepare_p50_ms": round(statistics.median(undone), 2),
         "slice_back_s": round(statistics.median(back), 3),
         "idle_s": idle,
-        "idle_requests_per_min": round(asked * 60 / idle, 2),
+        "idle_requests_per_min": round(len(asked) * 60 / idle, 2),
+        "idle_requests": dict(Counter(one["verb"] for one in asked)),
         "rss_mb": resident_mb(running.process.pid),
     }
 

@@ -16,7 +16,7 @@ _ABOUT = """Host-managed IMEX: ComputeDomains whose channel 0 reaches pods, whil
 
   preflight-computedomain doctor                leftovers, nodes without a slice, conflicts, stale claims; what to do
   preflight-computedomain explain -n NS NAME    one ComputeDomain: its template, claims, nodes and pods
-  preflight-computedomain validate-config FILE  every problem of the chart's values
+  preflight-computedomain validate-config FILE  every problem of what the programs read of the chart's values
   preflight-computedomain schema                the JSON Schema of the values that the programs read
   preflight-computedomain crd                   the CustomResourceDefinition, for `kubectl apply --server-side -f -`
 

@@ -112,14 +112,19 @@ def problems(raw: object, path: str = "") -> list[str]:
     """All that is wrong with ``raw``, which stands at ``path`` in its file; also that IMEX is not
     host-managed.
     """
-    found = schema.problems(
-        _schema(), raw, "the file"
-    )  # the names of gates are judged below, in better words
-    if found:
-        return [one if one.startswith("the file") else f"{path}{one}" for one in found]
+    # The names of gates are judged below, in better words.
+    found = [
+        one if one.startswith("the file") else f"{path}{one}"
+        for one in schema.problems(_schema(), raw, "the file")
+    ]
+    if not isinstance(raw, Mapping):
+        return found
     try:
-        if not judged(msgspec.convert(raw, Config)).host_managed:
-            return [f"{path}featureGates: {gates.OFF}"]
+        decides = {key: raw[key] for key in ("featureGates", "resources") if key in raw}
+        if not judged(msgspec.convert(decides, Config)).host_managed:
+            found.append(f"{path}featureGates: {gates.OFF}")
+    except msgspec.ValidationError:
+        pass  # it is among those found
     except GatesInvalid as error:
-        return [f"{path}featureGates: {one}" for one in error.problems]
-    return []
+        found += [f"{path}featureGates: {one}" for one in error.problems]
+    return found

@@ -10,7 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .names import API_VERSION, CHANNEL_CONFIG, DAEMON_CONFIG, GROUP, one_line
+from preflight_kube.text import one_line
+
+from .names import API_VERSION, CHANNEL_CONFIG, DAEMON_CONFIG, GROUP
 
 __all__ = ["ChannelConfig", "ConfigInvalid", "channel_config", "domain_of", "is_daemon"]
 

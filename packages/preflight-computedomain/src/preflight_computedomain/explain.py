@@ -6,8 +6,9 @@ Pure.
 
 from __future__ import annotations
 
+from preflight_kube.text import one_line
+
 from .configs import domain_of
-from .names import one_line
 from .objects import ComputeDomain
 from .seen import Claim, Seen
 
@@ -42,7 +43,7 @@ def _head(domain: ComputeDomain) -> str:
         if about.deletion_timestamp
         else domain.status.status or "not seen by the controller yet"
     )
-    return f"ComputeDomain {about.namespace}/{about.name} ({about.uid}): {state}, mode {one_line(domain.spec.channel.allocation_mode)}"
+    return f"ComputeDomain {about.namespace}/{about.name} ({about.uid}): {state}, mode {one_line(domain.spec.channel.allocation_mode, 200)}"
 
 
 def _template(seen: Seen, domain: ComputeDomain) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from .names import one_line
+from preflight_kube.text import one_line
 
 __all__ = ["GATE", "IGNORED", "KNOWN", "OFF", "Gates", "GatesInvalid", "read"]
 
@@ -83,14 +83,16 @@ def read(text: str, *, mode: str = "", isolation: str = "") -> Gates:
     given, ignored, problems = _parse(text)
     values = {**KNOWN, **given}
     if mode and mode not in _MODES:
-        problems.append(f"IMEX_MODE: {one_line(mode)!r} is no mode; use {' or '.join(_MODES)}.")
+        problems.append(
+            f"IMEX_MODE: {one_line(mode, 200)!r} is no mode; use {' or '.join(_MODES)}."
+        )
     if isolation == "channel":
         problems.append(
             "IMEX_ISOLATION: 'channel' is not supported, as every ComputeDomain uses channel 0; use domain."
         )
     elif isolation and isolation not in _ISOLATIONS:
         problems.append(
-            f"IMEX_ISOLATION: {one_line(isolation)!r} is no kind of isolation; use domain."
+            f"IMEX_ISOLATION: {one_line(isolation, 200)!r} is no kind of isolation; use domain."
         )
     if mode == "hostManaged" and not (values[ALIAS] or values[GATE]):
         problems.append(
@@ -127,12 +129,12 @@ def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
         known = name in KNOWN or name in IGNORED
         if not known:
             problems.append(
-                f"FEATURE_GATES: {one_line(name)!r} is no feature gate; known are {', '.join(sorted(KNOWN))}."
+                f"FEATURE_GATES: {one_line(name, 200)!r} is no feature gate; known are {', '.join(sorted(KNOWN))}."
             )
         if (on := _BOOLEANS.get(value)) is None:
-            found = repr(one_line(value)) if sign else "no value"
+            found = repr(one_line(value, 200)) if sign else "no value"
             problems.append(
-                f"FEATURE_GATES: {one_line(name)} has {found}; write {one_line(name)}=true or =false."
+                f"FEATURE_GATES: {one_line(name, 200)} has {found}; write {one_line(name, 200)}=true or =false."
             )
         elif name in IGNORED:
             ignored.add(name)

@@ -37,7 +37,6 @@ __all__ = [
     "fits_as_name",
     "fits_as_namespace",
     "fits_as_uid",
-    "one_line",
     "slice_name",
 ]
 
@@ -112,11 +111,3 @@ def slice_name(node: str) -> str:
         return name
     digest = hashlib.sha256(node.encode()).hexdigest()[:10]
     return f"{node[: 253 - len(DRIVER) - len(digest) - 2].rstrip('.-')}-{digest}-{DRIVER}"
-
-
-def one_line(text: str, most: int = 200) -> str:
-    """What somebody wrote, fit for a log line: no characters that do not print, and ``most`` of
-    them.
-    """
-    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[: most + 1])
-    return shown if len(shown) <= most else shown[: most - 1] + "…"

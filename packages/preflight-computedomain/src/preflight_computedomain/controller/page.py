@@ -18,9 +18,10 @@ from preflight_kube.client import Client, Conflict, Fenced, KubeError
 from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.lease import Leadership
 from preflight_kube.reflector import Change, Reflector
+from preflight_kube.text import one_line
 from preflight_kube.workqueue import Queue
 
-from ..names import API_VERSION, KIND, LABEL, one_line
+from ..names import API_VERSION, KIND, LABEL
 from ..objects import ClaimTemplate, ComputeDomain
 from . import template
 from .actor import DOMAINS, TEMPLATES, Actor, Blocked, Known, Place
@@ -253,7 +254,7 @@ class Controller:
                         return  # the next leader does it
                     told = {
                         "namespace": about.namespace,
-                        "name": one_line(about.name),
+                        "name": one_line(about.name, 200),
                         "error": str(why),
                     }
                     log.warning("a stale template could not be removed", extra={"about": told})

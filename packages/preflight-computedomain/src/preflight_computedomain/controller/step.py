@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..names import FINALIZER, LABEL, one_line
+from preflight_kube.text import one_line
+
+from ..names import FINALIZER, LABEL
 from ..objects import ClaimTemplate, ComputeDomain
 from . import template
 

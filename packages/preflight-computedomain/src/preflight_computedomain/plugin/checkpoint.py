@@ -8,14 +8,15 @@ the very bytes that were read, so that a field which somebody adds later makes n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.text import one_line
 
-from ..names import DEVICE, cdi_id, one_line
+from ..names import DEVICE, cdi_id
 
 __all__ = [
     "ABORTED",
@@ -85,10 +86,12 @@ def checksum(data: bytes) -> int:
 _DECIMAL: Final = tuple(str(byte).encode() for byte in range(256))
 
 
-def completed(request: str, node: str, uid: str, domain: str) -> bytes:
-    """The prepared devices of a claim: channel 0 for ``request``, for the ComputeDomain ``domain``."""
+def completed(requests: Sequence[str], node: str, uid: str, domain: str) -> bytes:
+    """The prepared devices of a claim: channel 0 for ``requests`` (none: for all that it has), for
+    the ComputeDomain ``domain``.
+    """
     device = {
-        "Requests": [request],
+        "Requests": requests,
         "PoolName": node,
         "DeviceName": DEVICE,
         "CDIDeviceIDs": [cdi_id(uid)],

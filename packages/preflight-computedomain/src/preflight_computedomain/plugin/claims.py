@@ -6,11 +6,13 @@ Pure, and never raises: whatever stands in a claim ends in a :class:`Request` or
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from preflight_kube.text import one_line
 
 from ..configs import ConfigInvalid, channel_config, is_daemon
 from ..names import (
@@ -20,7 +22,6 @@ from ..names import (
     fits_as_name,
     fits_as_namespace,
     fits_as_uid,
-    one_line,
 )
 from ..objects import AllocationConfig, AllocationResult, ClaimStatus, ResourceClaim
 
@@ -165,7 +166,7 @@ def _configured(
     if config.mode not in ("", "Single"):
         return Refusal(
             "allocation-mode",
-            f'host-managed IMEX supports only allocationMode "Single" (channel 0); got "{one_line(config.mode, 60)}"; make the '
+            f'host-managed IMEX supports only allocationMode "Single" (channel 0); got {one_line(json.dumps(config.mode, ensure_ascii=False), 60)}; make the '
             "ComputeDomain anew with spec.channel.allocationMode: Single",
         )
     return Request(ref, result.base, config.domain, status)

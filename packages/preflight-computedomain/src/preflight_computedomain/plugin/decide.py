@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from ..names import one_line
+from preflight_kube.text import one_line
+
 from .checkpoint import ABORTED, COMPLETED, Entry
 from .claims import Ref, Refusal, Request
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..names import one_line
+from preflight_kube.text import one_line
 
 __all__ = ["COMPLETED", "NOT_SUPPORTED", "FabricBroken", "FabricInfo", "clique"]
 

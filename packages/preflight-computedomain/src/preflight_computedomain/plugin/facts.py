@@ -9,7 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ..names import MAJOR_NAME, OLDEST_DRIVER, fits_as_name, one_line
+from preflight_kube.text import one_line
+
+from ..names import MAJOR_NAME, OLDEST_DRIVER, fits_as_name
 
 __all__ = ["NodeFacts", "Unfit", "boot_id", "driver_fits", "imex_major", "node_name"]
 
@@ -89,6 +91,6 @@ def node_name(text: str) -> str:
     """The node's name, as ``NODE_NAME`` gives it. Raises :class:`Unfit`."""
     if not fits_as_name(text):
         raise Unfit(
-            f"NODE_NAME: {one_line(text)!r} is no node's name; set it by the downward API (spec.nodeName)."
+            f"NODE_NAME: {one_line(text, 200)!r} is no node's name; set it by the downward API (spec.nodeName)."
         )
     return text

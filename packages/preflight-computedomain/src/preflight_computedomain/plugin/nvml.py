@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ..names import one_line
+from preflight_kube.text import one_line
+
 from .fabric import NOT_SUPPORTED, FabricInfo
 from .node import NvmlFailed
 

@@ -8,13 +8,15 @@ it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ..names import DEVICE, DRIVER, cdi_id, one_line
+from preflight_kube.logs import get_logger
+from preflight_kube.text import one_line
+
+from ..names import DEVICE, DRIVER, cdi_id
 from ..objects import ResourceClaim
 from .checkpoint import COMPLETED, STARTED, Corrupt, Entry
 from .claims import Ref, Refusal, Request, read, unusable
@@ -26,7 +28,7 @@ from .store import Store
 
 __all__ = ["Answer", "Cluster", "Page", "Times", "Unreachable"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Unreachable(Exception):
@@ -168,7 +170,7 @@ class Page:
 
     async def _prepare_one(self, ref: Ref) -> Answer:
         if (bad := unusable(ref)) is not None:
-            return self._told(ref, bad)
+            return self._told(ref, bad, True, asyncio.get_running_loop().time())
         return await self._fly(
             ref,
             lambda flight: self._retried(
@@ -290,7 +292,7 @@ class Page:
             try:
                 result = await work(flight)
             except Exception:
-                _log.exception("claim %s (%s): an error of this program's own", ref, ref.uid)
+                _log.exception(f"claim {ref} ({ref.uid}): an error of this program's own")
                 result = Refusal(
                     "internal", "an error of the driver's own, which its log describes", False
                 )
@@ -304,23 +306,7 @@ class Page:
             result = Refusal(
                 "disk", "the node's disk has not finished writing; look at its health", False
             )
-        answer = self._told(ref, result, prepares)
-        _log.log(
-            logging.WARNING if answer.error else logging.INFO,
-            "%s: %s",
-            PREPARE if prepares else UNPREPARE,
-            answer.error or "done",
-            extra={
-                "about": {
-                    "namespace": ref.namespace,
-                    "claim": ref.name,
-                    "uid": ref.uid,
-                    "milliseconds": round((asyncio.get_running_loop().time() - began) * 1000, 1),
-                    "cause": result.reason if isinstance(result, Refusal) else "",
-                }
-            },
-        )
-        return answer
+        return self._told(ref, result, prepares, began)
 
     # --- small ones
 
@@ -330,14 +316,25 @@ class Page:
         except Corrupt:
             return {}  # with the lock held it is moved aside, and read again
 
-    def _told(self, ref: Ref, result: Result, prepares: bool = True) -> Answer:
+    def _told(self, ref: Ref, result: Result, prepares: bool, began: float) -> Answer:
+        """The answer, counted where it is a refusal, and one line in the log."""
         if isinstance(result, Answer):
-            return result
-        errors = self._metrics.prepare_errors if prepares else self._metrics.unprepare_errors
-        errors.labels(DRIVER, result.reason).inc()
-        if result.permanent:
-            self._metrics.permanent_errors.labels(result.reason).inc()
-        return Answer(error=result.told(ref, self._node))
+            answer, cause = result, ""
+        else:
+            answer, cause = Answer(error=result.told(ref, self._node)), result.reason
+            errors = self._metrics.prepare_errors if prepares else self._metrics.unprepare_errors
+            errors.labels(DRIVER, cause).inc()
+            if result.permanent:
+                self._metrics.permanent_errors.labels(cause).inc()
+        (_log.warning if cause else _log.info)(
+            f"{PREPARE if prepares else UNPREPARE}: {answer.error or 'done'}",
+            namespace=one_line(ref.namespace, 63),
+            name=one_line(ref.name, 253),
+            uid=one_line(ref.uid, 80),
+            milliseconds=round((asyncio.get_running_loop().time() - began) * 1000, 1),
+            cause=cause,
+        )
+        return answer
 
     def _count(self) -> None:
         self._metrics.prepared.set(self._store.prepared())

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from preflight_kube.text import one_line
+
 from .._generated.registration import (
     InfoRequest,
     PluginInfo,
     RegistrationStatus,
     RegistrationStatusResponse,
 )
-from ..names import DRIVER, one_line
+from ..names import DRIVER
 from .dra import VERSIONS
 from .sockets import Method, unary
 from .wire import TEXT, VARINT

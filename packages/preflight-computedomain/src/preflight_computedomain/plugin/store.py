@@ -112,9 +112,7 @@ class Store:
 
     def _sweep(self, claims: Mapping[str, Entry]) -> None:
         kept = {cdi_file(uid) for uid, one in claims.items() if one.state == COMPLETED}
-        if not self._cdi.is_dir():
-            return
-        for path in sorted(self._cdi.iterdir()):
+        for path in self._files():
             if uid_of(path.name) and path.name not in kept:
                 _log.info("%s belongs to no prepared claim, and is removed", path)
                 self._disk.remove(path)
@@ -127,7 +125,7 @@ class Store:
             return said
         ref = request.ref
         named = (ref.namespace, ref.name)
-        devices = completed(request.request, self._facts.node, ref.uid, request.domain)
+        devices = completed((request.request,), self._facts.node, ref.uid, request.domain)
         claims[ref.uid] = entry_of(ref.uid, STARTED, named, status=request.status)
         self._write(claims)
         self._disk.write(self._file(ref.uid), document(ref.uid, self._facts.major), 0o644)
@@ -179,17 +177,34 @@ class Store:
         return self._last
 
     def _aside(self, error: Corrupt) -> None:
-        """Begin anew: a node without a driver for ever is worse, and the kubelet prepares again
-        what is in use.
+        """Begin anew: a node without a driver for ever is worse. A process that has only just
+        started knows nothing yet, but the claim whose CDI file stands is in use: its containers may
+        run, and the kubelet asks only for an end of it.
         """
+        claims = self._last.claims or self._in_files()
         other = self._path.with_name(f"{CHECKPOINT}.corrupt-{self.now():%Y%m%dT%H%M%S.%fZ}")
         _log.error(
-            "%s is not used: %s; it is kept as %s, and what this process knows is written anew (%d claims)",
+            "%s is not used: %s; it is kept as %s, and what this process knows, or the CDI files say, is written anew (claims: %s)",
             self._path,
             error,
             other.name,
-            len(self._last.claims),
+            ", ".join(claims) or "none",
         )
         self.corrupt += 1
         self._disk.rename(self._path, other)
-        self._write(self._last.claims)
+        self._write(claims)
+
+    def _in_files(self) -> Mapping[str, Entry]:
+        """The prepared claim, where one CDI file is as this driver writes them. It does not say
+        which of the claim's requests the channel is for: so it is for all of them.
+        """
+        uids = {uid_of(path.name) for path in self._files()}
+        whole = [uid for uid in uids if fits_as_uid(uid) and self.whole(uid)]
+        if len(whole) != 1:
+            return {}
+        [uid] = whole
+        devices = completed((), self._facts.node, uid, "")
+        return {uid: entry_of(uid, COMPLETED, devices=devices)}
+
+    def _files(self) -> list[Path]:
+        return sorted(self._cdi.iterdir()) if self._cdi.is_dir() else []
