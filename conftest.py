@@ -1,5 +1,5 @@
-"""What every member's tests have: `--changed` and `--seconds`, for `nox -s quick`, and a note of
-what is skipped, for the gate.
+"""What every member's tests have: `--changed` and `--seconds`, for `nox -s quick`, how they are
+shared out where several run at a time (`-n`), and a note of what is skipped, for the gate.
 
 Quick runs the tests nearest to a change first, and as many as a patience allows.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +76,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if ENDS in item.config.stash and time.monotonic() > item.config.stash[ENDS]:
         item.config.stash[LEFT_OUT].append(item.nodeid)
         pytest.skip("the time of a quick look is over")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n N` tests go one by one to whoever is free, but for files that make something for all
+    of their tests: those stay in one piece.
+    """
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneByOne(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if shares(config.rootpath / file) else nodeid
+
+    return OneByOne(config, log)
+
+
+@lru_cache
+def shares(file: Path) -> bool:
+    return re.search(r'scope="(class|module|package|session)"', file.read_text()) is not None
 
 
 def pytest_terminal_summary(
