@@ -82,15 +82,18 @@ class World:
         self.leases: Any = client.CoordinationV1Api()
 
     def wrap(
-        self, name: str, spec: Json, pods: int = 1, mode: str = "NonIndexed", **annotations: str
+        self, name: str, spec: Json, pods: int = 1, *, gang: bool = False, **annotations: str
     ) -> None:
-        """``mode``: that of the Job; an Indexed one of several pods is a gang."""
-        template = {"metadata": {"annotations": {}}, "spec": {"restartPolicy": "Never", **spec}}
+        """``gang``: its pods say that they are one."""
+        labels = {"app.kubernetes.io/gang-id": name, "app.kubernetes.io/gang-size": str(pods)}
+        template = {
+            "metadata": {"labels": labels if gang else {}},
+            "spec": {"restartPolicy": "Never", **spec},
+        }
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
         job["spec"] = {
             "parallelism": pods,
             "completions": pods,
-            "completionMode": mode,
             "backoffLimit": 20,
             "template": template,
         }
@@ -382,7 +385,7 @@ def test_a_gang_whose_last_member_comes_late_is_not_reset_while_the_first_one_wa
         lab.api.patch_node(room, {"metadata": {"labels": {key: "yes"}}})
         spec = asks(1, nodeSelector={key: "yes"}, affinity=apart)
         periods = {"warmupGracePeriodDuration": f"{warmup:g}s"}
-        world.wrap("gathers", spec, 2, "Indexed", admissionGracePeriodDuration="8s", **periods)
+        world.wrap("gathers", spec, 2, gang=True, admissionGracePeriodDuration="8s", **periods)
 
         def waited() -> float:
             for pod in world.pods("gathers"):

@@ -34,7 +34,7 @@ _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"
 @dataclass
 class Lab:
     """``node``: where pods are put that name no scheduler. ``silent``: nodes without a kubelet.
-    ``holds``: pods of which it is true stay pending.
+    ``holds``: pods of which it is true stay pending. ``judged``: nobody writes a status by hand.
     """
 
     server: ApiServer
@@ -44,6 +44,7 @@ class Lab:
     node: str = "node-a"
     silent: set[str] = field(default_factory=set)
     holds: Callable[[dict[str, Any]], bool] = lambda _: False
+    judged: bool = True
     history: list[Seen] = field(default_factory=list)
     _pods: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -269,4 +270,5 @@ async def lab(server: ApiServer, home: Path) -> AsyncIterator[Lab]:
             group.start_soon(made._kubelets)
             yield made
             group.cancel_scope.cancel()
-        assert not (found := problems(made.history)), found[:5]
+        found = problems(made.history) if made.judged else []
+        assert not found, found[:5]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from player import Player, job, wrapper
-from preflight_appwrapper.explain import Explanation, explain, text
+from preflight_appwrapper.explain import Explanation, explain, plan, text
+from preflight_appwrapper.objects import wrapper_from
+from preflight_appwrapper.rules import Rules
 from preflight_appwrapper.step import step
 
 
@@ -110,5 +112,18 @@ def test_what_has_ended_says_so(phase: str) -> None:
         player.world.run("Failed")
     player.settle()
     player.wait(30)
-    assert explained(player).phase == phase
-    assert "next: nothing" in text(explained(player))
+    found = explained(player)
+    assert found.phase == phase
+    assert "next: nothing" in text(found)
+    assert found.because.startswith("FoundFailedPods: 2 failed pods" if phase == "Failed" else "")
+    assert bool(found.because) == (phase == "Failed")
+
+
+def test_the_same_problem_is_said_once() -> None:
+    raw = wrapper()
+    raw["spec"]["components"][0]["podSets"] = [{"path": "template..spec"}]
+    found = plan(wrapper_from(raw), Rules())
+    assert [one for one in found.problems if "is no path" in one] == [
+        'spec.components[0].podSets[0].path: "template..spec" is no path; '
+        "write template, then .field or [index], e.g. template.spec.template."
+    ]

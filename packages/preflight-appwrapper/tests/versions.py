@@ -57,7 +57,8 @@ class _Wrapper:
 
 def problems(history: Iterable[Seen]) -> list[str]:
     """Versions at which something was left although a wrapper said that nothing is, or a quota was
-    another than it must be; and what went back.
+    another than it must be; and what went back. Of a wrapper whose creation was not seen, the first
+    version is taken as it is.
     """
     deployed: dict[str, str] = {}
     left: dict[str, tuple[str, str]] = {}
@@ -68,8 +69,10 @@ def problems(history: Iterable[Seen]) -> list[str]:
         if one.what == "wrappers":
             says = condition(one.object, "ResourcesDeployed").get("status", "False")
             deployed[metadata["name"]] = "False" if one.type == "DELETED" else says
+            known = metadata["uid"] in wrappers or one.type == "ADDED"
             last = wrappers.setdefault(metadata["uid"], _Wrapper())
-            found += [f"{one.version}: {metadata['name']}: {it}" for it in _wrong(last, one.object)]
+            wrong = list(_wrong(last, one.object))
+            found += [f"{one.version}: {metadata['name']}: {it}" for it in wrong if known]
         elif (owner := metadata.get("labels", {}).get(LABEL)) is not None:
             if one.type == "DELETED":
                 left.pop(metadata["uid"], None)

@@ -303,6 +303,9 @@ def _explain_live(args: argparse.Namespace, rules: Rules) -> int:
         raise commands.Failed(
             f"no AppWrapper {args.name} in namespace {args.namespace}; `-n` names another one"
         )
+    if args.config is None:
+        hint = "parameters are the defaults of this program; --config FILE has those of the release"
+        print(f"explain: {hint}.", file=sys.stderr)
     print(
         json.dumps(msgspec.to_builtins(found), indent=2) if args.output == "json" else text(found)
     )

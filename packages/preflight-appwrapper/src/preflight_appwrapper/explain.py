@@ -12,6 +12,7 @@ import msgspec
 from preflight_proto.durations import format_duration
 from preflight_proto.printable import printable
 
+from . import conditions as c
 from . import podsets
 from .components import ComponentError, build, named
 from .exits import exits
@@ -83,7 +84,7 @@ def explain(wrapper: AppWrapper, seen: Seen, made: Step, now: datetime) -> Expla
     limit = p.retry_limit if p else 0
     evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
     figures = holding.figures if holding else None
-    because = holding.sentence if holding else _foreign(wrapper)
+    because = holding.sentence if holding else _foreign(wrapper) or _cause(wrapper)
     if figures is not None:
         because += f" (expected {figures.expected}: {figures.pending} pending, {figures.running} running, {figures.succeeded} succeeded, {figures.failed} failed, of which {figures.counting} count)"
     return Explanation(
@@ -108,6 +109,14 @@ def _foreign(wrapper: AppWrapper) -> str:
         if wrapper.ours
         else f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
     )
+
+
+def _cause(wrapper: AppWrapper) -> str:
+    """Why it was reset last, or has failed."""
+    found = c.find(wrapper.status.conditions, c.UNHEALTHY)
+    if found is None or found.status != "True":
+        return ""
+    return f"{found.reason}: {found.message}" if found.message else found.reason
 
 
 def _shown(wrapper: AppWrapper, rules: Rules | None, made: Step | None = None) -> tuple[Shown, ...]:
@@ -184,7 +193,7 @@ def plan(wrapper: AppWrapper, rules: Rules) -> Plan:
                 f"{name}: {one.count} pods at {one.path}" for one in podsets.pod_sets(component)
             ]
         except ComponentError as error:
-            if not any(_same_place(str(error), known) for known in problems):
+            if not any(_same(str(error), known) for known in problems):
                 problems.append(str(error))
     return Plan(
         name=wrapper.metadata.name,
@@ -196,14 +205,16 @@ def plan(wrapper: AppWrapper, rules: Rules) -> Plan:
     )
 
 
-def _same_place(one: str, other: str) -> bool:
-    """Whether two sentences begin with the same path, of which one is enough."""
-    return one.partition(":")[0] == other.partition(":")[0]
+def _same(one: str, other: str) -> bool:
+    """Whether two sentences speak of the same path, or say the same; one of them is enough."""
+    mine, its = one.partition(": "), other.partition(": ")
+    return mine[0] == its[0] or mine[2].rstrip(".") == its[2].rstrip(".")
 
 
 def plan_text(one: Plan) -> str:
     """For a terminal, without the objects."""
-    lines = [f"{one.name}: {len(one.objects)} objects would be created"]
+    count = len(one.objects)
+    lines = [f"{one.name}: {count} object{'s' if count != 1 else ''} would be created"]
     lines += [f"  {it}" for it in one.pod_sets]
     lines += list(_settings(one.parameters))
     lines += [f"  warning: {it}" for it in one.warnings]
