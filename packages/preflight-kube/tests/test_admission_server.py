@@ -19,6 +19,7 @@ import anyio
 import httpx
 import pytest
 import trustme
+from preflight_kube import looks
 from preflight_kube.admission import body, reviews, server
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import Request, Response
@@ -332,6 +333,26 @@ async def test_the_files_are_looked_at_now_and_then(
         before = hook.certificate.context
         write_certificate(hook.authority, tmp_path)
         await until(lambda: hook.certificate.context is not before, "it is read again")
+
+
+async def test_files_that_cannot_be_looked_at_make_the_replica_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(looks, "FAILING", 0.05)
+
+    def stale() -> bool:
+        raise OSError("stale file handle")
+
+    hook = Hook(tmp_path)
+    monkeypatch.setattr(hook.certificate, "refresh", stale)
+    async with anyio.create_task_group() as group:
+        group.start_soon(hook.server.run)
+        said = "certificate is not watched any more: OSError: stale file handle"
+        await until(lambda: hook.server.unready() == said, "it is not ready")
+        monkeypatch.undo()
+        await until(lambda: not hook.server.unready(), "it is ready again")
+        group.cancel_scope.cancel()
 
 
 async def test_a_certificate_that_has_expired_makes_the_replica_not_ready(

@@ -285,7 +285,7 @@ def test_a_new_certificate_is_served_without_a_restart(server: Server) -> None:
 
 def metric(server: Server, name: str) -> float:
     lines = httpx.get(f"{server.plain}/metrics").text.splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name + " ")), -1.0)
 
 
 def injected(server: Server) -> list[str]:
@@ -323,6 +323,13 @@ def test_a_new_configuration_holds_without_a_restart_and_a_broken_one_is_refused
     [line] = [one for one in map(json.loads, stdout.splitlines()) if one["level"] == "error"]
     assert "new configuration refused, the old one stays" in line["msg"]
     assert len(line["problems"]) == 2
+
+
+def test_all_that_is_looked_at_is_in_the_metrics(server: Server) -> None:
+    looks = ("admission-connections", "plain-connections", "certificate", "configuration")
+    for name in (*looks, "preflightconfigs"):
+        wait_for(server, f'preflight_webhook_watching{{watcher="{name}"}}', 1)
+    assert metric(server, "preflight_webhook_certificate_valid") == 1
 
 
 def test_bytes_and_requests_in_flight_are_counted(server: Server) -> None:
