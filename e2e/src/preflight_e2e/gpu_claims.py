@@ -24,7 +24,7 @@ GROUP = "gpu.scheduling"
 COUNT = f"{GROUP}/gpu"
 LOCKS = "gpu-scheduler-leases"
 LOCAL = "/etc/node-local"
-STALE = 15
+STALE = 20
 """Seconds after which a node whose agent is silent takes no pods, instead of 90."""
 LOOK, DCGM = CHECKS = ("preflight-look", "preflight-dcgm-diag")
 _LOOK = f"""
@@ -97,7 +97,7 @@ class GpuClaims:
             "kubeScheduler": {"image": IMAGE},
             "crd": {"keep": False},
             "staleAfter": f"{STALE}s",
-            "heartbeat": "3s",
+            "heartbeat": "4s",
             "sweep": "5s",
         }
         whole = {**injector, "preflight-gpu-scheduler": scheduler}
