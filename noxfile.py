@@ -26,9 +26,10 @@ nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
 
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    # Thousands of programs start here, each twice as long where it compiles what it imports. Whoever
-    # wants no bytecode beside the sources gets none there.
+# Thousands of programs start here, each twice as long where it compiles what it imports. Whoever
+# wants no bytecode beside the sources gets none there.
+WITHOUT_BYTECODE = os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if WITHOUT_BYTECODE:
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parent / ".nox/bytecode"))
 
 nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "third-party", "test"]
@@ -622,8 +623,12 @@ def install_as_in_its_image(session: nox.Session, member: str, into: Path) -> No
     install(session, "uv", "sync", *how, "--package", member, *ours, into=into)
 
 
-def without_pythonpath() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+def without_pythonpath() -> dict[str, str | None]:
+    """For programs that are installed as in their images: what is beside them is all that they see,
+    their bytecode too.
+    """
+    elsewhere = {"PYTHONPYCACHEPREFIX": None, "PYTHONDONTWRITEBYTECODE": WITHOUT_BYTECODE}
+    return {"PYTHONPATH": None, **(elsewhere if WITHOUT_BYTECODE else {})}
 
 
 @nox.session(venv_backend="none")
