@@ -299,15 +299,12 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
 
 
 def workers(member: str) -> list[str]:
-    """How many processes share a member's tests: as many as cores share the files; where most tests
-    wait, thrice as many or TESTS_AT_ONCE share the tests (conftest.py says which stay together).
+    """Where a member's tests mostly wait, thrice as many processes as cores, or TESTS_AT_ONCE, share
+    them; conftest.py says which stay together.
     """
-    if member in {"check-nccl-allreduce", "preflight-testing"}:
-        return []  # a gang is many processes by itself, which measure; and the other has one test
-    cores = min(os.cpu_count() or 1, 4)
-    if member in WAITING:
-        return ["-n", os.environ.get("TESTS_AT_ONCE") or str(3 * cores)]
-    return ["-n", str(cores), "--dist", "loadfile"]
+    if member not in WAITING:
+        return []
+    return ["-n", os.environ.get("TESTS_AT_ONCE") or str(3 * min(os.cpu_count() or 1, 4))]
 
 
 @nox.session
