@@ -26,9 +26,10 @@ nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
 
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    # Thousands of programs start here, each twice as long where it compiles what it imports. Whoever
-    # wants no bytecode beside the sources gets none there.
+# Thousands of programs start here, each twice as long where it compiles what it imports. Whoever
+# wants no bytecode beside the sources gets none there.
+WITHOUT_BYTECODE = os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if WITHOUT_BYTECODE:
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parent / ".nox/bytecode"))
 
 nox.options.sessions = ["lint", "types", "layers", "codegen", "lock", "third-party", "test"]
@@ -298,15 +299,12 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
 
 
 def workers(member: str) -> list[str]:
-    """How many processes share a member's tests: as many as cores share the files; where most tests
-    wait, thrice as many or TESTS_AT_ONCE share the tests (conftest.py says which stay together).
+    """Where a member's tests mostly wait, thrice as many processes as cores, or TESTS_AT_ONCE, share
+    them; conftest.py says which stay together.
     """
-    if member in {"check-nccl-allreduce", "preflight-testing"}:
-        return []  # a gang is many processes by itself, which measure; and the other has one test
-    cores = min(os.cpu_count() or 1, 4)
-    if member in WAITING:
-        return ["-n", os.environ.get("TESTS_AT_ONCE") or str(3 * cores)]
-    return ["-n", str(cores), "--dist", "loadfile"]
+    if member not in WAITING:
+        return []
+    return ["-n", os.environ.get("TESTS_AT_ONCE") or str(3 * min(os.cpu_count() or 1, 4))]
 
 
 @nox.session
@@ -622,8 +620,12 @@ def install_as_in_its_image(session: nox.Session, member: str, into: Path) -> No
     install(session, "uv", "sync", *how, "--package", member, *ours, into=into)
 
 
-def without_pythonpath() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+def without_pythonpath() -> dict[str, str | None]:
+    """For programs that are installed as in their images: what is beside them is all that they see,
+    their bytecode too.
+    """
+    elsewhere = {"PYTHONPYCACHEPREFIX": None, "PYTHONDONTWRITEBYTECODE": WITHOUT_BYTECODE}
+    return {"PYTHONPATH": None, **(elsewhere if WITHOUT_BYTECODE else {})}
 
 
 @nox.session(venv_backend="none")
