@@ -316,6 +316,19 @@ async def test_a_template_of_somebody_else_is_told_and_left_as_it_is(space: Spac
         assert await space.all(space.claim_path()) == before
 
 
+async def test_where_the_drivers_controller_does_not_run_set_and_clique_are_asked_whether_it_does(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "TEMPLATE_PATIENCE", 1.0)
+    async with leading(space.target, DRIVER):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn()
+        await space.happens(lambda: _told(space, "MnnvlClaimTemplateMissing", 2), "it is told")
+        for one in await space.events("MnnvlClaimTemplateMissing"):
+            assert "t-0-cd has no ResourceClaimTemplate" in one["message"]
+            assert one["message"].endswith("is the DRA driver's controller running?")
+
+
 async def test_a_domain_that_was_deleted_is_made_again_and_told(space: Space) -> None:
     async with leading(space.target, DRIVER):
         await space.grove.apply(pcs("t", [clique("w")], annotations=ON))

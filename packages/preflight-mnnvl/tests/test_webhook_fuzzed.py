@@ -135,6 +135,7 @@ def review(number: int, chance: random.Random, namespace: str) -> tuple[str, byt
     return path, raw
 
 
+@pytest.mark.timeout(900)  # thousands of reviews, where every process may be slow
 @pytest.mark.parametrize(
     ("config", "number"), [(DRIVER, 5_000), (LITERAL, 500)], ids=["driver", "literal"]
 )
