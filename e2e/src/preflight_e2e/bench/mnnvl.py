@@ -21,7 +21,7 @@ from preflight_testing.grove_kinds import GROVE, compute_domains
 from ..registered import write_certificate
 from . import served
 from .admission import histogram, quantile
-from .bars import Bar, Measurement, at_most
+from .bars import Bar, Measurement, at_least, at_most, below
 from .cluster import Server
 from .load import BenchError, binaries, drive, until
 
@@ -32,6 +32,8 @@ Json = dict[str, Any]
 NAMESPACE = "ml"
 PATH = "/mutate-podclique"
 CONNECTIONS = 16
+STEADY = 3000.0
+"""Reviews a second that are sent while the time of one is measured."""
 WRITERS = 32
 CLIQUES = ("a", "b", "c", "d")
 """Of each replica: PodCliques that share one domain."""
@@ -88,8 +90,14 @@ def run(args: argparse.Namespace) -> Measurement:
     return Measurement(
         figures,
         [
+            at_least("reviews of 20 KB a second, on one core,", reviews["reviews_per_s"], STEADY),
+            below(f"p99 in ms at a steady {STEADY:,.0f}/s", reviews["p99_ms"], 5),
+            below("p99 of a decision in ms", reviews["decision_p99_ms"], 1),
             at_most("PodCliques that were refused", burst["refused"], 0),
             Bar(f"{burst['domains']} domains made", made, made == burst["domains"]),
+            below("seconds from the last PodClique to the last domain", burst["seconds"], 5),
+            below(f"p99 of the adoption of {args.gangs} PodGangs in s", adoption, 1),
+            below(f"MB with {args.mirrored:,} PodCliques", memory, 100),
         ],
     )
 
@@ -167,21 +175,34 @@ class MnnvlCluster:
         }
         body.write_text(json.dumps(review))
         before = _metrics(self.webhook)
+        # As many as it answers, where most of a review's time is that of those before it; then as
+        # many as it has to.
+        most, steady = (self._driven(body, seconds, rate) for rate in (0.0, STEADY))
+        decisions = _between(
+            histogram(before, DECISION), histogram(_metrics(self.webhook), DECISION)
+        )
+        return {
+            "reviews_per_s": round(most["per_s"]),
+            "p99_ms": round(steady["p99_ms"], 2),
+            "saturated_p99_ms": round(most["p99_ms"], 2),
+            "decision_p99_ms": round(quantile(0.99, decisions) * 1e3, 3),
+        }
+
+    def _driven(self, body: Path, seconds: float, rate: float) -> Json:
         driven = drive(
-            self.webhook.address, body, connections=CONNECTIONS, seconds=seconds, path=PATH, cpu=1
+            self.webhook.address,
+            body,
+            connections=CONNECTIONS,
+            seconds=seconds,
+            path=PATH,
+            rate=rate,
+            cpu=1,
         )
         if driven["failed"]:
             raise BenchError(
                 f"{driven['failed']} reviews failed, one was answered {str(driven['answer'])[:200]}"
             )
-        decisions = _between(
-            histogram(before, DECISION), histogram(_metrics(self.webhook), DECISION)
-        )
-        return {
-            "reviews_per_s": round(driven["per_s"]),
-            "p99_ms": round(driven["p99_ms"], 2),
-            "decision_p99_ms": round(quantile(0.99, decisions) * 1e3, 3),
-        }
+        return driven
 
     def led(self, controller: served.Served) -> None:
         until(lambda: controller.metric("mnnvl_leader") == 1, "the controller leads")
