@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from handled import handled
 from preflight_kube.connection import Connection
 from preflight_kube.errors import KubeError
 from preflight_webhook.admission.claims import Claim, Ref
@@ -85,9 +86,7 @@ class Api:
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made = Api()
-    monkeypatch.setattr(
-        "preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(made.handle)
-    )
+    handled(monkeypatch, made.handle)
     return made
 
 

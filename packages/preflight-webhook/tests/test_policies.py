@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from handled import handled
 from preflight_kube.connection import Connection, connection
 from preflight_kube.decoding import MOST_BYTES
 from preflight_kube.errors import KubeError
@@ -336,9 +337,7 @@ def mocked(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]
 ) -> None:
     """Every request is answered so."""
-    monkeypatch.setattr(
-        "preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(answer)
-    )
+    handled(monkeypatch, answer)
 
 
 EVERY = "\u0085 \u2028 \u2029 \x0b \x0c \x1c \x1e ü 😀"
