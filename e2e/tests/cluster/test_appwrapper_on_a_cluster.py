@@ -178,10 +178,9 @@ def prefers(node: str) -> Json:
 @contextmanager
 def connector(lab: Lab) -> Iterator[None]:
     """What the platform connector makes of its conditions: one of the node each, True while it has
-    messages. What a node was sick with before is no matter here.
+    messages.
     """
     over = threading.Event()
-    begun = {node: len(lab.node_log(node)) for node in lab.nodes}
     told: dict[tuple[str, str], bool] = {}
 
     def follow() -> None:
@@ -191,7 +190,7 @@ def connector(lab: Lab) -> Iterator[None]:
                 with suppress(client.ApiException, IndexError):
                     said = {
                         one["condition"]: one["messages"]
-                        for one in lab.node_log(node)[begun[node] :]
+                        for one in lab.node_log(node)
                         if "condition" in one
                     }
                 for name, messages in said.items():
@@ -222,6 +221,7 @@ def connector(lab: Lab) -> Iterator[None]:
 def world(fake_nodes: Lab) -> Iterator[World]:
     made = World(fake_nodes)
     fake_nodes.release.uninstall()
+    fake_nodes.fake_nodes()  # new ones: a sickness that a node has had already is not told again
     fake_nodes.release.install(VALUES)
     try:
         made.namespace = fake_nodes.namespace(f"aw-{uuid.uuid4().hex[:6]}")
