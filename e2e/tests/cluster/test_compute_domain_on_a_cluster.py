@@ -23,6 +23,7 @@ from preflight_e2e.channels import CLASS, DRIVER, RESOURCE, SEEN, Channels, Plac
 from preflight_e2e.channels import config as parameters
 from preflight_e2e.installed import until
 from preflight_e2e.watched import Moment, Watched
+from preflight_testing import rights
 from preflight_testing.rights import AUDIT_LOG
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.policies]
@@ -366,7 +367,7 @@ def test_nothing_was_written_but_what_is_the_drivers(used: Place) -> None:
         pytest.skip(f"{AUDIT_LOG} is not set: no audit log")
     prefix = f"system:serviceaccount:{used.channels.name}:"
     written = set()
-    for line in Path(path).read_text().splitlines():
+    for line in rights.lines(Path(path)):
         if prefix not in line:
             continue
         with suppress(ValueError):

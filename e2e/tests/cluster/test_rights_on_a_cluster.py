@@ -21,7 +21,7 @@ from preflight_e2e.actors import LEASE, said
 from preflight_e2e.installed import Installed, until
 from preflight_e2e.story import Story
 from preflight_testing.helm import UMBRELLA, Object, Values, render
-from preflight_testing.rights import AUDIT_LOG, Rights, compared, granted, read, together
+from preflight_testing.rights import AUDIT_LOG, Rights, compared, granted, lines, read, together
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -47,7 +47,7 @@ def role(user: str) -> str:
 def used(log: Path) -> dict[str, Rights]:
     found = {}
     for who, agent in AGENTS.items():
-        every = read(log.read_text().splitlines(), agent)
+        every = read(lines(log), agent)
         found[who] = together(
             rights
             for user, rights in every.items()

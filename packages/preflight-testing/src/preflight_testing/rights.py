@@ -10,11 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from .helm import Object
 
-__all__ = ["AUDIT_LOG", "NOT_SENT", "Right", "Rights", "compared", "granted", "read", "together"]
+__all__ = [
+    "AUDIT_LOG",
+    "NOT_SENT",
+    "Right",
+    "Rights",
+    "compared",
+    "granted",
+    "lines",
+    "read",
+    "together",
+]
 
 AUDIT_LOG: Final = "PREFLIGHT_AUDIT_LOG"
 """Names the API server's audit log, for the tests that run on a cluster."""
@@ -38,6 +49,15 @@ class Rights:
 
     used: set[Right] = field(default_factory=set)
     refused: set[Right] = field(default_factory=set)
+
+
+def lines(log: Path) -> Iterator[str]:
+    """Of an API server's audit log, the oldest first. At 100 MB kube-apiserver renames it to
+    NAME-TIME.log and begins a new one.
+    """
+    for part in (*sorted(log.parent.glob(f"{log.stem}-*{log.suffix}")), log):
+        with part.open(encoding="utf-8") as opened:
+            yield from opened
 
 
 def read(lines: Iterable[str], agent: str = "") -> dict[str, Rights]:
