@@ -127,3 +127,14 @@ def test_the_same_problem_is_said_once() -> None:
         'spec.components[0].podSets[0].path: "template..spec" is no path; '
         "write template, then .field or [index], e.g. template.spec.template."
     ]
+
+
+def test_the_same_problem_of_two_components_is_said_of_each() -> None:
+    raw = wrapper()
+    raw["spec"]["components"][0]["podSets"] = [{"path": "template..spec"}]
+    raw["spec"]["components"].append(raw["spec"]["components"][0])
+    found = plan(wrapper_from(raw), Rules())
+    assert [one.partition(".pod")[0] for one in found.problems if "is no path" in one] == [
+        "spec.components[0]",
+        "spec.components[1]",
+    ]

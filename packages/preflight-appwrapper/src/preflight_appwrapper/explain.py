@@ -193,7 +193,8 @@ def plan(wrapper: AppWrapper, rules: Rules) -> Plan:
                 f"{name}: {one.count} pods at {one.path}" for one in podsets.pod_sets(component)
             ]
         except ComponentError as error:
-            if not any(_same(str(error), known) for known in problems):
+            place = f"spec.components[{i}]"
+            if not any(_same(str(error), known, place) for known in problems):
                 problems.append(str(error))
     return Plan(
         name=wrapper.metadata.name,
@@ -205,10 +206,13 @@ def plan(wrapper: AppWrapper, rules: Rules) -> Plan:
     )
 
 
-def _same(one: str, other: str) -> bool:
-    """Whether two sentences speak of the same path, or say the same; one of them is enough."""
+def _same(one: str, other: str, place: str) -> bool:
+    """Whether two sentences speak of the same path, or say the same of one place; one of them is
+    enough.
+    """
     mine, its = one.partition(": "), other.partition(": ")
-    return mine[0] == its[0] or mine[2].rstrip(".") == its[2].rstrip(".")
+    alike = its[0].startswith(place) and mine[2].rstrip(".") == its[2].rstrip(".")
+    return mine[0] == its[0] or alike
 
 
 def plan_text(one: Plan) -> str:
