@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,12 @@ def sync(session: nox.Session, *args: str) -> None:
     )
 
 
-def install(session: nox.Session, *command: str, into: Path) -> None:
+def install(
+    session: nox.Session, *command: str, into: Path, env: Mapping[str, str | None] | None = None
+) -> None:
     """Run uv on the environment `into`; where it fails, say in one sentence what may be mended."""
     try:
-        session.run_install(*command, env={"UV_PROJECT_ENVIRONMENT": str(into)})
+        session.run_install(*command, env={"UV_PROJECT_ENVIRONMENT": str(into), **(env or {})})
     except CommandFailed:
         free = shutil.disk_usage(Path.cwd()).free / 1e9
         session.error(
@@ -617,7 +620,8 @@ def install_as_in_its_image(session: nox.Session, member: str, into: Path) -> No
     """A member with what it needs and no other packages beside it, and bytecode made beforehand."""
     ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", member)]
     how = ["--frozen", "--no-dev", "--no-editable", "--compile-bytecode", "--all-extras"]
-    install(session, "uv", "sync", *how, "--package", member, *ours, into=into)
+    beside = {"PYTHONPYCACHEPREFIX": None}  # where its programs look, as in its image
+    install(session, "uv", "sync", *how, "--package", member, *ours, into=into, env=beside)
 
 
 def without_pythonpath() -> dict[str, str | None]:
