@@ -3,6 +3,8 @@
 //
 // It does as little as possible per request, so that on a two-core machine the server is what is measured: each connection
 // writes prebuilt bytes, and of the answer it reads the status and the body.
+//
+// With -serve it is a server that does nothing, for how much of a latency is not the measured server's.
 package main
 
 import (
@@ -41,7 +43,12 @@ func main() {
 	rate := flag.Float64("rate", 0, "requests per second over all connections; 0: as fast as answers come")
 	vary := flag.String("vary", "", "a text in the body that becomes a different number in every request")
 	first := flag.Uint64("first", 1, "the first of those numbers")
+	serve := flag.Bool("serve", false, "be a server at -address that does nothing, until killed")
 	flag.Parse()
+	if *serve {
+		fmt.Fprintln(os.Stderr, serveNothing(*address))
+		os.Exit(1)
+	}
 	counter.Store(*first - 1)
 
 	body, err := os.ReadFile(*bodyFile)

@@ -8,13 +8,14 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from preflight_testing.apiserver import ASSETS, assets
 
-__all__ = ["BenchError", "binaries", "built", "drive", "resident_mb", "until"]
+__all__ = ["BenchError", "binaries", "built", "drive", "resident_mb", "server_of_nothing", "until"]
 
 SOURCE = Path(__file__).resolve().parents[3] / "bench" / "load"
 
@@ -80,6 +81,31 @@ def built(source: Path, name: str) -> Path:
     return binary
 
 
+@contextmanager
+def server_of_nothing(cpu: int) -> Iterator[str]:
+    """Where a server listens that answers at once, pinned to ``cpu``: what is measured of it is the
+    machine's and the load generator's own.
+    """
+    with _on(cpu, [str(built(SOURCE, "load")), "-serve", "-address", "127.0.0.1:0"]) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def _on(cpu: int | None, command: list[str]) -> subprocess.Popen[str]:
+    """A program written in Go, all its threads on ``cpu``; None: anywhere."""
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **({} if cpu is None else {"GOMAXPROCS": "1"})},
+        preexec_fn=None if cpu is None else lambda: os.sched_setaffinity(0, {cpu}),  # noqa: PLW1509 (this program starts no other meanwhile)
+    )
+
+
 def drive(
     address: str,
     body: Path,
@@ -108,13 +134,8 @@ def drive(
         "-first",
         str(first),
     ]
-    environ = {**os.environ, "GOMAXPROCS": "1"} if cpu is not None else dict(os.environ)
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
-    )
-    if cpu is not None:
-        os.sched_setaffinity(process.pid, {cpu})
-    stdout, stderr = process.communicate()
+    with _on(cpu, command) as process:
+        stdout, stderr = process.communicate()
     if process.returncode != 0:
         raise BenchError(
             f"the load generator ended with status {process.returncode}: {stderr.strip()[:200]}"

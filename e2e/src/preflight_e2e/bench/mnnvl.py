@@ -23,7 +23,7 @@ from . import served
 from .admission import histogram, quantile
 from .bars import Bar, Measurement, at_least, at_most, below
 from .cluster import Server
-from .load import BenchError, binaries, drive, until
+from .load import BenchError, binaries, drive, server_of_nothing, until
 
 __all__ = ["add_arguments", "clique", "run"]
 
@@ -34,6 +34,7 @@ PATH = "/mutate-podclique"
 CONNECTIONS = 16
 STEADY = 3000.0
 """Reviews a second that are sent while the time of one is measured."""
+WEBHOOK_CORE, LOAD_CORE = 0, 1
 WRITERS = 32
 CLIQUES = ("a", "b", "c", "d")
 """Of each replica: PodCliques that share one domain."""
@@ -69,10 +70,11 @@ def run(args: argparse.Namespace) -> Measurement:
         bundle = write_certificate(Path(name))
         hook = [args.server, "webhook", "--certificate", name, "--admission-port", "0"]
         control = [args.server, "controller", "--namespace", "default"]
-        with _program(hook, Path(name) / "webhook.log", environ, 0) as webhook:
+        with _program(hook, Path(name) / "webhook.log", environ, WEBHOOK_CORE) as webhook:
             place = MnnvlCluster(server, webhook)
             place.prepare(bundle, args.domains)
-            reviews = place.reviews(Path(name) / "review.json", args.seconds)
+            with served.paused(server.pids):  # a review of a known set asks for nothing
+                reviews = place.reviews(Path(name) / "review.json", args.seconds)
             with _program(control, Path(name) / "controller.log", environ, None) as controller:
                 place.led(controller)
                 burst = place.burst(args.domains, controller)
@@ -177,26 +179,31 @@ class MnnvlCluster:
         before = _metrics(self.webhook)
         # As many as it answers, where most of a review's time is that of those before it; then as
         # many as it has to.
-        most, steady = (self._driven(body, seconds, rate) for rate in (0.0, STEADY))
+        most, steady = (
+            self._driven(self.webhook.address, body, seconds, rate) for rate in (0.0, STEADY)
+        )
+        with server_of_nothing(WEBHOOK_CORE) as address:
+            floor = self._driven(address, body, seconds, STEADY)
         decisions = _between(
             histogram(before, DECISION), histogram(_metrics(self.webhook), DECISION)
         )
         return {
             "reviews_per_s": round(most["per_s"]),
             "p99_ms": round(steady["p99_ms"], 2),
+            "idle_server_p99_ms": round(floor["p99_ms"], 2),
             "saturated_p99_ms": round(most["p99_ms"], 2),
             "decision_p99_ms": round(quantile(0.99, decisions) * 1e3, 3),
         }
 
-    def _driven(self, body: Path, seconds: float, rate: float) -> Json:
+    def _driven(self, address: str, body: Path, seconds: float, rate: float) -> Json:
         driven = drive(
-            self.webhook.address,
+            address,
             body,
             connections=CONNECTIONS,
             seconds=seconds,
             path=PATH,
             rate=rate,
-            cpu=1,
+            cpu=LOAD_CORE,
         )
         if driven["failed"]:
             raise BenchError(

@@ -9,11 +9,12 @@ import base64
 import json
 import os
 import shutil
+import signal
 import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
@@ -27,7 +28,7 @@ from ..answering import JsonHandler
 from .load import BenchError, resident_mb
 from .reviews import CLASS
 
-__all__ = ["Served", "add_server", "claims", "pinned", "program", "webhook"]
+__all__ = ["Served", "add_server", "claims", "paused", "pinned", "program", "webhook"]
 
 PATIENCE = 60.0
 """Seconds for a server to listen."""
@@ -125,6 +126,19 @@ def pinned(
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def paused(pids: Iterable[int]) -> Iterator[None]:
+    """These processes stand still meanwhile: what nobody asks does not take part in what is measured."""
+    pids = list(pids)
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 class _Claims(JsonHandler):

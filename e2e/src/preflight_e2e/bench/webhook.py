@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ..registered import write_certificate
 from . import peer, served
 from .bars import Bar, Measurement, all_hold, at_least, below
-from .load import BenchError, drive
+from .load import BenchError, drive, server_of_nothing
 from .reviews import EVERYTHING, NUMBER, realistic_review
 from .served import Served
 
@@ -128,6 +128,17 @@ def measured(load: Load, ours: Served, core: int, args: argparse.Namespace) -> F
     figures.update(
         {f"steady_1000_{key}": round(steady[key], 2) for key in ("p50_ms", "p99_ms", "max_ms")}
     )
+    with server_of_nothing(core) as address:
+        idle = drive(
+            address,
+            alike,
+            connections=load.connections,
+            seconds=load.seconds,
+            rate=1000,
+            cpu=load.cpu,
+        )
+    figures["idle_server_p99_ms"] = round(idle["p99_ms"], 2)
+    print(f"steady 1,000/s to a server that does nothing: p99 {idle['p99_ms']:.2f} ms")
     large = load.write(
         "large", json.loads(json.dumps(realistic_review(bulk=LARGE_BYTES)).replace(NUMBER, "0" * 8))
     )

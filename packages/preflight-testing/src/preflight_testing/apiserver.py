@@ -132,6 +132,11 @@ class ApiServer:
         self._start("kube-apiserver")
         self._wait_ready()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of etcd and kube-apiserver, as they run now."""
+        return [process.pid for process in self._running.values()]
+
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """One request as the administrator; decoded JSON, or text."""
         request = urllib.request.Request(
