@@ -1,4 +1,4 @@
-"""Every chore of the house, by name. `nox -l` is the menu; `nox` alone is what a change must pass."""
+"""All developer tasks: `nox -l` lists them, and `nox` alone runs what a change must pass."""
 
 from __future__ import annotations
 
