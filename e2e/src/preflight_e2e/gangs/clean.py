@@ -28,7 +28,7 @@ from typing import Any
 from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
 from preflight_proto.result import from_termination
 
-from ..bench.cluster import Server, Told, addressed, member
+from ..bench.cluster import RosterWatch, Server, addressed, member
 from ..bench.gang import api_server, controller
 from .gang import Gang
 from .links import SwitchedGang, may_shape
@@ -66,7 +66,7 @@ class Controlled:
     asks.
     """
 
-    def __init__(self, server: Server, told: Told) -> None:
+    def __init__(self, server: Server, told: RosterWatch) -> None:
         self.server, self._told = server, told
 
     def gang(self, name: str, addresses: list[str]) -> list[str]:
@@ -102,7 +102,7 @@ class Controlled:
 def controlled(folder: Path) -> Iterator[Controlled]:
     with api_server(folder) as server, controller(server, folder):
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        told = Told(server, NAMESPACE)
+        told = RosterWatch(server, NAMESPACE)
         try:
             yield Controlled(server, told)
         finally:
