@@ -20,10 +20,11 @@ from .bars import Bar, Measurement, at_least, at_most, below
 from .load import BenchError
 
 __all__ = [
-    "add_clean_arguments",
-    "add_reals_arguments",
-    "add_scale_arguments",
-    "add_verdict_arguments",
+    "CLEAN",
+    "REALS",
+    "SCALE",
+    "VERDICT",
+    "FabricBench",
     "clean_bars",
     "reals_bars",
     "scale_bars",
