@@ -119,7 +119,7 @@ def run_tests(session: nox.Session, *args: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and format, over everything (`-- --fix` mends)."""
+    """Ruff: rules and format, over everything (`-- --fix` corrects)."""
     sync(session, "--only-group", "lint")
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
@@ -170,7 +170,9 @@ def codegen(session: nox.Session) -> None:
         "e2e/matrix/schema.json",
         "builder.txt",
     ]
-    session.run("git", "add", "--intent-to-add", *generated, external=True)
+    new = ["git", "ls-files", "--others", "--exclude-standard", "--", *generated]
+    if found := str(session.run(*new, external=True, silent=True)).split():
+        session.error(f"generated, and not in git yet: {', '.join(found)}; add them.")
     session.run("git", "diff", "--exit-code", "--", *generated, external=True)
 
 
