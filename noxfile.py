@@ -1,4 +1,4 @@
-"""Every chore of the house, by name. `nox -l` is the menu; `nox` alone is what a change must pass."""
+"""All developer tasks: `nox -l` lists them, and `nox` alone runs what a change must pass."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def run_tests(session: nox.Session, *args: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and format, over everything (`-- --fix` mends)."""
+    """Ruff: rules and format, over everything (`-- --fix` corrects)."""
     sync(session, "--only-group", "lint")
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
@@ -173,7 +173,9 @@ def codegen(session: nox.Session) -> None:
         "e2e/matrix/schema.json",
         "builder.txt",
     ]
-    session.run("git", "add", "--intent-to-add", *generated, external=True)
+    new = ["git", "ls-files", "--others", "--exclude-standard", "--", *generated]
+    if found := str(session.run(*new, external=True, silent=True)).split():
+        session.error(f"generated, and not in git yet: {', '.join(found)}; add them.")
     session.run("git", "diff", "--exit-code", "--", *generated, external=True)
 
 

@@ -89,6 +89,30 @@ def test_no_long_module() -> None:
     assert not long, "one module, one noun: split it"
 
 
+def test_no_source_reaches_into_the_tests_of_another_member() -> None:
+    found = []
+    for path in tracked_files():
+        name = str(path.relative_to(ROOT))
+        member, source, _ = name.partition("/src/")
+        if path.suffix != ".py" or not source:
+            continue
+        tree = ast.parse(path.read_text())
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.BinOp | ast.Constant) and id(node) not in prose:
+                into = re.search(r"\b(packages/[\w-]+|e2e)/tests\b", said(node))
+                if into and into[1] != member:
+                    found.append(f"{name}:{node.lineno}: {into[0]}")
+    assert not found, "what two members need belongs into the source of one"
+
+
+def said(node: ast.AST) -> str:
+    """A text, or the texts that are joined to a path by slashes."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return f"{said(node.left)}/{said(node.right)}"
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 def test_every_relative_link_of_the_manual_leads_somewhere() -> None:
     link = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
     broken = [

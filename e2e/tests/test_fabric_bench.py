@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import subprocess
+import sys
+from importlib.util import find_spec
 from typing import Any
 
-from preflight_e2e.bench.fabric import clean_bars, reals_bars, scale_bars, verdict_bars
+import pytest
+from preflight_e2e.bench.fabric import (
+    CLEAN,
+    REALS,
+    SCALE,
+    VERDICT,
+    FabricBench,
+    clean_bars,
+    reals_bars,
+    scale_bars,
+    verdict_bars,
+)
+from preflight_e2e.bench.load import BenchError
 
 
 def verdict(**changed: Any) -> dict[str, Any]:
@@ -82,3 +98,23 @@ def test_thousands_of_members_hold_where_none_is_lost_all_end_alike_and_the_culp
         {"blamed": [1]},
     ):
         assert sum(not bar.holds for bar in scale_bars(scale(**changed))) == 1
+
+
+@pytest.mark.parametrize("bench", [CLEAN, REALS, VERDICT, SCALE])
+def test_the_program_of_a_bench_is_a_module_that_is_there(
+    bench: FabricBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
+        started.append(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    with pytest.raises(BenchError, match="ended with status 1"):
+        bench.run(parser.parse_args([]))
+    [[python, option, module, *_]] = started
+    assert (python, option) == (sys.executable, "-m")
+    assert find_spec(module) is not None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # `gangs`, which several tests share
+sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
 
-from gangs import Gang
+from preflight_e2e.gangs.gang import Gang
 
 
 @pytest.fixture

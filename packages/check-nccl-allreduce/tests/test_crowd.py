@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import crowd
 import pytest
 from check_nccl_allreduce.control.pace import HeartbeatPace
+from preflight_e2e.gangs import crowd
 
 
 @pytest.mark.parametrize(

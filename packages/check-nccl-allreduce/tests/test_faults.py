@@ -8,7 +8,8 @@ import os
 import signal
 
 import pytest
-from gangs import MUTANTS, Gang, needs_torch
+from needs import needs_torch
+from preflight_e2e.gangs.gang import MUTANTS, Gang
 from preflight_proto.roster import Roster
 
 pytestmark = needs_torch

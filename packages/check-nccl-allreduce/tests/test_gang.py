@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from gangs import CHECK, MUTANTS, Gang, needs_torch
+from needs import needs_torch
+from preflight_e2e.gangs.gang import CHECK, MUTANTS, Gang
 
 pytestmark = needs_torch
 

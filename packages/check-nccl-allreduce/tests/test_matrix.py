@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
-from fabric import needs_links
-from gangs import needs_torch
+from needs import needs_torch
 from preflight_e2e.fault import Fault
+from preflight_e2e.gangs.links import may_shape
+from preflight_e2e.gangs.rows import Discarded, play, play_together
 from preflight_e2e.scenario import load_faults
-from rows import Discarded, play, play_together
 
 ROWS = load_faults()
 MINE = [row for row in ROWS if not row.test]
@@ -25,6 +25,10 @@ MEASURED_AT_ONCE = 5
 """Gangs on shaped links that are measured at the same time, and nothing beside them."""
 TRIES = 4
 """Of a row on shaped links, while it is discarded."""
+
+needs_links = pytest.mark.skipif(
+    not may_shape(), reason="needs root, ip and tc with network namespaces and tbf"
+)
 
 pytestmark = pytest.mark.timeout(300)  # of which most is waiting for a turn
 

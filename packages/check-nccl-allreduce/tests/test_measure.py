@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from check_nccl_allreduce import syndrome
 from check_nccl_allreduce.worker import pattern
-from gangs import needs_torch
+from needs import needs_torch
 
 pytestmark = needs_torch
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from check_nccl_allreduce import failures, launch, ranks
 from check_nccl_allreduce.control.messages import Failure, RankReport
-from gangs import needs_torch
+from needs import needs_torch
 from preflight_proto.check import Gpu
 from test_control import Gang
 

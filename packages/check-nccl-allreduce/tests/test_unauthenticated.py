@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from check_nccl_allreduce.control import frames
-from gangs import MUTANTS, TOKEN, Ended, Gang, needs_torch
+from needs import needs_torch
+from preflight_e2e.gangs.gang import MUTANTS, TOKEN, Ended, Gang
 
 pytestmark = needs_torch
 

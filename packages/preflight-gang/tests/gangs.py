@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from preflight_gang.gangs.membership import GangMember, key_of, member
 from preflight_gang.gangs.participants import GangSize
-from preflight_gang.gangs.view import GangView, Record, Seat
+from preflight_gang.gangs.view import GangView, RankAssignment, Record
 from preflight_gang.objects import Pod
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
@@ -162,11 +162,16 @@ def failed(name: str, ip: str, *, own: bool = False, **fields: Any) -> GangMembe
 
 
 def record(*members: GangMember, generation: int = 1) -> Record:
-    seats = tuple(
-        Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in members
+    assignments = tuple(
+        RankAssignment(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt)
+        for m in members
     )
     return Record(
-        generation=generation, seats=seats, token="t" * 64, master_port=29500, control_port=29501
+        generation=generation,
+        assignments=assignments,
+        token="t" * 64,
+        master_port=29500,
+        control_port=29501,
     )
 
 

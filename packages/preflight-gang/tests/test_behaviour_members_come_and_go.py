@@ -51,10 +51,10 @@ async def test_a_gang_whose_last_member_has_gone_is_counted_no_more(
     cluster: Cluster, leading: Leading
 ) -> None:
     await sealed_pair(cluster)
-    await until(lambda: leading.counted("preflight_gang_gangs") == 1, "it is counted")
+    await until(lambda: leading.counted("preflight_gangs") == 1, "it is counted")
     await cluster.delete("pod-0")
     await cluster.delete("pod-1")
-    await until(lambda: leading.counted("preflight_gang_gangs") == 0, "it is counted no more")
+    await until(lambda: leading.counted("preflight_gangs") == 0, "it is counted no more")
 
 
 async def test_a_replaced_member_ends_those_who_have_joined_with_the_cause(

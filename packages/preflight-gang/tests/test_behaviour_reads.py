@@ -154,7 +154,7 @@ async def _goes_on(
             mirrors.behind()[RECORDS]
             >= told_behind(caplog)[3].created - told_behind(caplog)[1].created
         )
-        assert leading.counted("preflight_gang_gangs") >= 1, "what is known stays known"
+        assert leading.counted("preflight_gangs") >= 1, "what is known stays known"
         monkeypatch.undo()
         leading.wire.answers = lambda _: None
         await cluster.admit("pod-1")

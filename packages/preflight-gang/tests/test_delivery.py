@@ -11,7 +11,7 @@ from gangs import gang, sealed_roster, waiting
 from gangs import record as record_of_members
 from preflight_gang.gangs.delivery import TooLarge, config_map, record_of, roster_write
 from preflight_gang.gangs.sealing import MemberAnswer
-from preflight_gang.gangs.view import Record, Seat
+from preflight_gang.gangs.view import RankAssignment, Record
 from preflight_gang.objects import ConfigMap
 from preflight_kube.client import Client
 from preflight_proto.roster import decode_roster
@@ -22,8 +22,8 @@ ROOM = 1024 * 1024
 
 def record(members: int) -> Record:
     """Names as Jobs and clouds give them."""
-    seats = tuple(
-        Seat(
+    assignments = tuple(
+        RankAssignment(
             uid=str(uuid.uuid5(uuid.NAMESPACE_DNS, str(i))),
             name=f"llm-pretraining-worker-{i}-{uuid.uuid5(uuid.NAMESPACE_URL, str(i)).hex[:5]}",
             ip=f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}",
@@ -32,7 +32,9 @@ def record(members: int) -> Record:
         )
         for i in range(members)
     )
-    return Record(generation=3, seats=seats, token="t" * 64, master_port=29500, control_port=29501)
+    return Record(
+        generation=3, assignments=assignments, token="t" * 64, master_port=29500, control_port=29501
+    )
 
 
 def as_read(body: dict[str, Any]) -> ConfigMap:

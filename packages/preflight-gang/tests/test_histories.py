@@ -258,7 +258,7 @@ class Histories(RuleBasedStateMachine):
         for pod in self.pods.values():
             assert len({generation for generation, _ in pod.history}) == len(pod.history)
             for generation, rank in pod.history:
-                assert self.sealed[generation].seats[rank].uid == pod.uid
+                assert self.sealed[generation].assignments[rank].uid == pod.uid
 
     @invariant()
     def every_member_that_asks_is_answered(self) -> None:

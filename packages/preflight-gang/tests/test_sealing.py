@@ -257,10 +257,12 @@ def test_a_member_that_ended_because_another_failed_is_not_the_cause() -> None:
         published, failure=msgspec.structs.replace(published.failure, code="PEER_FAILED")
     )
     again = waiting("pod-2", "10.0.0.3", restarts=1)
-    seats = record(
+    assignments = record(
         waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), waiting("pod-2", "10.0.0.3")
     )
-    decision = decide(gang(waiting("pod-0", "10.0.0.1"), published, again, size=3, record=seats))
+    decision = decide(
+        gang(waiting("pod-0", "10.0.0.1"), published, again, size=3, record=assignments)
+    )
     assert decision.answers["uid-pod-0"].reason == "pod-2 was restarted"
 
 

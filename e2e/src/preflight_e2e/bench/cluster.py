@@ -23,7 +23,7 @@ from preflight_testing.apiserver import ApiServer
 from .following import Follow
 from .load import BenchError, until
 
-__all__ = ["PREFIX", "Server", "Told", "addressed", "member", "record_name"]
+__all__ = ["PREFIX", "RosterWatch", "Server", "addressed", "member", "record_name"]
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 _WRITERS = 8
@@ -144,7 +144,7 @@ class _Pod(msgspec.Struct):
     metadata: _Meta
 
 
-class Told:
+class RosterWatch:
     """Watches the pods of a namespace: ``rosters`` (the annotation's text) and ``at``, both by pod
     name.
     """

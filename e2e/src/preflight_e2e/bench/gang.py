@@ -23,7 +23,7 @@ from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 from .bars import Measurement
-from .cluster import Server, Told, addressed, member
+from .cluster import RosterWatch, Server, addressed, member
 from .load import BenchError
 
 __all__ = ["add_arguments", "run"]
@@ -90,7 +90,7 @@ def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
     namespace = f"bench-{size}"
     pods = created(server, namespace, [(f"gang-{size}", size)])
     before, cpu = running.metrics(), running.cpu_seconds()
-    told = Told(server, namespace)
+    told = RosterWatch(server, namespace)
     try:
         last = address(server, namespace, pods)
         told.wait(lambda rosters: _sealed(rosters) == size, 120)
@@ -131,7 +131,7 @@ def quiet(running: Controller) -> dict[str, float]:
 def many_gangs(server: Server, gangs: int, size: int) -> float:
     namespace = f"bench-{gangs}x{size}"
     pods = created(server, namespace, [(f"gang-{i}", size) for i in range(gangs)])
-    told = Told(server, namespace)
+    told = RosterWatch(server, namespace)
     try:
         last = address(server, namespace, pods)
         told.wait(lambda rosters: _sealed(rosters) == gangs * size, 120)

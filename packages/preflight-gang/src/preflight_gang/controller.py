@@ -64,11 +64,11 @@ brings it.
 """
 OBSTRUCTED: Final = 5.0
 """Seconds after which it is seen whether a ConfigMap that could not be kept can be by now."""
-REST, MOST_REST = 100e-6, 0.25
+MIN_INTERVAL, MAX_INTERVAL = 100e-6, 0.25
 """Seconds a member, and at most, between two looks at a gang: a look costs 4 µs a member, a burst
 of changes needs one.
 """
-SETTLERS: Final = 48
+WORKERS: Final = 48
 """Gangs looked at at the same time, two thirds of them of one namespace; mostly they wait for
 answers to their writes, of which fewer are under way."""
 
@@ -86,7 +86,9 @@ class Controller:
         self._refused: Refusals[Key] = Refusals(random.random)  # records
         self._writer: Writer | None = None  # while this one leads
         self.gangs = Queue(
-            "gang", lambda key: min(MOST_REST, REST * len(self._gangs.members(key))), client.clock
+            "gang",
+            lambda key: min(MAX_INTERVAL, MIN_INTERVAL * len(self._gangs.members(key))),
+            client.clock,
         )
         self.reports = Reports(client, config, metrics, home)
         self._config = config
@@ -235,7 +237,7 @@ class Controller:
             return
         if record is not None:
             state.forget_departed(
-                but=set() if record.passed else {seat.uid for seat in record.seats}
+                but=set() if record.passed else {assigned.uid for assigned in record.assignments}
             )
 
     def _object_changed(self, kind: SizedKind, namespace: str, name: str) -> None:
@@ -270,7 +272,7 @@ class Controller:
             self.gangs.add(key)
         try:
             async with anyio.create_task_group() as group:
-                for _ in range(SETTLERS):
+                for _ in range(WORKERS):
                     group.start_soon(self.gangs.work, lambda key: self._settle(writer, key))
                 group.start_soon(self.reports.lead, writer)
                 group.start_soon(self._policies.lead, writer)
@@ -516,7 +518,7 @@ class Controller:
         return {
             r.master_port
             for r in records
-            if r is not None and any(seat.node in nodes for seat in r.seats)
+            if r is not None and any(assigned.node in nodes for assigned in r.assignments)
         }
 
     def _sealed(self, key: Key) -> None:

@@ -126,7 +126,7 @@ class Metrics:
             "preflight_audit_timestamp_seconds", "When unchecked pods were last counted."
         )
         self.leader = gauge("preflight_gang_leader", "1 on the replica that leads.")
-        self.gangs = gauge("preflight_gang_gangs", "Gangs with at least one member.")
+        self.gangs = gauge("preflight_gangs", "Gangs with at least one member.")
         self.writes = counter(
             "preflight_gang_writes",
             "Writes to the API server by kind (configmap, roster, node, event, status) and result.",

@@ -119,7 +119,11 @@ def render(gang: GangView) -> str:
     )
     if missing and not gang.sized.unknown:
         lines += ["  waits for", *(f"    {text}" for text in missing)]
-    ranks = {seat.uid: rank for rank, seat in enumerate(gang.record.seats)} if gang.record else {}
+    ranks = (
+        {assigned.uid: rank for rank, assigned in enumerate(gang.record.assignments)}
+        if gang.record
+        else {}
+    )
     table = [("POD", "RANK", "NODE", "ADDRESS", "STATE")]
     for one in gang.members:
         rank = str(ranks[one.uid]) if one.uid in ranks else "-"
@@ -147,7 +151,7 @@ def _state(gang: GangView) -> str:
     if gang.record is None:
         return f"{size_}; not sealed{blocked}"
     by_uid = {m.uid: m for m in gang.members}
-    now = [by_uid.get(seat.uid) for seat in gang.record.seats]
+    now = [by_uid.get(assigned.uid) for assigned in gang.record.assignments]
     passed = sum(m is not None and m.passed for m in now)
     gone = sum(m is None for m in now)
     progress = f", {passed} passed" + (f", {gone} gone" if gone else "")

@@ -80,7 +80,7 @@ class Writer:
             "gang sealed",
             gang=name,
             generation=record.generation,
-            members=len(record.seats),
+            members=len(record.assignments),
             **note,
         )
         return written

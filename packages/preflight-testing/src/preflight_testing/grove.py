@@ -73,6 +73,9 @@ def made(set_: Json, groups: dict[str, Json]) -> list[Made]:
 
 
 def podclique(set_: Json, one: Made, namespace: str, labels: Labels = "grove") -> Json:
+    """The PodClique ``one`` as Grove creates it for its set: labelled, owned by it, nothing shared
+    with its template.
+    """
     pcs = set_["metadata"]["name"]
     own = {"grove.io/podgang": one.gang}
     if labels == "grove":
@@ -116,6 +119,9 @@ def reapplied(old: Json, body: Json) -> Json:
 
 
 def scaling_groups(set_: Json) -> list[Json]:
+    """The PodCliqueScalingGroups of a set: one for each of its replicas and each entry; without a
+    namespace.
+    """
     found = []
     for r in range(set_["spec"].get("replicas", 1)):
         for entry in set_["spec"]["template"].get("podCliqueScalingGroups") or []:
@@ -134,6 +140,7 @@ def scaling_groups(set_: Json) -> list[Json]:
 
 
 def gang(name: str, set_: Json) -> Json:
+    """A PodGang of a set, without pod groups and without a namespace."""
     labels = {
         "app.kubernetes.io/managed-by": "grove-operator",
         "app.kubernetes.io/part-of": set_["metadata"]["name"],
@@ -176,6 +183,7 @@ def pods(clique: Json) -> list[Json]:
 
 
 def owner(found: Json, kind: str) -> Json:
+    """The reference by which Grove's controller owns what it makes; ``found`` has its uid already."""
     return {
         "apiVersion": "grove.io/v1alpha1",
         "kind": kind,

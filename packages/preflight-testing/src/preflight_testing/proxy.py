@@ -39,6 +39,7 @@ class Proxy:
             task.cancel()
 
     def restore(self) -> None:
+        """Let new connections through again; those that were cut stay lost."""
         self.refuses = False
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

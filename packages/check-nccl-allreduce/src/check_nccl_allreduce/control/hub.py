@@ -109,7 +109,7 @@ class Hub:
 
     async def _pulse(self) -> None:
         """See to each member twice in an interval: has it fallen silent? Every other time, send a
-        heartbeat. Strangers have as long to prove themselves.
+        heartbeat. Unauthenticated connections have as long to prove themselves.
         """
         half = self._pace.interval / 2
         while True:

@@ -20,7 +20,7 @@ from preflight_proto.roster import Roster, encode_roster
 from ..objects import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION, ConfigMap, OwnerReference
 from .membership import GangMember
 from .sealing import MemberAnswer
-from .view import GangView, Record, Seat
+from .view import GangView, RankAssignment, Record
 
 __all__ = [
     "ROSTER_VERSION",
@@ -54,11 +54,11 @@ _ROOM: Final = 1024 * 1024
 """Bytes: what the values of a ConfigMap may be together (MaxSecretSize of k8s.io/api/core/v1, which
 holds for ConfigMaps, too).
 """
-_MOST_SEATS: Final = 100_000
+_MOST_MEMBERS: Final = 100_000
 """Four times as many as there is room for: a uid alone has 122 bits of chance, so 1 MiB holds less
 than 70,000 of them.
 """
-_MOST_UNPACKED: Final = 160 * _MOST_SEATS
+_MOST_UNPACKED: Final = 160 * _MOST_MEMBERS
 _MOST_DIGITS: Final = 18
 _MOST_RATIO: Final = 40
 """How many bytes one packed byte may stand for. Ours are about 4, and 15 with names as long as they
@@ -77,7 +77,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     master_port: int
     control_port: int
-    members: Annotated[tuple[Seat, ...], msgspec.Meta(max_length=_MOST_SEATS)]
+    members: Annotated[tuple[RankAssignment, ...], msgspec.Meta(max_length=_MOST_MEMBERS)]
     passed: bool = False
 
 
@@ -98,8 +98,9 @@ def seal(
         port = next((one for one in pairs if one not in taken), pairs[0])
     return Record(
         generation=generation,
-        seats=tuple(
-            Seat(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt) for m in chosen
+        assignments=tuple(
+            RankAssignment(uid=m.uid, name=m.name, ip=m.ip, node=m.node, attempt=m.attempt)
+            for m in chosen
         ),
         token=token,
         master_port=port,
@@ -119,7 +120,7 @@ def config_map(gang: GangView, record: Record, resource_version: str) -> dict[st
         "namespace": gang.namespace,
         "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
         "annotations": {GANG_ID_ANNOTATION: gang.id, GANG_SOURCE_ANNOTATION: gang.source},
-        "ownerReferences": _owners(gang, {seat.uid for seat in record.seats}),
+        "ownerReferences": _owners(gang, {assigned.uid for assigned in record.assignments}),
     }
     if resource_version:
         metadata["resourceVersion"] = resource_version
@@ -135,16 +136,16 @@ def _content(record: Record) -> dict[str, Any]:
         token=record.token,
         master_port=record.master_port,
         control_port=record.control_port,
-        members=record.seats,
+        members=record.assignments,
         passed=record.passed,
     )
-    everyone = len(record.seats)
+    everyone = len(record.assignments)
     data = {
         "expected_count": str(everyone),
         "generation": str(record.generation),
-        "master_addr": record.seats[0].ip,
+        "master_addr": record.assignments[0].ip,
         "peers": "".join(
-            f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.seats)
+            f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.assignments)
         ),
     }
     members = msgspec.json.encode(stored)
@@ -203,7 +204,7 @@ def record_of(found: ConfigMap) -> Record | None:
         return None
     return Record(
         generation=generation,
-        seats=stored.members,
+        assignments=stored.members,
         token=stored.token,
         master_port=stored.master_port,
         control_port=stored.control_port,
@@ -284,25 +285,25 @@ def _roster(member: GangMember, answer: MemberAnswer, record: Record | None, epo
         **common,
         answer="sealed",
         rank=answer.rank,
-        nnodes=len(record.seats),
-        master_addr=record.seats[0].ip,
+        nnodes=len(record.assignments),
+        master_addr=record.assignments[0].ip,
         master_port=record.master_port,
         control_port=record.control_port,
         token=record.token,
-        successors=_successors(record.seats),
+        successors=_successors(record.assignments),
     )
 
 
-def _successors(seats: Sequence[Seat]) -> tuple[tuple[int, str], ...]:
+def _successors(assignments: Sequence[RankAssignment]) -> tuple[tuple[int, str], ...]:
     """Each on a node of its own: they are there for when rank 0's is lost."""
     found: list[tuple[int, str]] = []
-    nodes = {seats[0].node}
-    for rank, seat in enumerate(seats):
+    nodes = {assignments[0].node}
+    for rank, assigned in enumerate(assignments):
         if len(found) == _SUCCESSORS:
             break
-        if seat.node not in nodes:
-            nodes.add(seat.node)
-            found.append((rank, seat.ip))
+        if assigned.node not in nodes:
+            nodes.add(assigned.node)
+            found.append((rank, assigned.ip))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ __all__ = ["LeftOut", "NotYet", "Place", "Records"]
 
 MOST_OF_A_NAMESPACE: Final = 16 * 1024 * 1024
 """Bytes of records: 100,000 members, as people can read them."""
-_MOST_SEATS: Final = 200_000
+_MOST_MEMBERS: Final = 200_000
 """Of all unpacked records together, at some 450 bytes each."""
 _BYTES_A_SECOND: Final = 10_000_000
 """Of one ConfigMap that changes all the time; unpacking them takes a tenth of that time."""
@@ -60,7 +60,7 @@ class Records:
         self._records: dict[
             Place, tuple[ConfigMap, Record | None]
         ] = {}  # the one used last stands last
-        self._seats = 0
+        self._members_kept = 0
         self._free_at: dict[Place, float] = {}
 
     def at(self, place: Place) -> ConfigMap | None:
@@ -159,20 +159,20 @@ class Records:
         if (size := unpacked_size(found)) > _FREE:
             self._free_at[place] = self._clock() + size / _BYTES_A_SECOND
         self._records[place] = (found, record)
-        self._seats += _seats(record)
+        self._members_kept += _members_of(record)
         for other in list(self._records):
-            if self._seats <= _MOST_SEATS or other == place:
+            if self._members_kept <= _MOST_MEMBERS or other == place:
                 break
             self._forget(other)
         return record
 
     def _forget(self, place: Place) -> None:
         if (known := self._records.pop(place, None)) is not None:
-            self._seats -= _seats(known[1])
+            self._members_kept -= _members_of(known[1])
 
 
-def _seats(record: Record | None) -> int:
-    return len(record.seats) if record is not None else 0
+def _members_of(record: Record | None) -> int:
+    return len(record.assignments) if record is not None else 0
 
 
 def _size(found: ConfigMap) -> int:

@@ -17,7 +17,7 @@ import msgspec
 from preflight_proto.roster import Answer as Word
 
 from .membership import Failure, GangMember, MemberStage
-from .view import GangView, Seat
+from .view import GangView, RankAssignment
 
 __all__ = ["GangDecision", "MemberAnswer", "decide"]
 
@@ -54,16 +54,16 @@ def decide(gang: GangView) -> GangDecision:
     While ``seal`` is set the answers are left out: they follow once the record is committed.
     """
     alive = sorted((m for m in gang.members if m.alive), key=lambda m: m.name)
-    playing, over, note_pass = _generation(gang)
-    if playing and not over:
+    active, failure, note_pass = _generation(gang)
+    if active and not failure:
         return GangDecision(answers=_sealed(gang, alive), note_pass=note_pass)
     generation = gang.generation
     # Who runs with the others of a generation that is over ends with them, with one cause; the rest
     # form the next one.
     answers = {
-        uid: MemberAnswer(answer="fail", generation=generation, reason=over) for uid in playing
+        uid: MemberAnswer(answer="fail", generation=generation, reason=failure) for uid in active
     }
-    forming = [m for m in alive if m.uid not in playing and m.stage is not MemberStage.PASSED]
+    forming = [m for m in alive if m.uid not in active and m.stage is not MemberStage.PASSED]
     ready = [m for m in forming if _ready(gang, m)]
     wanted = gang.sized.participants
     if wanted is not None and len(ready) >= wanted and not gang.obstacle:
@@ -82,44 +82,48 @@ def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
         return frozenset(), "", False
     by_uid = {m.uid: m for m in (*gang.departed, *gang.members)}
     staying = {m.uid for m in gang.members if m.stage is MemberStage.PASSED}
-    playing, passed, leaving, causes = set(), gang.record.passed, False, []
-    for seat in gang.record.seats:
-        now = by_uid.get(seat.uid)
-        if now is not None and now.passed and now.attempt == seat.attempt:
+    active, passed, leaving, causes = set(), gang.record.passed, False, []
+    for assigned in gang.record.assignments:
+        now = by_uid.get(assigned.uid)
+        if now is not None and now.passed and now.attempt == assigned.attempt:
             passed = True
             leaving = leaving or now.uid not in staying
-        elif (cause := _departed(seat, now) or _unreachable(gang, seat, now)) is not None:
+        elif (cause := _departed(assigned, now) or _unreachable(gang, assigned, now)) is not None:
             causes.append(cause)
         else:
-            playing.add(seat.uid)
+            active.add(assigned.uid)
     if passed or not causes:
-        return frozenset(playing), "", leaving and not gang.record.passed
-    # Of those only who has begun the test itself has joined; the others can still get another
+        return frozenset(active), "", leaving and not gang.record.passed
+    # Of those only who has begun the test itself takes part; the others can still get another
     # answer.
-    joined = frozenset(uid for uid in playing if by_uid[uid].stage is MemberStage.WAITING)
-    return joined, min(causes)[1], False
+    started = frozenset(uid for uid in active if by_uid[uid].stage is MemberStage.WAITING)
+    return started, min(causes)[1], False
 
 
-def _departed(seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
-    """Why a seat's member plays no more, the weightiest kind first; None while it does."""
+def _departed(assigned: RankAssignment, now: GangMember | None) -> tuple[int, str] | None:
+    """How grave it is (0 the most) that this member takes part no longer, and why; None while it
+    does.
+    """
     if now is None:
-        return 4, f"{seat.name} is gone"
+        return 4, f"{assigned.name} is gone"
     if now.stage is MemberStage.FAILED and now.failure is not None:
         if now.failure.code == PEER_FAILED:
             return 5, _cause(now, now.failure)
         return (1 if now.failure.own else 0), _cause(now, now.failure)
     if now.stage is MemberStage.GONE:
-        return 4, f"{seat.name} is gone: {now.why}"
-    if now.attempt != seat.attempt:
-        return 2, f"{seat.name} was restarted"
-    if now.ip != seat.ip:
-        return 3, f"{seat.name} has another address"
+        return 4, f"{assigned.name} is gone: {now.why}"
+    if now.attempt != assigned.attempt:
+        return 2, f"{assigned.name} was restarted"
+    if now.ip != assigned.ip:
+        return 3, f"{assigned.name} has another address"
     return None
 
 
-def _unreachable(gang: GangView, seat: Seat, now: GangMember | None) -> tuple[int, str] | None:
-    """Why a seat's member will never have its sealed roster; None when it has it, or may still get
-    it.
+def _unreachable(
+    gang: GangView, assigned: RankAssignment, now: GangMember | None
+) -> tuple[int, str] | None:
+    """The same of a member that will never have its sealed roster; None when it has it, or may
+    still get it.
     """
     assert now is not None
     assert gang.record is not None
@@ -128,12 +132,12 @@ def _unreachable(gang: GangView, seat: Seat, now: GangMember | None) -> tuple[in
         "wait",
         generation + 1,
     ):
-        return 6, f"{seat.name} takes part in the next generation"
-    if seat.uid not in gang.refused or (
+        return 6, f"{assigned.name} takes part in the next generation"
+    if assigned.uid not in gang.refused or (
         published is not None and (published.answer, published.generation) == ("sealed", generation)
     ):
         return None
-    return 4, f"{seat.name} cannot have its rank: {gang.refused[seat.uid]}"
+    return 4, f"{assigned.name} cannot have its rank: {gang.refused[assigned.uid]}"
 
 
 def _ready(gang: GangView, one: GangMember) -> bool:
@@ -144,16 +148,16 @@ def _ready(gang: GangView, one: GangMember) -> bool:
 def _sealed(gang: GangView, alive: Sequence[GangMember]) -> dict[str, MemberAnswer]:
     record = gang.record
     assert record is not None
-    ranks = {seat.uid: rank for rank, seat in enumerate(record.seats)}
+    ranks = {assigned.uid: rank for rank, assigned in enumerate(record.assignments)}
     answers = {}
     for one in alive:
         rank = ranks.get(one.uid)
-        if rank is not None and one.attempt == record.seats[rank].attempt:
+        if rank is not None and one.attempt == record.assignments[rank].attempt:
             answers[one.uid] = MemberAnswer(
                 answer="sealed", generation=record.generation, rank=rank
             )
         elif one.stage is not MemberStage.PASSED:
-            reason = f"the gang was sealed with the {len(record.seats)} members it needs, and this is not one of them"
+            reason = f"the gang was sealed with the {len(record.assignments)} members it needs, and this is not one of them"
             answers[one.uid] = MemberAnswer(
                 answer="skip", generation=record.generation + 1, reason=reason
             )

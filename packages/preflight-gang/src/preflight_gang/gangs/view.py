@@ -13,10 +13,10 @@ from .membership import GangMember, Key
 from .participants import GangSize, Lookup, size
 from .sources import Sources
 
-__all__ = ["GangView", "Record", "Seat", "assemble"]
+__all__ = ["GangView", "RankAssignment", "Record", "assemble"]
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class RankAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """A member as it was sealed; its place in the record is its rank."""
 
     uid: str
@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     generation: int
-    seats: tuple[Seat, ...]
+    assignments: tuple[RankAssignment, ...]
     token: str
     master_port: int
     control_port: int

@@ -23,7 +23,7 @@ __all__ = ["OverrideController"]
 ABSENT_RETRY: Final = 60.0
 """Seconds after which it is seen whether the cluster has the definition by now."""
 WORKERS: Final = 4
-REST: Final = 0.1
+MIN_INTERVAL: Final = 0.1
 """Seconds between two looks at a namespace, however often its objects change."""
 
 log = get_logger(__name__)
@@ -36,7 +36,7 @@ class OverrideController:
         self._metrics = metrics
         self.seen: dict[str, dict[str, NamespaceOverride]] = {}
         """By namespace and uid."""
-        self._namespaces: Queue = Queue("namespace", lambda _: REST)
+        self._namespaces: Queue = Queue("namespace", lambda _: MIN_INTERVAL)
         self._mirror = Reflector(
             client, path(), NamespaceOverride, on_change=self._changed, absent_retry=ABSENT_RETRY
         )

@@ -90,7 +90,7 @@ class HistoryStore:
         and by name.
         """
         members = (
-            {digest(seat.node): seat.node for seat in gang.record.seats}
+            {digest(assigned.node): assigned.node for assigned in gang.record.assignments}
             if self._on and gang.record
             else {}
         )

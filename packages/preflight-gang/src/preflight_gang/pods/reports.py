@@ -61,7 +61,7 @@ class Reports:
             tuple[str, str], float
         ] = {}  # (uid, check) → since when it is not started
         self._facts_written: set[str] = set()  # about their nodes; the watch says so a moment later
-        self._homeless: dict[str, set[str]] = {}  # pods by the node that is not known yet
+        self._waiting_for_node: dict[str, set[str]] = {}  # pods by the node that is not known yet
         self._nodes: Reflector[Node] = Reflector(
             client,
             "/api/v1/nodes",
@@ -101,8 +101,11 @@ class Reports:
     def gone(self, uid: str) -> None:
         """The pod has been deleted: forget what is known of it."""
         pod = self._pods.pop(uid, None)
-        if pod is not None and (homeless := self._homeless.get(pod.spec.node_name)) is not None:
-            homeless.discard(uid)
+        if (
+            pod is not None
+            and (waiting := self._waiting_for_node.get(pod.spec.node_name)) is not None
+        ):
+            waiting.discard(uid)
         self._counted.pop(uid, None)
         self._facts_written.discard(uid)
         for check in self._config.checks:
@@ -113,7 +116,7 @@ class Reports:
             self._metrics.fleet.forget(change.key)
         else:
             self.memory.there(change.object)
-            for uid in self._homeless.pop(change.key, ()):
+            for uid in self._waiting_for_node.pop(change.key, ()):
                 if (pod := self._pods.get(uid)) is not None:
                     self.queue.add((pod.metadata.namespace, uid))
 
@@ -194,7 +197,7 @@ class Reports:
             return {}
         node = self._nodes.store.get(name)
         if node is None:
-            self._homeless.setdefault(name, set()).add(pod.metadata.uid)
+            self._waiting_for_node.setdefault(name, set()).add(pod.metadata.uid)
         return missing_annotations(
             pod, node, self._config.instance_type_label, self._config.topology_labels
         )

@@ -57,6 +57,7 @@ class ApiDouble:
 
     @property
     def url(self) -> str:
+        """Where it listens; ends in port 0 until it is entered."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> ApiDouble:

@@ -35,12 +35,14 @@ class Request:
     data: bytes
 
     def json(self) -> Any:
+        """The body, decoded; raises :class:`Refused` with 400 where it is not JSON."""
         try:
             return msgspec.json.decode(self.data)
         except msgspec.DecodeError as error:
             raise Refused(400, "BadRequest", f"the body is not JSON: {error}") from error
 
     def matches(self) -> Matches:
+        """What its selectors select; everything where it has none."""
         return selection(self.params.get("labelSelector", ""), self.params.get("fieldSelector", ""))
 
 

@@ -99,8 +99,15 @@ class Step:
 
 @dataclass
 class Store:
+    """Every object at its newest version, and the writes that led there.
+
+    ``objects`` are by resource, then by (namespace, name); the namespace of what has none is empty.
+    """
+
     version: int = 1
+    """Of the last write, counted over all resources, as etcd does."""
     compacted: int = 1
+    """The oldest version from which a watch may begin."""
     objects: dict[Resource, dict[tuple[str, str], Object]] = field(default_factory=dict)
     history: list[Step] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -123,6 +130,7 @@ class Store:
         return self.history[version - self.compacted :]  # versions rise by one with each step
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        """The object as it is stored, not a copy; raises :class:`Refused` with 404 for none."""
         try:
             return self.objects[resource][namespace, name]
         except KeyError:
@@ -155,6 +163,10 @@ class Store:
         return found[: limit or None], meta
 
     def create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        """Store ``body`` with what the server sets (uid, time, versions, a generated name).
+
+        Raises :class:`Refused`: 422 without any name, 409 where the name is taken.
+        """
         meta = {k: v for k, v in body.get("metadata", {}).items() if v is not None}
         if "name" not in meta and "generateName" in meta:
             meta["name"] = meta["generateName"] + "".join(
@@ -227,6 +239,10 @@ class Store:
         return self._write(resource, before, None if gone else after)
 
     def delete(self, resource: Resource, before: Object, options: Object) -> Object:
+        """Remove ``before``, or only mark it where finalizers or a kubelet must let go of it first.
+
+        ``options`` are DeleteOptions; raises :class:`Refused` with 409 where a precondition fails.
+        """
         meta, wanted = before["metadata"], options.get("preconditions") or {}
         if any(wanted.get(key, meta[key]) != meta[key] for key in ("uid", "resourceVersion")):
             raise _conflict(resource, meta["name"])

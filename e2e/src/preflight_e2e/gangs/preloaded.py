@@ -1,5 +1,5 @@
-"""Agents that need not load torch: `-m preloaded` stands in the agent's place and has it forked
-from a process that has torch loaded.
+"""Agents that need not load torch: `-m preflight_e2e.gangs.preloaded` stands in the agent's place
+and has it forked from a process that has torch loaded.
 
 Loading torch takes two seconds of a processor, which is most of what a gang under test costs.
 Everything after it is the product's: the agent's own code, torchrun, ranks, gloo. What the check's
@@ -32,6 +32,7 @@ __all__ = ["PLACE", "place"]
 
 PLACE = "PRELOADED_AT"
 """Variable: path of the socket at which the loaded process listens."""
+MUTANTS = "preflight_e2e.gangs.mutants"
 POLL = 0.02
 """Seconds between looks at who has ended."""
 MAX_ENVIRONMENT = 1 << 20
@@ -54,9 +55,9 @@ def place() -> str:
 def _start() -> None:
     folder = tempfile.TemporaryDirectory(prefix="pf")
     path = str(Path(folder.name) / "loaded")
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "preloaded", path],
+        [sys.executable, "-m", __name__, path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environ,
@@ -160,7 +161,7 @@ class Loaded:
             random.seed()
             tempfile.tempdir = None
             sys.argv = ["agent"]
-            module = "mutants" if "MUTANT" in os.environ else "check_nccl_allreduce.worker.agent"
+            module = MUTANTS if "MUTANT" in os.environ else "check_nccl_allreduce.worker.agent"
             runpy.run_module(module, run_name="__main__", alter_sys=True)
             status = 0
         except SystemExit as error:

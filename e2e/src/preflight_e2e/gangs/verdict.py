@@ -1,5 +1,5 @@
-"""From sealed rosters to the culprit's name and to the verdict: `python verdict.py --members 8
---runs 5 --json FILE`, one member slow, and one that hangs.
+"""From sealed rosters to the culprit's name and to the verdict: `python -m
+preflight_e2e.gangs.verdict --members 8 --runs 5 --json FILE`, one member slow, and one that hangs.
 
 Each member is a check of its own in a network namespace of its own, one rank each, gloo. Also
 printed: how long a healthy gang of two takes from the roster to its first timed iteration, with and
@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fabric import SICK, SwitchedGang, may_shape
-from gangs import CHECK, MUTANTS, Gang
+from .gang import CHECK, MUTANTS, Gang
+from .links import SICK, SwitchedGang, may_shape
 
 BEGAN = re.compile(
     r"first timed iteration: ([0-9.]+) s; torchrun's own start: ([0-9.]+) s; without it: ([0-9.]+) s"
@@ -99,7 +99,7 @@ def main() -> None:
     if not may_shape():
         parser.exit(
             2,
-            "verdict.py: needs root, ip and tc with network namespaces and tbf, to shape links.\n",
+            "verdict: needs root, ip and tc with network namespaces and tbf, to shape links.\n",
         )
     figures: dict[str, Any] = {"members": args.members}
     starts = [start_up(2) for _ in range(args.runs)]

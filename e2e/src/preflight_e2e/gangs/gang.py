@@ -4,7 +4,6 @@ would keep it.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import signal
@@ -20,18 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-import preloaded
-import pytest
 from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
 from preflight_proto.result import Result, from_termination
 from preflight_proto.roster import Roster
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
-)
+from . import preloaded
 
 CHECK = "from check_nccl_allreduce.check import main; main()"
-DEFECTIVE = "from check_nccl_allreduce import launch; launch.AGENT = 'mutants'; "
+DEFECTIVE = (
+    "from check_nccl_allreduce import launch; launch.AGENT = 'preflight_e2e.gangs.mutants'; "
+)
 MUTANTS = DEFECTIVE + CHECK
 """The check with a defective agent; see ``mutants``."""
 TOKEN = "the-gangs-own-token"
@@ -241,12 +238,11 @@ class Gang:
             "TEST_HOME": str(home),
             "TMPDIR": self.sockets.name,
             "MASTER_PORT_GIVEN": str(self.master_port),
-            "PYTHONPATH": str(Path(__file__).parent),
             **variables,
         }
         if self.preloaded:
             given[preloaded.PLACE] = preloaded.place()
-            code = f"from check_nccl_allreduce import launch; launch.AGENT = 'preloaded'; {code.replace(DEFECTIVE, '')}"
+            code = f"from check_nccl_allreduce import launch; launch.AGENT = '{preloaded.__name__}'; {code.replace(DEFECTIVE, '')}"
         popen = subprocess.Popen(
             self.command(rank, code),
             env=environment(connector, home, given),

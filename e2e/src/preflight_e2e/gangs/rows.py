@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from fabric import SwitchedGang
-from gangs import Gang, Member
-from preflight_e2e.fault import Act, Fault
+from ..fault import Act, Fault
+from .gang import Gang, Member
+from .links import SwitchedGang
 
 __all__ = ["Discarded", "idle_share", "play", "play_together", "processors"]
 
@@ -135,7 +135,10 @@ def _code(row: Fault) -> str:
     changes += [f"score.APART = {APART}"]
     changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []
     if row.defect is not None and row.defect.what == "topology-file":
-        changes += ["import doubles", "doubles.gloo_gets_a_topology_file()"]
+        changes += [
+            "from preflight_e2e.gangs import doubles",
+            "doubles.gloo_gets_a_topology_file()",
+        ]
     return "; ".join([*changes, "check.main()"])
 
 

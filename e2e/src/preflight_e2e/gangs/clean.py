@@ -1,5 +1,5 @@
-"""Healthy gangs, over and over: `python clean.py --real 20 --scripted 1000 --json FILE` counts the
-fatal events, of which there must be none.
+"""Healthy gangs, over and over: `python -m preflight_e2e.gangs.clean --real 20 --scripted 1000
+--json FILE` counts the fatal events, of which there must be none.
 
 Every gang is sealed by a real gang controller. The real ones move their data by gloo, on shaped
 links where this process may shape any; in the scripted ones the ranks are made up (see
@@ -25,12 +25,13 @@ from queue import SimpleQueue
 from random import Random
 from typing import Any
 
-from fabric import SwitchedGang, may_shape
-from gangs import Gang
-from preflight_e2e.bench.cluster import Server, Told, addressed, member
-from preflight_e2e.bench.gang import api_server, controller
 from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
 from preflight_proto.result import from_termination
+
+from ..bench.cluster import RosterWatch, Server, addressed, member
+from ..bench.gang import api_server, controller
+from .gang import Gang
+from .links import SwitchedGang, may_shape
 
 NAMESPACE = "clean"
 FLOOR = "0.015"
@@ -65,7 +66,7 @@ class Controlled:
     asks.
     """
 
-    def __init__(self, server: Server, told: Told) -> None:
+    def __init__(self, server: Server, told: RosterWatch) -> None:
         self.server, self._told = server, told
 
     def gang(self, name: str, addresses: list[str]) -> list[str]:
@@ -101,7 +102,7 @@ class Controlled:
 def controlled(folder: Path) -> Iterator[Controlled]:
     with api_server(folder) as server, controller(server, folder):
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        told = Told(server, NAMESPACE)
+        told = RosterWatch(server, NAMESPACE)
         try:
             yield Controlled(server, told)
         finally:
@@ -153,7 +154,7 @@ class Checks:
     """The process that forks checks; answers are handed to the thread that waits for them."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("scripted.py"))]
+        command = [sys.executable, "-m", "preflight_e2e.gangs.scripted"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

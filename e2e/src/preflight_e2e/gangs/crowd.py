@@ -1,5 +1,5 @@
-"""A gang of thousands on one core: `python crowd.py --members 4096 --json FILE`. The leader, its
-decisions, every member and TCP are real; what workers do is made up.
+"""A gang of thousands on one core: `python -m preflight_e2e.gangs.crowd --members 4096 --json FILE`.
+The leader, its decisions, every member and TCP are real; what workers do is made up.
 
 The leader has a process of its own and all members another one, both pinned to the same core of
 this machine, and whatever else runs there. One member is slow, so that all rounds of localisation
@@ -43,6 +43,7 @@ from preflight_proto.check import Inconclusive
 from preflight_proto.check.settings import read
 from preflight_proto.roster import Roster
 
+MODULE = "preflight_e2e.gangs.crowd"
 NORMAL, SICK, FLOOR = 1.0, 0.5, 0.8
 """GB/s of a healthy path, of the slow member's, and of what a gang must have."""
 NOISE = 0.01
@@ -205,7 +206,7 @@ def play(
     """One gang; its figures. ``core``: for both processes, None for any. ``sick``: the slow
     member's rank, -1 for none. ``allowed``: CHECK_TIMEOUT, None for its default.
     """
-    from gangs import free_port
+    from .gang import free_port
 
     load, began, port = os.getloadavg()[0], time.monotonic(), free_port()
     options = [
@@ -217,7 +218,7 @@ def play(
     parts = {}
     for part in ("lead", "follow"):
         parts[part] = subprocess.Popen(
-            [sys.executable, __file__, f"--part={part}", f"--patience={patience}", *options],
+            [sys.executable, "-m", MODULE, f"--part={part}", f"--patience={patience}", *options],
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (this program starts no other meanwhile)
@@ -280,7 +281,7 @@ def _files(members: int, parser: argparse.ArgumentParser) -> int:
     if hard != resource.RLIM_INFINITY and hard < members + FILES:
         parser.exit(
             2,
-            f"crowd.py: {members} members need {members + FILES} open files, and {hard} are allowed; raise `ulimit -Hn`.\n",
+            f"crowd: {members} members need {members + FILES} open files, and {hard} are allowed; raise `ulimit -Hn`.\n",
         )
     return members + FILES
 

@@ -1,8 +1,8 @@
-"""Faults that are made in real gangs, over and over: `python reals.py --runs 20 --json FILE` counts
-how often each is told for what it is.
+"""Faults that are made in real gangs, over and over: `python -m preflight_e2e.gangs.reals --runs 20
+--json FILE` counts how often each is told for what it is.
 
 Checks with their own torchrun and gloo, on links shaped in namespaces that this program makes
-(`fabric`). Two things are shorter than the product's: torch is loaded once for all of them
+(`links`). Two things are shorter than the product's: torch is loaded once for all of them
 (`preloaded`), and the wait before the independent look is `rows.APART`, for nobody else is on these
 links. The product's own wait and start are timed by `verdict`.
 """
@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fabric import SICK, SwitchedGang, may_shape
-from gangs import Gang
-from rows import APART, idle_share, processors
+from .gang import Gang
+from .links import SICK, SwitchedGang, may_shape
+from .rows import APART, idle_share, processors
 
 QUICK = f"from check_nccl_allreduce.localise import score; score.APART = {APART}; "
 RUN = "from check_nccl_allreduce import check; check.main()"
@@ -194,7 +194,7 @@ def main() -> None:
     args = parser.parse_args()
     if not may_shape():
         parser.exit(
-            2, "reals.py: needs root, ip and tc with network namespaces and tbf, to shape links.\n"
+            2, "reals: needs root, ip and tc with network namespaces and tbf, to shape links.\n"
         )
     told: dict[str, Any] = {}
     for kind in KINDS:

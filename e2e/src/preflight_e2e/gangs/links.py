@@ -15,9 +15,8 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-import pytest
-from gangs import Gang
-from preflight_e2e.fault import LINE
+from ..fault import LINE
+from .gang import Gang
 
 SICK = 80
 """Mbit/s of a slow link: 40 % of a healthy one, of which gloo makes bus bandwidth nearly all."""
@@ -280,8 +279,3 @@ class SwitchedGang(Gang):
 
     def command(self, rank: int, code: str) -> list[str]:
         return ["ip", "netns", "exec", self.names[rank], *super().command(rank, code)]
-
-
-needs_links = pytest.mark.skipif(
-    not may_shape(), reason="needs root, ip and tc with network namespaces and tbf"
-)
