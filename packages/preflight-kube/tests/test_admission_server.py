@@ -257,7 +257,7 @@ async def test_an_application_that_fails_is_a_500_with_one_sentence_and_the_next
 
 
 async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_its_sentence(
-    hook: Hook,
+    hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def read(request: Request) -> Response:
         request.new(list)
@@ -273,6 +273,9 @@ async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_
     hook.answer = out
     answer = await hook.post()
     assert (answer.status_code, answer.text) == (500, "the claims cannot be looked up\n")
+    (refused,) = [one for one in caplog.records if one.getMessage() == "request refused"]
+    said = vars(refused)["about"]
+    assert (said["uid"], said["why"]) == (UID, "the claims cannot be looked up")
 
 
 async def test_an_answer_comes_before_the_api_server_gives_up(hook: Hook) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.webhook import PODCLIQUES, SETS, Webhook
 
-__all__ = ["Registered", "registered"]
+__all__ = ["Registered", "certified", "configured", "registered"]
 
 
 class Registered:
@@ -54,14 +54,7 @@ async def registered(
     space: Space, config: Config, folder: Path, target: Connection | None = None
 ) -> AsyncIterator[Registered]:
     """A webhook that has read the cluster, and both its configurations."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    folder.mkdir()
-    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
-    (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-    trusted = ssl.create_default_context()
-    authority.configure_trust(trusted)
+    bundle, trusted = certified(folder)
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     async with Client(target or space.target, agent="preflight-mnnvl") as client:
@@ -75,30 +68,61 @@ async def registered(
             tasks.start_soon(server.run)
             while server.unready() or not webhook.synced:
                 await anyio.sleep(0.02)
-            bodies = [
-                _configuration("Mutating", "podcliques", PODCLIQUES, ["CREATE", "UPDATE"], config),
-                _configuration("Validating", "podcliquesets", SETS, ["CREATE", "UPDATE"], config),
-            ]
-            made = []
-            for body in bodies:
-                (one,) = body["webhooks"]
-                url = f"https://127.0.0.1:{server.port}"
-                one["clientConfig"] = {"url": url + one.pop("path"), "caBundle": bundle}
-                one["namespaceSelector"] = {
-                    "matchLabels": {"kubernetes.io/metadata.name": space.namespace}
-                }
-                body["metadata"] = {"name": f"{body['kind'].lower()}-{space.namespace}"}
-                path = f"/apis/admissionregistration.k8s.io/v1/{body['kind'].lower()}s"
-                await space.client.create(path, body)
-                made.append(f"{path}/{body['metadata']['name']}")
+            url = f"https://127.0.0.1:{server.port}"
+
+            async def called(kind: str) -> float:
+                return _counted(metrics, kind)
+
             try:
-                await _in_force(space, metrics)
-                yield Registered(webhook, metrics, client, url, trusted)
+                async with configured(space, config, url, bundle, called):
+                    yield Registered(webhook, metrics, client, url, trusted)
             finally:
-                with anyio.CancelScope(shield=True):
-                    for path in made:
-                        await space.client.delete(path)
                 tasks.cancel_scope.cancel()
+
+
+def certified(folder: Path) -> tuple[str, ssl.SSLContext]:
+    """A new pair in ``folder``: its authority as a configuration names it, and who trusts it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    folder.mkdir()
+    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
+    (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    return base64.b64encode(authority.cert_pem.bytes()).decode(), trusted
+
+
+@asynccontextmanager
+async def configured(
+    space: Space,
+    config: Config,
+    url: str,
+    bundle: str,
+    called: Callable[[str], Awaitable[float]],
+) -> AsyncIterator[None]:
+    """Both configurations of a webhook at ``url`` in force; ``called``: how often it has been asked
+    about a kind.
+    """
+    bodies = [
+        _configuration("Mutating", "podcliques", PODCLIQUES, ["CREATE", "UPDATE"], config),
+        _configuration("Validating", "podcliquesets", SETS, ["CREATE", "UPDATE"], config),
+    ]
+    made = []
+    for body in bodies:
+        (one,) = body["webhooks"]
+        one["clientConfig"] = {"url": url + one.pop("path"), "caBundle": bundle}
+        one["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}}
+        body["metadata"] = {"name": f"{body['kind'].lower()}-{space.namespace}"}
+        path = f"/apis/admissionregistration.k8s.io/v1/{body['kind'].lower()}s"
+        await space.client.create(path, body)
+        made.append(f"{path}/{body['metadata']['name']}")
+    try:
+        await _in_force(space, called)
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            for path in made:
+                await space.client.delete(path)
 
 
 def _configuration(
@@ -130,7 +154,7 @@ def _configuration(
     }
 
 
-async def _in_force(space: Space, metrics: Metrics) -> None:
+async def _in_force(space: Space, called: Callable[[str], Awaitable[float]]) -> None:
     """An API server takes a moment to follow a configuration: wait until both are called."""
     pod = {"containers": [{"name": "a", "image": "x"}]}
     set_ = {
@@ -146,7 +170,7 @@ async def _in_force(space: Space, metrics: Metrics) -> None:
         "spec": {"podSpec": pod},
     }
     for plural, body in (("podcliquesets", set_), ("podcliques", clique)):
-        while not _counted(metrics, str(body["kind"])):
+        while not await called(str(body["kind"])):
             await space.dry_run(plural, body)
             await anyio.sleep(0.05)
 

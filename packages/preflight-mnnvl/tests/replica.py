@@ -1,4 +1,4 @@
-"""The controller as it runs in a cluster: a process, its log, its plain port."""
+"""Controller and webhook as they run in a cluster: a process, its log, its plain port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import anyio
 import httpx
 from preflight_testing.waiting import until
 
-__all__ = ["LEASE_SECONDS", "Replica", "replica"]
+__all__ = ["LEASE_SECONDS", "Replica", "hook", "mortal", "replica"]
 
 LEASE_SECONDS = 2
 
@@ -40,6 +40,12 @@ class Replica:
         words = [line["msg"] for line in self.lines() if line["msg"] in {"leading", *ends}]
         return bool(words) and words[-1] == "leading"
 
+    async def metrics(self) -> dict[str, float]:
+        """By name with its labels, as Prometheus reads them."""
+        lines = (await self.get("/metrics")).text.splitlines()
+        pairs = [line.rpartition(" ") for line in lines if line and not line.startswith("#")]
+        return {name: float(value) for name, _, value in pairs}
+
     async def get(self, path: str) -> httpx.Response:
         port = self.said("started")[0]["port"]
         async with httpx.AsyncClient(trust_env=False) as client:
@@ -57,25 +63,65 @@ class Replica:
 async def replica(
     kubeconfig: Path, namespace: str, folder: Path, *, mode: str = "driver"
 ) -> AsyncIterator[Replica]:
-    """A replica that has read the cluster, its lease in ``namespace``; at the end it must stop
-    cleanly and leave a clean log.
+    """A replica of the controller that has read the cluster, its lease in ``namespace``; at the end
+    it must stop cleanly and leave a clean log.
+    """
+    instance = "preflight" if mode == "driver" else "preflight-literal"
+    config = f"mode: {mode}\nleaseSeconds: {LEASE_SECONDS}\ninstance: {instance}\n"
+    async with _running(
+        ["controller", "--namespace", namespace], kubeconfig, folder, config
+    ) as one:
+        yield one
+
+
+@asynccontextmanager
+async def mortal(
+    kubeconfig: Path, namespace: str, folder: Path, mode: str, *at: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A controller that is killed ``at`` one of its writes to ``namespace``, where its lease is,
+    too: see the program of this name.
     """
     folder.mkdir()
-    instance = "preflight" if mode == "driver" else "preflight-literal"
-    text = f"mode: {mode}\nleaseSeconds: {LEASE_SECONDS}\ninstance: {instance}\n"
-    (folder / "config.yaml").write_text(text)
-    arguments = [
-        "--config",
-        str(folder / "config.yaml"),
-        "--namespace",
-        namespace,
-        "--host",
-        "127.0.0.1",
-        "--port=0",
-    ]
+    (folder / "config.yaml").write_text(f"mode: {mode}\nleaseSeconds: {LEASE_SECONDS}\n")
+    arguments = ["--config", str(folder / "config.yaml"), "--namespace", namespace]
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(Path(__file__).parent / "mortal.py"), namespace, *at),
+            *(*arguments, "--host", "127.0.0.1", "--port=0"),
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAME": "mortal"},
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def hook(
+    kubeconfig: Path, folder: Path, certificate: Path, config: str
+) -> AsyncIterator[Replica]:
+    """A replica of the webhook that is ready; ``certificate``: the folder with its pair. It ends as
+    :func:`replica`.
+    """
+    command = ["webhook", "--certificate", str(certificate), "--admission-port=0"]
+    async with _running(command, kubeconfig, folder, config) as one:
+        yield one
+
+
+@asynccontextmanager
+async def _running(
+    command: list[str], kubeconfig: Path, folder: Path, config: str
+) -> AsyncIterator[Replica]:
+    folder.mkdir()
+    (folder / "config.yaml").write_text(config)
+    more = ["--config", str(folder / "config.yaml"), "--host", "127.0.0.1", "--port=0"]
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "preflight_mnnvl", "controller", *arguments),
+            *(sys.executable, "-m", "preflight_mnnvl", *command, *more),
             stdout=out,
             stderr=err,
             env={**os.environ, "KUBECONFIG": str(kubeconfig), "POD_NAME": folder.name},
@@ -95,7 +141,7 @@ async def replica(
         assert (folder / "stderr").read_text() == ""
         for line in made.lines():
             assert {"time", "level", "msg", "component"} <= line.keys(), line
-            assert line["level"] in {"info", "warning"}, line
+            assert line["level"] in {"debug", "info", "warning"}, line
     finally:
         if process.returncode is None:
             process.kill()

@@ -233,12 +233,12 @@ REFUSED: list[tuple[str, Object, str]] = [
     (
         "no label of the set",
         {**enrolled(), "metadata": {"name": "t-0-w", "annotations": ON, "labels": {}}},
-        "scope replica needs the label grove.io/pcs-name or app.kubernetes.io/part-of, and it has neither",
+        "scope replica needs the label grove.io/pcs-name or app.kubernetes.io/part-of, and it has neither; add one of them",
     ),
     (
         "no label of a scaling group",
         podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}),
-        "scope scalingGroupReplica needs the label grove.io/pcsg-name or grove.io/podcliquescalinggroup, and it has neither",
+        "scope scalingGroupReplica needs the label grove.io/pcsg-name or grove.io/podcliquescalinggroup, and it has neither; add one of them, or choose another scope",
     ),
     (
         "two label sets that contradict",
@@ -258,7 +258,7 @@ REFUSED: list[tuple[str, Object, str]] = [
     (
         "no PodGang",
         podclique("t-0-w", "t", annotations=ON, gang=""),
-        "scope replica needs the label grove.io/podgang, and it has none; without it nothing would own the domain",
+        "scope replica needs the label grove.io/podgang, and it has none; add it, as without it nothing would own the domain",
     ),
     (
         "a name that is not there yet",
@@ -270,7 +270,7 @@ REFUSED: list[tuple[str, Object, str]] = [
         podclique(f"{LONG}-0-{LONG}", LONG, annotations=ON_CLIQUE, gang="x"),
         f"the name {f'{LONG}-0-{LONG}-mnnvl-claim'[:119]}… would have 265 characters, more than 253; shorten the names of set and clique",
     ),
-    ("containers that are none", enrolled({"containers": "x"}), "podSpec is none (Expected `array | null`, got `str` - at `$.containers`)"),
+    ("containers that are none", enrolled({"containers": "x"}), "podSpec is none (Expected `array | null`, got `str` - at `$.containers`); correct it"),
 ]  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def test_in_literal_mode_an_object_of_somebody_else_is_named() -> None:
     )
     assert (
         answer.message
-        == "PodClique default/t-0-w: t-0-mnnvl-claim exists and is managed by helm; delete or rename it."
+        == "PodClique default/t-0-w: the ResourceClaim t-0-mnnvl-claim exists and is managed by helm; delete or rename it."
     )
 
 
@@ -649,5 +649,5 @@ def test_more_containers_than_any_node_starts_are_refused() -> None:
     answer = admit(enrolled(pod(*[container(f"c{i}") for i in range(513)])))
     assert (
         answer.message
-        == "PodClique default/t-0-w: podSpec.containers has 513 entries, more than 512."
+        == "PodClique default/t-0-w: podSpec.containers has 513 entries, more than 512; correct it."
     )

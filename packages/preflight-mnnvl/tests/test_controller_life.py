@@ -4,8 +4,9 @@ a controller that dies at any of its writes."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,13 @@ import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, group, pcs
 from live import Space, leading, space_of
-from preflight_kube.client import Client
-from preflight_kube.lease import Leadership
 from preflight_mnnvl import controller, turn
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller import Controller
-from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.watches import Watches
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.grove import pods
 from registered import registered
+from replica import mortal
 
 pytestmark = pytest.mark.anyio
 
@@ -116,15 +115,37 @@ async def test_a_scaling_group_that_is_scaled_has_exactly_its_domains(
         assert {name: before[name] for name in after} == after
 
 
-async def test_of_a_set_that_is_deleted_nothing_is_left(space: Space) -> None:
-    async with leading(space.target, DRIVER), driven(space):
-        await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=2))
+@pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
+async def test_of_a_set_that_is_deleted_nothing_is_left_within_ten_seconds(
+    config: Config, server: ApiServer, tmp_path: Path
+) -> None:
+    """The set alone is deleted; the garbage collector and the driver's controller do the rest."""
+    async with (
+        space_of(server, tmp_path, config) as space,
+        leading(space.target, config),
+        driven(space),
+    ):
+        await space.grove.apply(pcs("t", [clique("w"), clique("x")], annotations=ON, replicas=4))
         await space.grove.turn()
-        await space.settled(space.owners, {f"t-{i}-cd": [("PodGang", f"t-{i}")] for i in (0, 1)})
-        await space.happens(lambda: _settled(space), "the driver has its finalizer on it")
+        owners = {f"t-{i}-cd": [("PodGang", f"t-{i}")] for i in range(4)}
+        await space.settled(space.owners, owners)
+        await space.settled(space.announced, {f"t-{i}" for i in range(4)})
+        await space.happens(lambda: _settled(space), "the driver has its finalizer on each")
+        for stored in (await space.grove.all("podcliques")).values():
+            for pod in pods(stored):
+                pod["spec"].pop("schedulingGates")
+                await space.client.create(f"/api/v1/namespaces/{space.namespace}/pods", pod)
+        claims = 4 if config is LITERAL else 16  # for each domain, or for each pod
+        await space.settled(lambda: _left(space), [4, 4, claims])
         await space.client.delete(space.grove.path("podcliquesets", "t"))
-        await space.settled(space.domains, {}, 60)
-        await space.settled(lambda: space.all(space.claim_path()), {})
+        await space.settled(lambda: _left(space), [0, 0, 0], 10)
+        assert await space.grove.all("podgangs") == {}
+
+
+async def _left(space: Space) -> list[int]:
+    """How many domains, claim templates and claims there are."""
+    paths = (space.domain_path(), space.claim_path(), space.claim_path("resourceclaims"))
+    return [len(await space.all(path)) for path in paths]
 
 
 async def test_a_domain_that_nobody_needs_before_there_was_a_podgang_is_handed_to_the_collector(
@@ -168,6 +189,21 @@ async def test_nothing_is_let_go_while_podcliques_are_not_followed_and_it_is_onc
 
 async def _true(value: bool) -> bool:
     return value
+
+
+async def test_100_podgangs_at_once_adopt_their_domains_by_one_write_each(space: Space) -> None:
+    async with leading(space.target, DRIVER) as one:
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=100))
+        await space.grove.turn(gangs="none")
+        gangs = {f"t-{i}" for i in range(100)}
+        await space.settled(space.owners, {f"{g}-cd": [("PodCliqueSet", "t")] for g in gangs}, 60)
+        await space.grove.turn()
+        await space.settled(space.announced, gangs, 60)
+        assert await space.owners() == {f"{gang}-cd": [("PodGang", gang)] for gang in gangs}
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created") == 100
+        assert one.counted("mnnvl_writes_total", kind="ComputeDomain", result="adopted") == 100
+        assert one.counted("mnnvl_writes_total", kind="PodGang", result="announced") == 100
+        assert one.client.requests.count["patch"] == 200
 
 
 async def test_where_too_much_is_to_be_told_it_is_told_later_and_nothing_is_left_out(
@@ -345,65 +381,58 @@ async def test_a_domain_that_was_deleted_is_made_again_and_told(space: Space) ->
         )
 
 
-# --- a controller that dies
+# --- a controller that is killed
+
+WRITES = [
+    *(pytest.param(DRIVER, "objects", i, id=f"driver-{i}") for i in range(5)),
+    *(pytest.param(LITERAL, "objects", i, id=f"literal-{i}") for i in range(5)),
+    pytest.param(DRIVER, "events", 0, id="event"),
+]
+"""All that are made of two domains, and in mode literal of one and its claim: each object, its
+adoption, and the PodGang's annotation; the first Event.
+"""
 
 
-class Died(Exception):
-    pass
-
-
-class Mortal(Client):
-    """Its process ends at one of its writes: before it is sent, or after it has arrived and before
-    the answer is read. Every life counts its own writes.
-    """
-
-    def mortal(self, step: int, late: bool) -> None:
-        self.lives = {"left": step}
-        self.late = late
-
-    async def _write(
-        self, verb: str, method: str, path: str, body: object | None, **more: Any
-    ) -> bytes:
-        self.lives["left"] -= 1
-        if self.lives["left"] >= 0:
-            return await super()._write(verb, method, path, body, **more)
-        if self.late and self.lives["left"] == -1:
-            await super()._write(verb, method, path, body, **more)
-        raise Died(f"{verb} {path}")
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["before it arrives", "before its answer"])
-@pytest.mark.parametrize("step", range(6))
-@pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
-async def test_a_controller_that_dies_at_a_write_is_continued_by_the_next_and_makes_nothing_twice(
-    config: Config, step: int, late: bool, server: ApiServer, tmp_path: Path
+@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize(("config", "kind", "step"), WRITES)
+async def test_a_controller_that_is_killed_at_a_write_is_continued_by_the_next_and_makes_nothing_twice(
+    config: Config, kind: str, step: int, when: str, server: ApiServer, tmp_path: Path
 ) -> None:
+    """By SIGKILL, before the write is sent, or after it has arrived."""
+    names = "a" if config is LITERAL else "ab"
     async with space_of(server, tmp_path, config) as space:
-        set_ = pcs("t", [clique("a", annotations=BY_CLIQUE), clique("b", annotations=BY_CLIQUE)])
-        await space.grove.apply(set_)
+        await space.grove.apply(pcs("t", [clique(name, annotations=BY_CLIQUE) for name in names]))
         await space.grove.turn(gangs="none")
-        with suppress(BaseExceptionGroup):
-            client = Mortal(space.target, agent="preflight-mnnvl")
-            client.mortal(step, late)
-            async with client, anyio.create_task_group() as tasks:
-                mortal = Controller(client, config, Metrics())
-                tasks.start_soon(mortal.mirror)
-                tasks.start_soon(mortal.lead, Leadership(1, 1e18))
-                with anyio.move_on_after(20):
-                    await space.settled(
-                        space.owners, {f"t-0-{name}-cd": [("PodCliqueSet", "t")] for name in "ab"}
-                    )
-                    await space.grove.turn()
-                    await anyio.sleep(20)
-                raise AssertionError("it did not die")
-        made = {name: one["metadata"]["uid"] for name, one in (await space.domains()).items()}
-        async with leading(space.target, config) as one:
+        access = server.kubeconfig(tmp_path / "admin.kubeconfig")
+        at = (kind, str(step), when)
+        async with mortal(access, space.namespace, tmp_path / "mortal", config.mode, *at) as one:
+            with anyio.fail_after(60):
+                while one.returncode is None and not await _made(space):
+                    await anyio.sleep(0.02)
+                await space.grove.turn()
+                assert await one.wait() == -signal.SIGKILL
+        before = await _uids(space)
+        async with leading(space.target, config) as next_:
             await space.grove.turn()
             await space.settled(
-                space.owners, {f"t-0-{name}-cd": [("PodGang", "t-0")] for name in "ab"}
+                space.owners, {f"t-0-{name}-cd": [("PodGang", "t-0")] for name in names}
             )
             await space.settled(space.announced, {"t-0"})
-            created = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="created")
-            now = {name: one["metadata"]["uid"] for name, one in (await space.domains()).items()}
-            assert {name: now[name] for name in made} == made
-            assert created == 2 - len(made)
+            await space.happens(lambda: _made(space), "all is there")
+            after = await _uids(space)
+            assert {name: after[name] for name in before} == before
+            for made, suffix in (("ComputeDomain", "-cd"), ("ResourceClaim", "-claim")):
+                created = next_.counted("mnnvl_writes_total", kind=made, result="created")
+                assert created == len(
+                    [name for name in after.keys() - before if name.endswith(suffix)]
+                )
+
+
+async def _uids(space: Space) -> dict[str, str]:
+    found = {**await space.domains(), **await space.all(space.claim_path("resourceclaims"))}
+    return {name: one["metadata"]["uid"] for name, one in found.items()}
+
+
+async def _made(space: Space) -> bool:
+    """Whether both objects are there: two domains, or one and its claim."""
+    return len(await _uids(space)) == 2

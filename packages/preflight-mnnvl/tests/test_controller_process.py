@@ -49,6 +49,44 @@ async def adopted(space: Space, replicas: int) -> None:
     await space.settled(space.owners, wanted, 60)
 
 
+async def test_its_metrics_say_what_there_is_and_what_was_done(
+    space: Space, tmp_path: Path
+) -> None:
+    await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=2))
+    none = pcs("u", [clique("w")])  # asks later, and its PodClique was stored without
+    await space.grove.apply(none)
+    async with replica(kubeconfig(space, tmp_path), space.namespace, tmp_path / "one") as one:
+        await until(lambda: one.leads, "it leads")
+        await space.grove.turn(gangs="none")
+        await space.settled(space.owners, {f"t-{i}-cd": [("PodCliqueSet", "t")] for i in (0, 1)})
+        await adopted(space, 2)
+        await space.settled(space.announced, {"t-0", "t-1"})
+        await space.client.merge_patch(
+            space.grove.path("podcliques", "u-0-w"), {"metadata": {"annotations": ON}}
+        )
+        wanted = {
+            "mnnvl_leader": 1,
+            "mnnvl_supported": 1,
+            "mnnvl_fabric_nodes": 0,
+            "mnnvl_unclaimed_podcliques": 1,
+            "mnnvl_adoption_seconds_count": 2,
+            'mnnvl_domains{state="wanted"}': 2,
+            'mnnvl_domains{state="made"}': 2,
+            'mnnvl_domains{state="adopted"}': 2,
+            'mnnvl_domains{state="owned-by-set"}': 0,
+            'mnnvl_domains{state="blocked"}': 0,
+            'mnnvl_writes_total{kind="ComputeDomain",result="created"}': 2,
+            'mnnvl_writes_total{kind="ComputeDomain",result="adopted"}': 2,
+            'mnnvl_writes_total{kind="PodGang",result="announced"}': 2,
+        }
+
+        async def told() -> dict[str, float | None]:
+            found = await one.metrics()
+            return {name: found.get(name) for name in wanted}
+
+        await space.settled(told, wanted, 60)
+
+
 async def test_a_leader_that_is_killed_is_replaced_and_one_that_was_stopped_for_long_writes_nothing_when_it_goes_on(
     space: Space, tmp_path: Path
 ) -> None:

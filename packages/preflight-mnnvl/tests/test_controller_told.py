@@ -4,7 +4,9 @@ that is ending.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -54,20 +56,51 @@ async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space:
 async def test_where_a_podgang_may_not_be_annotated_adoption_counts_and_one_event_says_what_to_set(
     space: Space,
 ) -> None:
-    name = f"authorizer-{space.namespace}"
+    set_ = await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+    await space.grove.gang("t-0", set_)
+    patch = {"metadata": {"annotations": {"probe": "x"}}}
+
+    async def probe() -> None:
+        await space.client.merge_patch(space.grove.path("podgangs", "t-0"), patch)
+
+    async with (
+        refused(space, "UPDATE", {"scheduler.grove.io": ["podgangs"]}, probe),
+        leading(space.target, DRIVER),
+    ):
+        await space.grove.turn(gangs="none")
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+        await space.happens(lambda: _told(space), "it is told")
+        (event,) = await space.events("MnnvlAnnouncementRefused")
+        assert event["involvedObject"]["kind"] == "PodCliqueSet"
+        assert "config.authorizer.exemptServiceAccountUserNames" in event["message"]
+        assert await space.announced() == set()
+
+
+@asynccontextmanager
+async def refused(
+    space: Space,
+    operation: str,
+    kinds: dict[str, list[str]],
+    probe: Callable[[], Awaitable[object]],
+) -> AsyncIterator[None]:
+    """An operation on some kinds, plurals by group, is refused to everybody in the namespace;
+    ``probe`` is refused once that is in force.
+    """
+    name = f"refused-{space.namespace}"
     group = "/apis/admissionregistration.k8s.io/v1"
-    rule = {
-        "apiGroups": ["scheduler.grove.io"],
-        "apiVersions": ["v1alpha1"],
-        "resources": ["podgangs"],
-    }
+    rules = [
+        {
+            "apiGroups": [one],
+            "apiVersions": ["v1alpha1"],
+            "resources": plurals,
+            "operations": [operation],
+        }
+        for one, plurals in kinds.items()
+    ]
     refusal = {"expression": "false", "message": "only Grove may", "reason": "Forbidden"}
     policy = {
         "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [{**rule, "operations": ["UPDATE"]}]},
-            "validations": [refusal],
-        },
+        "spec": {"matchConstraints": {"resourceRules": rules}, "validations": [refusal]},
     }
     selector = {"matchLabels": {"kubernetes.io/metadata.name": space.namespace}}
     binding = {
@@ -81,29 +114,78 @@ async def test_where_a_podgang_may_not_be_annotated_adoption_counts_and_one_even
     await space.client.create(f"{group}/validatingadmissionpolicies", policy)
     await space.client.create(f"{group}/validatingadmissionpolicybindings", binding)
     try:
-        set_ = await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
-        await space.grove.gang("t-0", set_)
-
-        patch = {"metadata": {"annotations": {"probe": "x"}}}
         with pytest.raises(KubeError, match="only Grove may"), anyio.fail_after(60):  # noqa: PT012 - asked until it is refused
-            while True:  # until the policy is in force
-                await space.client.merge_patch(space.grove.path("podgangs", "t-0"), patch)
+            while True:
+                await probe()
                 await anyio.sleep(0.1)
-        async with leading(space.target, DRIVER):
-            await space.grove.turn(gangs="none")
-            await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
-            await space.happens(lambda: _told(space), "it is told")
-            (event,) = await space.events("MnnvlAnnouncementRefused")
-            assert event["involvedObject"]["kind"] == "PodCliqueSet"
-            assert "config.authorizer.exemptServiceAccountUserNames" in event["message"]
-            assert await space.announced() == set()
+        yield
     finally:
-        await space.client.delete(f"{group}/validatingadmissionpolicybindings/{name}")
-        await space.client.delete(f"{group}/validatingadmissionpolicies/{name}")
+        with anyio.CancelScope(shield=True):
+            await space.client.delete(f"{group}/validatingadmissionpolicybindings/{name}")
+            await space.client.delete(f"{group}/validatingadmissionpolicies/{name}")
 
 
 async def _told(space: Space) -> bool:
     return bool(await space.events("MnnvlAnnouncementRefused"))
+
+
+async def test_in_a_namespace_that_is_being_deleted_the_controller_makes_nothing_says_so_and_goes_on_with_others(
+    server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its sets, PodCliques and PodGangs are held; the domain, which they need, goes at once."""
+    caplog.set_level("INFO")
+    async with (
+        space_of(server, tmp_path, DRIVER) as ending,
+        space_of(server, tmp_path, DRIVER) as other,
+        leading(other.target, DRIVER) as one,
+    ):
+        for space in (ending, other):
+            await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+            await space.grove.turn()
+            await space.settled(space.announced, {"t-0"})
+        path = f"/api/v1/namespaces/{ending.namespace}"
+        held = {
+            "grove.io": ["podcliquesets", "podcliques"],
+            "scheduler.grove.io": ["podgangs"],
+        }
+        probe = f"{ending.grove.path('podcliques', 't-0-w')}?dryRun=All"
+        async with refused(ending, "DELETE", held, lambda: ending.client.delete(probe)):
+            await ending.client.delete(path)
+            await ending.settled(ending.domains, {})
+            await ending.happens(lambda: _true(_said(caplog)), "it is in the log")
+            await other.grove.scale("t", 3)
+            await other.grove.turn()
+            wanted = {f"t-{i}-cd": [("PodGang", f"t-{i}")] for i in range(3)}
+            await other.settled(other.owners, wanted)
+            await other.settled(other.announced, {"t-0", "t-1", "t-2"})
+            assert _said(caplog)[0] == {"namespace": ending.namespace, "computedomain": "t-0-cd"}
+            # Once for what was lost, and for looks that were due anyway: not again and again.
+            tried = one.counted("mnnvl_writes_total", kind="ComputeDomain", result="refused")
+            assert 1 <= tried == len(_said(caplog)) <= 5
+            assert not [
+                record
+                for record in caplog.records
+                if record.levelname in {"WARNING", "ERROR"}
+                and ending.namespace in str(vars(record).get("about"))
+            ]
+            assert (await ending.client.get(path, dict))["status"]["phase"] == "Terminating"
+        await ending.happens(partial(_gone, ending, path), "the namespace is gone", 60)
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    return [
+        vars(record)["about"]
+        for record in caplog.records
+        if record.getMessage() == "the namespace is being deleted, nothing is made in it"
+    ]
+
+
+async def _true(value: object) -> bool:
+    return bool(value)
+
+
+async def _gone(space: Space, path: str) -> bool:
+    return await space.client.get_or_none(path, dict) is None
 
 
 async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_trouble(

@@ -5,17 +5,23 @@ an older version, on an API server of one's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+import urllib.error
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, pcs, podclique
 from live import api_server, fixture, leading, space_of
 from preflight_kube.client import KubeError
+from preflight_mnnvl import detection
 from preflight_mnnvl.config import Config
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE, compute_domains
-from registered import registered
+from registered import Registered, registered
 
 pytestmark = pytest.mark.anyio
 
@@ -64,11 +70,84 @@ async def test_where_that_is_ignored_who_asks_is_admitted_as_he_came(
         assert hook.counted("PodClique", "unsupported") >= 1
 
 
+@asynccontextmanager
+async def defined(server: ApiServer, kind: dict[str, Any]) -> AsyncIterator[Callable[[], None]]:
+    """A kind that is served meanwhile, and no longer at the end; what is yielded removes it."""
+    group, names = kind["spec"]["group"], kind["spec"]["names"]
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    path = f"/apis/{group}/{kind['spec']['versions'][0]['name']}/{names['plural']}"
+
+    def status(method: str, at: str) -> int:
+        try:
+            server.call(method, at)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        return 200
+
+    def remove() -> None:
+        status("DELETE", f"{definitions}/{kind['metadata']['name']}")
+        end = time.monotonic() + 60
+        while {status("GET", path), status("GET", f"{definitions}/{kind['metadata']['name']}")} != {
+            404
+        }:
+            assert time.monotonic() < end, f"{path} is served for ever"
+            time.sleep(0.05)
+
+    await anyio.to_thread.run_sync(server.define, kind)
+    try:
+        yield remove
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(remove)
+
+
+async def test_once_computedomains_are_removed_who_asks_is_refused_and_what_is_stored_stays_as_it_is(
+    older: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detection, "ABSENT", 0.2)
+    monkeypatch.setattr(detection, "PRESENT", 0.2)
+    sentence = "MNNVL cannot be had: this cluster serves no computedomains.resource.nvidia.com"
+    async with (
+        defined(older, compute_domains()) as remove,
+        space_of(older, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls") as hook,
+    ):
+        await space.happens(lambda: _is(hook, supported=True), "it is seen that they are served")
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.turned(1)
+        before = await space.grove.all("podcliques")
+        assert "resourceClaims" in before["t-0-w"]["spec"]["podSpec"]
+        await anyio.to_thread.run_sync(remove)
+        await space.happens(lambda: _is(hook, supported=False), "it is seen that they are not")
+        assert hook.webhook.synced  # as ready as before
+        with pytest.raises(KubeError, match=sentence):
+            await space.grove.apply(pcs("u", [clique("w")], annotations=ON))
+        asks = podclique("t-0-x", "t", annotations=ON)
+        asks["metadata"]["namespace"] = space.namespace
+        with pytest.raises(KubeError, match=sentence):
+            await space.client.create(space.grove.path("podcliques"), asks)
+        assert await space.grove.turn() == 0  # the template again: the claim stays
+        assert await space.grove.all("podcliques") == before
+        await space.client.merge_patch(
+            space.grove.path("podcliquesets", "t"), {"metadata": {"labels": {"a": "b"}}}
+        )
+        await anyio.to_thread.run_sync(older.define, compute_domains())
+        await space.happens(lambda: _is(hook, supported=True), "it is seen that they are again")
+        await space.client.create(space.grove.path("podcliques"), asks)
+
+
+async def _is(hook: Registered, *, supported: bool) -> bool:
+    return hook.webhook.support.ok is supported
+
+
 async def test_in_literal_mode_claims_and_domains_have_the_shape_of_the_versions_that_are_served(
     older: ApiServer, tmp_path: Path
 ) -> None:
-    older.define(compute_domains(literal=True))
-    async with space_of(older, tmp_path, LITERAL, webhook=True) as space:
+    async with (
+        defined(older, compute_domains(literal=True)),
+        space_of(older, tmp_path, LITERAL, webhook=True) as space,
+    ):
         space.version = "v1alpha1"
         async with leading(space.target, LITERAL), registered(space, LITERAL, tmp_path / "tls"):
             await space.grove.apply(fixture("e1-distributed-training"))

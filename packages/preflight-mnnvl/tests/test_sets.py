@@ -26,11 +26,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.expansion import expand, plan
-from preflight_mnnvl.sets import SetAnswer, problems, review, warnings
+from preflight_mnnvl.sets import SetAnswer, problems, review, surprises, warnings
 from preflight_mnnvl.support import Facts, judge
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 SCOPE = "grove.io/mnnvl-scope"
+GROUPS = "spec.template.podCliqueScalingGroups[0]"
 
 
 def create(found: Object, config: Config = DRIVER) -> SetAnswer:
@@ -204,6 +205,39 @@ def test_warnings_name_what_will_surprise() -> None:
         "spec.template.cliques[1]: no container asks for GPUs (nvidia.com/gpu), so its pods get no claim",
         "grove.io/mnnvl-device-class has no effect here: the DRA driver makes the claims (mode: driver)",
     )
+
+
+def test_what_one_layer_hides_of_another_is_told_to_who_asks() -> None:
+    off = {"grove.io/mnnvl-enabled": "false"}
+    set_ = decoded_set(
+        pcs(
+            "t",
+            [
+                clique("a", annotations={SCOPE: "clique"}),
+                clique("b", annotations=off),
+                clique("c", annotations={**ON, SCOPE: "replica"}),
+            ],
+            [group("g", ["c"], {**ON, SCOPE: "scalingGroupReplica"})],
+            {**ON, SCOPE: "replica"},
+        )
+    )
+    a, b, c, g = *(f"spec.template.cliques[{i}]" for i in range(3)), GROUPS
+    assert surprises(set_, plan(set_, DRIVER), DRIVER) == [
+        f'{a}: {SCOPE} "replica" of metadata has no effect; what counts is "clique" of {a}',
+        f'{a}: grove.io/mnnvl-enabled is of metadata, and {SCOPE} "clique" of {a}; each counts by itself',
+        f'{b}: grove.io/mnnvl-enabled "true" of metadata has no effect; what counts is "false" of {b}',
+        f'{c}: {SCOPE} "scalingGroupReplica" of {g} has no effect; what counts is "replica" of {c}',
+    ]
+    said = surprises(set_, plan(set_, LITERAL), LITERAL)
+    assert (
+        f'{c}: {SCOPE} "replica" of {c} has no effect; what counts is "scalingGroupReplica" of {g}'
+        in said
+    )
+    alone = decoded_set(pcs("t", [clique("c")], [group("g", ["c"])], ON))
+    assert surprises(alone, plan(alone, DRIVER), DRIVER) == []
+    assert surprises(alone, plan(alone, LITERAL), LITERAL) == [
+        f'{a}: grove.io/mnnvl-enabled "true" of metadata has no effect; in mode literal a clique of a scaling group does not ask the set'
+    ]
 
 
 @pytest.mark.parametrize(

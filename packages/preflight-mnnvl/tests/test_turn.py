@@ -69,6 +69,22 @@ def test_a_claim_template_that_is_not_of_this_domain_is_told(
     assert turn.again == (found.now + 60 if blocked else NOW + 30)
 
 
+def test_who_owns_what_is_in_the_way_is_told() -> None:
+    found = Cluster(DRIVER)
+    found.apply(pcs("t", [clique("w")], annotations=ON))
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "theirs", "uid": "x"}
+    labels = {"app.kubernetes.io/managed-by": "helm"}
+    metadata = {"name": "t-0-cd", "labels": labels, "ownerReferences": [owner]}
+    found.put("cd", {"metadata": metadata, "spec": {}})
+    found.cliques("t")
+    turn = the_turn(found)
+    assert (turn.state, turn.why) == (
+        "blocked",
+        "the ComputeDomain t-0-cd is managed by helm and belongs to the Deployment theirs; delete or rename it, and the domain is made.",
+    )
+    assert turn.events[0].message == f"T{turn.why[1:]}"
+
+
 def test_a_literal_claim_of_somebody_else_is_told_and_left_alone() -> None:
     found = Cluster(LITERAL)
     found.apply(pcs("t", [clique("w")], annotations=ON))

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, container, group, pcs, podclique
-from live import Leading, Space, fixture, leading, space_of
+from live import Leading, Space, leading, space_of
 from preflight_kube.client import KubeError
 from preflight_mnnvl.config import Config
 from preflight_testing.apiserver import ApiServer
@@ -20,106 +22,8 @@ from registered import registered
 
 pytestmark = pytest.mark.anyio
 
-both = pytest.mark.parametrize("labels", ["grove", "requirement"])
 modes = pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
 ON = {"grove.io/mnnvl-enabled": "true"}
-EXAMPLES: dict[str, dict[str, tuple[str, list[str]]]] = {
-    "e1-distributed-training": {
-        f"distributed-training-{i}-cd": (
-            f"distributed-training-{i}",
-            [f"distributed-training-{i}-parameter-server", f"distributed-training-{i}-worker"],
-        )
-        for i in (0, 1)
-    },
-    "e2-multi-model-serving": {
-        f"multi-model-serving-0-{name}-cd": (
-            "multi-model-serving-0",
-            [f"multi-model-serving-0-{name}"],
-        )
-        for name in ("llama-70b", "mixtral")
-    },
-    "e3-scalable-inference": {
-        f"scalable-inference-0-inference-pool-{i}-cd": (
-            gang,
-            [f"scalable-inference-0-inference-pool-{i}-gpu-worker"],
-        )
-        for i, gang in enumerate(
-            [
-                "scalable-inference-0",
-                "scalable-inference-0-inference-pool-0",
-                "scalable-inference-0-inference-pool-1",
-            ]
-        )
-    },
-}
-
-PODCLIQUES = {"e1-distributed-training": 4, "e2-multi-model-serving": 3, "e3-scalable-inference": 3}
-"""Of each example."""
-
-
-@both
-@modes
-@pytest.mark.parametrize("name", list(EXAMPLES))
-async def test_an_example_becomes_what_the_requirement_says(
-    name: str, config: Config, labels: str, server: ApiServer, tmp_path: Path
-) -> None:
-    wanted = EXAMPLES[name]
-    key = "resourceClaimTemplateName" if config is DRIVER else "resourceClaimName"
-    async with (
-        space_of(server, tmp_path, config, labels, webhook=True) as space,
-        leading(space.target, config),
-        registered(space, config, tmp_path / "tls"),
-    ):
-        await space.grove.apply(fixture(name))
-        await space.turned(PODCLIQUES[name])
-        await space.settled(
-            space.owners, {cd: [("PodGang", gang)] for cd, (gang, _) in wanted.items()}
-        )
-        await space.settled(space.announced, {gang for gang, _ in wanted.values()})
-        claimed: dict[str, list[str]] = {}
-        for one in (await space.grove.all("podcliques")).values():
-            if entries := one["spec"]["podSpec"].get("resourceClaims"):
-                (entry,) = entries
-                assert entry == {"name": "mnnvl", key: entry[key]}
-                (only,) = one["spec"]["podSpec"]["containers"]
-                assert only["resources"]["claims"] == [{"name": "mnnvl"}]
-                claimed.setdefault(entry[key].removesuffix("-mnnvl-claim") + "-cd", []).append(
-                    one["metadata"]["name"]
-                )
-            else:
-                assert not any("mnnvl" in key for key in one["metadata"].get("annotations", {}))
-        assert {cd: sorted(names) for cd, names in claimed.items()} == {
-            cd: names for cd, (_, names) in wanted.items()
-        }
-        for cd, one in (await space.domains()).items():
-            said = one["metadata"]["labels"]
-            assert (said["grove.io/mnnvl-managed"], said["grove.io/podgang"]) == (
-                "true",
-                wanted[cd][0],
-            )
-            assert one["spec"]["numNodes"] == 0
-        assert await space.grove.turn() == 0  # the template again: nothing is stored
-
-
-async def test_a_clique_without_gpus_stays_as_it_was_sent(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    async with (
-        space_of(server, tmp_path, DRIVER, webhook=True) as space,
-        registered(space, DRIVER, tmp_path / "tls"),
-    ):
-        await space.grove.apply(fixture("e2-multi-model-serving"))
-        await space.grove.turn()
-        sets = await space.grove.all("podcliquesets")
-        (sent,) = [
-            space.grove.body(sets["multi-model-serving"], one)
-            for one in space.grove.made(sets["multi-model-serving"], {})
-            if one.name.endswith("-router")
-        ]
-        stored = (await space.grove.all("podcliques"))["multi-model-serving-0-router"]
-        assert stored["spec"] == sent["spec"]
-        assert stored["metadata"]["labels"] == sent["metadata"]["labels"]
-        assert stored["metadata"].get("annotations") == sent["metadata"].get("annotations")
 
 
 @modes
@@ -284,18 +188,25 @@ CLIQUES: dict[str, tuple[dict[str, Any], str]] = {
         podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-scope": "Replica"}),
         'the scope "Replica" is unknown; write one of replica, clique, scalingGroupReplica',
     ),
+    "a scope of something else": (
+        podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-scope": "pod"}),
+        'the scope "pod" is unknown; write one of replica, clique, scalingGroupReplica',
+    ),
     "a missing label": (
         with_labels("t-0-w", index=None),
-        "needs the label grove.io/pcs-replica-index or grove.io/podcliqueset-replica-index, and it has neither",
+        "needs the label grove.io/pcs-replica-index or grove.io/podcliqueset-replica-index, and it has neither; add one of them",
     ),
     "labels that contradict": (
         with_labels("t-0-w", pcs="other"),
         "contradict each other; mend one of them",
     ),
-    "a claim called as ours": (with_claim("mnnvl", resourceClaimTemplateName="theirs"), '"mnnvl"'),
+    "a claim called as ours": (
+        with_claim("mnnvl", resourceClaimTemplateName="theirs"),
+        'spec.podSpec.resourceClaims[0] is called "mnnvl", which is the name of the claim that is added here; rename it',
+    ),
     "Grove's own feature": (
         podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-group": "g"}),
-        "grove.io/mnnvl-group",
+        'grove.io/mnnvl-group is "g" at the PodClique while grove.io/mnnvl-enabled is "true", and only one of the two can be had; remove one',
     ),
     "a name that is too long": (
         podclique(f"t-0-{'w' * 245}", "t", annotations={**ON, "grove.io/mnnvl-scope": "clique"}),
@@ -317,10 +228,44 @@ async def test_a_podclique_that_cannot_have_it_is_refused_in_one_sentence(
         body["metadata"]["namespace"] = space.namespace
         with pytest.raises(KubeError) as refused:
             await space.client.create(space.grove.path("podcliques"), body)
-        assert (refused.value.status, wanted in str(refused.value)) == (403, True), str(
-            refused.value
+        said = str(refused.value)
+        name = body["metadata"]["name"]
+        about = f"PodClique {space.namespace}/{name if len(name) <= 120 else name[:119] + '…'}: "
+        assert (refused.value.status, about in said, f"{wanted}." in said) == (403, True, True), (
+            said
         )
-        assert body["metadata"]["name"][:100] in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["ComputeDomain", "ResourceClaim"])
+async def test_in_literal_mode_what_somebody_else_has_under_our_name_is_named_at_once(
+    kind: str, server: ApiServer, tmp_path: Path
+) -> None:
+    request = {"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    channel = {"resourceClaimTemplate": {"name": "theirs"}}
+    name, version, spec = {
+        "ComputeDomain": ("t-0-cd", "resource.nvidia.com/v1beta1", {"channel": channel}),
+        "ResourceClaim": (
+            "t-0-mnnvl-claim",
+            "resource.k8s.io/v1",
+            {"devices": {"requests": [request]}},
+        ),
+    }[kind]
+    labels = {"app.kubernetes.io/managed-by": "helm"}
+    metadata = {"name": name, "labels": labels}
+    theirs = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+    async with (
+        space_of(server, tmp_path, LITERAL, webhook=True) as space,
+        registered(space, LITERAL, tmp_path / "tls"),
+    ):
+        paths = (space.domain_path(), space.claim_path("resourceclaims"))
+        before = await space.client.create(paths[kind == "ResourceClaim"], theirs)
+        body = podclique("t-0-w", "t", annotations=ON)
+        body["metadata"]["namespace"] = space.namespace
+        sentence = f"PodClique {space.namespace}/t-0-w: the {kind} {name} exists and is managed by helm; delete or rename it."
+        with pytest.raises(KubeError, match=re.escape(sentence)):
+            await space.client.create(space.grove.path("podcliques"), body)
+        there = {**await space.all(paths[0]), **await space.all(paths[1])}
+        assert there[name]["metadata"]["uid"] == json.loads(before)["metadata"]["uid"]
 
 
 async def test_a_clique_called_like_a_replica_of_a_scaling_group_is_refused_by_name(
@@ -346,7 +291,8 @@ async def test_a_generated_name_is_refused(server: ApiServer, tmp_path: Path) ->
             "generateName": "t-0-",
         }
         del body["metadata"]["name"]
-        with pytest.raises(KubeError, match=r"it has no name yet"):
+        sentence = r"PodClique \S+/t-0-: it has no name yet \(generateName\), and the names of its objects are made of it; give it a name\."
+        with pytest.raises(KubeError, match=sentence):
             await space.client.create(space.grove.path("podcliques"), body)
 
 
@@ -371,7 +317,11 @@ async def test_a_users_claim_of_a_compute_domain_class_is_refused(
         )
         body = with_claim("own", resourceClaimTemplateName="theirs")
         body["metadata"]["namespace"] = space.namespace
-        with pytest.raises(KubeError, match="compute-domain"):
+        sentence = (
+            r'PodClique \S+/t-0-w: spec\.podSpec\.resourceClaims\[0\] \("own"\) asks for a device of class '
+            r'"compute-domain-default-channel\.nvidia\.com", and a pod cannot have two channels of a node; remove it, or grove\.io/mnnvl-enabled\.'
+        )
+        with pytest.raises(KubeError, match=sentence):
             await space.client.create(space.grove.path("podcliques"), body)
 
 
@@ -413,9 +363,27 @@ async def test_a_dry_run_of_an_update_changes_and_makes_nothing(
         assert hook.client.requests.count["create"] == asked
 
 
-@pytest.mark.parametrize("amount", [8, "8", "0", "8Gi", {"x": 1}, -1, None])
-async def test_any_amount_of_gpus_gets_an_answer(
-    amount: object, server: ApiServer, tmp_path: Path
+PATH = "spec.podSpec.containers[0].resources.limits[nvidia.com/gpu]"
+AMOUNTS: list[tuple[object, bool | str]] = [
+    (8, True),
+    (0.5, True),
+    ("8", True),
+    ("8Gi", True),
+    ("1e3", True),
+    (0, False),
+    ("0", False),
+    ("0Ki", False),
+    ("eight", f'{PATH} is "eight", which is no amount; write e.g. 8.'),
+    ("", f'{PATH} is "", which is no amount; write e.g. 8.'),
+    ({"x": 1}, "which is no amount; write e.g. 8."),
+    (True, f"{PATH} is True, which is no amount; write e.g. 8."),
+]
+"""An amount of GPUs, and whether its container gets a claim, or how it is refused."""
+
+
+@pytest.mark.parametrize(("amount", "wanted"), AMOUNTS)
+async def test_an_amount_of_gpus_is_taken_as_kubernetes_takes_it_or_refused_by_its_place(
+    amount: object, wanted: bool | str, server: ApiServer, tmp_path: Path
 ) -> None:
     async with (
         space_of(server, tmp_path, DRIVER, webhook=True) as space,
@@ -423,10 +391,12 @@ async def test_any_amount_of_gpus_gets_an_answer(
     ):
         body = podclique("t-0-w", "t", annotations=ON, pod={"containers": [container(gpus=amount)]})
         body["metadata"]["namespace"] = space.namespace
-        try:
-            await space.client.create(space.grove.path("podcliques"), body)
-        except KubeError as error:
-            assert error.status == 403 and "nvidia.com/gpu" in str(error)  # noqa: PT018
+        said = await space.dry_run("podcliques", body)
+        if isinstance(wanted, str):
+            assert (said["code"], said["message"].endswith(wanted)) == (403, True), said
+            assert f"PodClique {space.namespace}/t-0-w: {PATH} is " in said["message"]
+        else:
+            assert ("resourceClaims" in said["spec"]["podSpec"]) is wanted
         assert hook.counted("PodClique", "failed") == 0
 
 
@@ -500,3 +470,61 @@ async def test_the_annotations_of_a_set_cannot_be_changed_and_all_else_can(
         await space.client.merge_patch(path, {"spec": {"replicas": 3}})
         await space.client.delete(path)
         await space.client.merge_patch(path, {"metadata": {"finalizers": None}})
+
+
+async def test_nodes_of_the_fabric_and_the_drivers_class_that_come_and_go_are_seen(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    config = Config(require_fabric_nodes=True)
+    refusal = "MNNVL cannot be had: no node carries the label nvidia.com/gpu.clique, which requireFabricNodes asks for"
+    warning = "there is no DeviceClass compute-domain-default-channel.nvidia.com"
+    classes, nodes = "/apis/resource.k8s.io/v1/deviceclasses", "/api/v1/nodes"
+    class_: dict[str, Any] = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "compute-domain-default-channel.nvidia.com"},
+        "spec": {},
+    }
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, config, tmp_path / "tls") as hook,
+    ):
+        body = podclique("t-0-w", "t", annotations=ON)
+        body["metadata"]["namespace"] = space.namespace
+        node = f"{nodes}/node-{space.namespace}"
+
+        async def said() -> str:
+            found = await space.dry_run("podcliques", body)
+            return str(found.get("message", "")) or " ".join(
+                await space.warnings("podcliques", body)
+            )
+
+        async def says(text: str) -> bool:
+            return text in await said()
+
+        async def is_silent() -> bool:
+            return await said() == ""
+
+        def gauge(name: str) -> float | None:
+            return hook.metrics.registry.get_sample_value(name)
+
+        assert await says(refusal), await said()
+        assert (gauge("mnnvl_supported"), gauge("mnnvl_fabric_nodes")) == (0, 0)
+        labels = {"nvidia.com/gpu.clique": "cluster.0"}
+        await space.client.create(
+            nodes, {"metadata": {"name": f"node-{space.namespace}", "labels": labels}}
+        )
+        try:
+            await space.happens(partial(says, warning), "the node is seen")
+            assert (gauge("mnnvl_supported"), gauge("mnnvl_fabric_nodes")) == (1, 1)
+            await space.client.create(classes, class_)
+            try:
+                await space.happens(is_silent, "the class is seen")
+            finally:
+                await space.client.delete(f"{classes}/{class_['metadata']['name']}")
+            await space.happens(partial(says, warning), "it is seen that the class has gone")
+            empty = {"metadata": {"labels": {"nvidia.com/gpu.clique": ""}}}
+            await space.client.merge_patch(node, empty)  # as nodes without a fabric have it
+            await space.happens(partial(says, refusal), "it is seen that there is no such node")
+        finally:
+            await space.client.delete(node)

@@ -100,6 +100,7 @@ class Answer(NamedTuple):
 
     @property
     def allowed(self) -> bool:
+        """Whether the PodClique is admitted, with ``patch``; an answer that ``needs`` something is none yet."""
         return self.result not in {"denied", "needs"} and not (
             self.result == "unsupported" and self.message
         )
@@ -128,7 +129,9 @@ def decide(
         if (set_ := mirrored.get(set_of(meta))) is not None and not known.has_set:
             known = known._replace(set_=set_, has_set=True)
         return _create(review, clique, config, known)
-    except (Refused, BadObject, Newer) as error:
+    except BadObject as error:
+        return Answer("denied", f"{_called(review, meta)}: {error}; correct it.")
+    except (Refused, Newer) as error:
         return Answer("denied", f"{_called(review, meta)}: {error}.")
     except _Unsupported as error:
         return Answer("unsupported", f"{_called(review, meta)}: {error}.")
@@ -275,11 +278,11 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
 
 
 def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Config) -> None:
-    for name in (domain.name, domain.claim):
+    for kind, name in (("ComputeDomain", domain.name), ("ResourceClaim", domain.claim)):
         if name in known.found and (
             whose := other_identity(known.found[name], domain, config.instance)
         ):
-            raise Refused(f"{shown(name)} exists and {whose}; delete or rename it")
+            raise Refused(f"the {kind} {shown(name)} exists and {whose}; delete or rename it")
     own = pattern(domain.scope, identity.group, identity.template)
     if own is None or known.set_ is None:
         return

@@ -80,10 +80,12 @@ class Controller:
 
     @property
     def synced(self) -> bool:
+        """Whether everything has been read once; it stays so."""
         return self.watches.synced
 
     @property
     def support(self) -> Support:
+        """What the cluster can do now, nodes left out."""
         return judge(self.detection.facts, self._config)
 
     def _support_changed(self) -> None:
@@ -150,6 +152,11 @@ class Controller:
                 self.seen.wrote(taken.part, taken.found)
                 continue
             except Ending:
+                log.info(
+                    "the namespace is being deleted, nothing is made in it",
+                    namespace=key[0],
+                    computedomain=key[1],
+                )
                 return None
             self._adopted(key, seen, turn)
             again = None if turn.again is None else max(0.0, turn.again - now)

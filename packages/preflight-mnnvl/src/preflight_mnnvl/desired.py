@@ -55,6 +55,7 @@ class Wanted(NamedTuple):
 
     @property
     def decision(self) -> Decision:
+        """That of the first member: mode, names and class are alike in all."""
         return self.members[0].decision
 
 

@@ -22,8 +22,10 @@ __all__ = ["Detection"]
 
 ABSENT: Final = 30.0
 """Seconds between two questions while ComputeDomains are not served."""
-PRESENT: Final = 600.0
-"""Seconds between two questions while they are; the mirrors say at once when they are gone."""
+PRESENT: Final = 30.0
+"""Seconds between two questions while they are. The controller's mirrors say at once when they are
+gone; the webhook has none of them, and would go on admitting pods that can only wait.
+"""
 UNANSWERED: Final = 2.0
 
 log = get_logger(__name__)
@@ -58,6 +60,7 @@ class Detection:
             self._tell()
 
     async def run(self) -> NoReturn:
+        """Ask again and again until cancelled, sooner after :meth:`ask`."""
         while True:
             self._poke = anyio.Event()
             pause = await self.look()

@@ -58,6 +58,7 @@ class Domain(NamedTuple):
 
     @property
     def stem(self) -> str:
+        """What the names of its objects have in common, before `-cd` and `-mnnvl-claim`."""
         parts = {
             "replica": (),
             "clique": (self.clique,),

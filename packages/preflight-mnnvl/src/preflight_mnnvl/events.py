@@ -47,6 +47,10 @@ class Subject(NamedTuple):
 
 
 class Event(NamedTuple):
+    """``name`` is made of the fact and the subject: the API server takes each once. ``reason``: one of
+    the constants above.
+    """
+
     name: str
     subject: Subject
     reason: str
@@ -54,6 +58,7 @@ class Event(NamedTuple):
 
     @property
     def type(self) -> Literal["Normal", "Warning"]:
+        """`Warning` where somebody has to do something."""
         return "Warning" if self.reason in _WARNINGS else "Normal"
 
 

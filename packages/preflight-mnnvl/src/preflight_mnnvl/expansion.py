@@ -42,6 +42,9 @@ class Planned(NamedTuple):
 
     @property
     def pattern(self) -> Pattern | None:
+        """The names that its domains will have; None where they are those of the whole replica, or there
+        are none.
+        """
         if self.scope is None or (self.scope == "scalingGroupReplica" and self.group is None):
             return None
         return pattern(self.scope, self.group.name if self.group else "", self.clique.name)
@@ -83,7 +86,7 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, config: Config) -> Plan
             pod = decode_pod(clique.spec.pod_spec)
             gpus = bool(places(pod, config.gpu_resources, ())) or (None if _claims(pod) else False)
         except BadObject as error:
-            problem = f"{path}.spec: {error}"
+            problem = f"{path}.spec: {error}; correct it"
         except Refused as error:
             problem = str(error).replace("spec.podSpec", f"{path}.spec.podSpec", 1)
     return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)

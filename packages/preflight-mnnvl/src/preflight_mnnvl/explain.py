@@ -21,7 +21,7 @@ from .injection import Operation
 from .names import BASE_PODGANG as BASE
 from .names import PART_OF, PCS_INDEX, PCSG_INDEX, PCSG_NAME, PODGANG
 from .objects import PodCliqueSet, PodSpec, decode, shown
-from .sets import problems, warnings
+from .sets import problems, surprises, warnings
 from .support import Facts, judge
 
 __all__ = ["CliqueTold", "DomainTold", "Told", "explain", "text"]
@@ -123,7 +123,8 @@ def explain(found: Object, config: Config, nodes: int | None = None, facts: Fact
             one.members.append(made.name)
             one.pods += pods
             one.gpus += pods * _gpus(made.planned.pod, config)
-    said = list(dict.fromkeys([*warnings(set_, config, support), *_unseen(planned)]))
+    warned = warnings(set_, config, support)
+    said = list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)]))
     return Told(
         set_.metadata.name,
         problems(set_, config, support),

@@ -76,7 +76,7 @@ def identify(metadata: Metadata, scope: str) -> Identity:
     gang = metadata.label(PODGANG) or ""
     if not gang:
         raise Refused(
-            f"scope {scope} needs the label {PODGANG}, and it has none; without it nothing would own the domain"
+            f"scope {scope} needs the label {PODGANG}, and it has none; add it, as without it nothing would own the domain"
         )
     return Identity(
         pcs, replica, clique, template, group, index, gang, metadata.label(BASE_PODGANG) or ""
@@ -124,7 +124,10 @@ def _group(metadata: Metadata, prefix: str) -> str:
 
 
 def _missing(keys: tuple[str, str], scope: str) -> Refused:
-    return Refused(f"scope {scope} needs the label {keys[0]} or {keys[1]}, and it has neither")
+    instead = ", or choose another scope" if keys == PCSG_NAME else ""
+    return Refused(
+        f"scope {scope} needs the label {keys[0]} or {keys[1]}, and it has neither; add one of them{instead}"
+    )
 
 
 def _contradiction(keys: tuple[str, str], ours: str, groves: str) -> str:

@@ -122,6 +122,7 @@ class Metrics:
         behind.set_function(lambda: max(mirrors.behind().values(), default=0.0))
 
     def support(self, support: Support) -> None:
+        """What the cluster can do now."""
         self.supported.set(int(support.ok))
         self.fabric_nodes.set(support.fabric_nodes or 0)
 

@@ -129,6 +129,7 @@ class Mirror:
         self._touch(key)
 
     def set_(self, found: PodCliqueSet, *, gone: bool = False) -> None:
+        """Take in a PodCliqueSet, or (``gone``) that the one of this uid does not exist any more."""
         meta = found.metadata
         key = (meta.namespace, meta.name)
         if not _kept(self.sets, key, found, gone):
@@ -137,6 +138,7 @@ class Mirror:
             self._touch(one)
 
     def gang(self, found: PodGang, *, gone: bool = False) -> None:
+        """The same of a PodGang; it leads to its domains, and to itself."""
         meta = found.metadata
         key = (meta.namespace, meta.name)
         if not _kept(self.gangs, key, found, gone):
@@ -260,9 +262,6 @@ class Mirror:
             world.domains.update(part.domains)
             world.claims.update(part.claims)
         return announcements(world, wants).get((namespace, name))
-
-    def ignored(self) -> int:
-        return len(self._ignored)
 
     def _world(self, key: Key, wants: Wanted | None) -> World:
         namespace = key[0]

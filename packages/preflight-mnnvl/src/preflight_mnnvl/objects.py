@@ -44,6 +44,8 @@ class _Object(msgspec.Struct, rename="camel", gc=False):
 
 
 class Owner(_Object):
+    """An owner reference; None is what an API server leaves out, and means no."""
+
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -53,6 +55,8 @@ class Owner(_Object):
 
 
 class Metadata(_Object):
+    """Times as the API server writes them (RFC 3339); what is not there is None, or empty."""
+
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
@@ -70,9 +74,11 @@ class Metadata(_Object):
         return self.deletion_timestamp is not None
 
     def annotation(self, key: str) -> str | None:
+        """Its value; None where there is none."""
         return self.annotations.get(key) if self.annotations else None
 
     def label(self, key: str) -> str | None:
+        """Its value; None where there is none."""
         return self.labels.get(key) if self.labels else None
 
 
@@ -85,6 +91,8 @@ class Resources(_Object):
 
 
 class Container(_Object):
+    """Of a pod's template; init containers and sidecars are the same."""
+
     name: str = ""
     resources: Resources | None = None
 
@@ -138,6 +146,8 @@ class Group(_Object):
 
 
 class Template(_Object):
+    """``spec.template`` of a PodCliqueSet, in the order in which it is written."""
+
     cliques: list[Clique] | None = None
     pod_clique_scaling_groups: list[Group] | None = None
 
@@ -155,10 +165,12 @@ class PodCliqueSet(_Object):
 
     @property
     def cliques(self) -> list[Clique]:
+        """Its clique templates; none is an empty list."""
         return self.spec.template.cliques or []
 
     @property
     def groups(self) -> list[Group]:
+        """Its scaling groups; none is an empty list."""
         return self.spec.template.pod_clique_scaling_groups or []
 
     def group_of(self, clique: str) -> Group | None:

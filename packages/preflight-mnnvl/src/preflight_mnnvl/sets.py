@@ -7,7 +7,7 @@ judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .config import Config
@@ -19,7 +19,7 @@ from .objects import BadObject, PodCliqueSet, decode, shown
 from .support import Support
 from .wish import SCOPES, odd
 
-__all__ = ["SetAnswer", "changed", "problems", "review", "warnings"]
+__all__ = ["SetAnswer", "changed", "problems", "review", "surprises", "warnings"]
 
 MOST_PROBLEMS = 20
 
@@ -33,10 +33,12 @@ class SetAnswer(NamedTuple):
 
     @property
     def allowed(self) -> bool:
+        """Whether the set is admitted."""
         return not self.problems
 
     @property
     def message(self) -> str:
+        """What the user reads: the first problems, and how many more there are; empty where there is none."""
         rest = len(self.problems) - MOST_PROBLEMS
         more = f" {rest} more problems." if rest > 0 else ""
         return (
@@ -184,6 +186,34 @@ def _changed(path: str, old: Mapping[str, str] | None, new: Mapping[str, str] | 
 
 def _was(value: str | None) -> str:
     return "absent" if value is None else f'"{shown(value, 40)}"'
+
+
+def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) -> list[str]:
+    """Where a clique's wish is not what one layer alone says: values that another layer hides, and
+    a scope from elsewhere than what switches it on. For who asks, as most of it is meant so.
+    """
+    said: list[str] = []
+    for one in planned:
+        wish, layers = one.wish, [(one.path, one.clique.annotations)]
+        if one.group is not None:
+            at = f"spec.template.podCliqueScalingGroups[{set_.groups.index(one.group)}]"
+            layers.append((at, one.group.annotations))
+        for key in KEYS if wish.enabled else (ENABLED,):
+            for where, found in [*layers, (SET_PATH, set_.metadata.annotations)]:
+                value, used = (found or {}).get(key), wish.keys.get(key)
+                if value is None or value == used:
+                    continue
+                why = (
+                    f"in mode {config.mode} a clique of a scaling group does not ask the set"
+                    if used is None
+                    else f"what counts is {_was(used)} of {wish.at[key]}"
+                )
+                said.append(f"{one.path}: {key} {_was(value)} of {where} has no effect; {why}")
+        if wish.enabled and wish.at.get(SCOPE, wish.at[ENABLED]) != wish.at[ENABLED]:
+            said.append(
+                f"{one.path}: {ENABLED} is of {wish.at[ENABLED]}, and {SCOPE} {_was(wish.scope)} of {wish.at[SCOPE]}; each counts by itself"
+            )
+    return said
 
 
 def warnings(set_: PodCliqueSet, config: Config, support: Support) -> list[str]:

@@ -54,6 +54,7 @@ class Support(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """Whether multi-node NVLink can be had now; `unknown` is no."""
         return self.state == "supported"
 
 

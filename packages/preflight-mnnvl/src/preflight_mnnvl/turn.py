@@ -45,6 +45,9 @@ moment.
 TOLD_FOR = 3600.0
 """Seconds that the API server keeps an Event: of older objects nothing is told again."""
 
+MOST_NAMED = 5
+"""PodCliques that one Event calls by name; it has room for 1,024 characters."""
+
 Kind = Literal["ComputeDomain", "ResourceClaim"]
 State = Literal[
     "wanted", "owned-by-set", "adopted", "blocked", "ending", "unsupported", "unclaimed", "gone"
@@ -334,12 +337,25 @@ def _made(seen: Seen, meta: Metadata, now: float) -> tuple[Event, ...]:
     before = meta.annotation(RECREATED)
     if before is None:
         return _tell(seen, events.CREATED, f"The ComputeDomain {seen.name} was made.", meta.uid)
-    message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted."
+    message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted{_of(seen.wanted)}."
     return _tell(seen, events.RECREATED, message, meta.uid)
 
 
+def _of(wanted: Wanted | None) -> str:
+    """Whose pods they are: the PodCliques by name, as many as a line holds."""
+    if wanted is None:
+        return ""
+    names = [shown(one.name) for one in wanted.members[:MOST_NAMED]]
+    if more := len(wanted.members) - len(names):
+        names.append(f"{more} more")
+    several = "" if len(wanted.members) == 1 else "s"
+    return f", those of the PodClique{several} {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
+
+
 def _blocked(seen: Seen, kind: str, meta: Metadata, whose: str, now: float) -> Turn:
-    why = f"the {kind} {shown(meta.name or seen.name)} {whose}; delete or rename it, and the domain is made."
+    owner = next(iter(meta.owner_references or ()), None)
+    by = f" and belongs to the {shown(owner.kind, 63)} {shown(owner.name)}" if owner else ""
+    why = f"the {kind} {shown(meta.name or seen.name)} {whose}{by}; delete or rename it, and the domain is made."
     told = _tell(seen, events.BLOCKED, why[0].upper() + why[1:], f"{kind} {meta.uid} {whose}")
     return Turn("blocked", why, events=told, again=now + BLOCKED_AGAIN)
 

@@ -65,9 +65,11 @@ class FabricNodes:
 
     @property
     def synced(self) -> anyio.Event:
+        """Set when the nodes have been read once."""
         return self._reflector.synced
 
     async def run(self) -> None:
+        """Follow them until cancelled; every change of their number is a new fact."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._reflector.run)
             await self._reflector.synced.wait()
@@ -164,6 +166,7 @@ class Watches:
         return all(one.is_set() for one in every)
 
     async def wait_synced(self) -> None:
+        """Until everything has been read once."""
         for one in [*self._fixed, *self._moving, self._nodes]:
             await one.synced.wait()
 
@@ -173,6 +176,7 @@ class Watches:
         return self._cliques.problem is None
 
     async def run(self) -> None:
+        """Keep the mirror current until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self.detection.run)
             for one in [*self._fixed, *self._moving, self._nodes]:

@@ -41,6 +41,8 @@ more.
 """
 _NULL: Final = b"null"
 
+log = logs.get_logger(__name__)
+
 
 class _Class(msgspec.Struct):
     metadata: Metadata
@@ -182,7 +184,8 @@ class Webhook:
         seconds = time.perf_counter() - started
         self._metrics.admissions.labels(kind, _RESULTS.get(result, result)).inc()
         self._metrics.latency.observe(seconds)
-        if result in {"injected", "denied", "unsupported"}:
+        level = "info" if result in {"injected", "denied", "unsupported"} else "debug"
+        if log.enabled(level):
             about = {
                 "uid": request.uid[:128],
                 "kind": kind,
@@ -192,7 +195,7 @@ class Webhook:
                 "dry_run": request.dry_run,
                 "seconds": round(seconds, 6),
             }
-            logs.line("info", "reviewed", {**about, "why": message} if message else about)
+            logs.line(level, "reviewed", {**about, "why": message} if message else about)
 
     # --- mirrors
 

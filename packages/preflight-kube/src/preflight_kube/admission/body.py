@@ -55,11 +55,13 @@ class Body:
 
 
 class Refused(Exception):
-    """The request is no review: an HTTP status, and one sentence."""
+    """The request is no review, or there is no answer to it: an HTTP status, and one sentence.
+    ``uid``: the review's, where it was read.
+    """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, uid: str = "") -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.uid = status, message, uid
 
 
 def problem(scope: Scope, paths: Collection[str]) -> Refused | None:

@@ -81,8 +81,13 @@ class Reviews:
             status, kind, answer = 200, _JSON, await self._answered(scope, application, found)
         except Refused as error:
             self._metrics.refused.labels(str(error.status)).inc()
+            about = {"uid": error.uid} if error.uid else {}
             log.warning(
-                "request refused", status=error.status, why=error.message, path=scope["path"][:200]
+                "request refused",
+                status=error.status,
+                why=error.message,
+                path=scope["path"][:200],
+                **about,
             )
             status, kind, answer = error.status, _TEXT, error.message.encode() + b"\n"
         headers = [(b"content-type", kind), (b"content-length", str(len(answer)).encode())]
@@ -145,22 +150,22 @@ class Reviews:
             )  # of an HTTP status 400 the API server does not show the user why
         except Unavailable as error:
             raise self._failed(
-                path, 500, str(error)
+                about, str(error)
             ) from None  # of a 503 the API server does not show the user why
         except TimeoutError:
             log.error("admission took too long", seconds=seconds, **about)
             raise self._failed(
-                path, 500, f"there was no answer within {seconds:g} s; see the log of the webhook"
+                about, f"there was no answer within {seconds:g} s; see the log of the webhook"
             ) from None
         except Exception as error:
             # The API server applies its failurePolicy; the next request must find us alive.
             log.exception("admission failed", **about)
             why = f"internal error ({type(error).__name__}); see the log of the webhook"
-            raise self._failed(path, 500, why) from None
+            raise self._failed(about, why) from None
 
-    def _failed(self, path: str, status: int, why: str) -> Refused:
-        self._metrics.reviews.labels(path, "failed").inc()
-        return Refused(status, why)
+    def _failed(self, about: Mapping[str, str], why: str) -> Refused:
+        self._metrics.reviews.labels(about["path"], "failed").inc()
+        return Refused(500, why, about["uid"])
 
     def _unread(self, path: str, beginning: bytes, why: str, status: int) -> bytes:
         """The answer to a review that was not read: it is denied. What is not a review is refused."""
