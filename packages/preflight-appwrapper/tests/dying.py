@@ -1,4 +1,4 @@
-"""A controller that dies at a write of its choice, which did not arrive or whose answer did not
+"""A controller that dies at a request of its choice, which did not arrive or whose answer did not
 come back; another leads then.
 
 It sees one namespace alone, so that many of them can be tried beside each other.
@@ -19,47 +19,62 @@ from preflight_appwrapper.rules import Rules
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
 
-__all__ = ["DyingClient", "Fault", "dies"]
+__all__ = ["DyingClient", "Fault", "Requests", "dies"]
 
-Fault = Literal["", "lost", "answer lost"]
+Fault = Literal["", "lost", "answer lost", "unread"]
+"""Of a write; the last one is of a read, for which both are the same."""
 
 
 class DiedError(Exception):
     """The process ends here."""
 
 
-class Writes:
-    """What was written by all leaders of one scenario, and when one of them dies."""
+class Requests:
+    """What was sent by all leaders of one scenario, and when one of them dies: at a write, or at a
+    read.
+    """
 
     def __init__(self, at: int, fault: Fault) -> None:
-        self.at, self.fault, self.sent = at, fault, 0
-        self.log: list[str] = []
+        self.at, self.fault = at, fault
+        self.writes: list[str] = []
+        self.reads: list[str] = []
+
+    @property
+    def sent(self) -> list[str]:
+        """Those of which one is disturbed."""
+        return self.reads if self.fault == "unread" else self.writes
 
 
 class DyingClient(OneNamespace):
-    def __init__(self, target: Connection, namespace: str, writes: Writes) -> None:
+    def __init__(self, target: Connection, namespace: str, requests: Requests) -> None:
         super().__init__(target, namespace)
-        self._writes = writes
+        self._disturbed = requests
 
     async def _write(self, verb: str, method: str, path: str, *args: Any, **more: Any) -> bytes:
-        writes = self._writes
-        writes.sent += 1
-        writes.log.append(f"{verb} {path}")
-        if writes.sent != writes.at:
+        of = self._disturbed
+        of.writes.append(f"{verb} {path}")
+        if of.fault == "unread" or len(of.writes) != of.at:
             return await super()._write(verb, method, path, *args, **more)
-        if writes.fault == "answer lost":
+        if of.fault == "answer lost":
             await super()._write(verb, method, path, *args, **more)
         raise DiedError
 
+    async def _read(self, verb: str, path: str, *args: Any, **more: Any) -> Any:
+        of = self._disturbed
+        of.reads.append(f"{verb} {path}")
+        if of.fault == "unread" and len(of.reads) == of.at:
+            raise DiedError
+        return await super()._read(verb, path, *args, **more)
+
 
 @asynccontextmanager
-async def dies(target: Connection, namespace: str, writes: Writes) -> AsyncIterator[None]:
+async def dies(target: Connection, namespace: str, requests: Requests) -> AsyncIterator[None]:
     """Leaders, one after another."""
 
     async def lead() -> None:
         while True:
             try:
-                async with DyingClient(target, namespace, writes) as client:
+                async with DyingClient(target, namespace, requests) as client:
                     await Controller(client, Rules(), Metrics()).lead(Leadership(1, math.inf))
             except* DiedError:
                 pass

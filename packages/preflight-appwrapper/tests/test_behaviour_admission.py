@@ -95,8 +95,15 @@ async def test_a_user_cannot_create_through_a_wrapper_what_they_cannot_create(
     await lab.client.create(lab.path(f"{group}/v1", "rolebindings"), binding)
     token = lab.server.token_of(lab.namespace, "author")
     target = connection({"KUBECONFIG": str(lab.server.kubeconfig(tmp_path / "author", token))})
+    made = {"selector": {"matchLabels": {"a": "b"}}, "template": job()["spec"]["template"]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d"},
+        "spec": made,
+    }
     async with serving(lab, tmp_path / "tls"), Client(target, agent="tests") as author:
-        said = await refused(lab, wrapper(job(), bare_pod(), service()), author)
+        said = await refused(lab, wrapper(job(), bare_pod(), service(), deployment), author)
         account = f"system:serviceaccount:{lab.namespace}:author"
         assert (
             f"spec.components[0].template: {account} may not create jobs.batch in {lab.namespace}"
@@ -104,6 +111,10 @@ async def test_a_user_cannot_create_through_a_wrapper_what_they_cannot_create(
         )
         assert (
             f"spec.components[2].template: {account} may not create services in {lab.namespace}"
+            in said
+        )
+        assert (
+            f"spec.components[3].template: {account} may not create deployments.apps in {lab.namespace}"
             in said
         )
         assert "spec.components[1]" not in said

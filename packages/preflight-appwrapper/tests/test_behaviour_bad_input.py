@@ -114,7 +114,7 @@ async def test_each_thing_that_is_wrong_is_denied_in_a_sentence_that_says_where_
 
 
 async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_default_holds(
-    lab: Lab,
+    lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = {
         "admissionGracePeriodDuration": "222badTime",
@@ -149,6 +149,9 @@ async def test_what_is_wrong_with_annotations_is_said_once_in_an_event_and_the_d
         told = await lab.until(said, "an Event for each annotation")
         assert len(told) == len(set(told))
         assert any("abc" in one for one in told), told
+        logged = [vars(one)["about"] for one in caplog.records if "annotation" in one.getMessage()]
+        assert sorted(one["why"] for one in logged) == sorted(told)
+        assert {(one["namespace"], one["name"]) for one in logged} == {(lab.namespace, "w")}
 
 
 async def test_pod_set_infos_that_contradict_the_template_fail_it_with_the_key_and_both_values(

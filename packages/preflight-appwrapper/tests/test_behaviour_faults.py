@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
+from disturbed import ConflictingClient
 from lab import Lab, condition
 from leading import OneNamespace, leads
 from player import bare_pod, job, service
-from preflight_kube.client import Client, Conflict, KubeError
+from preflight_kube.client import Client, KubeError
 
 pytestmark = pytest.mark.anyio
 
@@ -59,21 +60,6 @@ class LaggingClient(OneNamespace):
             if event is None:
                 return
             yield event
-
-
-class ConflictingClient(OneNamespace):
-    """Each write of a status is first refused as if somebody had written before."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.refused: set[str] = set()
-
-    async def replace_status(self, path: str, body: Any) -> bytes:
-        key = f"{path} {body['metadata']['resourceVersion']}"
-        if key not in self.refused:
-            self.refused.add(key)
-            raise Conflict("somebody has written before", 409, "Conflict")
-        return await super().replace_status(path, body)
 
 
 def lagging(lab: Lab, plural: str) -> Client:
@@ -164,7 +150,7 @@ async def test_a_user_who_suspends_in_the_middle_of_a_creation_is_heard(lab: Lab
         assert not lab.pods()
 
 
-async def test_a_pause_that_the_api_server_asks_for_is_kept_and_the_create_is_tried_again(
+async def test_a_create_that_a_busy_api_server_turns_away_is_tried_again_and_nothing_is_reset(
     lab: Lab,
 ) -> None:
     class BusyClient(OneNamespace):

@@ -9,44 +9,21 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from disturbed import ForgetfulClient
 from lab import Lab
-from leading import OneNamespace, leads
+from leading import leads
 from player import bare_pod, job, service
-from preflight_kube.client import Gone, KubeError
-from preflight_kube.connection import Connection
+from preflight_kube.client import KubeError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 FAST: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
-
-
-class ForgetfulClient(OneNamespace):
-    """Each watch ends at its second event, because its version has become too old."""
-
-    def __init__(self, target: Connection, namespace: str) -> None:
-        super().__init__(target, namespace)
-        self.ended: set[str] = set()  # one of this client and of those that are made from it
-
-    @asynccontextmanager
-    async def watch(self, path: str, *args: Any, **more: Any) -> AsyncIterator[Any]:
-        async with super().watch(path, *args, **more) as events:
-            yield self._short(events, path.rpartition("/")[2])
-
-    async def _short(self, events: Any, plural: str) -> AsyncIterator[Any]:
-        seen = 0
-        async for event in events:
-            seen += event.object is not None
-            if seen > 1:
-                self.ended.add(plural)
-                raise Gone("too old resource version", 410, "Expired")
-            yield event
 
 
 async def a_life(lab: Lab) -> None:

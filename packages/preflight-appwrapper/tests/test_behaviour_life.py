@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import anyio
@@ -81,6 +82,26 @@ async def test_a_failed_pod_resets_the_workload_until_no_reset_is_left(lab: Lab)
             one.labels["reason"]: one.value for one in leading.samples("appwrapper_resets_total")
         }
         assert counted == {"FoundFailedPods": 1}
+        transitions = {
+            "Resuming": 2,
+            "Running": 2,
+            "FoundFailedPods": 2,
+            "Resetting": 1,
+            "Failed": 1,
+        }
+
+        async def told() -> Any:
+            found = await lab.get(lab.path("", "events")) or {"items": []}
+            ours = [it for it in found["items"] if it["involvedObject"]["kind"] == "AppWrapper"]
+            reasons = Counter(one["reason"] for one in ours)
+            return {it["reason"]: it["message"] for it in ours} if reasons == transitions else None
+
+        said = await lab.until(told, "an Event for each transition")
+        name = first[0]["metadata"]["name"]
+        assert said["Resetting"] == (
+            f"reset 1 of 1: 1 failed pod, {name} on node-a exited with 3; "
+            "created again in 0s, once everything is deleted"
+        )
 
 
 async def test_a_terminal_exit_code_is_final(lab: Lab) -> None:
@@ -137,9 +158,12 @@ async def test_a_component_that_somebody_deletes_fails_the_wrapper_whatever_the_
         assert count(found) == 0
 
 
-async def test_a_job_that_is_removed_after_it_has_completed_has_succeeded(lab: Lab) -> None:
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_a_job_that_is_removed_after_it_has_completed_has_succeeded(
+    lab: Lab, seconds: int
+) -> None:
     async with leads(lab.target, lab.namespace):
-        await lab.wrap(job(completions=2, ttlSecondsAfterFinished=0), **FAST)
+        await lab.wrap(job(completions=2, ttlSecondsAfterFinished=seconds), **FAST)
         for pod in await lab.running(2):
             await lab.ends(pod, code=0)
         await lab.phase("Succeeded")
@@ -149,15 +173,15 @@ async def test_a_job_with_more_completions_than_pods_succeeds_only_when_it_is_co
     lab: Lab,
 ) -> None:
     async with leads(lab.target, lab.namespace):
-        await lab.wrap(job(parallelism=2, completions=6), **FAST)
-        for _ in range(3):
+        await lab.wrap(job(parallelism=2, completions=10), **FAST)
+        for _ in range(5):
             for pod in await lab.running(2):
                 assert (await lab.wrapper())["status"]["phase"] == "Running"
                 await lab.ends(pod, code=0)
         await lab.phase("Succeeded")
         found = await lab.get(lab.path("batch/v1", "jobs", "train"))
         assert found is not None
-        assert found["status"]["succeeded"] == 6
+        assert found["status"]["succeeded"] == 10
 
 
 async def test_a_pod_that_its_job_replaces_is_no_reason_for_a_reset(lab: Lab) -> None:

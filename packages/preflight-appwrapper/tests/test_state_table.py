@@ -304,6 +304,24 @@ def test_nothing_is_written_while_nothing_happens() -> None:
     assert player.world.requests == requests
 
 
+def test_a_reset_is_said_with_its_number_its_cause_and_when_all_is_created_again() -> None:
+    player = Player(wrapper(annotations={"failureGracePeriodDuration": "0s", "retryLimit": "3"}))
+    for number in (1, 2):
+        started(player)
+        name = next(iter(player.world.pods))
+        player.world.pods[name]["spec"]["nodeName"] = "node-b"
+        player.world.pods[name]["status"] = {
+            "phase": "Failed",
+            "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 137}}}],
+        }
+        player.settle()
+        assert player.world.events[-1] == (
+            f"Resetting: reset {number} of 3: 1 failed pod, {name} on node-b exited with 137; "
+            "created again in 1m30s, once everything is deleted"
+        )
+        player.until("Running")
+
+
 def test_the_pause_runs_from_the_end_of_deletion() -> None:
     player = started(
         Player(

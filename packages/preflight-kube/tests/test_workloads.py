@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from preflight_kube.workloads import grove, jobset, kubeflow, labels, leaderworkerset
+from preflight_kube.workloads.model import dotted
+from preflight_kube.workloads.places import places, pods_at
 from preflight_kube.workloads.sizes import MAX_SIZE, DeclaredSize
 from preflight_kube.workloads.table import KINDS, kind_of, named, templates
 
@@ -28,6 +30,96 @@ JOBSET: dict[str, Any] = {
         ]
     },
 }
+
+
+def of(api: str, kind: str, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+
+
+RAY = {
+    "headGroupSpec": {"template": POD},
+    "workerGroupSpecs": [{"groupName": "g", "replicas": 3, "template": POD}, {}],
+}
+
+
+@pytest.mark.parametrize(
+    ("item", "wanted"),
+    [
+        (of("v1", "Pod", **POD["spec"]), {"": 1}),
+        (of("apps/v1", "Deployment", replicas=3, template=POD), {"spec.template": 3}),
+        (of("apps/v1", "StatefulSet", template=POD), {"spec.template": 1}),
+        (of("batch/v1", "Job", parallelism=4, completions=2, template=POD), {"spec.template": 2}),
+        (of("batch/v1", "Job", parallelism="4", template=POD), {"spec.template": 1}),
+        (of("batch/v1", "Job"), {}),
+        (
+            JOBSET,
+            {
+                "spec.replicatedJobs[0].template.spec.template": 1,
+                "spec.replicatedJobs[1].template.spec.template": 8,
+            },
+        ),
+        (
+            of(
+                "kubeflow.org/v1",
+                "TFJob",
+                tfReplicaSpecs={
+                    "PS": {"template": POD},
+                    "Worker": {"replicas": 2, "template": POD},
+                },
+            ),
+            {"spec.tfReplicaSpecs.PS.template": 1, "spec.tfReplicaSpecs.Worker.template": 2},
+        ),
+        (
+            of("ray.io/v1", "RayJob", rayClusterSpec=RAY, submitterPodTemplate=POD),
+            {
+                "spec.rayClusterSpec.headGroupSpec.template": 1,
+                "spec.rayClusterSpec.workerGroupSpecs[0].template": 3,
+                "spec.submitterPodTemplate": 1,
+            },
+        ),
+        (
+            of(
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                replicas=2,
+                leaderWorkerTemplate={"size": 3, "leaderTemplate": POD, "workerTemplate": POD},
+            ),
+            {
+                "spec.leaderWorkerTemplate.leaderTemplate": 2,
+                "spec.leaderWorkerTemplate.workerTemplate": 4,
+            },
+        ),
+        (
+            of(
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                leaderWorkerTemplate={"leaderTemplate": POD, "workerTemplate": POD},
+            ),
+            {
+                "spec.leaderWorkerTemplate.leaderTemplate": 1,
+                "spec.leaderWorkerTemplate.workerTemplate": None,
+            },
+        ),
+    ],
+    ids=lambda it: str(it.get("kind", "")),
+)
+def test_each_template_of_an_object_has_a_place_and_a_number_of_pods(
+    item: dict[str, Any], wanted: dict[str, int | None]
+) -> None:
+    kind = kind_of(item)
+    assert kind is not None
+    found = list(places(item, kind))
+    assert {dotted(one.keys): pods_at(item, kind, one.keys) for one in found} == wanted
+
+
+@pytest.mark.parametrize("replicas", ["3", 1.5, True, [], {}])
+def test_a_number_of_replicas_that_is_none_is_named_with_its_path(replicas: object) -> None:
+    item = of("ray.io/v1", "RayCluster", workerGroupSpecs=[{"template": POD, "replicas": replicas}])
+    kind = kind_of(item)
+    assert kind is not None
+    [place] = places(item, kind)
+    with pytest.raises(ValueError, match=r"spec\.workerGroupSpecs\[0\]\.replicas is no whole"):
+        pods_at(item, kind, place.keys)
 
 
 @pytest.mark.parametrize("title", KINDS)

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def wrapper_path(namespace: str, name: str) -> str:
+    """Of an AppWrapper, at the API server."""
     group, version = API_VERSION.split("/")
     return f"/apis/{group}/{version}/namespaces/{namespace}/{WRAPPERS.rpartition('/')[2]}/{name}"
 

@@ -68,10 +68,12 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def api_version(self) -> str:
+        """Group and version, as a manifest has them."""
         return "/".join(part for part in self.kind[:2] if part)
 
     @property
     def owner_words(self) -> str:
+        """Kind and name of its controller; empty where it has none."""
         return f"{self.owner.kind} {self.owner.name}" if self.owner else ""
 
 
@@ -89,6 +91,7 @@ def version_of(text: str) -> int:
 
 
 def wrapper(raw: Loose) -> AppWrapper:
+    """What cannot be read of its spec or status is as if it were not there."""
     spec, status = lenient(Spec, _plain(raw.spec)), lenient(Status, _plain(raw.status))
     return AppWrapper(metadata=raw.metadata, spec=spec, status=status)
 
@@ -109,6 +112,7 @@ def pod(raw: Loose) -> Pod:
 
 
 def thing(raw: Loose, kind: Kind, rules: Iterable[FailureRule]) -> Thing:
+    """An object of ``kind``, with what its status says by ``rules``."""
     metadata = raw.metadata
     api_version = "/".join(part for part in kind[:2] if part)
     whole: dict[str, Any] = {"apiVersion": api_version, "kind": kind[2]}

@@ -48,15 +48,18 @@ _MOST: Final = 32
 
 
 def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
+    """The condition of this type; None where there is none."""
     return next((one for one in conditions if one.type == type_), None)
 
 
 def is_true(status: Status | ComponentStatus, type_: str) -> bool:
+    """Whether there is such a condition, and it is True."""
     found = find(status.conditions, type_)
     return found is not None and found.status == "True"
 
 
 def is_false(status: Status | ComponentStatus, type_: str) -> bool:
+    """Whether there is such a condition, and it is False; absent or Unknown is not."""
     found = find(status.conditions, type_)
     return found is not None and found.status == "False"
 
@@ -116,6 +119,7 @@ def put(
     now: datetime,
     generation: int = 0,
 ) -> Status:
+    """With this condition; its time moves only where its status does, and never back."""
     return replace(
         status,
         conditions=_set(
@@ -133,12 +137,14 @@ def put_component(
     *,
     now: datetime,
 ) -> ComponentStatus:
+    """As :func:`put`, of a component; ``value`` None: Unknown."""
     return replace(
         one, conditions=_set(one.conditions, type_, value, reason, message=message, now=now, seen=0)
     )
 
 
 def drop(status: Status, type_: str) -> Status:
+    """Without this condition, so that the next one of its type has a new time."""
     return replace(status, conditions=tuple(one for one in status.conditions if one.type != type_))
 
 

@@ -100,6 +100,7 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def lease_seconds(self) -> float:
+        """``leaseDuration``, in seconds."""
         return seconds(self.lease_duration)
 
 

@@ -41,7 +41,7 @@ from .seen import (
 )
 from .served import kind_of
 from .speaker import Speaker
-from .step import step
+from .step import BAD_ANNOTATION, step
 from .together import together
 from .unhealthy_nodes import found_by_preflight, must_leave
 
@@ -132,6 +132,12 @@ class _Leader:
             for one in made.say:
                 memory.say(one.key)
                 self._speaker.say(wrapper, one)
+                if one.reason == BAD_ANNOTATION:
+                    about = {"namespace": key[0], "name": key[1], "uid": wrapper.metadata.uid}
+                    log.warning(
+                        "an annotation does not hold",
+                        extra={"about": {**about, "why": one.message}},
+                    )
             self._note(wrapper, made, memory)
             if made.actions:
                 await self._act(key, wrapper, made.actions, memory, seen)

@@ -38,6 +38,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
 def proceed(
     wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, *, p: Parameters, now: datetime
 ) -> Creation:
+    """The first component that is not created decides; ``status`` is the one to go on from."""
     for i, known in enumerate(status.component_status):
         state = c.component_is(known)
         if state == "True":

@@ -70,6 +70,7 @@ class Memory(msgspec.Struct, kw_only=True):
     def tried(
         self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False
     ) -> None:
+        """A create of component ``index`` has failed; ``unclear``: it may have been done all the same."""
         known = self.creates.get(index)
         tries = known.tries + 1 if known is not None else 1
         self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
@@ -84,6 +85,7 @@ class Memory(msgspec.Struct, kw_only=True):
         self.found[name] = Absent() if one is None else one
 
     def say(self, key: str) -> None:
+        """It has been said; the oldest are forgotten."""
         self.said[key] = None
         while len(self.said) > _MOST_SAID:
             del self.said[next(iter(self.said))]

@@ -107,14 +107,17 @@ class Mirrors:
             await self._node_mirror.synced.wait()
 
     def keys(self) -> list[Key]:
+        """Namespace and name of each wrapper."""
         return list(self._wrappers)
 
     def phases(self) -> Iterator[str]:
+        """Of each wrapper."""
         return (one.status.phase for one in self._wrappers.values())
 
     # --- wrappers
 
     def wrapper(self, key: Key) -> AppWrapper | None:
+        """The newest that is known; None where it is gone."""
         return self._wrappers.get(key)
 
     def keep(self, raw: Loose) -> None:

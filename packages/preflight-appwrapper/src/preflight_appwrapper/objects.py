@@ -82,6 +82,8 @@ def _clamped(value: int, least: int = 0) -> int:
 
 
 class OwnerReference(_Object, frozen=True, kw_only=True):
+    """metav1.OwnerReference."""
+
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -90,6 +92,8 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
 
 
 class Metadata(_Object, frozen=True, kw_only=True):
+    """metav1.ObjectMeta, as far as it is read."""
+
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -103,6 +107,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
 
     @property
     def controller(self) -> OwnerReference | None:
+        """The owner that manages the object; None where nobody does."""
         return next((one for one in self.owner_references if one.controller), None)
 
 
@@ -132,10 +137,13 @@ class PodSet(_Object, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
+        """Pods: 1 where nothing is said, never below 0."""
         return 1 if self.replicas is None else _clamped(self.replicas)
 
 
 class SchedulingGate(_Object, frozen=True, kw_only=True):
+    """What a pod waits for before it is scheduled."""
+
     name: str = ""
 
 
@@ -159,6 +167,8 @@ class Component(_Object, frozen=True, kw_only=True):
 
 
 class Spec(_Object, frozen=True, kw_only=True):
+    """``suspend``: nothing of it may run. ``managed_by``: see :attr:`AppWrapper.ours`."""
+
     components: tuple[Component, ...] = ()
     suspend: bool = False
     managed_by: str | None = None
@@ -176,10 +186,13 @@ class ComponentStatus(_Object, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> int:
+        """Pods that there should be of it."""
         return sum(one.count for one in self.pod_sets)
 
 
 class Status(_Object, frozen=True, kw_only=True):
+    """``resetting_count``: counted resets; ``migration_count``: evacuations in a row."""
+
     phase: str = ""
     resetting_count: int = 0
     conditions: tuple[Condition, ...] = ()
@@ -198,6 +211,8 @@ class Status(_Object, frozen=True, kw_only=True):
 
 
 class AppWrapper(_Object, frozen=True, kw_only=True):
+    """One wrapper; what could not be read of it has its default."""
+
     metadata: Metadata = Metadata()
     spec: Spec = Spec()
     status: Status = Status()
@@ -219,6 +234,8 @@ class _Container(_Object, frozen=True, kw_only=True):
 
 
 class Running(_Object, frozen=True, kw_only=True):
+    """A container's state."""
+
     started_at: datetime | None = None
 
     def __post_init__(self) -> None:
@@ -226,6 +243,8 @@ class Running(_Object, frozen=True, kw_only=True):
 
 
 class Terminated(_Object, frozen=True, kw_only=True):
+    """A container's state; ``message`` is what it has left behind."""
+
     exit_code: int = 0
     message: str = ""
     started_at: datetime | None = None
@@ -243,6 +262,8 @@ class _State(_Object, frozen=True, kw_only=True):
 
 
 class ContainerStatus(_Object, frozen=True, kw_only=True):
+    """``last_state``: of its run before."""
+
     name: str = ""
     state: _State = _State()
     last_state: _State = _State()
@@ -262,20 +283,25 @@ class _PodStatus(_Object, frozen=True, kw_only=True):
 
 
 class Pod(_Object, frozen=True, kw_only=True):
+    """As far as a decision asks for it."""
+
     metadata: Metadata = Metadata()
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
     @property
     def name(self) -> str:
+        """Within its namespace."""
         return self.metadata.name
 
     @property
     def uid(self) -> str:
+        """Of this very pod."""
         return self.metadata.uid
 
     @property
     def node(self) -> str:
+        """Empty while it is not scheduled."""
         return self.spec.node_name
 
     @property

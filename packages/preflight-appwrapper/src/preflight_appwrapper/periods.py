@@ -25,6 +25,7 @@ def end(since: datetime, seconds: float) -> datetime:
 
 
 def over(since: datetime, seconds: float, now: datetime) -> bool:
+    """Whether :func:`end` has come."""
     return seconds <= 0 or now >= end(since, seconds)
 
 

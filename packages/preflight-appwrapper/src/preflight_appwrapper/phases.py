@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
 from msgspec.structs import replace
 from preflight_proto.durations import format_duration
 
@@ -16,14 +15,12 @@ from . import conditions as c
 from . import deletion, podsets
 from .creation import proceed
 from .health import Judgement, finished, judge
-from .objects import FINALIZER, AppWrapper, ComponentStatus, Status
+from .look import Look, at_once
+from .objects import FINALIZER, ComponentStatus, Status
 from .periods import end, over
-from .rules import Parameters, Rules
-from .seen import AddFinalizer, Confirm, Figures, Holding, Next, RemoveFinalizer, Say, Seen, Step
-from .table import ROWS
+from .seen import AddFinalizer, Confirm, Figures, Holding, Next, RemoveFinalizer, Say, Step
 
 __all__ = [
-    "Look",
     "failed",
     "leftover",
     "resetting",
@@ -37,48 +34,6 @@ __all__ = [
 ]
 
 _EVACUATIONS = frozenset({"AutopilotNoExecute", "PreflightFailed"})
-
-
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a phase may ask. ``status``: the wrapper's, with times that periods can be counted
-    from.
-    """
-
-    wrapper: AppWrapper
-    status: Status
-    seen: Seen
-    rules: Rules
-    p: Parameters
-    now: datetime
-
-    def put(
-        self, status: Status, type_: str, value: bool, reason: str, message: str = ""
-    ) -> Status:
-        generation = self.wrapper.metadata.generation
-        return c.put(status, type_, value, reason, message, now=self.now, generation=generation)
-
-    def say(self, reason: str, message: str, *, warning: bool = False) -> Say:
-        """Once a version of the wrapper: only one leader can have written the status that this goes
-        with.
-        """
-        return Say(
-            reason=reason,
-            message=message,
-            warning=warning,
-            key=f"{reason}/{self.wrapper.metadata.resource_version}",
-        )
-
-    def take(self, row: str, status: Status, **more: object) -> Step:
-        return msgspec.structs.replace(
-            Step(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p), **more
-        )
-
-    def stay(self, status: Status, **more: object) -> Step:
-        return msgspec.structs.replace(Step(status=status, parameters=self.p), **more)
-
-
-def _at_once(look: Look, what: str, why: str) -> Next:
-    return Next(what=what, why=why, at=look.now, waits=("wrapper",))
 
 
 # --- deletion, in whichever phase
@@ -134,7 +89,7 @@ def _begin_deletion(look: Look, step: Step) -> Step:
     return (
         step
         if step.next
-        else replace(step, next=_at_once(look, "deletion", "nothing is seen of it any more"))
+        else replace(step, next=at_once(look, "deletion", "nothing is seen of it any more"))
     )
 
 
@@ -161,13 +116,14 @@ def _forgotten(look: Look, one: ComponentStatus) -> ComponentStatus:
 
 
 def unseen(look: Look) -> Step:
+    """Of a wrapper that has no phase yet."""
     if _leftover(look):
         return leftover(look)
     status = look.status
     if len(status.component_status) != len(look.wrapper.spec.components):
         status = replace(status, component_status=podsets.initial(look.wrapper.spec.components))
     return look.take(
-        "seen", status, next=_at_once(look, "Suspended", "it was seen for the first time")
+        "seen", status, next=at_once(look, "Suspended", "it was seen for the first time")
     )
 
 
@@ -185,6 +141,7 @@ def _leftover(look: Look) -> bool:
 
 
 def suspended(look: Look) -> Step:
+    """Nothing of it exists: created as soon as ``suspend`` is false, the finalizer first."""
     wrapper, status = look.wrapper, look.status
     if _leftover(look):
         return leftover(look)
@@ -232,14 +189,14 @@ def _creating(look: Look, step: Step) -> Step:
             return _reset(look, made.status, "create-late", "CreateFailed", made.late, counted=True)
         return _failing(look, replace(step, status=made.status), "create-last", made.late)
     if made.done and step.row:
-        return replace(step, next=_at_once(look, "Running", "there is nothing to create"))
+        return replace(step, next=at_once(look, "Running", "there is nothing to create"))
     if made.done:
         said = look.say("Running", "all components are created")
         return look.take(
             "created",
             made.status,
             say=(*step.say, said),
-            next=_at_once(look, "Running", "all is created"),
+            next=at_once(look, "Running", "all is created"),
         )
     return replace(step, status=made.status, actions=(*step.actions, *made.actions), next=made.next)
 
@@ -249,11 +206,12 @@ def _failing(look: Look, step: Step, row: str, why: str) -> Step:
     row is one write.
     """
     if step.row:
-        return replace(step, next=_at_once(look, "Failed", why))
+        return replace(step, next=at_once(look, "Failed", why))
     return _fail(look, step.status, row, "CreateFailed", why)
 
 
 def resuming(look: Look) -> Step:
+    """Its components are created one after another."""
     if look.wrapper.spec.suspend:
         return _to_suspending(look, "resuming-suspend", "suspended while it was created")
     return _creating(look, look.stay(look.status))
@@ -263,6 +221,7 @@ def resuming(look: Look) -> Step:
 
 
 def running(look: Look) -> Step:
+    """All components are created; the rules of health decide."""
     if look.wrapper.spec.suspend:
         return _to_suspending(look, "running-suspend", "suspended while it ran")
     wrapper = replace(look.wrapper, status=look.status)
@@ -385,7 +344,7 @@ def _reset(look: Look, status: Status, row: str, reason: str, why: str, *, count
     again = format_duration(_retry_pause(look, status))
     said = look.say(
         "Resetting",
-        f"{which}: {why}; created again {again} after everything is deleted",
+        f"{which}: {why}; created again in {again}, once everything is deleted",
         warning=True,
     )
     return _begin_deletion(look, look.take(row, status, say=(said,)))
@@ -404,7 +363,7 @@ def _fail(look: Look, status: Status, row: str, reason: str, why: str) -> Step:
             what="deletion", why="DeletionOnFailureGracePeriod is over", at=at, waits=("wrapper",)
         )
     else:
-        waits = _at_once(look, "deletion", "it has failed")
+        waits = at_once(look, "deletion", "it has failed")
     used = f" after {status.resetting_count} resets" if status.resetting_count else ""
     return look.take(
         row, status, say=(look.say("Failed", f"failed{used}: {why}", warning=True),), next=waits
@@ -422,19 +381,20 @@ def _to_suspending(look: Look, row: str, why: str) -> Step:
 
 
 def suspending(look: Look) -> Step:
+    """Everything is deleted, whatever ``suspend`` says by now."""
     step, done = _delete(look, look.stay(look.status))
     if not done:
         return (
             step
             if step.next
-            else replace(step, next=_at_once(look, "deletion", why="it is suspended"))
+            else replace(step, next=at_once(look, "deletion", why="it is suspended"))
         )
     status = _undeployed(look, look.status, "Suspended", quota=True)
     status = look.put(status, c.READY, False, "Suspended")
     status = look.put(status, c.UNHEALTHY, False, "Suspended")
     said = look.say("Suspended", "everything is deleted")
     return look.take(
-        "suspended", status, say=(said,), next=_at_once(look, "Suspended", "everything is deleted")
+        "suspended", status, say=(said,), next=at_once(look, "Suspended", "everything is deleted")
     )
 
 
@@ -455,6 +415,7 @@ def _retry_pause(look: Look, status: Status) -> float:
 
 
 def resetting(look: Look) -> Step:
+    """Everything is deleted; then the pause, counted from when nothing is left."""
     if look.wrapper.spec.suspend:
         return _to_suspending(look, "resetting-suspend", "suspended while it was reset")
     if not c.is_false(look.status, c.DEPLOYED):
@@ -463,7 +424,7 @@ def resetting(look: Look) -> Step:
             return (
                 step
                 if step.next
-                else replace(step, next=_at_once(look, "deletion", why="it is reset"))
+                else replace(step, next=at_once(look, "deletion", why="it is reset"))
             )
         status = _undeployed(look, look.status, "Resetting", quota=False)
         at = end(look.now.replace(microsecond=0), _retry_pause(look, status))
@@ -483,10 +444,12 @@ def resetting(look: Look) -> Step:
 
 
 def failed(look: Look) -> Step:
+    """The end: deletion, at once or after DeletionOnFailureGracePeriod, and the quota with it."""
     return _ended(look, "failed", "Failed", quota=True)
 
 
 def succeeded(look: Look) -> Step:
+    """The end: deletion after SuccessTTL; the quota was given back at success."""
     return _ended(look, "succeeded", "Succeeded", quota=False)
 
 
@@ -522,6 +485,7 @@ def _deletion_due(look: Look, reason: str) -> datetime | None:
 
 
 def terminating(look: Look) -> Step:
+    """Its user has deleted it: everything goes, and the finalizer last."""
     wrapper, status = look.wrapper, look.status
     if FINALIZER not in wrapper.metadata.finalizers:
         return look.stay(status)
@@ -553,9 +517,9 @@ def terminating(look: Look) -> Step:
         return (
             step
             if step.next
-            else replace(step, next=_at_once(look, "deletion", "it is being deleted"))
+            else replace(step, next=at_once(look, "deletion", "it is being deleted"))
         )
     status = _undeployed(look, status, "Terminating", quota=True)
     return look.take(
-        "gone", status, next=_at_once(look, "the finalizer is removed", "everything is deleted")
+        "gone", status, next=at_once(look, "the finalizer is removed", "everything is deleted")
     )

@@ -2,14 +2,19 @@
 what follows from its kind. Pure.
 
 What :func:`inferred` finds for a kind that Kueue knows equals what Kueue finds, in order, counts,
-paths and annotations: else Kueue would see another workload, and suspend it.
+paths and annotations: else Kueue would see another workload, and suspend it. Paths and counts are
+those of :mod:`preflight_kube.workloads`; here stands what Kueue makes of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from preflight_kube.workloads.model import Keys, Object, at, dotted, whole
+from preflight_kube.workloads.places import places, pods_at
+from preflight_kube.workloads.table import kind_of
 
 from .objects import PREFIX, ComponentStatus, PodSet
 from .objects import Component as _Component
@@ -100,9 +105,12 @@ def inferred(template: object) -> tuple[PodSet, ...]:
     :class:`PodSetError`.
     """
     known = {**_KUEUE, **_OURS}.get(group_kind(template))
-    if known is None:
+    if known is None or not isinstance(template, dict):
         return ()
-    found = tuple(known(template))
+    try:
+        found = tuple(_sets(template, known))
+    except ValueError as error:
+        raise PodSetError(f"template.{error}; correct it") from None
     for one in found:
         pod_template(template, one.path)
     return found
@@ -127,148 +135,89 @@ def _or_none(component: _Component) -> tuple[PodSet, ...]:
         return ()
 
 
-def _at(template: object, *keys: str | int) -> Any:
-    found: Any = template
-    for key in keys:
-        if isinstance(key, int):
-            found = found[key] if isinstance(found, list) and key < len(found) else None
-        else:
-            found = found.get(key) if isinstance(found, dict) else None
-    return found
+def _no_marks(_: Object, __: Keys) -> dict[str, str]:
+    return {}
 
 
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _must(*places: Keys) -> Callable[[Object], Iterable[Keys]]:
+    return lambda _: places
 
 
-def _replicas(template: object, *keys: str | int) -> int:
-    value = _at(template, *keys)
-    if value is None:
-        return 1
-    count = _whole(value)
-    if count is None:
-        raise PodSetError(f"template.{_dotted(keys)} is no whole number; correct it")
-    return count
+class _Sets(NamedTuple):
+    """How pod sets of a kind are told. ``needs``: where in an object there must be a template.
+    ``roles``: those whose pods count, in Kueue's order (empty: all, in the object's). ``marks``:
+    annotations for Kueue's topology-aware scheduling, of an object and the place of a template."""
+
+    needs: Callable[[Object], Iterable[Keys]] = _must()
+    roles: tuple[str, ...] = ()
+    marks: Callable[[Object, Keys], dict[str, str]] = _no_marks
 
 
-def _dotted(keys: tuple[str | int, ...]) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(
-        "."
-    )
-
-
-def _at_once(template: object, *keys: str | int) -> int:
-    """Pods of a Job at one time."""
-    parallelism = _whole(_at(template, *keys, "parallelism"))
-    completions = _whole(_at(template, *keys, "completions"))
-    pods = 1 if parallelism is None else parallelism
-    return pods if completions is None else min(pods, completions)
-
-
-def _pod(_: object) -> Iterator[PodSet]:
-    yield PodSet(path="template", replicas=1)
-
-
-def _replicated(template: object) -> Iterator[PodSet]:
-    if _at(template, "spec", "template") is not None:
-        yield PodSet(
-            path="template.spec.template", replicas=_replicas(template, "spec", "replicas")
-        )
-
-
-def _job(template: object) -> Iterator[PodSet]:
-    yield PodSet(
-        path="template.spec.template", replicas=_at_once(template, "spec"), annotations=_JOB_INDEX
-    )
-
-
-def _job_set(template: object) -> Iterator[PodSet]:
-    jobs = _at(template, "spec", "replicatedJobs")
-    for i in range(len(jobs) if isinstance(jobs, list) else 0):
-        below = ("spec", "replicatedJobs", i)
-        if _at(template, *below, "template") is None:
+def _sets(item: Object, known: _Sets) -> Iterator[PodSet]:
+    """Raises :class:`ValueError` with the path of a number that is none."""
+    kind = kind_of(item)
+    assert kind is not None
+    found = [
+        one.keys
+        for one in places(item, kind)
+        if _SUBMITTER not in one.keys and (not known.roles or one.part in known.roles)
+    ]
+    if known.roles:
+        found.sort(key=lambda keys: known.roles.index(str(keys[-2])))
+    for keys in (*(one for one in known.needs(item) if one not in found), *found):
+        count = pods_at(item, kind, keys)
+        if count is None:
             continue
-        replicas = _whole(_at(template, *below, "replicas"))
-        count = 1 if replicas is None else replicas
-        yield PodSet(
-            path=f"template.spec.replicatedJobs[{i}].template.spec.template",
-            replicas=count * _at_once(template, *below, "template", "spec"),
-            annotations={
-                **_JOB_INDEX,
-                _SUB_GROUP_INDEX: "jobset.sigs.k8s.io/job-index",
-                _SUB_GROUP_COUNT: str(count),
-            },
-        )
+        path = f"template.{dotted(keys)}".removesuffix(".")
+        yield PodSet(path=path, replicas=count, annotations=known.marks(item, keys))
 
 
-def _replica_specs(
-    template: object, key: str, roles: tuple[str, ...], said: dict[str, str]
-) -> Iterator[PodSet]:
-    for role in roles:
-        if _at(template, "spec", key, role, "template") is not None:
-            yield PodSet(
-                path=f"template.spec.{key}.{role}.template",
-                replicas=_replicas(template, "spec", key, role, "replicas"),
-                annotations=said,
-            )
+def _of_job(_: Object, __: Keys) -> dict[str, str]:
+    return _JOB_INDEX
 
 
-def _pytorch(template: object) -> Iterator[PodSet]:
-    yield from _replica_specs(template, "pytorchReplicaSpecs", ("Master", "Worker"), _REPLICA_INDEX)
+def _of_job_set(item: Object, keys: Keys) -> dict[str, str]:
+    return {
+        **_JOB_INDEX,
+        _SUB_GROUP_INDEX: "jobset.sigs.k8s.io/job-index",
+        _SUB_GROUP_COUNT: str(whole(at(item, (*keys[:3], "replicas")), 1)),
+    }
 
 
-def _mpi(template: object) -> Iterator[PodSet]:
-    yield from _replica_specs(template, "mpiReplicaSpecs", ("Launcher", "Worker"), {})
+def _of_each_job(item: Object) -> Iterator[Keys]:
+    """Of each job that is described at all."""
+    jobs = at(item, ("spec", "replicatedJobs"))
+    for i in range(len(jobs) if isinstance(jobs, list) else 0):
+        job: Keys = ("spec", "replicatedJobs", i, "template")
+        if at(item, job) is not None:
+            yield (*job, "spec", "template")
 
 
-def _ray(template: object, *below: str) -> Iterator[PodSet]:
-    prefix = "template." + ".".join(below)
-    yield PodSet(path=f"{prefix}.headGroupSpec.template", replicas=1)
-    groups = _at(template, *below, "workerGroupSpecs")
-    for i in range(len(groups) if isinstance(groups, list) else 0):
-        if _at(template, *below, "workerGroupSpecs", i, "template") is not None:
-            replicas = _replicas(template, *below, "workerGroupSpecs", i, "replicas")
-            yield PodSet(path=f"{prefix}.workerGroupSpecs[{i}].template", replicas=replicas)
+def _of_training(_: Object, __: Keys) -> dict[str, str]:
+    return _REPLICA_INDEX
 
 
-def _ray_cluster(template: object) -> Iterator[PodSet]:
-    yield from _ray(template, "spec")
-
-
-def _ray_job(template: object) -> Iterator[PodSet]:
-    yield from _ray(template, "spec", "rayClusterSpec")
-
-
-def _leader_worker_set(template: object) -> Iterator[PodSet]:
-    groups, size = (
-        _replicas(template, "spec", "replicas"),
-        _replicas(template, "spec", "leaderWorkerTemplate", "size"),
-    )
-    below = "template.spec.leaderWorkerTemplate"
-    if (
-        _at(template, "spec", "leaderWorkerTemplate", "leaderTemplate") is None
-    ):  # leaders are made as workers are
-        yield PodSet(path=f"{below}.workerTemplate", replicas=groups * size)
-        return
-    yield PodSet(path=f"{below}.leaderTemplate", replicas=groups)
-    if size > 1:
-        yield PodSet(path=f"{below}.workerTemplate", replicas=groups * (size - 1))
-
-
+_SUBMITTER: Final = "submitterPodTemplate"
+"""Of a RayJob: Kueue leaves it out."""
+_WITHIN: Final = ("spec", "leaderWorkerTemplate")
 _KUEUE: Final = {
-    ("", "v1", "Pod"): _pod,
-    ("apps", "v1", "Deployment"): _replicated,
-    ("apps", "v1", "StatefulSet"): _replicated,
-    ("batch", "v1", "Job"): _job,
-    ("jobset.x-k8s.io", "v1alpha2", "JobSet"): _job_set,
-    ("kubeflow.org", "v1", "PyTorchJob"): _pytorch,
-    ("ray.io", "v1", "RayCluster"): _ray_cluster,
-    ("ray.io", "v1", "RayJob"): _ray_job,
+    ("", "v1", "Pod"): _Sets(),
+    ("apps", "v1", "Deployment"): _Sets(),
+    ("apps", "v1", "StatefulSet"): _Sets(),
+    ("batch", "v1", "Job"): _Sets(needs=_must(("spec", "template")), marks=_of_job),
+    ("jobset.x-k8s.io", "v1alpha2", "JobSet"): _Sets(needs=_of_each_job, marks=_of_job_set),
+    ("kubeflow.org", "v1", "PyTorchJob"): _Sets(roles=("Master", "Worker"), marks=_of_training),
+    ("ray.io", "v1", "RayCluster"): _Sets(needs=_must(("spec", "headGroupSpec", "template"))),
+    ("ray.io", "v1", "RayJob"): _Sets(
+        needs=_must(("spec", "rayClusterSpec", "headGroupSpec", "template"))
+    ),
 }
 _OURS: Final = {
-    ("kubeflow.org", "v1", "MPIJob"): _mpi,
-    ("kubeflow.org", "v2beta1", "MPIJob"): _mpi,
-    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"): _leader_worker_set,
+    ("kubeflow.org", "v1", "MPIJob"): _Sets(roles=("Launcher", "Worker")),
+    ("kubeflow.org", "v2beta1", "MPIJob"): _Sets(roles=("Launcher", "Worker")),
+    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"): _Sets(
+        needs=_must((*_WITHIN, "workerTemplate"))
+    ),
 }
 """Kinds that Kueue does not know: admission writes their pod sets into the wrapper, so that it need
 not.

@@ -104,6 +104,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
+        """For people: a count, or a duration."""
         return str(int(self.value)) if self.name == "RetryLimit" else format_duration(self.value)
 
 
@@ -114,6 +115,7 @@ class ExitCodes(msgspec.Struct, frozen=True, kw_only=True):
     retryable: frozenset[int] = frozenset()
 
     def ends_retries(self, code: int) -> bool:
+        """Whether a failure with this code is final; ``code`` is not 0."""
         return code in self.terminal or (bool(self.retryable) and code not in self.retryable)
 
 

@@ -98,6 +98,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     said: frozenset[str] = frozenset()
 
     def component(self, index: int) -> SeenComponent:
+        """Unknown where it was not looked for."""
         return self.components[index] if index < len(self.components) else SeenComponent()
 
 
@@ -106,6 +107,7 @@ class Action(msgspec.Struct, frozen=True, tag_field="action"):
 
     @property
     def key(self) -> str:
+        """What it is done to: the same key is the same deed, done again."""
         return type(self).__name__
 
 
@@ -134,6 +136,7 @@ class Create(Action, frozen=True, tag=True):
 
     @property
     def key(self) -> str:
+        """By component and name."""
         return f"Create/{self.name}/{self.index}"
 
 
@@ -144,6 +147,7 @@ class Confirm(Action, frozen=True, tag=True):
 
     @property
     def key(self) -> str:
+        """By component."""
         return f"Confirm/{self.index}"
 
 
@@ -160,6 +164,7 @@ class Delete(Action, frozen=True, tag=True):
 
     @property
     def key(self) -> str:
+        """By object, and by whether it is forced."""
         return f"{'Force' if self.force else 'Delete'}/{self.uid}"
 
 
@@ -171,6 +176,7 @@ class DeletePod(Action, frozen=True, tag=True):
 
     @property
     def key(self) -> str:
+        """As of an object that is forced."""
         return f"Force/{self.uid}"
 
 
@@ -212,10 +218,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> int:
+        """Running, succeeded, or not needed any more."""
         return self.running + self.succeeded + self.credit
 
     @property
     def existing(self) -> int:
+        """Those, and the pending ones."""
         return self.pending + self.ready
 
 

@@ -53,6 +53,7 @@ class Speaker:
         self._bell.set()
 
     async def run(self) -> None:
+        """Write what is said until cancelled."""
         async with anyio.create_task_group() as group:
             for _ in range(_WORKERS):
                 group.start_soon(self._work)

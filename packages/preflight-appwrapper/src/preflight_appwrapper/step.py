@@ -12,13 +12,17 @@ from msgspec.structs import replace
 
 from . import conditions as c
 from . import phases
+from .look import Look
 from .objects import AppWrapper
 from .rules import Rules, parameters
 from .seen import Next, Say, Seen, Step
 
-__all__ = ["step"]
+__all__ = ["BAD_ANNOTATION", "step"]
 
-_PHASES: Final[Mapping[str, Callable[[phases.Look], Step]]] = {
+BAD_ANNOTATION: Final = "BadAnnotation"
+"""Reason of an Event about a parameter that cannot be read."""
+
+_PHASES: Final[Mapping[str, Callable[[Look], Step]]] = {
     "": phases.unseen,
     "Suspended": phases.suspended,
     "Resuming": phases.resuming,
@@ -44,7 +48,7 @@ def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
     if not seen.complete:
         waits = Next(what="a decision", why="not everything is seen yet", waits=("mirrors",))
         return Step(status=wrapper.status, next=waits, parameters=p)
-    look = phases.Look(
+    look = Look(
         wrapper=wrapper,
         status=c.repaired(wrapper.status, now),
         seen=seen,
@@ -63,7 +67,7 @@ def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
         # else.
         made = _PHASES.get(wrapper.status.phase, phases.suspending)(look)
     said = tuple(
-        Say(reason="BadAnnotation", message=problem, warning=True, key=f"annotation/{key}")
+        Say(reason=BAD_ANNOTATION, message=problem, warning=True, key=f"annotation/{key}")
         for key, problem in p.problems
     )
     return replace(made, say=tuple(one for one in (*made.say, *said) if one.key not in seen.said))

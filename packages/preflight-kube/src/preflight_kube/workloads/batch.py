@@ -8,10 +8,10 @@ import msgspec
 
 from .core import TEMPLATE
 from .labels import JOB_INDEX, JOB_NAME
-from .model import Object, PodMarks, WorkloadKind, map_of
+from .model import Keys, Object, PodMarks, WorkloadKind, map_of, whole
 from .sizes import DeclaredSize, Section, SizedObject, counted
 
-__all__ = ["CRON_JOB", "JOB", "Job", "JobSpec", "job_marks"]
+__all__ = ["CRON_JOB", "JOB", "Job", "JobSpec", "at_once", "job_marks"]
 
 
 def _of_job(item: Object, name: str, _: str) -> PodMarks:
@@ -29,6 +29,19 @@ def job_marks(spec: Object, name: str, mode: str) -> PodMarks:
     return PodMarks({JOB_NAME: name, **index}, index, "Job")
 
 
+def at_once(parallelism: object, completions: object) -> int:
+    """How many pods of a Job exist at the same time, when it begins; what is no whole number counts
+    as not given (the API server's default for ``parallelism`` is 1).
+    """
+    pods = whole(parallelism, 1)
+    return min(pods, whole(completions, pods))
+
+
+def _pods(item: Object, _: Keys) -> int:
+    spec = map_of(item.get("spec"))
+    return at_once(spec.get("parallelism"), spec.get("completions"))
+
+
 class JobSpec(Section, kw_only=True):
     """What of a Job says how many pods it has."""
 
@@ -37,11 +50,8 @@ class JobSpec(Section, kw_only=True):
 
     @property
     def at_once(self) -> int:
-        """How many of its pods exist at the same time, when it begins (the API server's default for
-        both is 1).
-        """
-        parallelism = self.parallelism if self.parallelism is not None else 1
-        return min(parallelism, self.completions) if self.completions is not None else parallelism
+        """As :func:`at_once` has it."""
+        return at_once(self.parallelism, self.completions)
 
 
 class Job(SizedObject, kw_only=True):
@@ -54,7 +64,7 @@ class Job(SizedObject, kw_only=True):
         return counted(self.spec.at_once, "spec.parallelism")
 
 
-JOB: Final = WorkloadKind("Job", "batch", ("v1",), "jobs", (TEMPLATE,), _of_job)
+JOB: Final = WorkloadKind("Job", "batch", ("v1",), "jobs", (TEMPLATE,), _of_job, pods=_pods)
 CRON_JOB: Final = WorkloadKind(
     "CronJob",
     "batch",

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from .batch import JobSpec, job_marks
+from .batch import JobSpec, at_once, job_marks
 from .labels import JOBSET
-from .model import Object, PodMarks, WorkloadKind, map_of, maps
+from .model import Keys, Object, PodMarks, WorkloadKind, at, map_of, maps, whole
 from .sizes import START_ORDER, DeclaredSize, Few, Section, SizedObject, added
 
 __all__ = ["KIND", "JobSet"]
@@ -27,6 +27,13 @@ def _of_jobset(item: Object, name: str, part: str) -> PodMarks:
     }
     marks = {f"{JOBSET}{key}": value for key, value in own.items()}
     return PodMarks({**inner.labels, **marks}, {**inner.annotations, **marks}, "Job")
+
+
+def _pods(item: Object, keys: Keys) -> int:
+    """``keys``: spec, replicatedJobs, which, template, spec, template."""
+    job = map_of(at(item, keys[:-1]))
+    times = whole(at(item, (*keys[:-3], "replicas")), 1)
+    return times * at_once(job.get("parallelism"), job.get("completions"))
 
 
 class _JobTemplate(Section, kw_only=True):
@@ -81,4 +88,5 @@ KIND: Final = WorkloadKind(
     "jobsets",
     (("spec", "replicatedJobs", "*", "template", "spec", "template"),),
     _of_jobset,
+    pods=_pods,
 )

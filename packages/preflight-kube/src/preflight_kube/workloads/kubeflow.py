@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from .labels import TRAINING, TRAINING_NODES
-from .model import Object, PodMarks, WorkloadKind, map_of, maps, name_of, whole
+from .model import Keys, Object, PodMarks, WorkloadKind, map_of, maps, name_of, replicas, whole
 from .sizes import DeclaredSize, Roles, Section, SizedObject, added, counted
 
 __all__ = ["JOBS", "TRAIN_JOB", "TrainJob", "TrainingJob", "runtime_of"]
@@ -38,6 +38,11 @@ def _of_training(item: Object, name: str, part: str) -> PodMarks:
         least, most = elastic.get("minReplicas", members), elastic.get("maxReplicas", members)
         env = {TRAINING_NODES: f"{least}:{most}" if elastic else str(members)}
     return PodMarks(labels, {}, "", env)
+
+
+def _pods(item: Object, keys: Keys) -> int:
+    """``keys``: spec, the map of roles, a role, template."""
+    return replicas(item, *keys[:-1], "replicas")
 
 
 def runtime_of(item: Object) -> tuple[str, str]:
@@ -152,6 +157,7 @@ def _training(kind: str, specs: str, *versions: str) -> WorkloadKind:
         f"{kind.lower()}s",
         (("spec", specs, "%", "template"),),
         _of_training,
+        pods=_pods,
     )
 
 

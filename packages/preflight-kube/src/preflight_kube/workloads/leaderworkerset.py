@@ -7,10 +7,13 @@ from typing import Final
 import msgspec
 
 from .labels import LWS
-from .model import Object, PodMarks, WorkloadKind, map_of
+from .model import Keys, Object, PodMarks, WorkloadKind, at, map_of, replicas
 from .sizes import START_ORDER, DeclaredSize, Section, SizedObject, counted
 
 __all__ = ["KIND", "LeaderWorkerSet"]
+
+
+_WITHIN: Final = ("spec", "leaderWorkerTemplate")
 
 
 def _of_lws(item: Object, name: str, part: str) -> PodMarks:
@@ -21,6 +24,17 @@ def _of_lws(item: Object, name: str, part: str) -> PodMarks:
         {f"{LWS}size": str(size)},
         "StatefulSet",
     )
+
+
+def _pods(item: Object, keys: Keys) -> int | None:
+    """Of all its groups. Without a template of their own leaders are made as workers are."""
+    groups = replicas(item, "spec", "replicas")
+    size = replicas(item, *_WITHIN, "size")
+    if keys[-1] == "leaderTemplate":
+        return groups
+    if at(item, (*_WITHIN, "leaderTemplate")) is None:
+        return groups * size
+    return groups * (size - 1) if size > 1 else None
 
 
 class _LeaderWorkerTemplate(Section, kw_only=True):
@@ -51,9 +65,7 @@ KIND: Final = WorkloadKind(
     "leaderworkerset.x-k8s.io",
     ("v1",),
     "leaderworkersets",
-    (
-        ("spec", "leaderWorkerTemplate", "leaderTemplate"),
-        ("spec", "leaderWorkerTemplate", "workerTemplate"),
-    ),
+    ((*_WITHIN, "leaderTemplate"), (*_WITHIN, "workerTemplate")),
     _of_lws,
+    pods=_pods,
 )

@@ -8,19 +8,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 __all__ = [
+    "Keys",
     "Object",
     "Path",
     "PodMarks",
     "WorkloadKind",
+    "at",
+    "dotted",
     "map_of",
     "maps",
     "name_of",
     "nothing",
+    "replicas",
     "whole",
 ]
 
 Object = dict[str, Any]
 Path = tuple[str, ...]
+Keys = tuple[str | int, ...]
+"""A place in one object: names of fields, and numbers of entries of a list."""
 
 
 class PodMarks(NamedTuple):
@@ -46,7 +52,9 @@ class WorkloadKind(NamedTuple):
     value of a map. ``written`` says of an object, its name and the part of it that a template is
     for what its controller writes. ``inner``: of a kind whose templates are in other objects,
     these, each with its place; of an object and those beside it. It raises ValueError, without the
-    object's name.
+    object's name. ``pods`` says of an object and the place of a template how many pods exist
+    together that are made from it, and None where none ever is; it raises ValueError with the path
+    of a number that is none.
     """
 
     kind: str
@@ -56,6 +64,7 @@ class WorkloadKind(NamedTuple):
     paths: tuple[Path, ...] = ()
     written: Callable[[Object, str, str], PodMarks] = nothing
     inner: Callable[[Object, Iterable[Object]], Iterator[tuple[str, Object]]] | None = None
+    pods: Callable[[Object, Keys], int | None] | None = None
 
     @property
     def title(self) -> str:
@@ -85,3 +94,31 @@ def maps(value: Any) -> list[Object]:
 def whole(value: Any, otherwise: int) -> int:
     """``value`` where it is a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+def at(item: Any, keys: Keys) -> Any:
+    """What is there; None where nothing is."""
+    for key in keys:
+        if isinstance(key, int):
+            item = item[key] if isinstance(item, list) and key < len(item) else None
+        else:
+            item = item.get(key) if isinstance(item, dict) else None
+    return item
+
+
+def dotted(keys: Keys) -> str:
+    """``spec.groups[0].template``."""
+    said = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    return said.removeprefix(".")
+
+
+def replicas(item: Any, *keys: str | int) -> int:
+    """The whole number at ``keys``, 1 where nothing is there. Raises :class:`ValueError` with the
+    path of what is no whole number.
+    """
+    value = at(item, keys)
+    if value is None:
+        return 1
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{dotted(keys)} is no whole number")
+    return value

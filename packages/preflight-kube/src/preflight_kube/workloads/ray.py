@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .labels import JOB_NAME
-from .model import Object, Path, PodMarks, WorkloadKind
+from .model import Keys, Object, Path, PodMarks, WorkloadKind, replicas
 
 __all__ = ["KINDS"]
 
@@ -17,6 +17,11 @@ def _of_ray(item: Object, name: str, part: str) -> PodMarks:
     return PodMarks(
         {"ray.io/cluster": name, "ray.io/node-type": node, "ray.io/group": part}, {}, "RayCluster"
     )
+
+
+def _pods(item: Object, keys: Keys) -> int:
+    """One head, and as many workers of a group as it begins with."""
+    return replicas(item, *keys[:-1], "replicas") if "workerGroupSpecs" in keys else 1
 
 
 def _ray(*start: str) -> tuple[Path, ...]:
@@ -31,7 +36,7 @@ def _ray(*start: str) -> tuple[Path, ...]:
 
 _VERSIONS: Final = ("v1", "v1alpha1")
 KINDS: Final = (
-    WorkloadKind("RayCluster", "ray.io", _VERSIONS, "rayclusters", _ray(), _of_ray),
+    WorkloadKind("RayCluster", "ray.io", _VERSIONS, "rayclusters", _ray(), _of_ray, pods=_pods),
     WorkloadKind(
         "RayJob",
         "ray.io",
@@ -39,8 +44,15 @@ KINDS: Final = (
         "rayjobs",
         (*_ray("rayClusterSpec"), ("spec", "submitterPodTemplate")),
         _of_ray,
+        pods=_pods,
     ),
     WorkloadKind(
-        "RayService", "ray.io", _VERSIONS, "rayservices", _ray("rayClusterConfig"), _of_ray
+        "RayService",
+        "ray.io",
+        _VERSIONS,
+        "rayservices",
+        _ray("rayClusterConfig"),
+        _of_ray,
+        pods=_pods,
     ),
 )

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from . import appwrapper, batch, core, grove, jobset, kubeflow, leaderworkerset, ray, volcano
 from .labels import KUEUE_PODSET, KUEUE_QUEUE
-from .model import Object, Path, WorkloadKind, map_of, name_of
+from .model import Object, WorkloadKind, map_of, name_of
+from .places import places
 
 __all__ = ["KINDS", "PodTemplate", "kind_of", "named", "templates"]
 
@@ -34,12 +35,6 @@ KINDS: Final = tuple(one.title for one in _ALL)
 """What people may give, as they write it."""
 _QUEUED: Final = frozenset({"Job", "JobSet"})
 """Kinds whose pods Kueue labels with their pod set, once it admits what has the label of a queue."""
-_PARTS: Final = {
-    "leaderTemplate": "leader",
-    "workerTemplate": "worker",
-    "headGroupSpec": "head",
-    "submitterPodTemplate": "submitter",
-}
 
 
 class PodTemplate(NamedTuple):
@@ -92,8 +87,8 @@ def templates(item: Object, others: Iterable[Object]) -> Iterator[PodTemplate]:
             yield from _component(place, inner, others) if place else templates(inner, others)
         return
     found = False
-    for path in kind.paths:
-        for part, template in _at(item, path, ""):
+    for _, part, template in places(item, kind):
+        if isinstance(template, dict):
             found = True
             yield PodTemplate(f", {part}" if part else "", _pod(item, kind, part, template))
     if not found:
@@ -155,19 +150,3 @@ def _with_env(spec: Any, env: Mapping[str, str]) -> Any:
         for one in spec["containers"]
     ]
     return {**spec, "containers": made}
-
-
-def _at(item: Any, path: Path, part: str) -> Iterator[tuple[str, Object]]:
-    """What is at ``path``, with the part that it is for; nothing where it is not there."""
-    if not path:
-        if isinstance(item, dict):
-            yield part, item
-    elif path[0] == "*":
-        for i, one in enumerate(item if isinstance(item, list) else []):
-            name = (one.get("name") or one.get("groupName")) if isinstance(one, dict) else None
-            yield from _at(one, path[1:], str(name or i))
-    elif path[0] == "%":
-        for name, one in map_of(item).items():
-            yield from _at(one, path[1:], str(name))
-    elif isinstance(item, dict) and item.get(path[0]) is not None:
-        yield from _at(item[path[0]], path[1:], _PARTS.get(path[0], part))

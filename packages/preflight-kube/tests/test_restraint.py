@@ -1,0 +1,95 @@
+"""How many requests a client has under way, and that it sends nothing in a pause that the server
+has asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+from kube_world import Item, config_map
+from preflight_kube.client import Client, KubeError
+from preflight_kube.clock import Clock
+from preflight_kube.connection import Connection
+from preflight_testing.apidouble import Answer, ApiDouble, Request
+from preflight_testing.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_neither_reads_nor_writes_are_sent_before_the_pause_is_over_that_the_server_asked_for(
+    code: int,
+) -> None:
+    now = [0.0]
+    seen: Counter[str] = Counter()
+
+    def turned_away(request: Request) -> Answer | None:
+        seen[request.method] += 1
+        if seen.total() > 1:
+            return None
+        return Answer(code, {"kind": "Status", "code": code}, (("Retry-After", "0.2"),))
+
+    async with (
+        ApiDouble() as double,
+        Client(
+            Connection(double.url, ssl.create_default_context()),
+            agent="tests",
+            clock=Clock(lambda: now[0]),
+        ) as client,
+    ):
+        double.create("configmaps", {"metadata": {"name": "one", "namespace": "default"}})
+        double.fault = turned_away
+        with pytest.raises(KubeError):
+            await client.create(PATH, config_map("two"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.get, f"{PATH}/one", Item)
+            group.start_soon(client.create, PATH, config_map("two"))
+            await anyio.sleep(1)  # longer than the pause, by a clock that the client does not go by
+            assert seen == {"POST": 1}
+            now[0] = 1.0
+        assert seen == {"POST": 2, "GET": 1}
+
+
+async def test_no_more_requests_are_under_way_than_the_client_may_have() -> None:
+    under_way, most, answered = 0, 0, 0
+    let_go = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal under_way, most, answered
+        with suppress(OSError, EOFError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                under_way += 1
+                most = max(most, under_way)
+                await let_go.wait()
+                under_way -= 1
+                answered += 1
+                said = b'{"metadata": {"name": "one", "uid": "u", "resourceVersion": "1"}}'
+                head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(said)}\r\n\r\n"
+                writer.write(head.encode() + said)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    target = Connection(f"http://127.0.0.1:{port}", ssl.create_default_context())
+    async with server, Client(target, agent="tests") as client:
+        fenced = client.fenced(lambda: True)
+
+        async def asked(of: Client) -> Any:
+            return await of.get(f"{PATH}/one", Item)
+
+        async with anyio.create_task_group() as group:
+            for i in range(100):
+                group.start_soon(asked, (client, fenced)[i % 2])
+            await until(lambda: under_way >= 32, "32 requests under way")
+            let_go.set()
+    assert (most, answered) == (32, 100)
