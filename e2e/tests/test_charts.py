@@ -15,7 +15,9 @@ from helm_python import Chart
 from preflight_testing.helm import (
     CHARTS,
     GANG,
+    GPU_SCHEDULER,
     INJECTOR,
+    REQUIRED,
     UMBRELLA,
     ChartError,
     Object,
@@ -28,7 +30,10 @@ from preflight_testing.helm import (
 ADR: Values = yaml.safe_load((Path(__file__).parent / "data" / "adr-026-values.yaml").read_text())
 ON: Values = {"preflight-injector": {"enabled": True}}
 GANG_ON: Values = {"preflight-gang": {"enabled": True}}
-PARTS = pytest.mark.parametrize("part", [INJECTOR, GANG], ids=lambda chart: chart.name)
+SCHEDULER_ON: Values = {GPU_SCHEDULER.name: {"enabled": True, **REQUIRED[GPU_SCHEDULER]}}
+PARTS = pytest.mark.parametrize(
+    "part", [INJECTOR, GANG, GPU_SCHEDULER], ids=lambda chart: chart.name
+)
 NOTES = "preflight/templates/NOTES.txt"
 KUBERNETES = ("1.34", "1.35", "1.36")
 OF_THE_CLUSTER = {
@@ -68,9 +73,11 @@ def namespace(name: str, preflight: str | None = None, level: str | None = None)
     return labels | ({"nvsentinel.nvidia.com/preflight": preflight} if preflight else {})
 
 
-@pytest.mark.parametrize("chart", [UMBRELLA, INJECTOR, GANG], ids=lambda chart: chart.name)
+@pytest.mark.parametrize(
+    "chart", [UMBRELLA, INJECTOR, GANG, GPU_SCHEDULER], ids=lambda chart: chart.name
+)
 def test_helm_lint_finds_nothing(chart: Path) -> None:
-    assert problems(chart) == []
+    assert problems(chart, REQUIRED.get(chart)) == []
 
 
 def test_nothing_is_installed_unless_switched_on() -> None:
@@ -78,7 +85,9 @@ def test_nothing_is_installed_unless_switched_on() -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("values", [ON, ADR, GANG_ON], ids=["defaults", "adr-026", "gang"])
+@pytest.mark.parametrize(
+    "values", [ON, ADR, GANG_ON, SCHEDULER_ON], ids=["defaults", "adr-026", "gang", "gpu scheduler"]
+)
 def test_kubernetes_takes_every_object(version: str, values: Values) -> None:
     for made in render(UMBRELLA, values):
         kubernetes_validate.validate(made, version, strict=True)
@@ -115,6 +124,8 @@ def test_every_value_there_is_stands_in_the_manual(part: Path) -> None:
         .partition(f"## Values of `{part.name}`")[2]
         .partition("\n## ")[0]
     )
+    if part == GPU_SCHEDULER:  # its own page has them
+        manual = (part / "README.md").read_text()
     values = yaml.safe_load((part / "values.yaml").read_text())
     assert [key for key in values if f"`{key}" not in manual] == []
 
@@ -417,17 +428,26 @@ def test_the_subchart_alone_makes_what_the_umbrella_makes(part: Path) -> None:
         ]  # its name is a hash of all values
         return sorted(made, key=lambda o: (o["kind"], o["metadata"]["name"]))
 
-    assert by_name(part, None) == by_name(UMBRELLA, {part.name: {"enabled": True}})
+    required = REQUIRED.get(part, {})
+    assert by_name(part, required) == by_name(UMBRELLA, {part.name: {"enabled": True, **required}})
 
 
 def test_all_parts_together_share_no_name() -> None:
-    names = [(o["kind"], o["metadata"]["name"]) for o in render(UMBRELLA, {**ON, **GANG_ON})]
+    whole = {**ON, **GANG_ON, **SCHEDULER_ON}
+    names = [
+        (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"])
+        for o in render(UMBRELLA, whole)
+    ]
     assert len(names) == len({*names})
 
 
 def test_chart_versions_are_those_of_the_packages() -> None:
     packages = CHARTS.parent / "packages"
-    for chart, package in ((INJECTOR, "preflight-webhook"), (GANG, "preflight-gang")):
+    for chart, package in (
+        (INJECTOR, "preflight-webhook"),
+        (GANG, "preflight-gang"),
+        (GPU_SCHEDULER, GPU_SCHEDULER.name),
+    ):
         version = tomllib.loads((packages / package / "pyproject.toml").read_text())["project"][
             "version"
         ]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
-from preflight_e2e.bench.gpu_nodes import Tally, pod
+from preflight_e2e.bench import gpu_nodes
+from preflight_e2e.bench.gpu_nodes import Api, Tally, pod
 from preflight_e2e.bench.gpu_scheduler import bars, share
+from preflight_testing.apiserver import ApiServer
 
 BEFORE = """
 gpu_scheduler_lease_writes_total{op="create",result="stored"} 10.0
@@ -61,6 +66,44 @@ def test_a_gpu_that_two_living_pods_have_is_counted_and_one_that_was_passed_on_i
     tally.note("MODIFIED", "c", "uid-c", "node-1", "node-1:1,2")
     assert tally.doubles == 1
     assert set(tally.bound) == {"b", "c"}
+
+
+class Held:
+    """A connection that says what was done with it."""
+
+    status = 200
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def request(self, *_: object) -> None:
+        self.done.append("asked")
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def getresponse(self) -> Held:
+        return self
+
+    def read(self) -> bytes:
+        return b"{}"
+
+
+def test_a_connection_that_nobody_used_for_long_is_opened_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, held = [0.0], Held()
+    api = Api(cast(ApiServer, SimpleNamespace(server="https://127.0.0.1:1", token="t")))
+    monkeypatch.setattr(api, "connection", lambda: held)
+    monkeypatch.setattr(gpu_nodes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for now[0] in (0.0, 29.0, 58.0, 89.0):
+        api.call("GET", "/x")
+    assert held.done == ["asked", "asked", "asked", "closed", "asked"]
+
+
+def test_of_what_was_not_measured_nothing_is_asked() -> None:
+    some = {"double_bookings": 0, "gang_128_s": 20.0, "binds_per_s": {}}
+    assert [bar.says for bar in bars(some) if not bar.holds] == ["a gang of 128, in s, below 15"]
 
 
 def test_every_bar_says_when_it_is_missed() -> None:

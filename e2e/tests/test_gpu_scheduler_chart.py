@@ -174,7 +174,7 @@ def test_no_container_of_ours_may_do_more_than_it_needs() -> None:
 def test_each_value_is_described_in_the_readme() -> None:
     text = (PARTS / NAME / "README.md").read_text()
     values = yaml.safe_load((PARTS / NAME / "values.yaml").read_text())
-    assert [key for key in values if f"`{key}" not in text and key not in {"imagePullPolicy"}] == []
+    assert [key for key in values if f"`{key}" not in text] == []
 
 
 def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
@@ -185,6 +185,101 @@ def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
     assert found["reservationSeconds"] == 120
     assert found["countResource"] == ""
     assert found["lockNamespace"] == "gpu-scheduler-leases"
+
+
+def writes(objects: list[Object], part: str) -> set[tuple[str, str]]:
+    """(verb, resource) by which a part may change something."""
+    rules = [
+        rule
+        for o in objects
+        if o["kind"] in {"ClusterRole", "Role"}
+        and o["metadata"]["labels"]["app.kubernetes.io/component"] == part
+        for rule in o["rules"]
+    ]
+    return {
+        (verb, resource)
+        for rule in rules
+        for verb in {*rule["verbs"]} - {"get", "list", "watch"}
+        for resource in rule["resources"]
+    }
+
+
+def test_where_nothing_is_counted_the_controller_may_write_nothing_of_a_node() -> None:
+    counted, not_counted = made(), made(countResource="")
+    assert writes(counted, "controller") - writes(not_counted, "controller") == {
+        ("patch", "nodes/status")
+    }
+    names = {kind: {*kinds(counted, kind)} - {*kinds(not_counted, kind)} for kind in POLICIES}
+    assert names == {kind: {"controller-nodes"} for kind in POLICIES}
+
+
+POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+
+
+@pytest.mark.parametrize(
+    ("value", "resource"), [(None, "gpu.scheduling/gpu"), ("example.com/gpu", "example.com/gpu")]
+)
+def test_what_the_controller_counts_is_what_it_may_write(value: str | None, resource: str) -> None:
+    objects = made(countResource=value)
+    [config] = [o for o in objects if o["kind"] == "ConfigMap"]
+    counts = yaml.safe_load(config["data"]["config.yaml"]).get("countResource", resource)
+    [policy] = [
+        o
+        for o in objects
+        if o["kind"] == POLICIES[0] and o["metadata"]["name"].endswith("controller-nodes")
+    ]
+    assert counts == resource
+    assert f"k == '{resource}'" in policy["spec"]["validations"][0]["expression"]
+
+
+def test_certificates_of_somebody_else_leave_no_job_and_no_rights() -> None:
+    objects = made(
+        certificates={"selfManaged": False, "secretName": "theirs"},
+        webhook={"annotations": {"cert-manager.io/inject-ca-from": "a/b"}},
+    )
+    assert not [o for o in objects if o["kind"] in {"Job", "CronJob"}]
+    assert kinds(objects, "ServiceAccount") == [one for one in ACCOUNTS if one != "certs"]
+    assert not [name for o in objects if (name := o["metadata"]["name"]).endswith("-certs")]
+    [webhook] = [
+        o
+        for o in objects
+        if o["metadata"]["name"] == f"{NAME}-webhook" and o["kind"] == "Deployment"
+    ]
+    volumes = webhook["spec"]["template"]["spec"]["volumes"]
+    assert [one["secret"]["secretName"] for one in volumes if "secret" in one] == ["theirs"]
+    [configuration] = [o for o in objects if o["kind"] == "MutatingWebhookConfiguration"]
+    assert configuration["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": "a/b"}
+
+
+def test_a_certificate_of_ours_is_kept_in_the_secret_that_the_webhook_reads() -> None:
+    objects = made(certificates={"secretName": "mine"})
+    [job] = [o for o in objects if o["kind"] == "Job"]
+    assert "--secret=mine" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+    [role] = [
+        o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == f"{NAME}-certs"
+    ]
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [["mine"], None]
+
+
+@pytest.mark.parametrize("replicas", [0, 1, 3])
+def test_as_many_replicas_as_the_values_say(replicas: int) -> None:
+    objects = made(replicas=replicas)
+    assert {o["spec"]["replicas"] for o in objects if o["kind"] == "Deployment"} == {replicas}
+    assert len(kinds(objects, "PodDisruptionBudget")) == (3 if replicas > 1 else 0)
+
+
+def test_every_namespaced_object_stands_in_the_releases_namespace_or_in_that_of_the_locks() -> None:
+    whole = copy.deepcopy(ON)
+    found = {
+        (o["kind"], o["metadata"]["namespace"])
+        for o in render(UMBRELLA, whole, namespace="elsewhere")
+        if "namespace" in o["metadata"] and o["metadata"]["namespace"] != "elsewhere"
+    }
+    assert found == {
+        ("Role", "gpu-scheduler-leases"),
+        ("RoleBinding", "gpu-scheduler-leases"),
+        ("RoleBinding", "kube-system"),
+    }
 
 
 def test_a_wrong_value_stops_the_install() -> None:
@@ -321,6 +416,17 @@ def test_an_agent_writes_the_status_of_its_own_node_only(cluster: Cluster) -> No
         cluster.ask("POST", f"{path}?dryRun=All", status("mine"), account("agent"), node="mine")[0]
         == 201
     )
+    for name in ("other", "mine"):
+        assert cluster.ask("POST", path, status(name), "administrator")[0] == 201
+    body = {"status": {"total": 0}}
+
+    def written(name: str, node: str) -> tuple[int, str]:
+        where = f"{path}/{name}/status?dryRun=All"
+        return cluster.ask("PATCH", where, body, account("agent"), node=node, patch=True)
+
+    assert "of its own node only" in written("other", "mine")[1]
+    assert "of its own node only" in written("mine", "")[1], "a token of no node"
+    assert written("mine", "mine") == (200, "")
 
 
 def test_nobody_but_the_scheduler_and_the_controller_writes_locks(cluster: Cluster) -> None:
@@ -354,8 +460,10 @@ def test_a_pods_gpus_are_changed_by_nobody_else_and_the_rest_of_it_not_by_us(
     cluster.until_denied(
         lambda: patched({"gpu.scheduling/claim": "more"}, "tenant"), "which GPUs a pod has"
     )
-    for forged in ({"gpu.scheduling/reclaimed": None}, {"gpu.scheduling/allocated": "a:0"}):
-        assert "which GPUs a pod has" in patched(forged, "tenant")[1]
+    told = ("claim", "allocated", "reserved", "nvidia-visible-devices", "cuda-visible-devices")
+    for key, value in (("reclaimed", None), ("claim", None), *((one, "a:0") for one in told)):
+        refused = patched({f"gpu.scheduling/{key}": value}, "tenant")
+        assert "which GPUs a pod has" in refused[1], key
     assert patched({"other": "changed"}, "tenant")[0] == 200
     controller = account("controller")
     cluster.until_denied(

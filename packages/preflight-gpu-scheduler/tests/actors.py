@@ -4,7 +4,7 @@ and any of them may go wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -120,10 +120,8 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
     """
     mirror = world.mirror(back)
     shown = [sight.pod for key in world.past if (sight := mirror(key)).pod is not None]
-    present = [one for one in shown if not one.bound and not one.ended]
-    bound = {one.metadata.uid for one in shown if one.bound}
     reserved = pod.reserved
-    if reserved is None or arrival(pod, present, bound) is not Arrival.BIND:
+    if reserved is None or arrived(pod, shown) is not Arrival.BIND:
         return None
     job = Job(
         pod=pod,
@@ -135,6 +133,15 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
     return Actor(
         bind(job, chooser(1, frozenset()), mirror), late, f"bind member {pod.metadata.uid}"
     )
+
+
+def arrived(pod: Pod, shown: Iterable[Pod]) -> Arrival:
+    """What :func:`arrival` says where everybody of ``shown`` who may waits in its bind."""
+    plans = [(one, one.reserved.plan) for one in shown if one.reserved is not None]
+    plan, first = (pod.reserved.plan, pod.reserved.first_uid) if pod.reserved else ("", "")
+    present = sum(plan == its and not (one.bound or one.ended) for one, its in plans)
+    begun = any(one.metadata.uid == first and one.bound for one in shown)
+    return arrival(pod, present, begun)
 
 
 def collector(

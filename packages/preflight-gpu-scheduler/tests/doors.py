@@ -18,12 +18,14 @@ from plane import Plane
 from preflight_kube.client import KubeError
 from preflight_testing.apiserver import free_port
 
-__all__ = ["admitting", "preflight"]
+__all__ = ["PATH", "admitting", "ask_preflight", "preflight"]
 
 PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
-async def admitting(world: Plane, name: str = "") -> None:
+async def admitting(
+    world: Plane, name: str = "", *, environment: dict[str, str] | None = None
+) -> None:
     """Start our webhook, and have the API server ask it for pods of the test's namespace, by a
     configuration called ``name``.
     """
@@ -35,6 +37,7 @@ async def admitting(world: Plane, name: str = "") -> None:
         *("webhook", "--certificates", str(folder), "--admission-port", str(port)),
         *("--host", "127.0.0.1", "--port", str(health)),
         name="webhook",
+        environment=environment,
     )
     await world.serving(health)
     await _ask(

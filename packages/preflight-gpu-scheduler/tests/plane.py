@@ -15,7 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx
@@ -35,11 +35,12 @@ from preflight_gpu_scheduler.objects import Lease, Pod
 from preflight_gpu_scheduler.schedulerconfig import scheduler_config
 from preflight_gpu_scheduler.state import State
 from preflight_gpu_scheduler.verbs import BindingArgs, BindingResult
-from preflight_kube.client import Client, Conflict, NotFound
+from preflight_kube.client import Client, Conflict, NotFound, Params
 from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ASSETS, ApiServer
 from prometheus_client import CollectorRegistry
 
+T = TypeVar("T")
 Blow = Callable[[], Awaitable[None]]
 Trap = Callable[[str, str], Awaitable[Blow | None]]
 PATIENCE = 120.0
@@ -47,11 +48,18 @@ PATIENCE = 120.0
 
 
 class Faulty(Client):
-    """A client whose writes may meet a fate: ``trap`` gets (verb, path) of each, before it is sent,
-    and may return what to do after it.
+    """A client whose writes and reads of one object may meet a fate: ``trap`` gets (verb, path) of
+    each, before it is sent, and may return what to do after it.
     """
 
     trap: Trap | None = None
+
+    async def get(self, path: str, type_: type[T], *, params: Params | None = None) -> T:
+        after = await self.trap("get", path) if self.trap is not None else None
+        found = await super().get(path, type_, params=params)
+        if after is not None:
+            await after()
+        return found
 
     async def _write(
         self, verb: str, method: str, path: str, body: object | None, **more: Any
@@ -199,6 +207,11 @@ class Plane:
         self._claims[where, name] = Claim(
             namespace=where, name=name, uid="", spec=msgspec.convert(raw, Spec)
         )
+
+    async def delete_claim(self, name: str) -> None:
+        path = f"/apis/{names.API_VERSION}/namespaces/{self.namespace}/gpuclaims/{name}"
+        await self.client.delete(path)
+        del self._claims[self.namespace, name]
 
     async def pod(
         self,
@@ -357,9 +370,15 @@ class Plane:
         return process
 
     def command(
-        self, *arguments: str, name: str = "service", environment: dict[str, str] | None = None
+        self,
+        *arguments: str,
+        name: str = "service",
+        environment: dict[str, str] | None = None,
+        configured: bool = True,
     ) -> subprocess.Popen[bytes]:
-        """One of our services as a process of its own."""
+        """One of our services as a process of its own; ``configured``: with this test's
+        configuration.
+        """
         (self.home / "config.yaml").write_text(json.dumps(_written(self.config)))
         log = (self.home / f"{name}.log").open("ab")
         around = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **(environment or {})}
@@ -369,8 +388,7 @@ class Plane:
                 "-m",
                 "preflight_gpu_scheduler",
                 *arguments,
-                "--config",
-                str(self.home / "config.yaml"),
+                *(("--config", str(self.home / "config.yaml")) if configured else ()),
             ],
             stdout=log,
             stderr=log,

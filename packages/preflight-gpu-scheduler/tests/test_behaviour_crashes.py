@@ -2,8 +2,8 @@
 pod is bound once, and no lease is left over.
 
 The points are those of the protocol: K0 when bind is asked for, K1 before the first lease, K2 among
-the leases, K3 before the Binding, K4 after it was stored, K5 after it was refused because the pod
-had changed, K6 while leases are given back.
+the leases, K3 before the Binding, K4 after it was stored, K5 at the look at the pod after it was
+refused because the pod had changed, K6 while leases are given back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Fault:
 
     async def __call__(self, verb: str, path: str) -> Blow | None:
         lease, binding = "/leases" in path, path.endswith(f"/{self.pod}/binding")
-        if self.struck or not (lease or binding):
+        looked = path.endswith(f"/pods/{self.pod}")
+        if self.struck or not (lease or binding or looked):
             return None
         if (self.point, verb) == ("K1", "create") and lease:
             await self._strike()
@@ -40,12 +41,14 @@ class Fault:
             await self._strike()
         if self.point == "K4" and binding:
             return self._strike
-        if self.point == "K5" and binding:
+        if self.point == "K5" and binding and not self._begun:
             # Somebody changes the pod: the Binding is refused, and the next thing is a look at the
             # pod.
+            self._begun = True
             where = f"/api/v1/namespaces/{self.world.namespace}/pods/{self.pod}"
             await self.world.client.merge_patch(where, {"metadata": {"labels": {"changed": "yes"}}})
-            self.struck = True
+        if self.point == "K5" and self._begun and verb == "get" and looked:
+            await self._strike()
         if self.point == "K6" and binding and not self._begun:
             self._begun = True
             raise KubeError("create: the API server answered 403 (a policy).", 403)
@@ -108,7 +111,7 @@ def test_whatever_is_lost_at_any_point_of_a_bind_the_pod_is_bound_once(
                 if cast.extender.scope.cancel_called:
                     await cast.extender.kill()
                     cast.extender = await world.extender(port=port)
-                if what == "scheduler killed" and point != "K5":
+                if what == "scheduler killed":
                     await anyio.to_thread.run_sync(cast.scheduler.wait)
                     cast.scheduler = world.scheduler(port, f"scheduler-{point}")
                 await world.bound(name)

@@ -73,6 +73,28 @@ def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(real_api_server: 
     anyio.run(body)
 
 
+def test_a_pod_keeps_its_gpus_when_its_claim_is_deleted_and_the_next_one_waits_for_another(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server, sweep="1s") as world:
+            await world.placed("p", claim="one", count=1, gpus=2)
+            await world.delete_claim("one")
+            await world.pod("q", "one")
+            told = await world.until(
+                "it is told", partial(_said, world, world.namespace, "GpuClaimMissing")
+            )
+            assert told.startswith("there is no GpuClaim one in this namespace")
+            assert set(world.watcher.given) == {("a", 0)}
+            await world.explained()
+            await world.claim("one", 1)
+            await world.bound("q")
+            both = {("a", 0), ("a", 1)}
+            await world.until("both have their GPU", lambda: set(world.watcher.given) == both)
+
+    anyio.run(body)
+
+
 def test_a_claims_status_says_who_has_what(real_api_server: ApiServer) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:

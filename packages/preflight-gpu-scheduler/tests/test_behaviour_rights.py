@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from doors import PATH, admitting
 from plane import Plane, plane
 from preflight_gpu_scheduler import names
 from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets, free_port, version
@@ -18,6 +19,7 @@ from preflight_testing.rights import Rights, granted, read
 
 pytestmark = pytest.mark.timeout(400)
 HOME, NAME = "preflight", "preflight-gpu-scheduler"
+ACCOUNTS = ("scheduler", "controller", "agent", "webhook", "certs")
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -84,10 +86,29 @@ async def _accounts(world: Plane) -> dict[str, Path]:
             place = f"/namespaces/{namespace}" if namespace else ""
             await world.client.create(f"{RBAC}{place}/{KINDS[o['kind']]}", o)
     found = {}
-    for part in ("scheduler", "controller", "agent"):
+    for part in ACCOUNTS:
         token = await anyio.to_thread.run_sync(world.server.token_of, HOME, f"{NAME}-{part}")
         found[part] = world.server.kubeconfig(world.home / f"{part}.kubeconfig", token)
     return found
+
+
+async def _certificates(world: Plane, environment: dict[str, str]) -> None:
+    """Made, found to be good, and made anew for another Service."""
+    entry = {
+        "name": "nobody.gpu.scheduling",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "namespaceSelector": {"matchLabels": {"nobody": "has-this"}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    await world.client.create(PATH, {"metadata": {"name": NAME}, "webhooks": [entry]})
+    world.cleanup.append(f"{PATH}/{NAME}")
+    words = ("certs", "--namespace", HOME, "--settle-seconds", "0")
+    for service in (NAME, NAME, "another"):
+        process = world.command(
+            *words, "--service", service, name="certs", environment=environment, configured=False
+        )
+        assert await anyio.to_thread.run_sync(process.wait) == 0, world.log("certs")
 
 
 def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(
@@ -120,6 +141,11 @@ def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(
             )
             world.command("agent", "--node", "b", *plain, environment=run["agent"], name="agent")
             world.scheduler(port, kubeconfig=access["scheduler"])
+            await admitting(world, environment=run["webhook"])
+            for field in ("resourceClaimName", "resourceClaimTemplateName"):
+                entry = {"name": "devices", field: "not-there"}
+                await world.try_pod("probe", claim="none-yet", resourceClaims=[entry])
+            await _certificates(world, run["certs"])
             await world.claim("one", 1)
             await world.pod("p", "one")
             await world.bound("p")
@@ -150,7 +176,7 @@ def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(
     anyio.run(body)
     every = read((audited.home / "audit.log").read_text().splitlines())
     allowed = granted([o for o in chart() if not _of_kubernetes(o)])
-    for part in ("scheduler", "controller", "agent"):
+    for part in ACCOUNTS:
         user = f"system:serviceaccount:{HOME}:{NAME}-{part}"
         assert every.get(user, Rights()).refused == set(), part
         unused = allowed.get(user, set()) - every[user].used - SELDOM

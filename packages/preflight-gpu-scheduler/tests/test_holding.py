@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.holding import Sight, Sightings, State, is_own, judge
+from preflight_gpu_scheduler.holding import (
+    REASONS,
+    Sight,
+    Sightings,
+    State,
+    is_own,
+    judge,
+    reason,
+)
 from preflight_gpu_scheduler.objects import Lease, LeaseSpec, Metadata, Pod, PodSpec, PodStatus
 
 NODE = "ip-10-0-0-1.ec2.internal"
@@ -80,6 +88,22 @@ def test_the_table(found: Lease, seen: Pod | None, state: State) -> None:
     assert judge(found, Sight(seen, live=True), over=True) is (
         State.OVER if state is State.RESERVED else live
     )
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (None, "gone"),
+        (pod(uid="another"), "gone"),
+        (pod(node=NODE, phase="Succeeded"), "ended"),
+        (pod(node="other", phase="Running"), "elsewhere"),
+        (pod(deleting=True), "deleted"),
+        (pod(reclaimed="1"), "void"),
+    ],
+)
+def test_why_a_lease_was_collected_is_one_word(seen: Pod | None, why: str) -> None:
+    assert reason(lease(), Sight(seen)) == why
+    assert why in REASONS
 
 
 def test_only_the_lease_of_the_current_number_is_ones_own() -> None:

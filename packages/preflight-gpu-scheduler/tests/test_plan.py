@@ -22,7 +22,7 @@ from preflight_gpu_scheduler.controls import (
 )
 from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, plan_name
 from preflight_gpu_scheduler.inventory import Device, Inventory
-from preflight_gpu_scheduler.objects import Taint, Toleration
+from preflight_gpu_scheduler.objects import Pod, Taint, Toleration
 from preflight_gpu_scheduler.plan import (
     Gang,
     Member,
@@ -169,7 +169,7 @@ def test_plans_of_one_snapshot_do_not_touch() -> None:
 
 def told(
     name: str, *, plan: str = "x", first: str = "uid-a", members: int = 2, node_name: str = ""
-) -> object:
+) -> Pod:
     text = written(
         Reserved(
             number=1, node="n", ids=(0,), plan=plan, members=members, first="a", first_uid=first
@@ -180,12 +180,11 @@ def told(
 
 def test_a_gang_is_bound_when_all_have_arrived_the_first_one_first() -> None:
     a, b = told("a"), told("b")
-    assert arrival(a, [a], set()) is Arrival.WAIT  # type: ignore[arg-type, list-item]
-    assert arrival(a, [a, b], set()) is Arrival.BIND  # type: ignore[arg-type, list-item]
-    assert arrival(b, [a, b], set()) is Arrival.WAIT  # type: ignore[arg-type, list-item]
-    assert arrival(b, [b], {"uid-a"}) is Arrival.BIND  # type: ignore[arg-type, list-item]
-    assert arrival(a, [a, told("b", plan="y")], set()) is Arrival.WAIT  # type: ignore[arg-type, list-item]
-    assert arrival(pod(), [pod()], set()) is Arrival.WAIT
+    assert arrival(a, 1, begun=False) is Arrival.WAIT
+    assert arrival(a, 2, begun=False) is Arrival.BIND
+    assert arrival(b, 2, begun=False) is Arrival.WAIT
+    assert arrival(b, 1, begun=True) is Arrival.BIND
+    assert arrival(pod(), 1, begun=True) is Arrival.WAIT
 
 
 def test_plans_are_named_by_what_they_give() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from actors import Actor, chooser, explained, own_leases, sweep
+from actors import Actor, arrived, chooser, explained, own_leases, sweep
 from explore import explore
 from preflight_gpu_scheduler.allocation import Reserved, written
 from preflight_gpu_scheduler.bind import NOT_COMMITTED, Job, bind
-from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, reserve
+from preflight_gpu_scheduler.gangs import Arrival, Assignment, reserve
 from preflight_gpu_scheduler.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.protocol import Steps
 from preflight_gpu_scheduler.reclaim import collect
@@ -51,12 +51,7 @@ def member(name: str) -> Start:
         mirror = world.mirror(0)
         shown = [pod for one in world.past if (pod := mirror(one).pod) is not None]
         pod = mirror(key(name)).pod
-        bound = {one.metadata.uid for one in shown if one.bound}
-        if (
-            pod is None
-            or pod.bound
-            or arrival(pod, [one for one in shown if not one.bound], bound) is not Arrival.BIND
-        ):
+        if pod is None or pod.bound or arrived(pod, shown) is not Arrival.BIND:
             return None
         job = Job(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
         return lambda: bind(job, chooser(1, frozenset()), mirror)

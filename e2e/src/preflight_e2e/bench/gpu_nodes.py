@@ -43,10 +43,15 @@ SCHEDULER, STOCK = "gpu-scheduler", "stock"
 PREFIX = "gpu.scheduling/"
 GROUP = "/apis/gpu.scheduling/v1"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PAGE = f"{PODS}?limit=500"
 WRITERS = 16
 PATIENCE = 300.0
 BEAT = 30.0
 """Seconds between two reports of one node."""
+UNUSED = 30.0
+"""Seconds after which a connection is not used again: the API server ends one that is idle for 90,
+and a request that meets the end of it may have been done or not.
+"""
 
 
 class Api:
@@ -66,10 +71,13 @@ class Api:
         """The answer. Raises BenchError where it is a refusal."""
         if not hasattr(self._local, "connection"):
             self._local.connection = self.connection()
+        elif time.monotonic() - self._local.used > UNUSED:
+            self._local.connection.close()  # the next request opens it again
         held: http.client.HTTPSConnection = self._local.connection
         held.request(method, path, None if body is None else json.dumps(body), self.headers(kind))
         answer = held.getresponse()
         said = answer.read()
+        self._local.used = time.monotonic()
         if answer.status >= http.client.BAD_REQUEST:
             raise BenchError(f"{method} {path}: {answer.status} {said[:300]!r}")
         return said
@@ -195,7 +203,9 @@ class Nodes:
 
     def clear(self) -> None:
         """All pods go, and, as the controller sees to it, all leases."""
-        self.api.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+        # One by one: of a request for all 8,000 the API server thinks longer than it allows itself.
+        while names := [one["metadata"]["name"] for one in self.api.get(PAGE)["items"]]:
+            self.api.each(self.delete, names)
         until(lambda: self.leases() == 0, "no lease is left")
 
     def leases(self) -> int:

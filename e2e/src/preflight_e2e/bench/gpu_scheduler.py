@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +39,8 @@ DIRECT = {1: 400, GPUS: 100}
 """Binds that are asked for without a scheduler, by how many GPUs."""
 REUSED = 100
 WAITING = 8
+PARTS = ("calls", "binds", "one", "reuse", "eight", "gang", "stock")
+"""In this order; ``reuse`` needs the GPUs that ``one`` has given."""
 STALLED = 120.0
 """Seconds without a bind after which a run is over."""
 
@@ -50,12 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gang", type=int, default=128, metavar="N", help="members of eight GPUs (%(default)s)"
     )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+        metavar="PART",
+        help=f"some of it: {', '.join(PARTS)}",
+    )
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep what the processes said")
     served.add_server(parser)
     parser.set_defaults(server="preflight-gpu-scheduler")
 
 
 def run(args: argparse.Namespace) -> Measurement:
+    if "reuse" in args.only and "one" not in args.only:
+        raise BenchError("--only: reuse needs the GPUs that one has given; name both.")
     folder = binaries("kube-scheduler")
     # Taints of nodes that no kubelet has reported are a controller's to take away, which does not
     # run here.
@@ -67,29 +79,42 @@ def run(args: argparse.Namespace) -> Measurement:
         logs = args.logs or Path(name) / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         bench = Bench(server, folder, logs, args.server)
-        figures = bench.measured(args.nodes, args.gang)
+        figures = bench.measured(args.nodes, args.gang, set(args.only))
     return Measurement({"gpu_scheduler": figures}, bars(figures), ".4g")
 
 
 def bars(figures: Json) -> list[Bar]:
     """Those of 1,000 nodes; fewer make everything easier."""
-    calls = [(verb, figures[verb]) for verb in ("filter", "prioritize")]
-    return [
+    calls = [(verb, figures[verb]) for verb in ("filter", "prioritize") if verb in figures]
+    made = [
         *(below(f"p99 of {verb}, in ms,", one["p99_ms"], 5) for verb, one in calls),
         *(below(f"CPU of {verb}, in ms,", one["cpu_ms"], 1.5) for verb, one in calls),
-        below("p99 of a bind of one GPU, in ms,", figures["bind"]["p99_ms_1"], 60),
-        below("p99 of a bind of eight GPUs, in ms,", figures["bind"]["p99_ms_8"], 150),
-        at_most("requests of a bind of one GPU", figures["bind"]["requests_1"], 2),
-        at_most("requests of a bind of eight GPUs", figures["bind"]["requests_8"], 9),
-        at_least("one-GPU pods bound a second", figures["binds_per_s"]["1"], 50),
-        at_least("eight-GPU pods bound a second", figures["binds_per_s"]["8"], 15),
-        below("share of conflicts", figures["conflicts"], 0.01),
+    ]
+    if bind := figures.get("bind"):
+        made += [
+            below("p99 of a bind of one GPU, in ms,", bind["p99_ms_1"], 60),
+            below("p99 of a bind of eight GPUs, in ms,", bind["p99_ms_8"], 150),
+            at_most("requests of a bind of one GPU", bind["requests_1"], 2),
+            at_most("requests of a bind of eight GPUs", bind["requests_8"], 9),
+        ]
+    rates = figures.get("binds_per_s", {})
+    if "1" in rates:
+        made += [
+            at_least("one-GPU pods bound a second", rates["1"], 50),
+            below("share of conflicts", figures["conflicts"], 0.01),
+        ]
+    if "8" in rates:
+        made.append(at_least("eight-GPU pods bound a second", rates["8"], 15))
+    if "reuse_p99_s" in figures:
+        made.append(below("p99 of a GPU's way to the next pod, in s,", figures["reuse_p99_s"], 2))
+    if "gang_128_s" in figures:
+        made.append(below("a gang of 128, in s,", figures["gang_128_s"], 15))
+    return [
+        *made,
         at_most("GPUs given twice", figures["double_bookings"], 0),
-        below("p99 of a GPU's way to the next pod, in s,", figures["reuse_p99_s"], 2),
-        below("a gang of 128, in s,", figures["gang_128_s"], 15),
         *(
             below(f"memory of the {name}, in MiB,", one, 120)
-            for name, one in figures["rss_mb"].items()
+            for name, one in figures.get("rss_mb", {}).items()
         ),
     ]
 
@@ -103,7 +128,7 @@ class Bench:
         self._port = free_port()
         self.api = Api(server)
 
-    def measured(self, nodes: int, gang: int) -> Json:
+    def measured(self, nodes: int, gang: int, parts: Set[str]) -> Json:
         figures: Json = {"nodes": nodes, "gpus": nodes * GPUS}
         with Nodes(self.api, nodes) as cluster:
             for name, count in (("one", 1), ("eight", GPUS)):
@@ -112,33 +137,40 @@ class Bench:
             watching = Watching(self.api)
             listen = ("--listen", "127.0.0.1", "--extender-port", str(self._port))
             with self._service("extender", *listen) as extender:
-                figures |= self._calls(cluster, extender)
-                figures["bind"] = self._binds(cluster)
+                if "calls" in parts:
+                    figures |= self._calls(cluster, extender)
+                if "binds" in parts:
+                    figures["bind"] = self._binds(cluster)
                 with self._service("controller", "--namespace", "default") as controller:
                     _say(figures)
                     cluster.clear()
                     rates: dict[str, float] = {}
-                    before = _metrics(extender)
-                    rates["1"], at_ones = self._rate(
-                        cluster, watching, "one", 1, (extender, controller)
-                    )
-                    figures["conflicts"] = share(before, _metrics(extender))
-                    figures["reuse_p99_s"] = self._reuse(cluster, watching)
-                    cluster.clear()
-                    rates["8"], _ = self._rate(cluster, watching, "eight", GPUS, ())
-                    cluster.clear()
-                    figures["gang_128_s"] = self._gang(cluster, watching, min(gang, nodes))
-                    cluster.clear()
-                    figures |= {"binds_per_s": rates, "rss_mb": at_ones}
+                    if "one" in parts:
+                        before = _metrics(extender)
+                        rates["1"], figures["rss_mb"] = self._rate(
+                            cluster, watching, "one", 1, (extender, controller)
+                        )
+                        figures["conflicts"] = share(before, _metrics(extender))
+                    if "reuse" in parts:
+                        figures["reuse_p99_s"] = self._reuse(cluster, watching)
+                    if "one" in parts:
+                        cluster.clear()
+                    if "eight" in parts:
+                        rates["8"], _ = self._rate(cluster, watching, "eight", GPUS, ())
+                        cluster.clear()
+                    if "gang" in parts:
+                        figures["gang_128_s"] = self._gang(cluster, watching, min(gang, nodes))
+                        cluster.clear()
+                    figures["binds_per_s"] = rates
                     figures["double_bookings"] = watching.doubles
                     watching.alive()
                     _say(figures)
-            stock, _ = self._rate(cluster, watching, "", 1, ())
-        return {
-            **figures,
-            "stock_binds_per_s": stock,
-            "ratio": round(rates["1"] / stock, 3),
-        }
+            if "stock" in parts:
+                stock, _ = self._rate(cluster, watching, "", 1, ())
+                figures["stock_binds_per_s"] = stock
+                if "1" in rates:
+                    figures["ratio"] = round(rates["1"] / stock, 3)
+        return figures
 
     # --- calls of the extender, without a scheduler
 
@@ -239,8 +271,6 @@ class Bench:
             name: one.resident_mb()
             for name, one in zip(("extender", "controller"), measured, strict=False)
         }
-        if not claim:
-            self.api.call("DELETE", "/api/v1/namespaces/team/pods?gracePeriodSeconds=0")
         return rate, memory
 
     def _all_bound(self, watching: Watching, number: int) -> None:

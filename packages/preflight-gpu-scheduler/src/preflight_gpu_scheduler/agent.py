@@ -41,6 +41,8 @@ class Driver(Protocol):
 
 
 class AgentMeters:
+    """The metrics of one agent, in ``registry``."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
         self.devices = Gauge(
             "gpu_agent_devices", "GPUs of this node by health.", ["health"], registry=registry
@@ -106,6 +108,7 @@ class Agent:
         self.reflectors: tuple[Reflector[Any], ...] = (self._pods, self._nodes, self._slices)
 
     async def run(self) -> None:
+        """Look at NVML, the node and its pods, and write what changed, until cancelled."""
         for mirror in self.reflectors:
             await mirror.synced.wait()
         known, beat = await self._previous(), float("-inf")

@@ -27,6 +27,10 @@ __all__ = [
 _MOST_TEXT: Final = 1024
 _MOST_KNOWN: Final = 16_384
 """Allocations that are kept as read: each is asked for at every change around its node."""
+_MOST_RESERVED: Final = 4096
+"""Reservations that are kept as read: a gang's members are looked at again and again while it
+gathers.
+"""
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 Id = Annotated[int, msgspec.Meta(ge=0, le=names.MOST_ID)]
 
@@ -73,6 +77,7 @@ def literal_ids(text: str) -> str | None:
     return text.partition(":")[2] if parse_allocated(text) else None
 
 
+@lru_cache(maxsize=_MOST_RESERVED)
 def parse_reserved(text: str) -> Reserved | None:
     """None where it is absent or unreadable: then nothing is reserved."""
     if not text or len(text) > _MOST_TEXT:
@@ -85,6 +90,7 @@ def parse_reserved(text: str) -> Reserved | None:
 
 
 def written(reserved: Reserved) -> str:
+    """The text of the annotation that a plan writes; :func:`parse_reserved` reads it."""
     return msgspec.json.encode(reserved).decode()
 
 

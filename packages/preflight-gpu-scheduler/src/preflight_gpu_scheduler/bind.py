@@ -63,6 +63,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
+    """Lock GPUs of ``job.node`` for the pod as ``choose`` has them, and write its Binding.
+    ``look``: what a mirror shows of other pods.
+    """
     pod = job.pod
     if pod.bound:
         return _already(pod, job.node, None)

@@ -72,6 +72,8 @@ class Selector(_Section, frozen=True, kw_only=True):
 
 
 class Spec(_Section, frozen=True, kw_only=True):
+    """What each pod that names the claim gets. It cannot be changed: make another claim."""
+
     devices: Devices = Devices()
     topology: Topology = Topology()
     selector: Selector = Selector()
@@ -108,6 +110,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def want(self) -> Want:
+        """What of it decides which GPUs it may be."""
         devices, topology = self.spec.devices, self.spec.topology
         return Want(
             count=devices.count,

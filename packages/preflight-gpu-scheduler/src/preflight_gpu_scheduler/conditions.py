@@ -28,6 +28,7 @@ class Complaints(msgspec.Struct, frozen=True, kw_only=True):
     by_uuid: dict[str, str] = {}
 
     def about(self, uuid: str) -> str:
+        """Why this GPU is not given; empty where nothing speaks against it."""
         return self.by_uuid.get(uuid, "") or self.all
 
 

@@ -23,7 +23,7 @@ from . import status as statuses
 from .config import Config
 from .controls import Gate
 from .ganging import Ganging
-from .holding import Sightings, State, is_own, judge
+from .holding import Sightings, State, is_own, judge, reason
 from .inventory import Inventory
 from .meters import ControllerMeters
 from .objects import Lease, Pod
@@ -198,8 +198,9 @@ class Controller:
         )
         about = {"lease": name, "pod": "/".join(lease.pod or ())}
         if done is Done.COLLECTED:
-            self._meters.collected.inc()
-            log.info("collected", **about)
+            why = reason(lease, sight)
+            self._meters.collected.labels(why).inc()
+            log.info("collected", why=why, **about)
         elif done is Done.RECLAIMED:
             self._meters.reclaimed.inc()
             log.info("reclaimed", **about)

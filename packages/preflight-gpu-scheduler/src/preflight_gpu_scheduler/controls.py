@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
+from heapq import heapify, heapreplace
 from typing import Any, Final
 
 from preflight_kube.jsonpatch import set_annotation
@@ -83,7 +84,8 @@ def nudged(
 
     A pod that an extender has rejected waits for some event of the cluster; a write on it is one.
     """
-    left = dict(freed)
+    left = [(-count, node) for node, count in freed.items()]  # the one with most of them first
+    heapify(left)
     chosen: list[Pod] = []
     ordered = sorted(
         (
@@ -106,10 +108,10 @@ def nudged(
         if claim.gang is not None and pod.reserved is None:
             continue
         count = claim.spec.devices.count
-        node = max(sorted(left), key=lambda one: left[one], default=None)
-        if node is None or left[node] < count:
+        if not left or -left[0][0] < count:
             continue
-        left[node] -= count
+        most_free, node = left[0]
+        heapreplace(left, (most_free + count, node))
         chosen.append(pod)
     return tuple(chosen)
 

@@ -53,6 +53,7 @@ class NodeStatus(inventory.Status, rename="camel", frozen=True, kw_only=True):
 
 
 def gpu_claim() -> dict[str, Any]:
+    """The definition of GpuClaim, as ``kubectl apply`` takes it."""
     return definitions.crd(
         names.GROUP,
         "GpuClaim",
@@ -74,6 +75,7 @@ def gpu_claim() -> dict[str, Any]:
 
 
 def gpu_node_status() -> dict[str, Any]:
+    """The definition of GpuNodeStatus, as ``kubectl apply`` takes it."""
     return definitions.crd(
         names.GROUP,
         "GpuNodeStatus",

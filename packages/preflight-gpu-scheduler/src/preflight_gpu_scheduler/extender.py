@@ -16,11 +16,13 @@ from preflight_kube.logs import get_logger
 
 from . import bind as binding
 from . import messages, verbs
+from .allocation import Reserved
 from .bind import Job, Outcome
 from .choice import Chosen, choose, mask_of
 from .claim import Claim
 from .config import Config
-from .gangs import Arrival, arrival
+from .gangs import Arrival
+from .gathering import Gathering
 from .meters import ExtenderMeters
 from .objects import Pod
 from .performing import Performer
@@ -52,9 +54,7 @@ class Extender:
             duration=config.reservation_seconds,
             told=self._told,
         )
-        self._waiting: dict[str, Pod] = {}  # members whose bind waits, by uid
-        self._bound: set[str] = set()  # uids of members that were bound here
-        self._moved = anyio.Event()
+        self._gathering = Gathering()
         state.listeners.append(self._changed)
 
     def filter(self, args: FilterArgs) -> FilterResult:
@@ -67,6 +67,7 @@ class Extender:
         )
 
     def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
+        """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
         return verbs.prioritize(self._question(args.pod, names), names, self._state.views())
 
@@ -99,48 +100,36 @@ class Extender:
         claim, absent = self._state.claim_of(pod)
         if claim is None:
             return Outcome(error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID)
-        if claim.gang is None or pod.bound or pod.reserved is None:
+        reserved = pod.reserved
+        if claim.gang is None or pod.bound or reserved is None:
             return await self._placed(pod, args.node, claim)
-        return await self._member(pod, args.node, claim)
+        return await self._member(pod, reserved, args.node, claim)
 
-    async def _member(self, pod: Pod, node: str, claim: Claim) -> Outcome:
+    async def _member(self, pod: Pod, reserved: Reserved, node: str, claim: Claim) -> Outcome:
         """A gang's members wait here for each other; then the first one is bound, and after it the
         others.
         """
         uid, key = pod.metadata.uid, pod.key
-        self._waiting[uid] = pod
-        self._move()
-        try:
+        with self._gathering.joined(pod, reserved) as mine:
             with anyio.move_on_after(self._config.seconds("gang_bind")):
-                while arrival(pod, self._waiting.values(), self._known_bound(pod)) is Arrival.WAIT:
-                    moved = self._moved
-                    with anyio.move_on_after(_ARRIVAL_LOOK):
-                        await moved.wait()
+                while self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
+                    await mine.change(_ARRIVAL_LOOK)
                     shown = self._state.pods.get(key)
-                    if shown is None or shown.metadata.uid != uid or shown.reserved is None:
+                    if shown is None or shown.metadata.uid != uid or not _of_plan(shown, mine.plan):
                         return Outcome(error=messages.GANG_NOT_RESERVED)
-                    self._waiting[uid] = pod = shown
-            if arrival(pod, self._waiting.values(), self._known_bound(pod)) is Arrival.WAIT:
+                    mine.pod = shown
+            if self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
                 return Outcome(error=NOT_TOGETHER)
-            outcome = await self._placed(pod, node, claim)
+            outcome = await self._placed(mine.pod, node, claim)
             if not outcome.error:
-                self._bound.add(uid)
-                self._move()
+                self._gathering.bound(mine)
             return outcome
-        finally:
-            self._waiting.pop(uid, None)
-            if not self._waiting:
-                self._bound.clear()
 
-    def _known_bound(self, pod: Pod) -> set[str]:
-        """Uids of this plan's first member, if it is known to be bound, and of what was bound here."""
+    def _first(self, pod: Pod) -> Pod | None:
+        """Its plan's first member."""
         reserved = pod.reserved
-        first = (
-            None
-            if reserved is None
-            else self._state.pods.get((pod.metadata.namespace, reserved.first))
-        )
-        return self._bound | ({first.metadata.uid} if first is not None and first.bound else set())
+        key = (pod.metadata.namespace, reserved.first) if reserved is not None else None
+        return self._state.pods.get(key) if key is not None else None
 
     async def _placed(self, pod: Pod, node: str, claim: Claim) -> Outcome:
         state, uid = self._state, pod.metadata.uid
@@ -199,13 +188,13 @@ class Extender:
         self._state.told(request, answer)
         self._meters.sent(request, answer)
 
-    def _changed(self, kind: str, _: tuple[str, str]) -> None:
-        if kind == "pod" and self._waiting:
-            self._move()
+    def _changed(self, kind: str, key: tuple[str, str]) -> None:
+        if kind == "pod":
+            self._gathering.changed(key, self._state.pods.get(key))
 
-    def _move(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
+
+def _of_plan(pod: Pod, plan: str) -> bool:
+    return pod.reserved is not None and pod.reserved.plan == plan
 
 
 def encoded(answer: FilterResult | BindingResult | Sequence[Priority]) -> bytes:

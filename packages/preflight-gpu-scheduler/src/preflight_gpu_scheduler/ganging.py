@@ -36,6 +36,8 @@ Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
 class Ganging:
+    """``say``: tells a pod something, as :meth:`.words.Words.of_pod`."""
+
     def __init__(
         self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say
     ) -> None:
@@ -55,6 +57,7 @@ class Ganging:
         self._woken.set()
 
     async def run(self) -> None:
+        """A round at each change, and every few seconds, until cancelled."""
         while True:
             with anyio.move_on_after(_LOOK):
                 await self._woken.wait()

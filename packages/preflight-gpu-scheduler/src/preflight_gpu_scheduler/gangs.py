@@ -10,7 +10,7 @@ comes after, after any crash, finishes what was decided.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 import msgspec
@@ -36,6 +36,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[Need, ...]:
+        """One for each GPU; without a UUID where those of the node are not all known."""
         named = self.uuids if len(self.uuids) == len(self.ids) else ("",) * len(self.ids)
         return tuple(
             Need(pod=self.pod, node=self.node, gpu=gpu, uuid=uuid)
@@ -161,25 +162,15 @@ class Arrival(Enum):
     BIND = "bind"
 
 
-def arrival(pod: Pod, present: Iterable[Pod], bound: Collection[str]) -> Arrival:
-    """``present``: members for which ``bind`` waits at this moment, this one among them; ``bound``:
-    uids of pods known to be bound.
+def arrival(pod: Pod, present: int, begun: bool) -> Arrival:
+    """``present``: members of its plan for which ``bind`` waits at this moment, this one among
+    them; ``begun``: whether the plan's first member is bound.
 
-    The whole gang has arrived when every place of the plan is taken by one that waits or is bound;
-    the first one is bound first.
+    The whole gang has arrived when as many wait as the plan has members; the first one is bound
+    first, and the others when it is.
     """
     reserved = pod.reserved
     if reserved is None:
         return Arrival.WAIT
-    same = {
-        one.metadata.uid
-        for one in present
-        if one.reserved is not None and one.reserved.plan == reserved.plan
-    }
-    if reserved.first_uid in bound:
-        return Arrival.BIND
-    return (
-        Arrival.BIND
-        if pod.metadata.uid == reserved.first_uid and len(same) >= reserved.members
-        else Arrival.WAIT
-    )
+    whole = pod.metadata.uid == reserved.first_uid and present >= reserved.members
+    return Arrival.BIND if begun or whole else Arrival.WAIT

@@ -9,16 +9,18 @@ show a pod's predecessor of the same name, or nothing yet.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from .objects import Lease, Pod
 
-__all__ = ["Sight", "Sightings", "State", "is_own", "judge"]
+__all__ = ["REASONS", "Sight", "Sightings", "State", "is_own", "judge", "reason"]
 
 
 class State(Enum):
+    """What may be done with a lease; who may is said beside each."""
+
     HELD = "held"
     """Its pod is bound to this node with this GPU, and has not ended: it ends with the pod, not
     with time.
@@ -78,6 +80,25 @@ def _has(pod: Pod, node: str, gpu: int) -> bool:
     return allocated is None or allocated.node != node or gpu in allocated.ids
 
 
+REASONS: Final = ("gone", "ended", "elsewhere", "deleted", "void")
+"""What :func:`reason` may say."""
+
+
+def reason(lease: Lease, sight: Sight) -> str:
+    """Why a lease that was FREE, UNSURE or VOID was collected: its pod is gone (or another one of
+    that name), has ended, is bound to other GPUs, is being deleted unbound; or its reservation was
+    taken back.
+    """
+    pod = sight.pod
+    if pod is None or pod.metadata.uid != lease.holder:
+        return "gone"
+    if pod.ended:
+        return "ended"
+    if pod.bound:
+        return "elsewhere"
+    return "deleted" if pod.deleting else "void"
+
+
 def is_own(lease: Lease, pod: Pod) -> bool:
     """Whether ``pod``, in this version, may go on with the lease. A lease of an earlier number was
     taken back.
@@ -104,6 +125,7 @@ class Sightings:
         return max(0.0, now - known[1])
 
     def forget(self, key: str) -> None:
+        """The next :meth:`note` of ``key`` is the first again."""
         self._since.pop(key, None)
 
     def __len__(self) -> int:

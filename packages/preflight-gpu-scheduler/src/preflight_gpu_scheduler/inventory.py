@@ -53,6 +53,7 @@ class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_def
 
     @property
     def usable(self) -> bool:
+        """Whether it may be given away: healthy, and not cut into slices."""
         return self.health == "Healthy" and not self.mig
 
 
@@ -76,6 +77,8 @@ class _About(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class GpuNodeStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """The object as it is decoded; :func:`read` makes an :class:`Inventory` of it."""
+
     metadata: _About = _About()
     spec: _Spec = _Spec()
     status: Status = Status()
@@ -92,6 +95,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uuids(self) -> dict[int, str]:
+        """By id; empty where none is known."""
         return {one.id: one.uuid for one in self.devices}
 
 

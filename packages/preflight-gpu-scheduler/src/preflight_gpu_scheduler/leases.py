@@ -51,6 +51,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
+        """Of the Lease that locks this GPU."""
         return names.lease_name(self.node, self.gpu)
 
 
@@ -66,6 +67,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def creation(need: Need) -> CreateLease:
+    """The request that makes this GPU the pod's, in the pod's current number."""
     pod = need.pod
     return CreateLease(
         name=need.name,

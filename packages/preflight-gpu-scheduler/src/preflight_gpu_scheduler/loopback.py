@@ -40,6 +40,7 @@ class Application:
         self._extender, self._meters = extender, meters
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request of HTTP; uvicorn calls it."""
         verb = str(scope.get("path", "")).strip("/")
         started = time.perf_counter()
         said, error = await self._said(verb, await _body(receive))

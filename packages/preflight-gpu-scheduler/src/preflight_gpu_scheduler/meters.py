@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from .holding import REASONS
 from .protocol import AdoptLease, Answer, BindPod, CreateLease, DeleteLease, Request
 
 __all__ = ["ControllerMeters", "ExtenderMeters", "MirrorAges"]
@@ -51,6 +52,8 @@ class _Writes:
 
 
 class ExtenderMeters(_Writes):
+    """The metrics of one extender, in ``registry``."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self.seconds = Histogram(
@@ -68,18 +71,24 @@ class ExtenderMeters(_Writes):
         )
 
     def bound(self, result: str) -> None:
+        """A bind has ended; ``result``: bound, or error."""
         self._binds.labels(result).inc()
 
 
 class ControllerMeters(_Writes):
+    """The metrics of one controller, in ``registry``."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self.leader = Gauge("gpu_scheduler_leader", "1 while this replica acts.", registry=registry)
         self.collected = Counter(
             "gpu_scheduler_collected",
             "Leases deleted because nobody can use them.",
+            ["reason"],
             registry=registry,
         )
+        for reason in REASONS:
+            self.collected.labels(reason)
         self.reclaimed = Counter(
             "gpu_scheduler_reclaimed",
             "Reservations taken back from pods that wait.",
@@ -133,6 +142,7 @@ class MirrorAges(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
+        """Seconds by the path of each mirror, at this moment."""
         family = GaugeMetricFamily(
             "gpu_scheduler_mirror_behind_seconds", "How far mirrors are behind.", labels=["path"]
         )

@@ -47,6 +47,7 @@ class Nvml:
         self._xids: dict[str, set[int]] = {}
 
     def close(self) -> None:
+        """The library is shut down; the next look starts it again."""
         if self._ready:
             self._forget()
 

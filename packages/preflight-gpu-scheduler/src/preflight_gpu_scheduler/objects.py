@@ -85,10 +85,13 @@ class Metadata(_Object, frozen=True, kw_only=True):
 
     @property
     def said(self) -> dict[str, str]:
+        """The annotations; empty where there are none."""
         return self.annotations or {}
 
 
 class Toleration(_Object, frozen=True, kw_only=True):
+    """As Kubernetes has it; an empty text is a field that is not set."""
+
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -100,6 +103,8 @@ class Gate(_Object, frozen=True, kw_only=True):
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
+    """An empty text, or None, is a field that is not set."""
+
     node_name: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[Gate, ...] | None = None
@@ -109,10 +114,14 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
 
 class PodStatus(_Object, frozen=True, kw_only=True):
+    """``phase``: empty before anybody has said one."""
+
     phase: str = ""
 
 
 class Pod(_Object, frozen=True, kw_only=True):
+    """A pod as far as anybody here reads it; what its annotations say is in properties."""
+
     metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -129,18 +138,22 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
+        """Whether it has completed or failed; its containers will never run again."""
         return self.status.phase in _ENDED
 
     @property
     def deleting(self) -> bool:
+        """Whether its deletion has been asked for; its containers may still run."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def bound(self) -> bool:
+        """Whether it has a node."""
         return bool(self.spec.node_name)
 
     @property
     def reclaimed(self) -> int:
+        """How many of its reservations were taken back."""
         return allocation.reclaimed(self.metadata.said)
 
     @property
@@ -156,10 +169,12 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def allocated(self) -> allocation.Allocation | None:
+        """The GPUs that its Binding gave it; None where that is not said, or cannot be read."""
         return allocation.parse_allocated(self.metadata.said.get(names.ALLOCATED_ANNOTATION, ""))
 
     @property
     def gated(self) -> bool:
+        """Whether our gate keeps it from being scheduled."""
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
 
 
@@ -172,6 +187,10 @@ def _locked(lease: str, node: str) -> tuple[str, int] | None:
 
 
 class LeaseSpec(_Object, frozen=True, kw_only=True):
+    """``lease_duration_seconds``: for how long a holder that is not bound keeps the GPU;
+    ``lease_transitions``: the number of its reservation.
+    """
+
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     lease_transitions: int | None = None
@@ -188,10 +207,12 @@ class Lease(_Object, frozen=True, kw_only=True):
 
     @property
     def holder(self) -> str:
+        """The pod's uid; empty where nobody holds it."""
         return self.spec.holder_identity or ""
 
     @property
     def number(self) -> int:
+        """Of the reservation; 0 where it is none of ours."""
         return self.spec.lease_transitions or 0
 
     @property
@@ -221,12 +242,16 @@ class Lease(_Object, frozen=True, kw_only=True):
 
 
 class Taint(_Object, frozen=True, kw_only=True):
+    """As Kubernetes has it; an empty text is a field that is not set."""
+
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
 class Condition(_Object, frozen=True, kw_only=True):
+    """``message``: at most as much as Kubernetes lets a condition say."""
+
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -238,6 +263,8 @@ class Condition(_Object, frozen=True, kw_only=True):
 
 
 class NodeSpec(_Object, frozen=True, kw_only=True):
+    """None is a field that is not set."""
+
     unschedulable: bool | None = None
     taints: tuple[Taint, ...] | None = None
 
@@ -255,12 +282,15 @@ class NodeStatus(_Object, frozen=True, kw_only=True):
 
 
 class Node(_Object, frozen=True, kw_only=True):
+    """A node as far as plans and the agent read it."""
+
     metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
     @property
     def ready(self) -> bool:
+        """Whether its condition Ready is True; a node without one is not."""
         return any(
             one.type == "Ready" and one.status == "True" for one in self.status.conditions or ()
         )

@@ -14,8 +14,8 @@ from preflight_proto import names as preflight
 from preflight_proto.stamp import ContractError, decode_stamp
 
 from . import messages, names
-from .choice import choose
-from .claim import Claim
+from .choice import Chosen, choose
+from .claim import Claim, Want
 from .gangs import Assignment
 from .objects import Node, Pod, Toleration
 from .verbs import NodeView
@@ -38,6 +38,8 @@ Key = tuple[str, str]
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a gang and the claim that it names."""
+
     pod: Pod
     claim: Claim
 
@@ -58,6 +60,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reserved(self) -> tuple[Member, ...]:
+        """Those that wait to be bound with what a plan gave them."""
         return tuple(
             one for one in self.members if not one.pod.bound and one.pod.reserved is not None
         )
@@ -151,19 +154,28 @@ def plan(gang: Gang, nodes: Mapping[str, PlanNode]) -> tuple[Assignment, ...] | 
     reservation comes back.
     """
     free = {name: one.view.free for name, one in nodes.items()}
+    takers: dict[_Asked, list[str]] = {}  # members of a gang ask for much the same
+    found: dict[tuple[int, int, Want], Chosen] = {}  # nodes of one kind share their topology object
     made: list[Assignment] = []
     for member in sorted(
         gang.open, key=lambda one: (-one.claim.spec.devices.count, one.pod.metadata.name)
     ):
-        want = member.claim.want
+        want, asked = member.claim.want, _asked(member)
+        if asked not in takers:
+            takers[asked] = [
+                name
+                for name in sorted(nodes)
+                if not nodes[name].view.blocked and _takes(nodes[name].node, asked)
+            ]
         best: tuple[int, int, str, tuple[int, ...]] | None = None
-        for name in sorted(nodes):
-            one = nodes[name]
-            if one.view.blocked or not _takes(one.node, member):
-                continue
-            chosen = choose(one.view.slots, free[name], want)
-            if chosen.ids and (best is None or (-chosen.score, free[name].bit_count()) < best[:2]):
-                best = (-chosen.score, free[name].bit_count(), name, chosen.ids)
+        for name in takers[asked]:
+            slots, left = nodes[name].view.slots, free[name]
+            key = (id(slots), left, want)
+            chosen = found.get(key)
+            if chosen is None:
+                chosen = found[key] = choose(slots, left, want)
+            if chosen.ids and (best is None or (-chosen.score, left.bit_count()) < best[:2]):
+                best = (-chosen.score, left.bit_count(), name, chosen.ids)
         if best is None:
             return f"{messages.TOO_FEW} for member {member.pod.metadata.name}"
         _, _, name, ids = best
@@ -207,18 +219,27 @@ def turns(
     return made
 
 
-def _takes(node: Node, member: Member) -> bool:
-    labels, spec = node.metadata.labels or {}, member.pod.spec
+_Asked = tuple[frozenset[tuple[str, str]], tuple[Toleration, ...]]
+"""What a member asks of a node itself: labels, and what it tolerates."""
+
+
+def _asked(member: Member) -> _Asked:
+    spec = member.pod.spec
     wanted = {**(spec.node_selector or {}), **member.claim.spec.selector.match_labels}
+    return frozenset(wanted.items()), spec.tolerations or ()
+
+
+def _takes(node: Node, asked: _Asked) -> bool:
+    labels, (wanted, tolerations) = node.metadata.labels or {}, asked
     if (
         not node.ready
         or node.spec.unschedulable
-        or any(labels.get(key) != value for key, value in wanted.items())
+        or any(labels.get(key) != value for key, value in wanted)
     ):
         return False
     taints = [one for one in node.spec.taints or () if one.effect in {"NoSchedule", "NoExecute"}]
     return all(
-        any(tolerates(one, taint.key, taint.value, taint.effect) for one in spec.tolerations or ())
+        any(tolerates(one, taint.key, taint.value, taint.effect) for one in tolerations)
         for taint in taints
     )
 

@@ -59,6 +59,8 @@ class CreateLease(_Request, frozen=True, kw_only=True):
 
 
 class ReadLease(_Request, frozen=True, kw_only=True):
+    """From the API server's store, not from its cache."""
+
     name: str
 
 

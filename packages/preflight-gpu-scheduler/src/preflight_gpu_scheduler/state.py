@@ -110,9 +110,11 @@ class State:
 
     @property
     def synced(self) -> bool:
+        """Whether every mirror has had its first full list; PodGroups are not waited for."""
         return all(one.synced.is_set() for one in self._mirrors)
 
     async def wait_synced(self) -> None:
+        """Until :attr:`synced`."""
         for one in self._mirrors:
             await one.synced.wait()
 
@@ -124,6 +126,7 @@ class State:
     # --- what is seen
 
     def now(self) -> float:
+        """Seconds of the client's clock, which only moves forward."""
         return self._client.clock()
 
     def groups(self) -> dict[Key, int]:
@@ -136,6 +139,7 @@ class State:
         return found
 
     def look(self, pod: Key) -> Sight:
+        """The pod of this (namespace, name) as the mirror has it."""
         return Sight(self.pods.get(pod))
 
     def claim_of(self, pod: Pod) -> tuple[Claim | None, bool]:
@@ -154,6 +158,7 @@ class State:
         return [self.pods[key] for key in keys if key in self.pods]
 
     def lease(self, name: str) -> Lease | None:
+        """As it was written here, while no mirror shows it, else as the mirror has it."""
         written = self._written.get(name)
         return written[0] if written is not None else self.leases.get(name)
 
@@ -166,10 +171,12 @@ class State:
         return list(found.values())
 
     def ids(self, node: str) -> tuple[int, ...]:
+        """Of the GPUs that the status of ``node`` names; empty where there is none."""
         found = self._inventory(node)
         return tuple(one.id for one in found.devices) if found is not None else ()
 
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
+        """(id, lease) of each GPU of ``node`` that has one."""
         for gpu in self.ids(node):
             if (lease := self.lease(names.lease_name(node, gpu))) is not None:
                 yield gpu, lease
@@ -192,10 +199,12 @@ class State:
         return found
 
     def uuids(self, node: str) -> Mapping[int, str]:
+        """By id; empty where nothing is known of ``node``."""
         found = self.inventories.get(node)
         return found.uuids if found is not None else {}
 
     def view(self, name: str) -> NodeView:
+        """Of one node, known or not."""
         self._refresh()
         return self._views.get(name) or self._seen(name)
 
@@ -205,6 +214,7 @@ class State:
         return self._views
 
     def stale(self) -> int:
+        """How many nodes have a status that is too old."""
         self._refresh()
         return len(self._stale)
 
@@ -221,6 +231,7 @@ class State:
         self._dirty.add(node)
 
     def let_go(self, node: str, uid: str) -> None:
+        """What ``uid`` held in memory on ``node`` may be chosen by others again."""
         self.hold(node, (), uid)
 
     def held(self, node: str, uid: str) -> frozenset[int]:

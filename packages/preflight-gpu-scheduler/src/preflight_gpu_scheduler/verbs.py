@@ -53,6 +53,8 @@ class FilterArgs(_Go, frozen=True, kw_only=True):
 
 
 class FilterResult(_Go, frozen=True, kw_only=True):
+    """As ``ExtenderFilterResult``: why not, by the name of each node that does not pass."""
+
     node_names: tuple[str, ...] | None = None
     failed_nodes: dict[str, str] = {}
     failed_and_unresolvable_nodes: dict[str, str] = {}
@@ -60,11 +62,15 @@ class FilterResult(_Go, frozen=True, kw_only=True):
 
 
 class Priority(_Go, frozen=True):
+    """As ``HostPriority``: 0 to 10."""
+
     host: str
     score: int
 
 
 class BindingArgs(_Go, frozen=True, kw_only=True):
+    """As ``ExtenderBindingArgs``."""
+
     pod_name: str
     pod_namespace: str
     pod_uid: str = msgspec.field(name="PodUID")
@@ -72,6 +78,8 @@ class BindingArgs(_Go, frozen=True, kw_only=True):
 
 
 class BindingResult(_Go, frozen=True):
+    """As ``ExtenderBindingResult``; an empty error is a pod that is bound."""
+
     error: str = ""
 
 
@@ -93,6 +101,7 @@ def read_args(body: bytes) -> FilterArgs | str:
 
 
 def read_binding(body: bytes) -> BindingArgs | str:
+    """The arguments of bind, or one sentence about what is wrong with them."""
     if len(body) > MOST_BODY:
         return f"the call has {len(body)} bytes, more than {MOST_BODY}"
     try:

@@ -28,12 +28,14 @@ class Words:
         self._client = client
 
     async def of_pod(self, pod: Pod, reason: str, message: str, good: bool = False) -> None:
+        """An Event on ``pod``; ``good``: Normal, else Warning."""
         about = pod.metadata
         await self._say(
             Regarding("v1", "Pod", about.name, about.uid, about.namespace), reason, message, good
         )
 
     async def of_node(self, node: Node, reason: str, message: str) -> None:
+        """A Warning on ``node``."""
         await self._say(
             Regarding("v1", "Node", node.metadata.name, node.metadata.uid), reason, message, False
         )

@@ -22,11 +22,18 @@ GANG = PARTS / "preflight-gang"
 CRD = GANG / "generated" / "preflightconfigs.yaml"
 """The custom resource definitions, as the gang controller prints them."""
 COMPUTEDOMAIN = PARTS / "preflight-computedomain"
+GPU_SCHEDULER = PARTS / "preflight-gpu-scheduler"
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C it takes a tenth of the time
 
 Values = dict[str, Any]
 Object = dict[str, Any]
+
+
+REQUIRED: dict[Path, Values] = {
+    GPU_SCHEDULER: {"kubeScheduler": {"image": "registry.example/kube-scheduler:v1.36.3"}}
+}
+"""Values without which a chart is not installed."""
 
 
 class ChartError(Exception):

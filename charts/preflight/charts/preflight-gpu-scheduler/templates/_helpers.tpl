@@ -42,6 +42,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.lockNamespace | default "gpu-scheduler-leases" -}}
 {{- end }}
 
+{{/* Seconds of a Go duration that the schema has let pass. */}}
+{{- define "preflight-gpu-scheduler.seconds" -}}
+{{- $units := dict "ns" 1e-9 "us" 1e-6 "µs" 1e-6 "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- $sum := 0.0 -}}
+{{- range regexFindAll `[0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h)` . -1 -}}
+{{- $unit := regexFind `[a-zµ]+$` . -}}
+{{- $sum = addf $sum (mulf (trimSuffix $unit . | float64) (get $units $unit)) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end }}
+
+{{/* The counted resource; empty where nothing is counted. Null is the services' own default, as for every key. */}}
+{{- define "preflight-gpu-scheduler.count" -}}
+{{- if kindIs "invalid" .Values.countResource -}}gpu.scheduling/gpu{{- else -}}{{- .Values.countResource -}}{{- end -}}
+{{- end }}
+
+{{/* The Secret with the webhook's certificate; and whether we keep it. */}}
+{{- define "preflight-gpu-scheduler.secret" -}}
+{{- (.Values.certificates).secretName | default (printf "%s-tls" (include "preflight-gpu-scheduler.name" .)) -}}
+{{- end }}
+
+{{- define "preflight-gpu-scheduler.selfManaged" -}}
+{{- if dig "certificates" "selfManaged" true .Values.AsMap -}}yes{{- end -}}
+{{- end }}
+
 {{/* One of our accounts as the API server knows it; a list of (root, part). */}}
 {{- define "preflight-gpu-scheduler.user" -}}
 {{- $root := index . 0 -}}

@@ -1,0 +1,106 @@
+"""What a person reads: the scheduler's sentence about a pod that waits, and the columns of claims
+and nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.request
+from typing import Any
+
+import anyio
+import pytest
+from plane import Plane, plane
+from preflight_gpu_scheduler import names
+from preflight_testing.apiserver import ApiServer
+
+pytestmark = pytest.mark.timeout(240)
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+async def _why(world: Plane, pod: str) -> str:
+    """What kube-scheduler said last of a pod that it cannot place."""
+    events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+    said = [
+        str(one["message"])
+        for one in events["items"]
+        if one["reason"] == "FailedScheduling" and one["involvedObject"]["name"] == pod
+    ]
+    return said[-1] if said else ""
+
+
+def test_the_scheduler_counts_up_why_no_node_will_do(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server, count_resource="", stale_after="2s") as world:
+            for node in ("full-0", "full-1"):
+                await world.node(node, 1)
+            await world.claim("one", 1)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            for name in ("p", "q"):
+                await world.pod(name, "one")
+                await world.bound(name)
+            await world.node("silent", 1, observed="2026-01-01T00:00:00Z")
+
+            def stale() -> bool:
+                return extender.state is not None and extender.state.stale() == 1
+
+            await world.until("the silent node is stale", stale)
+            await world.pod("waits", "one")
+
+            async def told() -> bool:
+                said = await _why(world, "waits")
+                sentence = "0/3 nodes are available: 1 GpuNodeStatus is stale, 2 too few free GPUs."
+                return said.startswith(sentence)
+
+            await world.until("the scheduler says why", told)
+            assert not (await world.read_pod("waits")).bound
+            now = "2026-01-01T00:00:30Z"
+            devices = [{"id": 0, "uuid": "GPU-silent-0"}]
+            await world.status_of("silent", {"total": 1, "devices": devices, "observedTime": now})
+            await world.controller()
+            pod = await world.bound("waits")
+            assert pod.spec.node_name == "silent"
+
+    anyio.run(body)
+
+
+def test_the_columns_of_claims_and_nodes_say_who_has_what(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.placed("p", claim="two", count=2, gpus=4)
+            await world.status_of("a", {"usable": 4, "observedTime": "2026-01-01T00:00:00Z"})
+            base = f"/apis/{names.API_VERSION}"
+            claims = f"{base}/namespaces/{world.namespace}/gpuclaims"
+
+            async def bound() -> dict[str, Any]:
+                found = await anyio.to_thread.run_sync(_table, world.server, claims)
+                return found if found["two"]["Phase"] == "Bound" else {}
+
+            row = (await world.until("the claim is bound", bound))["two"]
+            assert [*row][:5] == ["Name", "Req", "Policy", "Phase", "Allocated"]
+            assert [*row.values()][:5] == ["two", 2, "contiguous", "Bound", "a:0,1"]
+            nodes = await anyio.to_thread.run_sync(_table, world.server, f"{base}/gpunodestatuses")
+            assert [*nodes["a"]] == ["Name", "Node", "Devices", "Usable", "Heartbeat"]
+            assert [*nodes["a"].values()][:4] == ["a", "a", 4, 4]
+            kinds = await world.raw(base)
+            short = {
+                one["kind"]: one["shortNames"] for one in kinds["resources"] if "shortNames" in one
+            }
+            assert short == {"GpuClaim": ["gclaim"], "GpuNodeStatus": ["gns"]}
+
+    anyio.run(body)
+
+
+def _table(server: ApiServer, path: str) -> dict[str, dict[str, Any]]:
+    """As kubectl asks for it: by name, the columns that are shown without `-o wide`."""
+    head = {"Authorization": f"Bearer {server.token}", "Accept": TABLE}
+    asked = urllib.request.Request(server.server + path, headers=head)
+    trusted = ssl.create_default_context(cafile=str(server.ca))
+    with urllib.request.urlopen(asked, context=trusted) as answer:
+        table = json.loads(answer.read())
+    shown = [
+        (n, one["name"]) for n, one in enumerate(table["columnDefinitions"]) if not one["priority"]
+    ]
+    return {row["cells"][0]: {name: row["cells"][n] for n, name in shown} for row in table["rows"]}

@@ -1,0 +1,114 @@
+"""A gang's members in their binds: who is woken by what."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import anyio
+import pytest
+from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.allocation import Reserved, written
+from preflight_gpu_scheduler.gangs import Arrival
+from preflight_gpu_scheduler.gathering import Gathering, Waiting
+from preflight_gpu_scheduler.objects import Pod
+from shapes import pod
+
+MEMBERS = 4
+
+
+def told(name: str, *, plan: str = "x", node_name: str = "") -> tuple[Pod, Reserved]:
+    reserved = Reserved(
+        number=1, node="n", ids=(0,), plan=plan, members=MEMBERS, first="m0", first_uid="uid-m0"
+    )
+    said = {names.RESERVED_ANNOTATION: written(reserved)}
+    return pod(name, annotations=said, node_name=node_name), reserved
+
+
+def rung(waiting: list[Waiting]) -> list[str]:
+    """Who was woken since the last look."""
+    found = [one for one in waiting if one.bell.is_set()]
+    for one in found:
+        one.bell = anyio.Event()
+    return [one.pod.metadata.name for one in found]
+
+
+def may(gathering: Gathering, waiting: list[Waiting], first: Pod | None = None) -> list[str]:
+    return [
+        one.pod.metadata.name for one in waiting if gathering.arrival(one, first) is Arrival.BIND
+    ]
+
+
+@pytest.mark.parametrize("last", ["m0", "m3"])
+def test_each_member_is_woken_once_however_many_there_are(last: str) -> None:
+    async def body() -> None:
+        gathering = Gathering()
+        with ExitStack() as stack:
+            waiting: list[Waiting] = []
+            names_ = sorted((f"m{n}" for n in range(MEMBERS)), key=lambda one: one == last)
+            for name in names_:
+                assert may(gathering, waiting) == []
+                assert rung(waiting) == []
+                waiting.append(stack.enter_context(gathering.joined(*told(name))))
+            assert may(gathering, waiting) == ["m0"]
+            assert rung(waiting) == ["m0"]
+            (first,) = (one for one in waiting if one.pod.metadata.name == "m0")
+            gathering.bound(first)
+            assert sorted(rung(waiting)) == sorted(names_)
+            assert sorted(may(gathering, waiting)) == sorted(names_)
+            gathering.bound(next(one for one in waiting if one is not first))
+            assert rung(waiting) == []
+
+    anyio.run(body)
+
+
+def test_a_first_member_that_another_extender_bound_wakes_the_others_here() -> None:
+    async def body() -> None:
+        gathering = Gathering()
+        with gathering.joined(*told("m1")) as one, gathering.joined(*told("m2")) as two:
+            first, _ = told("m0", node_name="n")
+            assert may(gathering, [one, two], first) == ["m1", "m2"]
+            gathering.changed(first.key, first)
+            assert rung([one, two]) == ["m1", "m2"]
+            gathering.changed(two.pod.key, two.pod)
+            assert rung([one, two]) == ["m2"]
+
+    anyio.run(body)
+
+
+def test_members_of_another_plan_and_those_that_left_are_not_counted() -> None:
+    async def body() -> None:
+        gathering = Gathering()
+        with ExitStack() as stack:
+            waiting = [stack.enter_context(gathering.joined(*told(f"m{n}"))) for n in range(3)]
+            with gathering.joined(*told("m3", plan="y")):
+                assert may(gathering, waiting) == []
+            with gathering.joined(*told("m3")):
+                assert may(gathering, waiting) == ["m0"]
+            assert may(gathering, waiting) == []
+
+    anyio.run(body)
+
+
+def test_a_plan_that_nobody_waits_for_any_more_is_forgotten() -> None:
+    async def body() -> None:
+        gathering = Gathering()
+        with gathering.joined(*told("m0")) as first:
+            gathering.bound(first)
+            assert may(gathering, [first]) == ["m0"]
+        with gathering.joined(*told("m1")) as other:
+            assert may(gathering, [other]) == []
+
+    anyio.run(body)
+
+
+def test_a_member_whose_bind_is_asked_for_twice_counts_once() -> None:
+    async def body() -> None:
+        gathering = Gathering()
+        with ExitStack() as stack:
+            waiting = [stack.enter_context(gathering.joined(*told(f"m{n}"))) for n in range(3)]
+            with gathering.joined(*told("m2")):
+                assert may(gathering, waiting) == []
+                again = stack.enter_context(gathering.joined(*told("m3")))
+                assert may(gathering, [*waiting, again]) == ["m0"]
+
+    anyio.run(body)
