@@ -341,6 +341,29 @@ async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> 
     assert (node.states(), node.files()) == ({}, {})
 
 
+async def test_a_plugin_that_starts_beside_one_that_writes_waits_for_it(node: Node) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    def step(word: str) -> None:
+        if word == f"rename {cdi_file(uid(1))}.tmp" and not reached.is_set():
+            reached.set()
+            gate.wait(20)
+
+    node.step, node.patience = step, 30
+    older = node.page()
+    writing = asyncio.create_task(one(older))
+    await until(reached.is_set)
+    starting = asyncio.create_task(node.page().start())
+    ended, _ = await asyncio.wait({starting}, timeout=0.5)
+    gate.set()
+    assert not ended
+    assert await writing == GIVEN
+    await starting
+    assert node.cluster.asked == ["get team-a/claim-1", "list team-a"]
+    assert node.states() == {uid(1): COMPLETED}
+    assert list(node.files()) == [cdi_file(uid(1))]
+
+
 async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
     page = node.page()
     node.cluster.claim = slowly(node.cluster.claim)  # type: ignore[method-assign, assignment]

@@ -153,3 +153,43 @@ def test_a_claim_that_waits_has_the_channel_two_seconds_after_it_is_freed_at_mos
 
     played(calls)
     assert node.states() == {uid(2): COMPLETED}
+
+
+def test_a_call_that_the_kubelet_gives_up_is_not_gone_on_with(node: Node) -> None:
+    async def calls() -> None:
+        node.cluster.down = True
+        page = node.page()
+        given_up = asyncio.create_task(refused(page, 1))
+        await asyncio.sleep(1)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        node.cluster.down = False
+        asked = len(node.cluster.asked)
+        await asyncio.sleep(LONGEST)
+        assert len(node.cluster.asked) == asked
+
+    played(calls)
+    assert (node.states(), node.files()) == ({}, {})
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_call_right_after_one_that_was_given_up_is_answered_for_itself(
+    node: Node, turns: int
+) -> None:
+    async def calls() -> None:
+        page, get = node.page(), node.cluster.claim
+
+        async def slowly(*asked: str) -> Any:
+            await asyncio.sleep(1)
+            return await get(*asked)
+
+        node.cluster.claim = slowly  # type: ignore[method-assign]
+        given_up = asyncio.create_task(refused(page, 1))
+        await asyncio.sleep(0.5)
+        given_up.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await refused(page, 1) == ""
+
+    played(calls)
+    assert node.states() == {uid(1): COMPLETED}
