@@ -158,7 +158,7 @@ def test_what_is_wrong_is_one_line_with_its_name(changed: dict[str, Any], said: 
 
 
 def test_explain_goes_from_the_domain_to_the_pods_that_use_it() -> None:
-    used = {"reservedFor": [{"resource": "pods", "name": "rank-0", "uid": "p-0"}]}
+    used: dict[str, Any] = {"reservedFor": [{"resource": "pods", "name": "rank-0", "uid": "p-0"}]}
     pod = {"metadata": {"name": "rank-0", "namespace": "team-a", "uid": "p-0"}}
     placed = {"spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
     claims = [claimed("one", **used), claimed("waits", allocation=None), claimed("other", of="x")]

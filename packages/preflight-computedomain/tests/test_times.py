@@ -67,7 +67,7 @@ async def silent(node: Node) -> None:
 
 
 def never_answers(node: Node) -> None:
-    async def never(*_: str) -> Any:
+    async def never(namespace: str, name: str) -> Any:
         await asyncio.Event().wait()
 
     node.cluster.claim = never  # type: ignore[method-assign]
@@ -179,9 +179,9 @@ def test_a_call_right_after_one_that_was_given_up_is_answered_for_itself(
     async def calls() -> None:
         page, get = node.page(), node.cluster.claim
 
-        async def slowly(*asked: str) -> Any:
+        async def slowly(namespace: str, name: str) -> Any:
             await asyncio.sleep(1)
-            return await get(*asked)
+            return await get(namespace, name)
 
         node.cluster.claim = slowly  # type: ignore[method-assign]
         given_up = asyncio.create_task(refused(page, 1))
