@@ -20,6 +20,7 @@ FIGURES: dict[str, Any] = {
     "slice_back_s": 0.1,
     "requests_per_object": {"created": 3.0, "deleted": 4.0},
     "rss_mb": {"controller": 80.0, "plugin": 55.0},
+    "idle_requests": {"watch": 2},
 }
 
 
@@ -35,6 +36,7 @@ def test_every_figure_has_its_bar_and_a_cluster_s_only_where_it_was_measured() -
         {"start_overhead_median_ms": 150.0},
         {"requests_per_object": {"created": 3.0, "deleted": 4.1}},
         {"rss_mb": {"controller": 80.0, "plugin": 60.0}},
+        {"idle_requests": {"watch": 2, "get": 1}},
     ],
     ids=lambda missed: next(iter(missed)),
 )

@@ -72,6 +72,9 @@ def test_what_driver_managed_mode_shows_is_made_with_the_gate_off_alone(
     assert ("compute-domain-daemon-service-account" in names(objects, "ServiceAccount")) is not on
     assert names(objects, "Deployment") == {"preflight-computedomain-controller"}
     assert names(objects, "DaemonSet") == {"preflight-computedomain-kubelet-plugin"}
+    programs = {"preflight-computedomain-controller", "preflight-computedomain-kubelet-plugin"}
+    for kind in ("ClusterRole", "ClusterRoleBinding", "ServiceAccount"):
+        assert programs <= names(objects, kind)
     wanted = POLICIES if on else POLICIES - {"preflight-computedomain-allocation-mode"}
     assert names(objects, "ValidatingAdmissionPolicy") == wanted
 

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.policies]
 RESTART, ALONE = "PREFLIGHT_RESTART", "PREFLIGHT_ALONE"
 SLICES = "resourceslices"
 BOOT = "/var/lib/kubelet/plugins/imex-boot-id"
+DRIVER_JSON = "/etc/node-local/imex-driver/lib64/driver.json"
 CHECKPOINT = f"/var/lib/kubelet/plugins/{DRIVER}/checkpoint.json"
 MARGIN = 10
 """What is printed has a bound; a machine that is busy with other things keeps that many times it."""
@@ -184,6 +185,28 @@ def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undistu
     assert used.sees("next") == SEEN
 
 
+def test_plugin_and_kubelet_that_start_anew_together_leave_the_pod_its_channel(
+    used: Place, node: str
+) -> None:
+    channels = used.channels
+    before, files, plugin = used.container("first"), channels.cdi_files(node), channels.plugin(node)
+    [slice_] = [one for one in channels.slices() if one["spec"]["nodeName"] == node]
+    channels.api.delete_namespaced_pod(plugin.metadata.name, channels.name, grace_period_seconds=0)
+    restart("kubelet", node, "--kill")
+    until(lambda: ready_again(channels, node, plugin), f"another plugin on {node}")
+    until(lambda: back(channels, node, slice_), f"the slice of {node}")
+    assert used.container("first") == before
+    assert channels.cdi_files(node) == files
+    used.run_in("first", "sh", "-c", "kill 1")
+    until(lambda: used.restarts("first") >= 1, "the container runs again")
+    assert used.sees("first") == SEEN
+    used.delete("first")
+    until(lambda: not channels.cdi_files(node), "the CDI file is gone")
+    used.pod("next", node, "train-channel")
+    used.runs("next")
+    assert used.sees("next") == SEEN
+
+
 def test_a_containerd_that_starts_anew_under_its_kubelet_leaves_the_pod_and_its_channel_alone(
     used: Place, node: str
 ) -> None:
@@ -305,6 +328,33 @@ def other_boot_ids(channels: Channels) -> Iterator[None]:
             lambda: ready_again(channels, channels.nodes[0], plugin),
             "a plugin with the boot's own id",
         )
+
+
+def test_a_pod_on_a_node_without_a_clique_has_one_sentence_and_the_next_starts_once_there_is_one(
+    place: Place, node: str
+) -> None:
+    channels, plugin = place.channels, place.channels.plugin(node)
+    place.ready()
+    fabric(channels, node, "3", "0")  # 0: of no kind that joins nodes
+    try:
+        channels.api.delete_namespaced_pod(plugin.metadata.name, channels.name)
+        until(lambda: ready_again(channels, node, plugin), f"another plugin on {node}")
+        place.pod("first", node, "train-channel")
+        place.told("first", "requires an NVLink clique on this node, but NVML reports none")
+        place.told("first", f"(node {node}).")
+        assert place.phase("first") == "Pending"
+        place.delete("first")
+    finally:
+        fabric(channels, node, "0", "3")
+    place.pod("next", node, "train-channel")
+    place.runs("next")
+    assert place.sees("next") == SEEN
+
+
+def fabric(channels: Channels, node: str, before: str, after: str) -> None:
+    """What the GPU of ``node`` says of its registration with the fabric."""
+    says = '"fabric_state": "%s"'
+    channels.on(node, "sed", "-i", f"s/{says % before}/{says % after}/", DRIVER_JSON)
 
 
 def test_a_leader_of_the_controller_that_is_killed_is_followed_by_the_other(place: Place) -> None:

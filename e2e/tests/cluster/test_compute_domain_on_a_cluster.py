@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ MARGIN = 10
 """What is printed has a bound; a machine that is busy with other things keeps that many times it."""
 LABEL = "resource.nvidia.com/computeDomain"
 SLICES = "resourceslices"
+CLIQUES = ("resource.nvidia.com", "v1beta1", "computedomaincliques")
 
 
 @pytest.fixture
@@ -318,7 +320,12 @@ def test_what_the_other_mode_has_left_and_what_is_foreign_stays_as_it_is(
     channels.apps.create_namespaced_daemon_set(used.namespace, body)
     until(lambda: daemons(used).status.observed_generation == 1, "the DaemonSet is seen")
     used.template("left-over", parameters(uid, kind="ComputeDomainDaemonConfig"))
-    before = left_over(used)
+    with cliques(used, labels):
+        hands_off(used, node, uid)
+
+
+def hands_off(used: Place, node: str, uid: str) -> None:
+    channels, labels, before = used.channels, {LABEL: uid}, left_over(used)
     channels.api.patch_node(node, {"metadata": {"labels": labels}})
     try:
         used.delete("first")
@@ -328,6 +335,38 @@ def test_what_the_other_mode_has_left_and_what_is_foreign_stays_as_it_is(
         assert channels.api.read_node(node).metadata.labels[LABEL] == uid
     finally:
         channels.api.patch_node(node, {"metadata": {"labels": {LABEL: None}}})
+
+
+@contextmanager
+def cliques(place: Place, labels: dict[str, str]) -> Iterator[None]:
+    """The kind ComputeDomainClique, and one of it."""
+    group, plural = CLIQUES[0], CLIQUES[2]
+    api: Any = client.ApiextensionsV1Api()
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": CLIQUES[1], "served": True, "storage": True}
+    kind = "ComputeDomainClique"
+    spec = {
+        "group": group,
+        "scope": "Namespaced",
+        "names": {"plural": plural, "kind": kind},
+        "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+    }
+    body = {"metadata": {"name": "left-over", "labels": labels}, "spec": {}}
+    body |= {"apiVersion": "/".join(CLIQUES[:2]), "kind": kind}
+    api.create_custom_resource_definition({"metadata": {"name": f"{plural}.{group}"}, "spec": spec})
+    made = []
+
+    def one_is_made() -> bool:
+        with suppress(client.ApiException):  # not served yet
+            create = place.channels.custom.create_namespaced_custom_object
+            made.append(create(*CLIQUES[:2], place.namespace, plural, body))
+        return bool(made)
+
+    try:
+        until(one_is_made, f"a {kind}")
+        yield
+    finally:
+        api.delete_custom_resource_definition(f"{plural}.{group}")
 
 
 def daemons(place: Place) -> Any:
@@ -340,9 +379,12 @@ def left_over(place: Place) -> list[str]:
         for one in place.listed("resourceclaimtemplates")
         if one["metadata"]["name"] == "left-over"
     ]
+    clique = place.channels.custom.get_namespaced_custom_object(
+        *CLIQUES[:2], place.namespace, CLIQUES[2], "left-over"
+    )
     return [
         daemons(place).metadata.resource_version,
-        *(one["metadata"]["resourceVersion"] for one in templates),
+        *(one["metadata"]["resourceVersion"] for one in (*templates, clique)),
     ]
 
 

@@ -40,6 +40,7 @@ class _Writing(io.BytesIO):
     def __init__(self, files: Files, number: int) -> None:
         super().__init__()
         self._files, self._number = files, number
+        self._half = files.in_the_middle and files.room == -1
 
     def fileno(self) -> int:
         return self._number
@@ -48,16 +49,23 @@ class _Writing(io.BytesIO):
         content = self._files.open_ones[self._number]
         assert isinstance(content, Content)
         content.data = self.getvalue()
+        if self._half:
+            content.data = content.data[: len(content.data) // 2]
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         if not self.closed:
-            self.flush()
-            del self._files.open_ones[self._number]
-        super().close()
+            try:
+                self.flush()
+            finally:
+                del self._files.open_ones[self._number]
+                super().close()
 
 
 class Files:
-    """The functions of ``os`` that the plugin's disk calls. ``full``: nothing can be created."""
+    """The functions of ``os`` that the plugin's disk calls. ``room``: for so many files, None for
+    any number; the next one is not created, or ``in_the_middle`` is cut.
+    """
 
     O_WRONLY, O_RDONLY, O_CREAT, O_TRUNC = os.O_WRONLY, os.O_RDONLY, os.O_CREAT, os.O_TRUNC
     O_NOFOLLOW, O_CLOEXEC, O_DIRECTORY = os.O_NOFOLLOW, os.O_CLOEXEC, os.O_DIRECTORY
@@ -65,7 +73,8 @@ class Files:
     def __init__(self) -> None:
         self.folders: dict[str, Folder] = {}
         self.open_ones: dict[int, Content | Folder] = {}
-        self.full = False
+        self.room: int | None = None
+        self.in_the_middle = False
         self._last = 0
 
     def number(self) -> int:
@@ -79,8 +88,10 @@ class Files:
             return number
         assert flags & os.O_CREAT
         assert flags & os.O_TRUNC
-        if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if self.room is not None:
+            self.room = max(self.room - 1, -1)
+            if self.room < 0 and not self.in_the_middle:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         names = self.folder(path.parent).seen
         content = names.setdefault(path.name, Content(self.number()))
         content.data = b""

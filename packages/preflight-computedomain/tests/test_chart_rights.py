@@ -22,6 +22,7 @@ from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import DRIVER, LABEL, TARGET_LABEL
 from preflight_computedomain.plugin import slices
+from preflight_computedomain.plugin.claims import Ref
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import Connection, connection
 from preflight_testing import apiserver
@@ -242,8 +243,6 @@ async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_
         await until(removed)
         domain = await user.create()
         made = (await user.claim("pod-channel", domain["metadata"]["uid"], world.name))["metadata"]
-        from preflight_computedomain.plugin.claims import Ref
-
         answer = await world.kubelet.prepare([Ref(made["namespace"], made["name"], made["uid"])])
         assert answer[made["uid"]].error == ""
     finally:
@@ -255,7 +254,45 @@ async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_
     assert used.used == granted(chart())[account]
 
 
-@pytest.mark.parametrize("how", ["another-node", "all-nodes", "no-node", "another-driver"])
+async def test_what_a_claim_is_judged_by_is_read_consistently_and_watched_by_no_node(
+    guarded: ApiServer, user: User, short: Path, google: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    world = World(short, to(guarded, tmp_path, "unused"), google, user)
+    await user.client.create("/api/v1/nodes", {"metadata": {"name": world.name}})
+    world.target = to(guarded, tmp_path, "plugin", token(guarded, PLUGIN, world.name))
+    await world.begin()
+    try:
+        domain = (await user.create())["metadata"]["uid"]
+        made = (await user.claim("pod-channel", domain, world.name))["metadata"]
+        answer = await world.kubelet.prepare([Ref(made["namespace"], made["name"], made["uid"])])
+        assert answer[made["uid"]].error == ""
+    finally:
+        await world.end()
+
+    async def asked() -> list[str]:
+        found = []
+        for line in (guarded.home / "audit.log").read_text().splitlines():
+            with suppress(ValueError):
+                event = json.loads(line)
+                about = event.get("objectRef", {})
+                if event.get("userAgent", "").startswith("compute-domain-kubelet-plugin") and (
+                    about["resource"] in {"computedomains", "resourceclaims"}
+                ):
+                    found.append(f"{event['verb']} {event['requestURI']}")
+        mine = [one for one in found if f"/namespaces/{user.namespace}/" in one]
+        assert all("/namespaces/" in one for one in found)
+        return mine if len(mine) > 1 else []  # a line is written after its request
+
+    get, list_ = await until(asked)
+    assert get.startswith("get ")
+    assert get.endswith("/resourceclaims/pod-channel")
+    assert list_.startswith("list ")
+    assert "resourceVersion" not in list_
+
+
+@pytest.mark.parametrize(
+    "how", ["another-node", "all-nodes", "by-selector", "by-device", "no-node", "another-driver"]
+)
 async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
     guarded: ApiServer, user: User, tmp_path: Path, how: str
 ) -> None:
@@ -266,6 +303,15 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
     if how == "all-nodes":
         del body["spec"]["nodeName"]
         body["spec"]["allNodes"] = True
+    if how == "by-selector":
+        wanted = {"key": "kubernetes.io/hostname", "operator": "In", "values": [mine]}
+        terms = [{"matchExpressions": [wanted]}]
+        body["spec"] |= {"nodeSelector": {"nodeSelectorTerms": terms}}
+        del body["spec"]["nodeName"]
+    if how == "by-device":
+        del body["spec"]["nodeName"]
+        body["spec"]["perDeviceNodeSelection"] = True
+        body["spec"]["devices"][0]["nodeName"] = mine
     if how == "another-driver":
         body["spec"]["driver"] = "gpu.example.com"
     bound = token(guarded, PLUGIN, "" if how == "no-node" else mine)
@@ -284,6 +330,8 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
         assert {
             "another-node": f"The plugin of node {mine} writes",
             "all-nodes": "of that node alone",
+            "by-selector": "of that node alone",
+            "by-device": "of that node alone",
             "no-node": "not bound to a node",
             "another-driver": f"driver {DRIVER} alone",
         }[how] in said

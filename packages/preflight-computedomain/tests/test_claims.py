@@ -151,8 +151,13 @@ def test_a_daemons_claim_is_refused_by_configuration_and_by_device() -> None:
             "x": 1,
         }
     )
-    assert refused(claim(ONE, configs=[daemon])).sentence == words
-    assert refused(claim(ONE, [result("daemon-0")])).sentence == words
+    for made, found in (
+        (claim(ONE, configs=[daemon]), "request channel has kind ComputeDomainDaemonConfig"),
+        (claim(ONE, [result("daemon-0")]), "request channel has device daemon-0"),
+    ):
+        said = refused(made)
+        assert said.reason == "daemon"
+        assert said.sentence.startswith(f"{words} ({found}); delete the pod")
 
 
 def test_a_claim_that_is_gone_new_or_not_allocated_is_refused() -> None:

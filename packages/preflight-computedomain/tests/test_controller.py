@@ -145,6 +145,17 @@ async def test_a_name_that_is_taken_is_left_alone_named_and_used_once_it_is_free
     await user.ready()
 
 
+async def test_a_name_that_no_template_can_have_is_told_and_the_computedomain_can_go(
+    user: User, controller: Controller
+) -> None:
+    await user.create(wants="../configmaps")
+    said = await user.event("InvalidResourceClaimTemplateName")
+    assert "'../configmaps'" in said["message"]
+    assert await user.status() == "NotReady"
+    await user.delete(DOMAINS, "train-a")
+    await user.gone(DOMAINS, "train-a")
+
+
 async def test_of_two_computedomains_with_one_templates_name_the_second_can_go_and_the_template_stays(
     user: User, controller: Controller
 ) -> None:

@@ -341,6 +341,58 @@ async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> 
     assert (node.states(), node.files()) == ({}, {})
 
 
+async def test_a_plugin_that_starts_beside_one_that_writes_waits_for_it(node: Node) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    def step(word: str) -> None:
+        if word == f"rename {cdi_file(uid(1))}.tmp" and not reached.is_set():
+            reached.set()
+            gate.wait(20)
+
+    node.step, node.patience = step, 30
+    older = node.page()
+    writing = asyncio.create_task(one(older))
+    await until(reached.is_set)
+    starting = asyncio.create_task(node.page().start())
+    ended, _ = await asyncio.wait({starting}, timeout=0.5)
+    gate.set()
+    assert not ended
+    assert await writing == GIVEN
+    await starting
+    assert node.cluster.asked == ["get team-a/claim-1", "list team-a"]
+    assert node.states() == {uid(1): COMPLETED}
+    assert list(node.files()) == [cdi_file(uid(1))]
+
+
+@pytest.mark.parametrize("what", ["mend", "prepare"])
+async def test_no_file_is_made_again_for_a_claim_that_another_plugin_is_unpreparing(
+    node: Node, what: str
+) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    def step(word: str) -> None:
+        if word == f"write {CHECKPOINT}.tmp" and not reached.is_set():  # the file has gone by now
+            reached.set()
+            gate.wait(20)
+
+    node.times, node.patience = Times(call=30, answer=40, first=0.01, longest=0.05), 30
+    page = node.page()
+    await one(page)
+    node.step = step
+    undoing = asyncio.create_task(undo(node.page()))
+    await until(reached.is_set)
+    node.cluster.claims.clear()
+    beside: asyncio.Task[Any] = asyncio.create_task(
+        page.mend() if what == "mend" else one(page)  # type: ignore[arg-type]
+    )
+    await asyncio.wait({beside}, timeout=0.5)
+    gate.set()
+    assert await undoing == Answer()
+    said = await beside
+    assert said == () if what == "mend" else "the claim has been deleted" in said.error
+    assert (node.states(), node.files()) == ({}, {})
+
+
 async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
     page = node.page()
     node.cluster.claim = slowly(node.cluster.claim)  # type: ignore[method-assign, assignment]

@@ -10,10 +10,12 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from driven import CLAIMS, User, until
@@ -243,7 +245,11 @@ async def test_what_waiting_does_not_mend_is_refused_at_once_in_words(world: Wor
     domain = await world.user.create()
     uid = domain["metadata"]["uid"]
     every = ref(await world.user.claim("every", uid, world.name, mode="All"))
-    foreign = ref(await world.user.claim("foreign", str(uuid.uuid4()), world.name))
+    async with Client(world.target, agent="neighbor") as client:
+        neighbor = User(client)
+        await neighbor.begin()
+        theirs = (await neighbor.create())["metadata"]["uid"]
+    foreign = ref(await world.user.claim("foreign", theirs, world.name))
     loop = asyncio.get_running_loop()
     began = loop.time()
     answer = await world.kubelet.prepare([every, foreign])
@@ -251,6 +257,14 @@ async def test_what_waiting_does_not_mend_is_refused_at_once_in_words(world: Wor
     assert "has been deleted or belongs to another namespace" in answer[foreign.uid].error
     await world.user.delete(CLAIMS, "every")
     assert "the claim has been deleted" in (await world.kubelet.prepare([every]))[every.uid].error
+    await world.user.claim("every", uid, world.name)
+    assert "is another claim by now" in (await world.kubelet.prepare([every]))[every.uid].error
+    nowhere = ref(await world.user.claim("nowhere", uid, world.name))
+    taken_back = {"status": {"allocation": None}}
+    await world.user.client.merge_patch(world.user.at(CLAIMS, "nowhere") + "/status", taken_back)
+    answer = await world.kubelet.prepare([nowhere])
+    assert "field status.allocation is missing" in answer[nowhere.uid].error
+    assert list(world.cdi.iterdir()) == []
     assert loop.time() - began < 30  # far from the 40 s for what may mend itself
 
 
@@ -260,6 +274,128 @@ async def test_a_computedomain_that_was_deleted_gives_no_channel_any_more(world:
     await world.user.delete(DOMAINS, "train-a")
     await world.user.gone(DOMAINS, "train-a")
     assert "has been deleted" in (await world.kubelet.prepare([claim]))[claim.uid].error
+
+
+class Way:
+    """From the plugin to its API server. ``late``: seconds that each answer takes longer;
+    ``silent``: none comes any more.
+    """
+
+    def __init__(self, target: Connection) -> None:
+        self._there, self.late, self.silent = urlsplit(target.server), 0.0, False
+        self._passing: set[asyncio.Task[None]] = set()
+        self._port = 0
+
+    async def open(self) -> str:
+        """The address of this end."""
+        self._door = await asyncio.start_server(self._through, "127.0.0.1", self._port)
+        self._port = self._door.sockets[0].getsockname()[1]
+        return f"https://127.0.0.1:{self._port}"
+
+    async def close(self) -> None:
+        """As where no API server runs."""
+        self._door.close()
+        for one in self._passing:
+            one.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+        await self._door.wait_closed()
+
+    async def _through(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        both = asyncio.create_task(self._between(asks, answers))
+        self._passing.add(both)
+        both.add_done_callback(self._passing.discard)
+
+    async def _between(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        said, asked = await asyncio.open_connection(self._there.hostname, self._there.port)
+        try:
+            with suppress(OSError):
+                await asyncio.gather(self._pass(asks, asked), self._answer(said, answers))
+        finally:
+            for one in (asked, answers):
+                one.close()
+                with suppress(OSError):
+                    await one.wait_closed()
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+        sink.write_eof()
+
+    async def _answer(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await asyncio.sleep(self.late)
+            if not self.silent:
+                sink.write(data)
+        sink.write_eof()
+
+
+@pytest.fixture
+async def way(target: Connection) -> AsyncIterator[Way]:
+    made = Way(target)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def far(
+    short: Path, target: Connection, google: dict[str, ModuleType], user: User, way: Way
+) -> AsyncIterator[World]:
+    """With the API server at the end of ``way``."""
+    made = World(short, replace(target, server=await way.open()), google, user)
+    await user.client.create("/api/v1/nodes", {"metadata": {"name": made.name}})
+    await made.begin()
+    await made.published()
+    yield made
+    await made.end()
+
+
+async def claimed(world: World, number: int = 1) -> list[Ref]:
+    uid = (await world.user.create())["metadata"]["uid"]
+    return [ref(await world.user.claim(f"claim-{i}", uid, world.name)) for i in range(number)]
+
+
+@pytest.mark.timeout(200)
+async def test_a_claim_is_prepared_though_each_answer_of_the_api_server_is_ten_seconds_late(
+    far: World, way: Way
+) -> None:
+    [claim] = await claimed(far)
+    way.late = 10
+    assert (await far.kubelet.prepare([claim]))[claim.uid].error == ""
+    assert [path.name for path in far.cdi.iterdir()] == [cdi_file(claim.uid)]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("stopped", "the claim or its ComputeDomain cannot be read"),
+        ("silent", "the API server has not answered in time"),
+    ],
+    ids=["stopped", "silent"],
+)
+async def test_without_the_api_server_every_claim_has_its_entry_with_the_cause(
+    far: World, way: Way, how: str, cause: str
+) -> None:
+    claims = await claimed(far, 3)
+    way.silent = how == "silent"
+    if how == "stopped":
+        await way.close()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answers = await far.kubelet.prepare(
+        claims, timeout=150
+    )  # on a busy machine; seconds: test_times
+    print(f"{how}: answered after {loop.time() - began:.1f} s")
+    assert answers.keys() == {one.uid for one in claims}
+    for claim in claims:
+        said = answers[claim.uid].error
+        assert said.startswith(f"{DRIVER}: {claim.namespace}/{claim.name}: ")
+        assert cause in said
+    assert list(far.cdi.iterdir()) == []
+    way.silent = False
+    if how == "stopped":
+        await way.open()
+    assert (await far.kubelet.prepare(claims[:1]))[claims[0].uid].error == ""
 
 
 async def test_health_is_asked_through_the_sockets(world: World) -> None:

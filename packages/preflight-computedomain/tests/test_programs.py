@@ -66,6 +66,15 @@ def test_all_problems_are_said_at_once_and_without_a_traceback(program: str) -> 
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
+def test_gates_are_forced_before_they_are_judged_in_both_programs(program: str) -> None:
+    gates = "ComputeDomainCliques=true,IMEXDaemonsWithDNSNames=false"
+    refused = started(program, FEATURE_GATES=gates)
+    assert "ComputeDomainCliques requires IMEXDaemonsWithDNSNames" in refused.stderr
+    taken = started(program, FEATURE_GATES=f"HostManagedIMEX=true,{gates}")
+    assert taken.stderr.startswith("KUBECONFIG is not set")  # what is judged next
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_without_a_cluster_a_program_ends_with_2(program: str) -> None:
     done = started(program, FEATURE_GATES="HostManagedIMEX=true")
     assert done.returncode == 2
@@ -82,6 +91,8 @@ def test_on_a_node_without_the_channels_major_the_plugin_ends_with_1(tmp_path: P
         KUBECONFIG=str(_kubeconfig(tmp_path)),
     )
     assert done.returncode == 1
+    for gate in ("ComputeDomainCliques", "IMEXDaemonsWithDNSNames"):
+        assert f"Feature gate {gate} is forced to false" in done.stderr + done.stdout
     assert "no character device nvidia-caps-imex-channels; load the NVIDIA driver" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 

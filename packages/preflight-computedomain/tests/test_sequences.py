@@ -15,7 +15,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from preflight_computedomain.objects import ResourceClaim
 from preflight_computedomain.plugin import checkpoint, disk
 from preflight_computedomain.plugin import lock as lock_file
 from preflight_computedomain.plugin.cdi import document
-from preflight_computedomain.plugin.checkpoint import COMPLETED
+from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED
 from preflight_computedomain.plugin.metrics import Metrics
 from preflight_computedomain.plugin.page import Page, Times
 from preflight_computedomain.plugin.store import CHECKPOINT
@@ -62,7 +62,8 @@ class Call:
 @dataclass(frozen=True)
 class Step:
     """Calls at once while ``trouble`` lasts, of which ``kill`` is the step on the disk that ends a
-    process, and what happens afterwards.
+    process, and what happens afterwards. ``mends``: CDI files are lost at the beginning, and looked
+    for after so many seconds.
     """
 
     calls: list[Call]
@@ -71,6 +72,7 @@ class Step:
     trouble: str
     slow: tuple[int, float] = (0, 0.0)
     power: int = 0
+    mends: float | None = None
 
 
 CALL = st.builds(
@@ -91,6 +93,7 @@ STEP = st.builds(
     st.sampled_from(TROUBLES),
     st.tuples(st.integers(0, 15), st.sampled_from([0.0, 0.3, 12.0, 42.0])),
     st.integers(0, 2**16),
+    st.none() | st.sampled_from([0.0, 0.3, 12.0]),
 )
 ON_DISK = st.builds(
     Step,
@@ -168,11 +171,26 @@ def kept_aside(node: Node) -> list[Path]:
     return [path for path in node.folder.iterdir() if ".corrupt-" in path.name]
 
 
-def check(node: Node) -> None:
-    prepared = done(node)
+def unfinished(node: Node) -> list[str]:
+    return [path.name for path in node.folder.iterdir() if path.name.endswith(disk.TEMPORARY)]
+
+
+def check(node: Node, *, clean: bool = True) -> None:
+    """``clean``: since the last start the disk has taken everything; else a claim that has begun
+    may have its file.
+    """
+    prepared, states = done(node), node.states()
     assert len(prepared) <= 1
-    assert node.files() == {cdi_file(key): document(key, node.facts.major) for key in prepared}
-    assert kept_aside(node) == []
+    begun = set() if clean else {cdi_file(key) for key, one in states.items() if one == STARTED}
+    files = {name: data for name, data in node.files().items() if name not in begun}
+    assert files == {cdi_file(key): document(key, node.facts.major) for key in prepared}
+    assert (kept_aside(node), unfinished(node)) == ([], [])
+
+
+def empty(node: Node) -> None:
+    """Somebody removes the CDI files."""
+    for path in list(node.cdi.iterdir()):
+        path.unlink()
 
 
 async def call(page: Page, asked: Call) -> None:
@@ -194,6 +212,13 @@ async def call(page: Page, asked: Call) -> None:
     assert asyncio.get_running_loop().time() - began < KUBELET
 
 
+async def mended(page: Page, after: float) -> None:
+    """As the plugin does it while it runs."""
+    await asyncio.sleep(after)
+    with suppress(lock_file.LockHeld, OSError, checkpoint.Corrupt):
+        await page.mend()
+
+
 @contextmanager
 def trouble(node: Node, step: Step) -> Generator[None]:
     """What is wrong for as long as the calls of ``step`` last, or for a part of it."""
@@ -206,7 +231,8 @@ def trouble(node: Node, step: Step) -> Generator[None]:
     if isinstance(loop, Clockwork):
         loop.slow = step.slow if step.trouble == "slow" else None
     if isinstance(node, InMemory):
-        node.disk.full = step.trouble == "full"
+        node.disk.room = step.slow[0] % 8 if step.trouble == "full" else None
+        node.disk.in_the_middle = bool(step.power % 2)
     if step.trouble == "locked":
         fcntl.flock(lock, fcntl.LOCK_EX)
         loop.call_later(step.slow[1], fcntl.flock, lock, fcntl.LOCK_UN)
@@ -223,7 +249,7 @@ def trouble(node: Node, step: Step) -> Generator[None]:
         if isinstance(loop, Clockwork):
             loop.slow = None
         if isinstance(node, InMemory):
-            node.disk.full = False
+            node.disk.room = None
 
 
 async def play(node: Node, steps: Sequence[Step], machine: Machine) -> None:
@@ -237,11 +263,14 @@ async def play(node: Node, steps: Sequence[Step], machine: Machine) -> None:
         await made.page.start()
         return made
 
-    plugins = [await begun()]
+    plugins, clean = [await begun()], True
     for step in steps:
         machine.left = step.kill
         with trouble(node, step):
-            calls = (call(plugins[one.plugin % len(plugins)].page, one) for one in step.calls)
+            calls = [call(plugins[one.plugin % len(plugins)].page, one) for one in step.calls]
+            if step.mends is not None:
+                empty(node)
+                calls.append(mended(plugins[-1].page, step.mends))
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if ended is not None and not isinstance(ended, Killed):
                     raise ended
@@ -250,22 +279,22 @@ async def play(node: Node, steps: Sequence[Step], machine: Machine) -> None:
         machine.left = None
         alive = [one for one in plugins if not one.dead]
         prepared = done(node)
-        if sound := len(alive) == len(plugins) and step.trouble != "full":
+        clean = clean and step.trouble != "full"
+        if sound := len(alive) == len(plugins) and clean and step.mends is None:
             check(node)
         if step.event in {"reboot", "power fails"}:
             node.facts, alive = replace(FACTS, boot=f"boot-{next(boots)}"), []
         if step.event == "power fails" and isinstance(node, InMemory):
             node.disk.power_fails(partial(random.Random(step.power).choice, (False, True)))
         elif step.event in {"reboot", "file lost"}:
-            for path in list(node.cdi.iterdir()):
-                path.unlink()
+            empty(node)
         elif step.event == "checkpoint broken":
             alive = []
             (node.folder / CHECKPOINT).write_bytes(b"{")
         if step.event == "restart":
             alive = []
         if step.event == "overlap" or len(alive) < len(plugins):
-            plugins = [*alive[-1:], await begun()]
+            plugins, clean = [*alive[-1:], await begun()], True
         else:
             await plugins[-1].page.mend()
         if step.event == "checkpoint broken":
@@ -273,7 +302,9 @@ async def play(node: Node, steps: Sequence[Step], machine: Machine) -> None:
             for path in kept_aside(node):
                 path.unlink()
             cast(InMemory, node).disk.sync()  # of this test's own doing nothing comes back
-        check(node)
+        if step.event in {"reboot", "power fails"}:
+            assert node.states() == {}
+        check(node, clean=clean)
     node.times = Times()  # with patience, whatever the machine does beside
     answers = await node.page().unprepare([ref(number) for number in CLAIMS])
     assert {one.error for one in answers.values()} == {""}

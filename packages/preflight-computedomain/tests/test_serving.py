@@ -149,6 +149,35 @@ async def test_names_that_no_claim_has_are_answered(world: World) -> None:
     assert all(entry.error for entry in answer.values())
 
 
+async def test_a_claim_whose_name_has_dots_and_253_characters_is_prepared(world: World) -> None:
+    await world.kubelet.register()
+    long = ref(1, ".".join(["a" * 63] * 3 + ["b" * 61]))
+    assert len(long.name) == 253
+    world.node.cluster.add(long)
+    assert (await world.kubelet.prepare([long]))[long.uid].error == ""
+    assert (await world.kubelet.unprepare([long]))[long.uid].error == ""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+        "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeForgetResources",
+        "/k8s.io.kubelet.pkg.apis.dra.v1alpha4.Node/NodePrepareResources",
+    ],
+)
+async def test_what_is_not_offered_is_unimplemented_and_no_error_of_ours(
+    world: World, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    await world.kubelet.register()
+    async with connection(world.kubelet.endpoint) as channel:
+        call: Any = channel.unary_unary(method)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", timeout=10)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
 async def test_a_call_that_the_kubelet_gives_up_leaves_nothing_after_unprepare(
     world: World,
 ) -> None:

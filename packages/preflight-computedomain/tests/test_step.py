@@ -118,6 +118,24 @@ def test_a_foreign_template_is_never_touched_and_is_named_until_it_goes(world: W
     assert status(world) == READY
 
 
+@pytest.mark.parametrize("name", ["", "Train_A", "../configmaps", "a?watch=1", "x" * 254])
+def test_a_name_that_no_template_can_have_is_told_and_the_domain_can_go(
+    world: World, name: str
+) -> None:
+    world.create_domain("odd", name)
+    world.look("odd")
+    said = step(world.domain("odd"), world.seen())
+    assert (status(world, "odd"), said.actions) == (NOT_READY, ())
+    (event,) = said.events
+    assert event.reason == "InvalidResourceClaimTemplateName"
+    assert "make this ComputeDomain anew" in event.message
+    world.requests.clear()
+    world.delete(world.domains, "odd")
+    world.look("odd")
+    assert world.requests == ["RemoveFinalizer"]
+    assert "odd" not in world.domains
+
+
 def test_a_foreign_template_survives_the_domain(world: World) -> None:
     world.create_template(FOREIGN)
     world.look("d")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import shutil
 import stat
 import subprocess
 import sys
@@ -121,34 +121,63 @@ def test_the_steps_below_are_all_there_are(tmp_path: Path) -> None:
     assert len(steps.words) == UNPREPARE_STEPS
 
 
+KILLED = textwrap.dedent("""
+    import os, signal, sys
+    from pathlib import Path
+    from test_store import PREPARE_STEPS, UNPREPARE_STEPS, Node, prepare, uid
+
+    def ends(at):
+        words = []
+        def step(word):
+            if len(words) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            words.append(word)
+        return step
+
+    for what, steps in (("prepare", PREPARE_STEPS), ("unprepare", UNPREPARE_STEPS)):
+        for at in range(steps):
+            root = Path(sys.argv[1], f"{what}-{at}")
+            if what == "unprepare":
+                prepare(Node(root))
+            if not (child := os.fork()):
+                node = Node(root, step=ends(at))
+                prepare(node) if what == "prepare" else node.store().unprepare(uid(1))
+                os._exit(0)
+            assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, root
+""")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of each step of each call one node, as a process left it that was killed there."""
+    root = tmp_path_factory.mktemp("killed")
+    here = Path(__file__).parent
+    subprocess.run([sys.executable, "-c", KILLED, str(root)], cwd=here, check=True, timeout=100)
+    return root
+
+
 @pytest.mark.parametrize("next_", ["prepare", "unprepare", "another claim"])
 @pytest.mark.parametrize("at", range(PREPARE_STEPS))
 def test_killed_in_prepare_the_next_call_ends_as_if_nothing_had_happened(
-    tmp_path: Path, at: int, next_: str
+    killed: Path, tmp_path: Path, at: int, next_: str
 ) -> None:
-    node = Node(tmp_path, step=Steps(at))
-    with pytest.raises(Killed):
-        prepare(node)
-    finish(node, next_)
+    shutil.copytree(killed / f"prepare-{at}", tmp_path, dirs_exist_ok=True)
+    finish(Node(tmp_path), next_)
 
 
 @pytest.mark.parametrize("next_", ["prepare", "unprepare", "another claim"])
 @pytest.mark.parametrize("at", range(UNPREPARE_STEPS))
 def test_killed_in_unprepare_the_next_call_ends_as_if_nothing_had_happened(
-    tmp_path: Path, at: int, next_: str
+    killed: Path, tmp_path: Path, at: int, next_: str
 ) -> None:
-    node = Node(tmp_path)
-    prepare(node)
-    node.step = Steps(at)
-    with pytest.raises(Killed):
-        node.store().unprepare(uid(1))
-    finish(node, next_)
+    shutil.copytree(killed / f"unprepare-{at}", tmp_path, dirs_exist_ok=True)
+    finish(Node(tmp_path), next_)
 
 
 def finish(node: Node, next_: str) -> None:
-    node.step = lambda _: None
     node.store().start()
     consistent(node)
+    assert list(node.root.rglob("*.tmp")) == []
     if next_ == "prepare":
         assert isinstance(prepare(node), Done)
         assert node.states() == {uid(1): COMPLETED}
@@ -159,47 +188,7 @@ def finish(node: Node, next_: str) -> None:
             assert isinstance(prepare(node, 2), Done)
             assert node.states() == {uid(2): COMPLETED}
     consistent(node)
-    assert not (node.folder / f"{CHECKPOINT}.tmp").exists()
-
-
-KILLED = textwrap.dedent("""
-    import os, signal, sys
-    from pathlib import Path
-    from test_store import Node, prepare, uid
-    root, word, what = sys.argv[1:]
-    def step(said):
-        if said == word:
-            os.kill(os.getpid(), signal.SIGKILL)
-    node = Node(Path(root), step=step)
-    prepare(node) if what == "prepare" else node.store().unprepare(uid(1))
-""")
-
-
-@pytest.mark.parametrize(
-    "word",
-    [f"sync {cdi_file(uid(1))}.tmp", f"rename {cdi_file(uid(1))}.tmp", f"rename {CHECKPOINT}.tmp"],
-)
-def test_a_process_that_is_killed_leaves_what_a_start_mends(tmp_path: Path, word: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), word, "prepare"],
-        cwd=Path(__file__).parent,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    finish(Node(tmp_path), "prepare")
-
-
-def test_a_killed_unprepare_leaves_what_a_start_mends(tmp_path: Path) -> None:
-    prepare(Node(tmp_path))
-    word = f"write {CHECKPOINT}.tmp"
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), word, "unprepare"],
-        cwd=Path(__file__).parent,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert Node(tmp_path).states() == {uid(1): COMPLETED}
-    finish(Node(tmp_path), "unprepare")
+    assert list(node.root.rglob("*.tmp")) == []
 
 
 OPERATION = st.tuples(

@@ -127,7 +127,12 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
         at_most(f"requests for one {what}", each, 4)
         for what, each in figures["requests_per_object"].items()
     ]
-    return [*made, below("the plugin's memory in MB", figures["rss_mb"]["plugin"], 60)]
+    beside = sum(number for verb, number in figures["idle_requests"].items() if verb != "watch")
+    return [
+        *made,
+        below("the plugin's memory in MB", figures["rss_mb"]["plugin"], 60),
+        at_most("requests of an idle plugin beside its watch", beside, 0),
+    ]
 
 
 @dataclass

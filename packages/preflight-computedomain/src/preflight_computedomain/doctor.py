@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from preflight_kube.text import one_line
+
 from .configs import domain_of
-from .names import DAEMON_DEVICE, DEVICE, LABEL
-from .objects import ClaimTemplate, template_configs
+from .controller.template import owner
+from .names import DAEMON_DEVICE, DEVICE, LABEL, fits_as_name
 from .seen import Seen, is_daemon_template
 
 __all__ = ["RUNBOOK", "report"]
@@ -75,11 +77,18 @@ def _nodes(seen: Seen) -> list[str]:
         if any(_name(each) == DAEMON_DEVICE for each in one.spec.devices)
     ]
     offered = {one.spec.node_name for one in seen.slices}
-    found += [
-        f"{one.metadata.name} is in an NVLink clique and has no ResourceSlice: look at the log of the plugin there"
+    missing = {
+        one.metadata.name: "is in an NVLink clique, and has neither a ResourceSlice nor a plugin: is it among the nodes of the DaemonSet?"
         for one in seen.nodes
-        if one.metadata.labels.get(CLIQUE_LABEL) and one.metadata.name not in offered
-    ]
+        if one.metadata.labels.get(CLIQUE_LABEL)
+    }
+    missing |= {
+        one.spec.node_name: f"has no ResourceSlice: look at the log of its plugin, pod {one.metadata.namespace}/{one.metadata.name} "
+        f"({one.status.phase or 'not started'})"
+        for one in seen.plugins
+        if one.spec.node_name
+    }
+    found += [f"{node} {what}" for node, what in missing.items() if node not in offered]
     return sorted(found)
 
 
@@ -98,7 +107,11 @@ def _domains(seen: Seen) -> list[str]:
             found.append(
                 f"{name} is being deleted, and held by {', '.join(about.finalizers) or 'nothing'}"
             )
-        elif there is not None and _owner(there) != about.uid:
+        elif not fits_as_name(one.template):
+            found.append(
+                f"{name} asks for a ResourceClaimTemplate {one_line(one.template, 80)!r}, which can be no object's name; make it anew"
+            )
+        elif there is not None and owner(there) != about.uid:
             found.append(
                 f"{name} cannot have its ResourceClaimTemplate {one.template}, which belongs to something else"
             )
@@ -116,15 +129,6 @@ def _stale(seen: Seen) -> list[str]:
         if uids and one.nodes and not any((about.namespace, uid) in known for uid in uids):
             found.append(f"{about.namespace}/{about.name} on {', '.join(one.nodes)}")
     return sorted(found)
-
-
-def _owner(template: ClaimTemplate) -> str:
-    found = [
-        domain_of(bytes(one.opaque.parameters))
-        for one in template_configs(template)
-        if one.opaque is not None
-    ]
-    return next(iter(filter(None, found)), "")
 
 
 def _name(device: object) -> str:

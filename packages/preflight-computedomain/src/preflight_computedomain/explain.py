@@ -9,6 +9,7 @@ from __future__ import annotations
 from preflight_kube.text import one_line
 
 from .configs import domain_of
+from .controller.template import owner
 from .objects import ComputeDomain
 from .seen import Claim, Seen
 
@@ -47,11 +48,22 @@ def _head(domain: ComputeDomain) -> str:
 
 
 def _template(seen: Seen, domain: ComputeDomain) -> str:
-    there = any(
-        (one.metadata.namespace, one.metadata.name) == (domain.metadata.namespace, domain.template)
-        for one in seen.templates
+    about, name = domain.metadata, domain.template
+    there = next(
+        (
+            one
+            for one in seen.templates
+            if (one.metadata.namespace, one.metadata.name) == (about.namespace, name)
+        ),
+        None,
     )
-    return f"ResourceClaimTemplate {domain.template}: {'there' if there else 'missing'}"
+    if there is None:
+        state = "missing"
+    elif owner(there) != about.uid:
+        state = "belongs to something else, and is left alone; delete or rename it"
+    else:
+        state = "being deleted" if there.metadata.deletion_timestamp else "there"
+    return f"ResourceClaimTemplate {name}: {state}"
 
 
 def _claim(seen: Seen, claim: Claim) -> str:

@@ -5,7 +5,7 @@ rights. It writes nothing.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from preflight_kube.client import Client, KubeError, NotFound
 from preflight_kube.connection import connection
@@ -17,6 +17,10 @@ from .seen import Claim, Labelled, Pod, Seen
 __all__ = ["look"]
 
 T = TypeVar("T")
+_PLUGINS: Final = (
+    "app.kubernetes.io/name=preflight-computedomain,app.kubernetes.io/component=kubelet-plugin"
+)
+"""As the chart labels the plugin's pods."""
 
 
 async def look(namespace: str = "") -> Seen:
@@ -58,6 +62,7 @@ async def _look(client: Client, namespace: str) -> Seen:
         "/apis/resource.k8s.io/v1/resourceslices", Slice, fieldSelector=f"spec.driver={DRIVER}"
     )
     seen.nodes = await every("/api/v1/nodes", Labelled)
+    seen.plugins = await every("/api/v1/pods", Pod, labelSelector=_PLUGINS)
     seen.daemons = await every("/apis/apps/v1/daemonsets", Labelled, labelSelector=LABEL)
     seen.cliques = await every(
         f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labelled, missing=True

@@ -107,8 +107,8 @@ class Pod(_Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Seen:
-    """``unread``: what could not be read, one sentence each; what is said of it then rests on
-    nothing.
+    """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, one sentence
+    each; what is said of it then rests on nothing.
     """
 
     domains: list[ComputeDomain] = field(default_factory=list)
@@ -117,6 +117,7 @@ class Seen:
     slices: list[Slice] = field(default_factory=list)
     nodes: list[Labelled] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
+    plugins: list[Pod] = field(default_factory=list)
     daemons: list[Labelled] = field(default_factory=list)
     cliques: list[Labelled] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)

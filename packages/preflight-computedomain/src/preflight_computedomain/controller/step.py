@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from preflight_kube.text import one_line
 
-from ..names import FINALIZER, LABEL
+from ..names import FINALIZER, LABEL, fits_as_name
 from ..objects import ClaimTemplate, ComputeDomain
 from . import template
 
@@ -158,6 +158,9 @@ def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> Step:
     uid = domain.metadata.uid
     first: tuple[Action, ...] = () if FINALIZER in domain.metadata.finalizers else (AddFinalizer(),)
     events = _unsupported(domain)
+    if not fits_as_name(domain.template):
+        said = (*events, _no_name(domain))
+        return Step((*first, *_status(domain, NOT_READY)), NOT_READY, said)
     there = next((one for one in templates if one.metadata.name == domain.template), None)
     if there is None:
         create = CreateTemplate(template.body(domain))
@@ -192,7 +195,7 @@ def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> Step:
         if template.owner(one) == uid:
             names[one.metadata.name] = None
             actions += _removal(one)
-    actions += [ConfirmGone(name, uid) for name in names if name]
+    actions += [ConfirmGone(name, uid) for name in names if fits_as_name(name)]
     if FINALIZER not in domain.metadata.finalizers:
         return Step(tuple(actions) if len(actions) > len(names) else (), NOT_READY)
     return Step(
@@ -234,6 +237,14 @@ def _conflict(there: ClaimTemplate) -> Say:
         "ComputeDomain anew with another spec.channel.resourceClaimTemplate.name"
     )
     return Say("ResourceClaimTemplateConflict", message, there.metadata.uid)
+
+
+def _no_name(domain: ComputeDomain) -> Say:
+    message = (
+        f"spec.channel.resourceClaimTemplate.name is {one_line(domain.template, 100)!r}, which can be no object's name; make this ComputeDomain "
+        "anew with lower-case letters, digits, '-' and '.', 253 at most"
+    )
+    return Say("InvalidResourceClaimTemplateName", message, domain.metadata.uid)
 
 
 def _unsupported(domain: ComputeDomain) -> tuple[Say, ...]:

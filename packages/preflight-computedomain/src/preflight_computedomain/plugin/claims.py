@@ -17,6 +17,7 @@ from preflight_kube.text import one_line
 from ..configs import ConfigInvalid, channel_config, is_daemon
 from ..names import (
     CHANNEL_CONFIG,
+    DAEMON_CONFIG,
     DEVICE,
     DRIVER,
     fits_as_name,
@@ -25,8 +26,11 @@ from ..names import (
 )
 from ..objects import AllocationConfig, AllocationResult, ClaimStatus, ResourceClaim
 
-__all__ = ["Ref", "Refusal", "Request", "read", "unusable"]
+__all__ = ["NO_DAEMONS", "Ref", "Refusal", "Request", "read", "unusable"]
 
+NO_DAEMONS: Final = (
+    "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
+)
 _CLAIM: Final = "FromClaim"
 _STATUS: Final = msgspec.json.Decoder(ClaimStatus)
 
@@ -138,10 +142,13 @@ def _configured(
     of_claim = [one for one in mine if one.source == _CLAIM]
     chosen = of_claim or mine
     parameters = [bytes(one.opaque.parameters) for one in chosen if one.opaque is not None]
-    if result.device.startswith("daemon-") or any(map(is_daemon, parameters)):
+    daemons = any(map(is_daemon, parameters))
+    if daemons or result.device.startswith("daemon-"):
+        found = f"kind {DAEMON_CONFIG}" if daemons else f"device {one_line(result.device, 80)}"
         return Refusal(
             "daemon",
-            "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate",
+            f"{NO_DAEMONS} (request {one_line(result.request, 130)} has {found}); delete the pod, which driver-managed IMEX has left, "
+            f"or use the ResourceClaimTemplate that a ComputeDomain makes",
         )
     if result.device != DEVICE:
         shown = one_line(result.device, 80)

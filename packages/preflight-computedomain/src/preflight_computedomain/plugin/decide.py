@@ -15,7 +15,7 @@ from typing import Final
 from preflight_kube.text import one_line
 
 from .checkpoint import ABORTED, COMPLETED, Entry
-from .claims import Ref, Refusal, Request
+from .claims import NO_DAEMONS, Ref, Refusal, Request
 
 __all__ = ["IN_USE", "Done", "Prepare", "decide", "holder", "in_use", "known"]
 
@@ -47,7 +47,7 @@ def known(entries: Mapping[str, Entry], ref: Ref) -> Done | Refusal | None:
     if not entry.channel:
         return Refusal(
             "daemon",
-            "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate",
+            f"{NO_DAEMONS} (the checkpoint has this one as prepared); delete the pod, which driver-managed IMEX has left",
         )
     return Done(entry)
 

@@ -38,10 +38,14 @@ class Driver:
         self._loaded: ctypes.CDLL | None = None
 
     def driver_version(self) -> str:
+        """As ``nvidia-smi`` shows it. Raises :class:`NvmlFailed`."""
         with self._open() as nvml:
             return _text(nvml.nvmlSystemGetDriverVersion())
 
     def fabric(self) -> list[FabricInfo]:
+        """Of each GPU, in NVML's order; a GPU or driver without a fabric has the state
+        :data:`NOT_SUPPORTED`. Raises :class:`NvmlFailed`.
+        """
         with self._open() as nvml:
             return [
                 _info(nvml, nvml.nvmlDeviceGetHandleByIndex(i))

@@ -85,6 +85,9 @@ Result = Answer | Refusal
 _UNANSWERED: Final = Refusal(
     "api-server", "the API server has not answered in time; is it reachable from this node?", False
 )
+_UNDONE: Final = Refusal(
+    "undone", "another plugin of this node has just unprepared the claim; wait for it", False
+)
 _SLOW: Final = Refusal(
     "disk",
     "the node's disk has not answered in time; look at its health, and at the node's load",
@@ -160,11 +163,10 @@ class Page:
         lost = tuple(
             [uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)]
         )
-        if lost:
-            async with self._lock.held():
-                for uid in lost:
-                    await _whole(partial(self._store.restore, uid))
-        return lost
+        if not lost:
+            return ()
+        async with self._lock.held():
+            return tuple([uid for uid in lost if await _whole(partial(self._store.restore, uid))])
 
     # --- one claim
 
@@ -213,7 +215,8 @@ class Page:
         elif not await asyncio.to_thread(self._store.whole, ref.uid):
             async with self._lock.held():
                 with flight.writes():
-                    await _whole(lambda: self._store.restore(ref.uid))
+                    if not await _whole(lambda: self._store.restore(ref.uid)):
+                        return _UNDONE
         entry = done.entry
         return Answer(entry.requests, entry.pool, DEVICE, (cdi_id(ref.uid),))
 

@@ -142,11 +142,16 @@ class Store:
         except FileNotFoundError:
             return False
 
-    def restore(self, uid: str) -> None:
-        """Make the CDI file of a completed claim again, where it is missing or differs."""
+    def restore(self, uid: str) -> bool:
+        """Make the CDI file of a completed claim again, where it is missing or differs; False where
+        the claim is not completed, or no channel's.
+        """
         entry = self._read().claims.get(uid)
-        if entry is not None and entry.state == COMPLETED and entry.channel and not self.whole(uid):
+        if entry is None or entry.state != COMPLETED or not entry.channel:
+            return False
+        if not self.whole(uid):
             self._disk.write(self._file(uid), document(uid, self._facts.major), 0o644)
+        return True
 
     def unprepare(self, uid: str) -> bool:
         """Leave nothing of the claim; whether there was an entry."""

@@ -1,0 +1,190 @@
+"""What the administrator's commands say of a cluster as it was read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from claimed import DOMAIN, document, parameters, ref
+from preflight_computedomain.controller import template
+from preflight_computedomain.doctor import report
+from preflight_computedomain.explain import explain
+from preflight_computedomain.names import LABEL, TARGET_LABEL
+from preflight_computedomain.objects import ClaimTemplate, ComputeDomain, Slice
+from preflight_computedomain.plugin import slices
+from preflight_computedomain.seen import Claim, Labelled, Pod, Seen
+
+T = TypeVar("T")
+
+
+def made(type_: type[T], body: dict[str, Any]) -> T:
+    return msgspec.json.decode(json.dumps(body).encode(), type=type_)
+
+
+def domain(name: str = "train", uid: str = DOMAIN, **more: Any) -> ComputeDomain:
+    channel = {"resourceClaimTemplate": {"name": f"{name}-channel"}, **more.pop("channel", {})}
+    metadata = {"name": name, "namespace": "team-a", "uid": uid, **more.pop("metadata", {})}
+    body = {"metadata": metadata, "spec": {"channel": channel}, "status": {"status": "Ready"}}
+    return made(ComputeDomain, {**body, **more})
+
+
+def labelled(name: str, **labels: str) -> Labelled:
+    return made(Labelled, {"metadata": {"name": name, "namespace": "team-a", "labels": {**labels}}})
+
+
+def node(name: str, **labels: str) -> Labelled:
+    return made(Labelled, {"metadata": {"name": name, "labels": {**labels}}})
+
+
+def sliced(name: str, *devices: str) -> Slice:
+    body = slices.body(name, "uid")
+    body["spec"]["devices"] = [{"name": one} for one in devices or ("channel-0",)]
+    return made(Slice, body)
+
+
+def plugin(on: str) -> Pod:
+    body = {"metadata": {"name": f"plugin-{on}", "namespace": "preflight"}}
+    return made(Pod, {**body, "spec": {"nodeName": on}, "status": {"phase": "Running"}})
+
+
+def claimed(name: str, of: str = DOMAIN, **status: Any) -> Claim:
+    body = document(ref(1, name), **status)
+    opaque = {"driver": "compute-domain.nvidia.com", "parameters": parameters(domainID=of)}
+    body["spec"] = {"devices": {"config": [{"opaque": opaque}]}}
+    return made(Claim, body)
+
+
+def templated(of: ComputeDomain, **labels: str) -> ClaimTemplate:
+    body = template.body(of)
+    body["metadata"]["labels"] |= labels
+    return made(ClaimTemplate, body)
+
+
+HEALTHY = Seen(
+    domains=[domain()],
+    templates=[templated(domain())],
+    claims=[claimed("one")],
+    slices=[sliced("node-1")],
+    nodes=[node("node-1", **{"nvidia.com/gpu.clique": "c.1"}), node("cpu-only")],
+    plugins=[plugin("node-1")],
+)
+
+
+def seen(**changed: Any) -> Seen:
+    return replace(HEALTHY, **changed)
+
+
+def test_of_a_cluster_in_order_nothing_is_said() -> None:
+    assert report(HEALTHY) == (
+        ["1 ComputeDomains; 1 nodes offer channel-0; no problem found."],
+        True,
+    )
+
+
+DELETED = {"deletionTimestamp": "2026-05-01T12:00:00Z", "finalizers": ["theirs/f"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"daemons": [labelled("old")]}, "DaemonSet team-a/old"),
+        (
+            {"templates": [*HEALTHY.templates, templated(domain("x"), **{TARGET_LABEL: "Daemon"})]},
+            "ResourceClaimTemplate team-a/x-channel (a daemon's)",
+        ),
+        ({"cliques": [labelled("old")]}, "ComputeDomainClique team-a/old"),
+        (
+            {"nodes": [*HEALTHY.nodes, node("node-2", **{LABEL: "uid"})]},
+            f"label {LABEL} on node node-2",
+        ),
+        (
+            {"slices": [sliced("node-1", "channel-0", "daemon-0")]},
+            "ResourceSlice node-1-compute-domain.nvidia.com offers daemon-0",
+        ),
+        (
+            {"slices": []},
+            "node-1 has no ResourceSlice: look at the log of its plugin, pod preflight/plugin-node-1",
+        ),
+        ({"slices": [], "plugins": []}, "node-1 is in an NVLink clique, and has neither"),
+        (
+            {"nodes": [], "plugins": [*HEALTHY.plugins, plugin("node-2")]},
+            "node-2 has no ResourceSlice: look at the log of its plugin",
+        ),
+        (
+            {"domains": [domain(channel={"allocationMode": "All"})]},
+            "team-a/train has allocationMode All",
+        ),
+        (
+            {"templates": [templated(domain(), **{LABEL: "another"})]},
+            "team-a/train cannot have its ResourceClaimTemplate train-channel, which belongs to something else",
+        ),
+        (
+            {"domains": [domain(channel={"resourceClaimTemplate": {"name": "Train"}})]},
+            "team-a/train asks for a ResourceClaimTemplate 'Train', which can be no object's name",
+        ),
+        (
+            {"domains": [domain(metadata=DELETED)]},
+            "team-a/train is being deleted, and held by theirs/f",
+        ),
+        (
+            {"domains": [domain(status={"status": "NotReady"})]},
+            "team-a/train is not Ready: is compute-domain-controller running?",
+        ),
+        ({"claims": [claimed("old", of="gone")]}, "team-a/old on node-1"),
+        ({"unread": ["nodes: forbidden."]}, "nodes: forbidden."),
+    ],
+    ids=[
+        *("daemonset", "daemon-template", "clique", "node-label", "daemon-slice", "no-slice"),
+        *(
+            "no-plugin",
+            "no-slice-nor-label",
+            "all",
+            "conflict",
+            "name",
+            "held",
+            "not-ready",
+            "stale",
+        ),
+        "unread",
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_name(changed: dict[str, Any], said: str) -> None:
+    lines, sound = report(seen(**changed))
+    assert [line for line in lines if said in line] != []
+    assert (sound, len([line for line in lines if line.startswith("  ")])) == (False, 1)
+
+
+def test_explain_goes_from_the_domain_to_the_pods_that_use_it() -> None:
+    used: dict[str, Any] = {"reservedFor": [{"resource": "pods", "name": "rank-0", "uid": "p-0"}]}
+    pod = {"metadata": {"name": "rank-0", "namespace": "team-a", "uid": "p-0"}}
+    placed = {"spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
+    claims = [claimed("one", **used), claimed("waits", allocation=None), claimed("other", of="x")]
+    lines = explain(seen(claims=claims, pods=[made(Pod, {**pod, **placed})]), "team-a", "train")
+    assert lines == [
+        f"ComputeDomain team-a/train ({DOMAIN}): Ready, mode Single",
+        "ResourceClaimTemplate train-channel: there",
+        "  claim one: channel 0 of node-1; pod rank-0 (Running on node-1)",
+        "  claim waits: not allocated: the scheduler has found no node; used by no pod",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("templates", "said"),
+    [
+        ([], "missing"),
+        ([templated(domain(), **{LABEL: "another"})], "belongs to something else"),
+        (HEALTHY.templates, "there"),
+    ],
+    ids=["missing", "foreign", "there"],
+)
+def test_explain_says_whose_the_template_is(templates: list[ClaimTemplate], said: str) -> None:
+    lines = explain(seen(templates=templates, claims=[]), "team-a", "train")
+    assert f"train-channel: {said}" in lines[1]
+    assert lines[2] == "  no claim: no pod refers to the template yet"
+
+
+def test_explain_of_a_domain_that_is_not_there_says_nothing() -> None:
+    assert explain(HEALTHY, "team-b", "train") == []
