@@ -393,6 +393,31 @@ async def test_no_file_is_made_again_for_a_claim_that_another_plugin_is_unprepar
     assert (node.states(), node.files()) == ({}, {})
 
 
+async def test_a_mend_that_is_cancelled_keeps_the_lock_until_it_has_written(node: Node) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    def step(word: str) -> None:
+        if word == f"rename {cdi_file(uid(1))}.tmp":
+            reached.set()
+            gate.wait(20)
+
+    node.times, node.patience = Times(call=30, answer=40), 30
+    other = node.page()
+    await one(other)
+    (node.cdi / cdi_file(uid(1))).unlink()
+    node.step = step
+    mending = asyncio.create_task(node.page().mend())
+    await until(reached.is_set)
+    mending.cancel()
+    undoing = asyncio.create_task(undo(other))
+    ended, _ = await asyncio.wait({undoing}, timeout=0.5)
+    gate.set()
+    assert not ended
+    assert await undoing == Answer()
+    await asyncio.wait([mending])
+    assert (node.states(), node.files()) == ({}, {})
+
+
 async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
     page = node.page()
     node.cluster.claim = slowly(node.cluster.claim)  # type: ignore[method-assign, assignment]
