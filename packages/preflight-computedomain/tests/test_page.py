@@ -382,9 +382,7 @@ async def test_no_file_is_made_again_for_a_claim_that_another_plugin_is_unprepar
     undoing = asyncio.create_task(undo(node.page()))
     await until(reached.is_set)
     node.cluster.claims.clear()
-    beside: asyncio.Task[Any] = asyncio.create_task(
-        page.mend() if what == "mend" else one(page)  # type: ignore[arg-type]
-    )
+    beside: asyncio.Task[Any] = asyncio.create_task(page.mend() if what == "mend" else one(page))
     await asyncio.wait({beside}, timeout=0.5)
     gate.set()
     assert await undoing == Answer()
