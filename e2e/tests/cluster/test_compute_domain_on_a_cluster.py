@@ -351,8 +351,8 @@ def cliques(place: Place, labels: dict[str, str]) -> Iterator[None]:
         "names": {"plural": plural, "kind": kind},
         "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
     }
-    body = {"metadata": {"name": "left-over", "labels": labels}, "spec": {}}
-    body |= {"apiVersion": "/".join(CLIQUES[:2]), "kind": kind}
+    about = {"apiVersion": "/".join(CLIQUES[:2]), "kind": kind}
+    body = {**about, "metadata": {"name": "left-over", "labels": labels}, "spec": {}}
     api.create_custom_resource_definition({"metadata": {"name": f"{plural}.{group}"}, "spec": spec})
     made = []
 

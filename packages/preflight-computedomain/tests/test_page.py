@@ -382,14 +382,37 @@ async def test_no_file_is_made_again_for_a_claim_that_another_plugin_is_unprepar
     undoing = asyncio.create_task(undo(node.page()))
     await until(reached.is_set)
     node.cluster.claims.clear()
-    beside: asyncio.Task[Any] = asyncio.create_task(
-        page.mend() if what == "mend" else one(page)  # type: ignore[arg-type]
-    )
+    beside: asyncio.Task[Any] = asyncio.create_task(page.mend() if what == "mend" else one(page))
     await asyncio.wait({beside}, timeout=0.5)
     gate.set()
     assert await undoing == Answer()
     said = await beside
     assert said == () if what == "mend" else "the claim has been deleted" in said.error
+    assert (node.states(), node.files()) == ({}, {})
+
+
+async def test_a_mend_that_is_cancelled_keeps_the_lock_until_it_has_written(node: Node) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    def step(word: str) -> None:
+        if word == f"rename {cdi_file(uid(1))}.tmp":
+            reached.set()
+            gate.wait(20)
+
+    node.times, node.patience = Times(call=30, answer=40), 30
+    other = node.page()
+    await one(other)
+    (node.cdi / cdi_file(uid(1))).unlink()
+    node.step = step
+    mending = asyncio.create_task(node.page().mend())
+    await until(reached.is_set)
+    mending.cancel()
+    undoing = asyncio.create_task(undo(other))
+    ended, _ = await asyncio.wait({undoing}, timeout=0.5)
+    gate.set()
+    assert not ended
+    assert await undoing == Answer()
+    await asyncio.wait([mending])
     assert (node.states(), node.files()) == ({}, {})
 
 

@@ -14,12 +14,12 @@ import logging
 import os
 import random
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from claimed import FACTS, Cluster, Node, ref, uid
@@ -193,7 +193,8 @@ def empty(node: Node) -> None:
         path.unlink()
 
 
-async def call(page: Page, asked: Call) -> None:
+async def call(page: Page, asked: Call) -> str | None:
+    """The answer's error; None where the caller has gone."""
     work = (page.prepare if asked.what == "prepare" else page.unprepare)([ref(asked.number)])
     task = asyncio.create_task(work)
     began = asyncio.get_running_loop().time()
@@ -207,9 +208,23 @@ async def call(page: Page, asked: Call) -> None:
     try:
         answers = await task
     except asyncio.CancelledError:
-        return
+        return None
     assert answers.keys() == {uid(asked.number)}
     assert asyncio.get_running_loop().time() - began < KUBELET
+    return answers[uid(asked.number)].error
+
+
+def undone(calls: Sequence[Call], ended: Sequence[object], plugins: int) -> set[str]:
+    """Claims that were unprepared after all else that one plugin was asked about them."""
+    found = set()
+    for number in CLAIMS:
+        mine = [(one, end) for one, end in zip(calls, ended, strict=False) if one.number == number]
+        kinds = [one.what for one, _ in mine]
+        alone = len({one.plugin % plugins for one, _ in mine}) == 1
+        last = kinds[-1:] == ["unprepare"] and kinds.count("unprepare") == 1
+        if alone and last and mine[-1][1] == "":
+            found.add(uid(number))
+    return found
 
 
 async def mended(page: Page, after: float) -> None:
@@ -267,16 +282,20 @@ async def play(node: Node, steps: Sequence[Step], machine: Machine) -> None:
     for step in steps:
         machine.left = step.kill
         with trouble(node, step):
-            calls = [call(plugins[one.plugin % len(plugins)].page, one) for one in step.calls]
+            calls: list[Coroutine[Any, Any, str | None]] = [
+                call(plugins[one.plugin % len(plugins)].page, one) for one in step.calls
+            ]
             if step.mends is not None:
                 empty(node)
                 calls.append(mended(plugins[-1].page, step.mends))
-            for ended in await asyncio.gather(*calls, return_exceptions=True):
-                if ended is not None and not isinstance(ended, Killed):
+            every = await asyncio.gather(*calls, return_exceptions=True)
+            for ended in every:
+                if isinstance(ended, BaseException) and not isinstance(ended, Killed):
                     raise ended
             for each in plugins:
                 await each.page.stop(100)  # what was given up, too, comes to its end
         machine.left = None
+        assert not undone(step.calls, every, len(plugins)) & {*node.states()}
         alive = [one for one in plugins if not one.dead]
         prepared = done(node)
         clean = clean and step.trouble != "full"
