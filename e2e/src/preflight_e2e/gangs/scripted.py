@@ -31,6 +31,7 @@ from check_nccl_allreduce.control.messages import (
     RankReport,
     RankStage,
 )
+from check_nccl_allreduce.launch import Agent
 from preflight_proto import wire
 from preflight_proto.roster import Roster
 
@@ -43,13 +44,15 @@ NOISE, SPREAD, DIPS = 0.02, 0.015, 0.005
 Changed = Callable[[RankStage], None]
 
 
-class Scripted:
-    """In the place of the process that holds torch. ``SCRIPT_GANG`` seeds it; ``SCRIPT_SHARE``: of
-    normal, the whole gang's all-reduce.
+class Scripted(Agent):
+    """In the place of the process that holds torch; a subclass so that mypy compares signatures.
+
+    ``SCRIPT_GANG`` seeds it; ``SCRIPT_SHARE``: of normal, the whole gang's all-reduce.
     """
 
     began = None
     ended = False
+    asleep = False
     output = ""
 
     def __init__(self, environ: Mapping[str, str], group: Any) -> None:
@@ -65,11 +68,16 @@ class Scripted:
         pass
 
     async def fork(
-        self, count: int, first_rank: int, ranks: int, variables: Mapping[str, str | None]
+        self,
+        count: int,
+        first_rank: int,
+        ranks: int,
+        variables: Mapping[str, str | None],
+        within: float = 0.0,
     ) -> None:
         pass
 
-    async def open(self, number: int, address: str) -> Opened:
+    async def open(self, number: int, address: str, *, store: bool = True) -> Opened:
         return Opened(number, 1, address)
 
     async def run(
