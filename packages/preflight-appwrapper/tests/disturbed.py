@@ -1,20 +1,16 @@
-"""Clients to which a cluster is unkind, and one of somebody who asks again where nobody answers."""
+"""Clients to which a cluster is unkind."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
-import anyio
 from leading import OneNamespace
-from preflight_kube.client import Client, Conflict, Gone, KubeError
+from preflight_kube.client import Conflict, Gone
 from preflight_kube.connection import Connection
 
-__all__ = ["ConflictingClient", "ForgetfulClient", "PatientClient"]
-
-_PATIENCE: Final = 300
-"""Times that it asks again."""
+__all__ = ["ConflictingClient", "ForgetfulClient"]
 
 
 class ConflictingClient(OneNamespace):
@@ -52,31 +48,3 @@ class ForgetfulClient(OneNamespace):
                 self.ended.add(plural)
                 raise Gone("too old resource version", 410, "Expired")
             yield event
-
-
-class PatientClient(Client):
-    """Asks until it is answered. What it creates and is there already, or deletes and is gone, it has
-    created or deleted before.
-    """
-
-    async def _read(self, *args: Any, **more: Any) -> Any:
-        asked = super()._read
-        return await _answered(lambda: asked(*args, **more))
-
-    async def _write(self, *args: Any, **more: Any) -> bytes:
-        asked = super()._write
-        return bytes(await _answered(lambda: asked(*args, **more), done=(409, 404)))
-
-
-async def _answered(ask: Callable[[], Awaitable[Any]], done: tuple[int, ...] = ()) -> Any:
-    """``done``: answers to a second question that say that the first one was heard."""
-    for tries in range(_PATIENCE):
-        try:
-            return await ask()
-        except KubeError as error:
-            if tries and error.status in done:
-                return b""
-            if 0 < error.status < 500 or tries == _PATIENCE - 1:
-                raise
-        await anyio.sleep(0.2)
-    raise AssertionError("unreachable")

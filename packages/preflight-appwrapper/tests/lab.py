@@ -26,6 +26,7 @@ from versions import Seen, condition, problems
 
 __all__ = ["BUSY", "Lab", "condition", "lab"]
 
+PATIENCE = 45.0
 BUSY = float(os.environ.get("APPWRAPPER_BUSY", "5"))
 _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"
 
@@ -34,7 +35,6 @@ _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"
 class Lab:
     """``node``: where pods are put that name no scheduler. ``silent``: nodes without a kubelet.
     ``holds``: pods of which it is true stay pending. ``judged``: nobody writes a status by hand.
-    ``patience``: seconds that each thing may take.
     """
 
     server: ApiServer
@@ -45,7 +45,6 @@ class Lab:
     silent: set[str] = field(default_factory=set)
     holds: Callable[[dict[str, Any]], bool] = lambda _: False
     judged: bool = True
-    patience: float = 45.0
     history: list[Seen] = field(default_factory=list)
     _pods: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -121,7 +120,7 @@ class Lab:
     # --- what a test waits for
 
     async def until(self, what: Callable[[], Awaitable[Any]], said: str = "") -> Any:
-        with anyio.move_on_after(self.patience):
+        with anyio.move_on_after(PATIENCE):
             while True:
                 found = await what()
                 if found:
@@ -247,10 +246,9 @@ class Lab:
 
 
 @asynccontextmanager
-async def lab(server: ApiServer, home: Path, *, type_: type[Client] = Client) -> AsyncIterator[Lab]:
-    """``type_``: of the client of whoever plays users and kubelets."""
+async def lab(server: ApiServer, home: Path) -> AsyncIterator[Lab]:
     target = connection({"KUBECONFIG": str(server.kubeconfig(home / "kubeconfig"))})
-    async with type_(target, agent="tests") as client:
+    async with Client(target, agent="tests") as client:
         namespace = f"t-{uuid.uuid4().hex[:10]}"
         await client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
         for node in ("node-a", "node-b"):

@@ -13,7 +13,6 @@ from typing import Any
 from lab import Lab, condition, lab
 from player import bare_pod, job, service
 from preflight_appwrapper.objects import LABEL
-from preflight_kube.client import Client
 from preflight_testing.apiserver import ApiServer
 
 __all__ = ["SCENARIOS", "Scenario", "played"]
@@ -152,19 +151,15 @@ async def played(
     home: Path,
     scenario: Scenario,
     led: Callable[[Lab], AbstractAsyncContextManager[Any]],
-    *,
-    client: type[Client] = Client,
-    patience: float = 45.0,
 ) -> tuple[Any, ...]:
     """The end of a scenario under those who ``led`` has lead; nothing of anybody else may have
-    changed. ``patience``: seconds that each thing may take.
+    changed.
     """
     home.mkdir(parents=True)
-    async with lab(server, home, type_=client) as one:
+    async with lab(server, home) as one:
         await one.client.create(one.path("", "services"), service("bystander"))
         await one.client.create(one.path("batch/v1", "jobs"), job("bystander", suspend=True))
         before = await foreign(one)
-        one.patience = patience
         one.history.clear()
         async with led(one):
             await scenario(one)

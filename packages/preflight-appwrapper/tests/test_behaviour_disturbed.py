@@ -1,5 +1,5 @@
-"""What nobody dies of: watches that are too old, conflicts, two who lead, an API server that
-restarts. Each scenario ends as it does undisturbed, with no object made twice and none orphaned.
+"""What nobody dies of: watches that are too old, conflicts, two who lead. Each scenario ends as it
+does undisturbed, with no object made twice and none orphaned.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from disturbed import ConflictingClient, ForgetfulClient, PatientClient
+from disturbed import ConflictingClient, ForgetfulClient
 from lab import Lab
 from leading import leads
 from preflight_testing.apiserver import ApiServer
@@ -56,38 +56,3 @@ async def test_old_watches_conflicts_and_a_second_leader_change_nothing_of_the_e
         for led in (one, *DISTURBED):
             group.start_soon(play, led)
     assert ends == dict.fromkeys(ends, ends["one"])
-
-
-async def test_an_api_server_that_restarts_twice_changes_nothing_of_the_end(
-    control_plane: ApiServer, tmp_path: Path
-) -> None:
-    """All scenarios at the same time, so that it restarts in the middle of each."""
-    ends: dict[str, dict[str, tuple[Any, ...]]] = {"undisturbed": {}, "restarted": {}}
-    begun = anyio.Event()
-
-    @asynccontextmanager
-    async def led(lab: Lab) -> AsyncIterator[None]:
-        async with one(lab):
-            begun.set()
-            yield
-
-    async def play(how: str, scenario: Scenario) -> None:
-        name = scenario.__name__
-        ends[how][name] = await played(
-            control_plane, tmp_path / how / name, scenario, led, client=PatientClient, patience=200
-        )
-
-    async def restarts() -> None:
-        await begun.wait()
-        for _ in range(2):
-            await anyio.sleep(2)
-            await anyio.to_thread.run_sync(control_plane.restart)
-
-    for how in ends:
-        async with anyio.create_task_group() as group:
-            for scenario in SCENARIOS:
-                group.start_soon(play, how, scenario)
-            if how == "restarted":
-                begun = anyio.Event()
-                group.start_soon(restarts)
-    assert ends["restarted"] == ends["undisturbed"]
