@@ -167,7 +167,7 @@ class Component(_Object, frozen=True, kw_only=True):
 
 
 class Spec(_Object, frozen=True, kw_only=True):
-    """``suspend``: nothing of it may run. ``managed_by``: see :attr:`AppWrapper.ours`."""
+    """What is wrapped, whether it may run, and which controller is in charge of it."""
 
     components: tuple[Component, ...] = ()
     suspend: bool = False
@@ -191,7 +191,7 @@ class ComponentStatus(_Object, frozen=True, kw_only=True):
 
 
 class Status(_Object, frozen=True, kw_only=True):
-    """``resetting_count``: counted resets; ``migration_count``: evacuations in a row."""
+    """How far it has got; how often it was reset, and evacuated in a row."""
 
     phase: str = ""
     resetting_count: int = 0
