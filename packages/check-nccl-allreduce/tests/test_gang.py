@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import pytest
 from needs import needs_torch
+from preflight_e2e.gangs import preloaded
 from preflight_e2e.gangs.gang import CHECK, MUTANTS, Gang
 
 pytestmark = needs_torch
@@ -38,6 +40,18 @@ def test_a_late_member_is_waited_for(gang: Gang) -> None:
     gang.members[0].said("rank 0 (pod-0 on node-0) is there (1 of 2)")
     gang.start(1)
     gang.seal(1)
+    assert [end.result.code for end in gang.all_ended()] == ["OK", "OK"]
+
+
+@pytest.mark.parametrize("said", [b"", (500).to_bytes(4, "big"), (500).to_bytes(4, "big") + b"{"])
+def test_an_agent_that_is_killed_as_it_starts_takes_none_of_the_others_along(
+    gang: Gang, said: bytes
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.connect(preloaded.place())
+        killed.sendall(said)
+    gang.start(0, 1)
+    gang.seal()
     assert [end.result.code for end in gang.all_ended()] == ["OK", "OK"]
 
 

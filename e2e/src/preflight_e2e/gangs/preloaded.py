@@ -132,11 +132,15 @@ class Loaded:
         head, files, _, _ = socket.recv_fds(link, 4, 4)
         size = int.from_bytes(head, "big")
         assert size < MAX_ENVIRONMENT
-        asked = json.loads(link.recv(size, socket.MSG_WAITALL))
-        if (child := os.fork()) == 0:
-            self._be_agent(files, asked)
+        said = link.recv(size, socket.MSG_WAITALL) if size else b""
+        child = 0
+        if said and len(said) == size and (child := os.fork()) == 0:
+            self._be_agent(files, json.loads(said))
         for file in files:
             os.close(file)
+        if not child:  # a stand-in that was killed while it asked
+            link.close()
+            return
         with suppress(ProcessLookupError):
             os.setpgid(child, child)
         self._children[child] = link
