@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -106,6 +106,21 @@ async def user(guarded: ApiServer, tmp_path: Path) -> AsyncIterator[User]:
         made = User(client)
         await made.begin()
         yield made
+
+
+@asynccontextmanager
+async def allowed(
+    guarded: ApiServer, user: User, short: Path, google: dict[str, ModuleType], tmp_path: Path
+) -> AsyncIterator[World]:
+    """A node whose plugin has the chart's rights, and no others."""
+    world = World(short, to(guarded, tmp_path, "unused"), google, user)
+    await user.client.create("/api/v1/nodes", {"metadata": {"name": world.name}})
+    world.target = to(guarded, tmp_path, "plugin", token(guarded, PLUGIN, world.name))
+    await world.begin()
+    try:
+        yield world
+    finally:
+        await world.end()
 
 
 async def test_the_controller_does_all_it_does_with_the_charts_rights_and_uses_each_of_them(
@@ -222,11 +237,7 @@ async def _policies_hold(client: Client) -> None:
 async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_of_them(
     guarded: ApiServer, user: User, short: Path, google: dict[str, ModuleType], tmp_path: Path
 ) -> None:
-    world = World(short, to(guarded, tmp_path, "unused"), google, user)
-    await user.client.create("/api/v1/nodes", {"metadata": {"name": world.name}})
-    world.target = to(guarded, tmp_path, "plugin", token(guarded, PLUGIN, world.name))
-    await world.begin()
-    try:
+    async with allowed(guarded, user, short, google, tmp_path) as world:
         before = await world.published()
         await user.client.merge_patch(
             f"/apis/resource.k8s.io/v1/resourceslices/{before['metadata']['name']}",
@@ -245,8 +256,6 @@ async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_
         made = (await user.claim("pod-channel", domain["metadata"]["uid"], world.name))["metadata"]
         answer = await world.kubelet.prepare([Ref(made["namespace"], made["name"], made["uid"])])
         assert answer[made["uid"]].error == ""
-    finally:
-        await world.end()
     account = f"system:serviceaccount:{HOME}:{PLUGIN}"
     with (guarded.home / "audit.log").open() as log:
         used = read(log, "compute-domain-kubelet-plugin")[account]
@@ -257,17 +266,11 @@ async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_
 async def test_what_a_claim_is_judged_by_is_read_consistently_and_watched_by_no_node(
     guarded: ApiServer, user: User, short: Path, google: dict[str, ModuleType], tmp_path: Path
 ) -> None:
-    world = World(short, to(guarded, tmp_path, "unused"), google, user)
-    await user.client.create("/api/v1/nodes", {"metadata": {"name": world.name}})
-    world.target = to(guarded, tmp_path, "plugin", token(guarded, PLUGIN, world.name))
-    await world.begin()
-    try:
+    async with allowed(guarded, user, short, google, tmp_path) as world:
         domain = (await user.create())["metadata"]["uid"]
         made = (await user.claim("pod-channel", domain, world.name))["metadata"]
         answer = await world.kubelet.prepare([Ref(made["namespace"], made["name"], made["uid"])])
         assert answer[made["uid"]].error == ""
-    finally:
-        await world.end()
 
     async def asked() -> list[str]:
         found = []
