@@ -15,6 +15,8 @@ from typing import Any
 
 from preflight_testing.apiserver import ASSETS, assets
 
+from ..cores import started
+
 __all__ = ["BenchError", "binaries", "built", "drive", "resident_mb", "server_of_nothing", "until"]
 
 SOURCE = Path(__file__).resolve().parents[3] / "bench" / "load"
@@ -86,24 +88,21 @@ def server_of_nothing(cpu: int) -> Iterator[str]:
     """Where a server listens that answers at once, pinned to ``cpu``: what is measured of it is the
     machine's and the load generator's own.
     """
-    with _on(cpu, [str(built(SOURCE, "load")), "-serve", "-address", "127.0.0.1:0"]) as process:
+    with _load(cpu, "-serve", "-address", "127.0.0.1:0", stderr=None) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().strip()
+            if not (address := process.stdout.readline().strip()):
+                raise BenchError("the server that does nothing did not start; its words are above.")
+            yield address
         finally:
             process.kill()
 
 
-def _on(cpu: int | None, command: list[str]) -> subprocess.Popen[str]:
-    """A program written in Go, all its threads on ``cpu``; None: anywhere."""
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **({} if cpu is None else {"GOMAXPROCS": "1"})},
-        preexec_fn=None if cpu is None else lambda: os.sched_setaffinity(0, {cpu}),  # noqa: PLW1509 (this program starts no other meanwhile)
-    )
+def _load(cpu: int | None, *options: str, stderr: int | None) -> subprocess.Popen[str]:
+    """The program in :data:`SOURCE`, on ``cpu``; None: anywhere."""
+    command = [str(built(SOURCE, "load")), *options]
+    environ = {**os.environ, **({} if cpu is None else {"GOMAXPROCS": "1"})}
+    return started(command, cpu, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environ)
 
 
 def drive(
@@ -121,8 +120,8 @@ def drive(
     """Drive ``address`` (host:port) with ``body``; keys requests, served (those of the warm-up
     too), failed, per_s, p50_ms, p99_ms, max_ms, answer. ``cpu``: pinned to it. ``vary``: a text in
     the body that becomes a different number in every request, ``first`` in the first one."""
-    command = [str(built(SOURCE, "load")), "-address", address, "-path", path, "-body", str(body)]
-    command += [
+    options = [
+        *("-address", address, "-path", path, "-body", str(body)),
         "-connections",
         str(connections),
         "-seconds",
@@ -134,7 +133,7 @@ def drive(
         "-first",
         str(first),
     ]
-    with _on(cpu, command) as process:
+    with _load(cpu, *options, stderr=subprocess.PIPE) as process:
         stdout, stderr = process.communicate()
     if process.returncode != 0:
         raise BenchError(

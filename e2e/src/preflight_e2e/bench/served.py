@@ -25,6 +25,7 @@ import trustme
 import yaml
 
 from ..answering import JsonHandler
+from ..cores import started
 from .load import BenchError, resident_mb
 from .reviews import CLASS
 
@@ -111,16 +112,10 @@ def pinned(
     *,
     stderr: int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process on one core from its first instruction: a runtime looks there for how many threads
-    it may use. ``core``: None for any; ``log``: its output."""
+    """A process that :func:`~.cores.started` has started; ``log``: its output."""
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            command,
-            stdout=out,
-            stderr=stderr,
-            env={**os.environ, **environ},
-            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (this program starts no other meanwhile)
-        )
+        environ = {**os.environ, **environ}
+        process = started(command, core, stdout=out, stderr=stderr, env=environ)
     try:
         yield process
     finally:

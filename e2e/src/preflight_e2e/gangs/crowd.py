@@ -43,6 +43,8 @@ from preflight_proto.check import Inconclusive
 from preflight_proto.check.settings import read
 from preflight_proto.roster import Roster
 
+from ..cores import started
+
 MODULE = "preflight_e2e.gangs.crowd"
 NORMAL, SICK, FLOOR = 1.0, 0.5, 0.8
 """GB/s of a healthy path, of the slow member's, and of what a gang must have."""
@@ -217,11 +219,11 @@ def play(
     ]
     parts = {}
     for part in ("lead", "follow"):
-        parts[part] = subprocess.Popen(
+        parts[part] = started(
             [sys.executable, "-m", MODULE, f"--part={part}", f"--patience={patience}", *options],
+            core,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (this program starts no other meanwhile)
         )
     said = {part: one.communicate()[0] for part, one in parts.items()}
     if any(one.returncode for one in parts.values()):
