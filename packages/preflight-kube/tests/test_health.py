@@ -78,3 +78,22 @@ def test_a_header_without_end_is_cut_off(server: HealthServer) -> None:
             line.sendall(b"x" * 65536)
         pytest.fail("13 MB of one header were taken")
     assert ask(server, "/healthz")[0] == 200
+
+
+def test_a_request_that_came_while_the_process_stood_still_is_answered(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "REQUEST_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as line:
+        while not server._waiting:
+            time.sleep(0.01)
+        standing = threading.Event()
+
+        def stand_still() -> None:
+            standing.set()
+            time.sleep(2 * health.REQUEST_SECONDS)
+
+        server._loop.call_soon_threadsafe(stand_still)
+        assert standing.wait(5)
+        line.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert line.recv(100).startswith(b"HTTP/1.1 200 OK")
