@@ -7,6 +7,8 @@ __all__ = ["one_line", "printable"]
 
 def printable(text: str) -> str:
     """``text`` with a space for each character that no terminal should get."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else " " for c in text)
 
 

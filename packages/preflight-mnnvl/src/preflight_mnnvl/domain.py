@@ -59,12 +59,13 @@ class Domain(NamedTuple):
     @property
     def stem(self) -> str:
         """What the names of its objects have in common, before `-cd` and `-mnnvl-claim`."""
-        parts = {
-            "replica": (),
-            "clique": (self.clique,),
-            "scalingGroupReplica": (self.group, self.group_index),
-        }[self.scope]
-        return "-".join((self.pcs, self.replica, *parts))
+        match self.scope:
+            case "replica":
+                return f"{self.pcs}-{self.replica}"
+            case "clique":
+                return f"{self.pcs}-{self.replica}-{self.clique}"
+            case "scalingGroupReplica":
+                return f"{self.pcs}-{self.replica}-{self.group}-{self.group_index}"
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 import anyio
@@ -67,6 +68,8 @@ class Webhook:
             absent_retry=ABSENT,
         )
         metrics.admission(client.requests, client.mirrors)
+        # Of few values each, and looked up thousands of times a second.
+        self._admissions, self._part = cache(metrics.admissions.labels), cache(_part)
 
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
@@ -182,20 +185,18 @@ class Webhook:
 
     def _note(self, kind: str, request: Request, result: str, message: str, started: float) -> None:
         seconds = time.perf_counter() - started
-        self._metrics.admissions.labels(kind, _RESULTS.get(result, result)).inc()
+        self._admissions(kind, _RESULTS.get(result, result)).inc()
         self._metrics.latency.observe(seconds)
         level = "info" if result in {"injected", "denied", "unsupported"} else "debug"
         if log.enabled(level):
-            about = {
+            about: dict[str, object] = {
                 "uid": request.uid[:128],
-                "kind": kind,
                 "object": f"{request.namespace}/{request.name}"[:300],
-                "operation": request.operation,
-                "result": result,
-                "dry_run": request.dry_run,
                 "seconds": round(seconds, 6),
             }
-            logs.line(level, "reviewed", {**about, "why": message} if message else about)
+            if message:
+                about["why"] = message
+            logs.line_of(self._part(level, kind, request.operation, result, request.dry_run), about)
 
     # --- mirrors
 
@@ -237,6 +238,12 @@ class Webhook:
 
 
 _RESULTS: Final = {"going": "unchanged"}
+
+
+def _part(level: str, kind: str, operation: str, result: str, dry_run: bool) -> bytes:
+    """What the log lines of many reviews have in common."""
+    about = {"kind": kind, "operation": operation, "result": result, "dry_run": dry_run}
+    return logs.part(level, "reviewed", about)
 
 
 def _review(request: Request) -> Review:

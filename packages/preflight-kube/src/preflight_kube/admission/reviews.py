@@ -132,9 +132,8 @@ class Reviews:
         return self._counted(path, request, response, started)
 
     def _counted(self, path: str, request: Request, response: Response, started: float) -> bytes:
-        self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
         result = "denied" if not response.allowed else "patched" if response.patch else "allowed"
-        self._metrics.reviews.labels(path, result).inc()
+        self._metrics.answered(path, result, time.perf_counter() - started)
         return review.encode(request.uid, response)
 
     async def _decided(
