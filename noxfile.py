@@ -95,7 +95,7 @@ def install(
 
 def run_tests(session: nox.Session, *args: str) -> None:
     """Run pytest. With RERUN_FAILED=1, what failed is run once more, alone, and named in the last
-    lines.
+    lines; where RERUN_LATER names a file, it is noted there for `nox -s rerun`.
 
     Tests of real processes wait for what happens, but a machine that stands still for a minute
     outlasts any patience. Who fails twice fails, and so does a suite in which more than three tests
@@ -113,11 +113,37 @@ def run_tests(session: nox.Session, *args: str) -> None:
         failed = list(json.loads(kept.read_text())) if kept.is_file() else []
         if not 1 <= len(failed) <= 3:
             raise
+        if later := os.environ.get("RERUN_LATER"):
+            with Path(later).open("a") as noted:
+                noted.write(json.dumps([session.virtualenv.location, failed]) + "\n")
+            session.warn(f"failed, and run once more at the end: {', '.join(failed)}")
+            return
         session.warn(f"failed, and run once more alone: {', '.join(failed)}")
-        session.run("pytest", *failed)
-        session.warn(
-            f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
-        )
+        run_again(session, failed)
+
+
+def run_again(session: nox.Session, failed: list[str], environment: str | None = None) -> None:
+    """Run tests that failed once, in the session's environment or another."""
+    environment = environment or session.virtualenv.location
+    path = f"{environment}/bin{os.pathsep}{os.environ['PATH']}"
+    session.run(
+        f"{environment}/bin/pytest",
+        *failed,
+        external=True,
+        env={"VIRTUAL_ENV": environment, "PATH": path},
+    )
+    session.warn(
+        f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
+    )
+
+
+@nox.session(venv_backend="none")
+def rerun(session: nox.Session) -> None:
+    """What failed once in other sessions and was noted in RERUN_LATER's file, with nothing beside it."""
+    noted = Path(os.environ.get("RERUN_LATER") or session.error("RERUN_LATER names no file."))
+    for line in noted.read_text().splitlines() if noted.is_file() else []:
+        environment, failed = json.loads(line)
+        run_again(session, failed, environment)
 
 
 @nox.session
