@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, Protocol
 
 __all__ = ["Problem", "path_of", "sentences"]
@@ -113,6 +112,8 @@ def _hint(schema: dict[str, Any]) -> str:
 
 def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[str]:
     """The known keys are listed once, where there is no likely one."""
+    from difflib import get_close_matches  # for mistakes alone
+
     said, listed = [], False
     for key in unknown:
         likely = get_close_matches(key, known, 1)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -95,6 +94,8 @@ def refused(described: Schema, environ: Mapping[str, str]) -> list[str]:
 
 
 def _unknown(check: str, name: str, variables: Iterable[str]) -> str:
+    from difflib import get_close_matches  # for mistakes alone
+
     near = get_close_matches(name.upper(), list(variables), 1, 0.75)
     what = (
         f"did you mean {near[0]}?"
