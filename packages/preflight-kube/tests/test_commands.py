@@ -56,6 +56,7 @@ def _say(args: argparse.Namespace) -> int:
         "kube": KubeError("it does not answer."),
         "access": BadAccess("no kubeconfig."),
         "unended": BadInput("without an end"),
+        "hostile": BadInput("\x1b[31mit\u202e is wrong.\nHere."),
         "ctrl-c": KeyboardInterrupt(),
         "bug": RuntimeError("ours"),
     }
@@ -245,3 +246,10 @@ def test_a_service_takes_its_configuration_its_lease_and_its_address(
     assert (told.config, told.namespace, told.port) == (Path("c.yaml"), "x", 0)
     with pytest.raises(SystemExit):
         made.parse_args(["--port", "70000"])
+
+
+def test_what_others_wrote_changes_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("say", "hostile") == BAD_INPUT
+    assert capsys.readouterr().err == " [31mit  is wrong.\nHere.\n"
+    commands.say("a\tb\x07\nc")
+    assert capsys.readouterr().out == "a b \nc\n"

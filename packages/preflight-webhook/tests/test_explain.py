@@ -523,3 +523,16 @@ def test_a_pod_that_has_its_checks_is_called_injected_already() -> None:
     assert told(after, "--brief").startswith("Pod p: injected already\n")
     again = json.loads(told(after, "-o", "json"))
     assert (again["result"], again["patch"]) == ("unchanged", [])
+
+
+@pytest.mark.parametrize("env", ["[NCCL_DEBUG]", "[null]", "true", "{a: b}", "[{name: [1]}]"])
+def test_an_env_that_is_no_list_of_variables_leaves_no_traceback(env: str) -> None:
+    done = explain("-f", "-", stdin=JOB.replace("image: i,", f"image: i, env: {env},", 1))
+    assert done.returncode in {0, 2}
+    assert done.stdout or done.stderr
+
+
+def test_what_changes_a_terminal_is_not_printed() -> None:
+    done = explain("-f", "-", stdin=JOB.replace("name: train", r'name: "a\e[31m\u202e"'))
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\u202e" not in done.stdout + done.stderr

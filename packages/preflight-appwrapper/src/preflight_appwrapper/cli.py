@@ -278,7 +278,7 @@ def _explain(args: argparse.Namespace) -> int:
     elif args.output == "yaml":
         print(yaml.safe_dump_all(found.objects, sort_keys=False, width=120), end="")
     else:
-        print(plan_text(found))
+        commands.say(plan_text(found))
     if found.problems and args.output != "text":
         for problem in found.problems:
             print(f"{args.file}: {problem}", file=sys.stderr)
@@ -306,7 +306,8 @@ def _explain_live(args: argparse.Namespace, rules: Rules) -> int:
     if args.config is None:
         hint = "parameters are the defaults of this program; --config FILE has those of the release"
         print(f"explain: {hint}.", file=sys.stderr)
-    print(
-        json.dumps(msgspec.to_builtins(found), indent=2) if args.output == "json" else text(found)
-    )
+    if args.output == "json":
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+    else:
+        commands.say(text(found))
     return commands.DONE

@@ -85,7 +85,7 @@ def _doctor(args: argparse.Namespace) -> int:
         print(RUNBOOK, end="")
         return commands.DONE
     lines, sound = report(anyio.run(look))
-    print("\n".join(lines))
+    commands.say("\n".join(lines))
     return commands.DONE if sound else commands.FAILED
 
 
@@ -100,5 +100,5 @@ def _explain(args: argparse.Namespace) -> int:
         raise commands.Failed(
             f"no ComputeDomain {args.name} in namespace {args.namespace}; `-n` names another namespace."
         )
-    print("\n".join(lines))
+    commands.say("\n".join(lines))
     return commands.DONE

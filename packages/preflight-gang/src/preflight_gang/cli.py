@@ -83,7 +83,7 @@ def _show(args: argparse.Namespace) -> int:
     if not found:
         what = f'no gang "{args.gang}"' if args.gang else "no gang"
         raise commands.Failed(f"{what} in namespace {args.namespace}; `-n` names another one.")
-    print(found)
+    commands.say(found)
     return commands.DONE
 
 

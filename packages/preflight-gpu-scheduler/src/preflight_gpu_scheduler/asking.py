@@ -56,7 +56,7 @@ def files(paths: list[str]) -> Files:
 
 def _take(found: Files, raw: Any) -> list[str]:
     kind = raw.get("kind") if isinstance(raw, dict) else None
-    if not isinstance(raw, dict) or kind not in {"Pod", "GpuClaim", "Node", "GpuNodeStatus"}:
+    if not isinstance(raw, dict) or kind not in ("Pod", "GpuClaim", "Node", "GpuNodeStatus"):
         return ["is no Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
     if kind == "Pod":
         found.pod = raw

@@ -265,7 +265,7 @@ def _show(args: argparse.Namespace) -> int:
         raise commands.Failed(
             f"no pod {args.pod} of this scheduler in namespace {args.namespace}; `-n` names another one."
         )
-    print(found)
+    commands.say(found)
     return commands.DONE
 
 
@@ -293,7 +293,10 @@ def _explain(args: argparse.Namespace) -> int:
             lambda state: (state.nodes, state.inventories, state.busy()),
         )
     found = explain(given.pod, claim, nodes, statuses, busy=busy, config=config)
-    print(msgspec.json.encode(found).decode() if args.output == "json" else text(found))
+    if args.output == "json":
+        print(msgspec.json.encode(found).decode())
+    else:
+        commands.say(text(found))
     return commands.DONE
 
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from .configfile import ConfigError
 from .errors import BadAccess, KubeError
+from .text import printable_lines
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -56,6 +57,7 @@ __all__ = [
     "parser",
     "port",
     "read",
+    "say",
     "seconds",
     "version_of",
 ]
@@ -304,6 +306,11 @@ def colored(choice: str) -> bool:
     return choice == "always" or (choice == "auto" and on_terminal)
 
 
+def say(report: str) -> None:
+    """Print a report. What others wrote is in it, and changes no terminal."""
+    print(printable_lines(report))
+
+
 def version_of(distribution: str) -> str:
     """The version of an installed package; "unknown" where it is not installed."""
     from importlib.metadata import (
@@ -365,7 +372,7 @@ def _ended(make: Callable[[], argparse.ArgumentParser], arguments: list[str] | N
 
 
 def _said(sentences: Iterable[str], status: int) -> int:
-    for sentence in sentences:
+    for sentence in map(printable_lines, sentences):
         print(sentence if sentence.endswith((".", "?", "!")) else f"{sentence}.", file=sys.stderr)
     return status
 

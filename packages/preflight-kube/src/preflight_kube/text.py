@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line", "printable"]
+__all__ = ["one_line", "printable", "printable_lines"]
 
 
 def printable(text: str) -> str:
@@ -10,6 +10,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The lines of ``text``, each :func:`printable`."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def one_line(text: str, most: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from msgspec import to_builtins
+from preflight_kube.text import printable
 from preflight_proto.durations import format_duration
 from preflight_proto.names import container_name
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
@@ -86,7 +87,7 @@ def explain(
         found, about, asked, decision, _message(found, decision, about), own, delays, warnings
     )
     if form == "text":
-        lines = [*(_unasked(told) if asked.asked == "no" else _lines(told))]
+        lines = [*map(printable, _unasked(told) if asked.asked == "no" else _lines(told))]
         if decision.patch and not brief and asked.asked != "no":
             lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), colored=colored)
         return "\n".join(lines)
@@ -218,8 +219,8 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
         check for check in config.checks if check.name in decision.checks and not check.is_required
     ]
     spec = pod.get("spec")
-    containers = (spec.get("containers") if isinstance(spec, dict) else None) or ()
-    there = {str(entry.get("name")) for one in containers for entry in one.get("env") or ()}
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    there = {str(entry.get("name")) for one in _maps(containers) for entry in _maps(one.get("env"))}
     for name in sorted(name for name in there if of_the_fabric(name)):
         for value, patterns, checks in _patterns(inheriting, config):
             if inheritable(name, patterns) or not inheritable(name, (name,)):
@@ -245,6 +246,11 @@ def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tupl
     ]
     common = [check.name for check in checks if check.nccl and check.env_patterns is None]
     return [*made, ("ncclEnvPatterns", config.nccl_env_patterns, "the checks")] if common else made
+
+
+def _maps(found: Any) -> Iterator[Object]:
+    """What is a map in what should be a list of them: files are not checked as the API server does."""
+    return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())
 
 
 def _lines(told: _Told) -> Iterator[str]:
