@@ -642,7 +642,7 @@ def job(**values: Any) -> Object:
     return template
 
 
-def test_the_pods_of_the_certs_job_may_be_annotated_and_labelled() -> None:
+def test_the_pods_of_the_certs_job_may_be_annotated_and_labeled() -> None:
     mesh = {"sidecar.istio.io/inject": "false"}
     assert job(podAnnotations=mesh)["metadata"]["annotations"] == mesh
     assert job(podAnnotations={**mesh, "a": "b"}, certificates={"podAnnotations": {"a": "c"}})[

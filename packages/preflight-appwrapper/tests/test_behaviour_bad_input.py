@@ -47,7 +47,7 @@ def changed(change: Callable[[Json], Any]) -> Json:
     return wrapper(of(made))
 
 
-def labelled(made: Json) -> None:
+def labeled(made: Json) -> None:
     made["spec"]["template"]["metadata"] = {"labels": {LABEL: "other"}}
 
 
@@ -84,7 +84,7 @@ DENIED: dict[str, tuple[Json, str]] = {
     "the same twice": (wrapper(of(job()), of(job())), "spec.components[1].template: is Job train, as spec.components[0] is"),
     "a long name": (wrapper(of(job()), name="n" * 64), "metadata.name: has 64 characters"),
     "another count": (at(HERE, 7), f"says 7 pods at {HERE}, and the template 2; make them equal."),
-    "a label of ours": (changed(labelled), f"label {LABEL} has another value than the wrapper's name; remove it."),
+    "a label of ours": (changed(labeled), f"label {LABEL} has another value than the wrapper's name; remove it."),
 }  # fmt: skip
 
 

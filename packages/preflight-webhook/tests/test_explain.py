@@ -192,7 +192,7 @@ spec:
     assert "LeaderWorkerSet serve, worker: injected" in done.stdout
 
 
-def test_the_patch_is_shown_as_a_diff_in_colours_where_wanted() -> None:
+def test_the_patch_is_shown_as_a_diff_in_colors_where_wanted() -> None:
     plain = explain("-f", "-", stdin=JOB).stdout
     assert "    +  - name: preflight-dcgm-diag" in plain
     assert "\33[" not in plain

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["Anonymiser"]
+__all__ = ["Anonymizer"]
 
 _UUID: Final = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F]{4,}(?:-[0-9a-fA-F]+)*")
 _SERIALS: Final = (
@@ -24,7 +24,7 @@ _IPV4: Final = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 _MAC_OR_IPV6: Final = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}(?![\w:])")
 
 
-class Anonymiser:
+class Anonymizer:
     """``names``: words that name the machine or its owner; ``serials``: serial numbers that are
     known already.
     """

@@ -154,7 +154,7 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
 
 def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:
     """What the node brings; what the operator says of the fabric stands before what was found."""
-    found = nics.recognise(tree, os.environ.get("NCCL_IB_HCA", ""))
+    found = nics.recognize(tree, os.environ.get("NCCL_IB_HCA", ""))
     run.progress(f"network adapters: {found.nic or 'none that this pod may use for RDMA'}")
     for finding in found.findings:
         run.progress(f"network adapter {finding}")

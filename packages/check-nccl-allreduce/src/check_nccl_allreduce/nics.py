@@ -27,7 +27,7 @@ __all__ = [
     "kind_of",
     "ports",
     "reaches",
-    "recognise",
+    "recognize",
 ]
 
 PORTS: Final = "sys/class/infiniband"
@@ -121,7 +121,7 @@ def able(nic: str) -> tuple[str, int, float] | None:
     return (match[1], int(match[2]), float(match[3])) if match else None
 
 
-def recognise(tree: Mapping[str, str], hca: str = "") -> Adapters:
+def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
     """The node's adapters. ``hca``: the workload's NCCL_IB_HCA, which leaves NCCL some of them."""
     imex = reaches(tree)
     if apertures := len({path.split("/")[2] for path in tree if path.startswith(f"{APERTURES}/")}):

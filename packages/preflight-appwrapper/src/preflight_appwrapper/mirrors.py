@@ -33,7 +33,7 @@ from .unhealthy_nodes import sick_resources
 __all__ = ["WRAPPERS", "Mirrors"]
 
 WRAPPERS: Final = f"/apis/{API_VERSION}/{PLURAL}"
-_LABELLED: Final = {"labelSelector": LABEL}
+_LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
 """Seconds between two looks at a mirror that cannot be opened."""
 _FORBIDDEN: Final = 403
@@ -79,7 +79,7 @@ class Mirrors:
         self._open: dict[Kind, _Mirror] = {}
         self._group: TaskGroup | None = None
         self._wrapper_mirror = self._reflector(WRAPPERS, self._wrapper_changed, {})
-        self._pod_mirror = self._reflector("/api/v1/pods", self._pod_changed, _LABELLED)
+        self._pod_mirror = self._reflector("/api/v1/pods", self._pod_changed, _LABELED)
         self._node_mirror = Reflector(client, "/api/v1/nodes", Node, on_change=self._node_changed)
 
     async def run(self) -> None:
@@ -221,7 +221,7 @@ class Mirrors:
                 self._changed(key)
 
     def _component_mirror(self, path: str, kind: Kind) -> Reflector[Loose]:
-        return self._reflector(path, lambda change: self._thing_changed(change, kind), _LABELLED)
+        return self._reflector(path, lambda change: self._thing_changed(change, kind), _LABELED)
 
     def _reflector(
         self, path: str, changed: Callable[[Change[Loose]], None], params: dict[str, str]

@@ -53,7 +53,7 @@ class Controller:
             set
         )  # by a template's place, who asks for it
         self._templates: dict[Place, ClaimTemplate] = {}
-        self._labelled: dict[str, set[Place]] = defaultdict(
+        self._labeled: dict[str, set[Place]] = defaultdict(
             set
         )  # templates, by the uid that label or configuration names
         self._said: set[tuple[str, str, str]] = set()
@@ -107,9 +107,9 @@ class Controller:
         place = (found.metadata.namespace, found.metadata.name)
         for one in filter(None, (change.before, found)):
             for uid in self._uids(one):
-                self._labelled[uid].discard(place)
-                if not self._labelled[uid]:
-                    del self._labelled[uid]
+                self._labeled[uid].discard(place)
+                if not self._labeled[uid]:
+                    del self._labeled[uid]
                 if uid in self._by_uid:
                     self.queue.add(self._by_uid[uid])
         if change.kind == "deleted":
@@ -121,7 +121,7 @@ class Controller:
         else:
             self._templates[place] = found
             for uid in self._uids(found):
-                self._labelled[uid].add(place)
+                self._labeled[uid].add(place)
         for who in self._wanted.get(place, ()):
             self.queue.add(who)
 
@@ -193,7 +193,7 @@ class Controller:
         namespace, uid = domain.metadata.namespace, domain.metadata.uid
         places = {
             (namespace, domain.template),
-            *(one for one in self._labelled.get(uid, ()) if one[0] == namespace),
+            *(one for one in self._labeled.get(uid, ()) if one[0] == namespace),
         }
         now = self._known.clock()
         found = (self._known.templates.of(one, self._templates.get(one), now) for one in places)

@@ -269,9 +269,9 @@ class _Findings:
         self.too_many = len(guilty) > cap(evidence.map.size)
         self.blamed = [s for s in guilty if not self.obstacles[s]]
         rest = [s for s in self.proven if s not in set(self.blamed)]
-        self.alike = frozenset() if evidence.map.labelled else _alike(evidence, rest)
+        self.alike = frozenset() if evidence.map.labeled else _alike(evidence, rest)
         weak = {
-            *evidence.grey,
+            *evidence.gray,
             *evidence.mild(),
             *evidence.unreached,
             *evidence.ends,

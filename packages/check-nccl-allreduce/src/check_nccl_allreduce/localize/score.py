@@ -118,7 +118,7 @@ def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
             )
             if result.status is Status.OK:
                 share = result.gbps / reference
-                grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GREY
+                grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GRAY
             elif result.status in {Status.WRONG, Status.HANG, Status.ERROR}:
                 grade = Grade.BAD
         rows.append(
@@ -247,7 +247,7 @@ def _score(
     # A node that is as fast to itself as others are, or nearly, has a port that does not matter;
     # and no port makes wrong data.
     nearly = (
-        sum(1 for row in found.rows if row.a == one and row.grade is Grade.GREY)
+        sum(1 for row in found.rows if row.a == one and row.grade is Grade.GRAY)
         if ports.told
         else 0
     )
@@ -328,7 +328,7 @@ def _place(
         PositionSharing.SHARED
         if good_there
         else PositionSharing.ALONE
-        if shape.labelled
+        if shape.labeled
         else by_latency
     )
 

@@ -59,7 +59,7 @@ class Reference:
         """The grade of a value in GB/s of this class of edges."""
         if gbps >= GOOD * self.gbps:
             return Grade.GOOD
-        return Grade.BAD if gbps < self.bad * self.gbps else Grade.GREY
+        return Grade.BAD if gbps < self.bad * self.gbps else Grade.GRAY
 
 
 class EdgeMap:
@@ -92,7 +92,7 @@ class EdgeMap:
         )
         self.domain_names = tuple(domains)
         self.size = len(state.endpoints)
-        self.labelled = all(d >= 0 for d in self.domain)
+        self.labeled = all(d >= 0 for d in self.domain)
 
     def edge_class(self, a: int, b: int) -> EdgeClass:
         """``NVLINK`` where what these two exchange stays inside an NVLink domain."""

@@ -252,11 +252,11 @@ class State:
 
 
 class Grade(IntEnum):
-    """What one measured edge says: ``GREY`` neither clears nor accuses."""
+    """What one measured edge says: ``GRAY`` neither clears nor accuses."""
 
     NONE = 0
     BAD = 1
-    GREY = 2
+    GRAY = 2
     GOOD = 3
 
 

@@ -295,7 +295,7 @@ def undecided(
     single = [s for s in evidence.suspects if shape.domain[s] >= 0 and sizes[shape.domain[s]] == 1]
     if single:
         yield f"for {names(state, single)}, whether the node or the switch that only it is behind is slow"
-    if guilty and not shape.labelled:
+    if guilty and not shape.labeled:
         yield "without topology labels on every node, whether a slow node shares its switch with at most two others"
     unlike = [s for s in evidence.suspects if not evidence.against[s] and s not in single]
     if unlike and kind is not Kind.SYSTEMIC:
@@ -367,7 +367,7 @@ def _rows(state: State, verdict: Verdict) -> Iterator[str]:
     told = [
         e
         for e in verdict.matrix
-        if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GREY}
+        if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GRAY}
     ]
     for e in told:
         ends = (
