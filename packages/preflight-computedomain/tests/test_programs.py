@@ -252,7 +252,7 @@ async def test_of_two_replicas_one_leads_and_the_other_goes_on_when_it_is_killed
             said = [line["msg"] for line in second.lines()]
             assert any("ComputeDomainCliques is forced to false" in one for one in said)
             assert any("IMEXDaemonsWithDNSNames is forced to false" in one for one in said)
-            done = [line for line in second.lines() if line["msg"] == "done"]
+            done = [line for line in second.lines() if line["msg"] == "ComputeDomain reconciled"]
             assert {
                 "time",
                 "level",

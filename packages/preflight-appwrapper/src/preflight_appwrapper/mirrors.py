@@ -7,7 +7,6 @@ answered goes in here, too: it is newer than what a watch has told so far.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 from preflight_kube.client import Client, KubeError
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Key
 
@@ -38,7 +38,7 @@ _LOOK: Final = 1.0
 """Seconds between two looks at a mirror that cannot be opened."""
 _FORBIDDEN: Final = 403
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Name = tuple[Kind, str]
 Place = tuple[str, Kind, str]
@@ -207,8 +207,8 @@ class Mirrors:
                 barred = isinstance(problem, KubeError) and problem.status == _FORBIDDEN
                 if barred and not mirror.barred:
                     log.warning(
-                        "this kind may not be listed; add it to wrappedKinds",
-                        extra={"about": {"kind": "/".join(part for part in kind if part)}},
+                        "kind may not be listed; add it to wrappedKinds",
+                        kind="/".join(part for part in kind if part),
                     )
                     mirror.barred = True
                     self._wake(kind)

@@ -7,7 +7,6 @@ of it stands in the objects, so whoever leads next goes on from there.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ import anyio
 from preflight_kube.client import Client, Conflict, Fenced, KubeError
 from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.text import one_line
 from preflight_kube.workqueue import Queue
@@ -38,7 +38,7 @@ AGAIN: Final = 1.0
 SWEEP: Final = 600.0
 """Seconds between two looks for templates whose ComputeDomain has gone."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Controller:
@@ -169,21 +169,17 @@ class Controller:
         try:
             await actor.act(place[0], domain, seen, said.actions)
         except Blocked as why:
-            log.info("waits", extra={"about": {**_about(domain), "for": str(why)}})
+            log.info("ComputeDomain waits", **_about(domain), why=str(why))
             again = AGAIN
         else:
             if said.actions:
                 names = [type(one).__name__ for one in said.actions]
                 log.info(
-                    "done",
-                    extra={
-                        "about": {
-                            **_about(domain),
-                            "actions": names,
-                            "status": said.status,
-                            "next": said.next,
-                        }
-                    },
+                    "ComputeDomain reconciled",
+                    **_about(domain),
+                    actions=names,
+                    status=said.status,
+                    next=said.next,
                 )
         for one in said.events:
             await self._say(domain, one, leadership)
@@ -221,7 +217,7 @@ class Controller:
             message=one.message,
             now=timestamp(datetime.now(UTC)),
         )
-        log.warning(one.message, extra={"about": {**_about(domain), "reason": one.reason}})
+        log.warning(one.message, **_about(domain), reason=one.reason)
         try:
             await self._client.fenced(leadership.valid).create(
                 f"/api/v1/namespaces/{about.namespace}/events", body
@@ -231,10 +227,7 @@ class Controller:
         except Fenced:
             return
         except KubeError as error:
-            log.warning(
-                "an Event could not be made",
-                extra={"about": {**_about(domain), "error": str(error)}},
-            )
+            log.warning("Event not written", **_about(domain), error=str(error))
             return
         self._said.add(key)
 
@@ -252,12 +245,12 @@ class Controller:
                 except (Blocked, KubeError) as why:
                     if isinstance(why, Fenced):
                         return  # the next leader does it
-                    told = {
-                        "namespace": about.namespace,
-                        "name": one_line(about.name, 200),
-                        "error": str(why),
-                    }
-                    log.warning("a stale template could not be removed", extra={"about": told})
+                    log.warning(
+                        "stale template not deleted",
+                        namespace=about.namespace,
+                        name=one_line(about.name, 200),
+                        error=str(why),
+                    )
             await anyio.sleep(self._sweep_seconds)
 
 

@@ -295,7 +295,12 @@ class Page:
             try:
                 result = await work(flight)
             except Exception:
-                _log.exception(f"claim {ref} ({ref.uid}): an error of this program's own")
+                _log.exception(
+                    "an error of this program's own at a claim",
+                    namespace=one_line(ref.namespace, 63),
+                    name=one_line(ref.name, 253),
+                    uid=one_line(ref.uid, 80),
+                )
                 result = Refusal(
                     "internal", "an error of the driver's own, which its log describes", False
                 )

@@ -82,7 +82,8 @@ def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
             checks = [check.name for check in config.checks]
             log.info("configuration reloaded", checks=checks)
 
-    def refused(_: list[str]) -> None:
+    def refused(problems: list[str]) -> None:
+        log.error("new configuration refused, the old one stays", problems=problems)
         metrics.config_valid.set(0)
         metrics.config_refused.inc()
 
