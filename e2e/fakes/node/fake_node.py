@@ -112,7 +112,9 @@ async def follow_stdin(node):
 
 
 class Connector(he_grpc.PlatformConnectorServicer):
-    """Keeps node conditions as the real one does: by exact text, split at `;`, cleared by entity."""
+    """Keeps node conditions as the real one does: by exact text, split at `;`,
+    cleared by entity.
+    """
 
     def __init__(self, node):
         self.node = node

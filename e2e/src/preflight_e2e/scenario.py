@@ -162,7 +162,9 @@ class Scenario(_Row, frozen=True, kw_only=True):
 
     @property
     def timed(self) -> bool:
-        """Whether it says how long something may take, so that nothing else should run meanwhile."""
+        """Whether it says how long something may take, so that nothing else
+        should run meanwhile.
+        """
         return any(
             step.roster_within or any(pod.within for pod in step.pods) for step in self.steps
         )

@@ -1,4 +1,6 @@
-"""What one kind of evidence is worth and what two are, and what each sort of gang is measured by."""
+"""What one kind of evidence is worth and what two are, and what each sort of gang
+is measured by.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,9 @@ def reset(one: socket.socket) -> None:
 
 @contextmanager
 def unauthenticated(port: int, *acts: Act, pause: float = 0.02) -> Iterator[list[int]]:
-    """Connect to ``port`` again and again, each time with the next act; yields how often it worked."""
+    """Connect to ``port`` again and again, each time with the next act;
+    yields how often it worked.
+    """
     over, worked = threading.Event(), [0]
 
     def go() -> None:

@@ -218,7 +218,8 @@ async def test_a_status_that_somebody_writes_in_mid_flight_breaks_nothing_and_le
         await lab.wrap(service(), job(), retryPausePeriodDuration="0s", successTTLDuration="1s")
         await lab.running(2)
         at_hand = (await lab.wrapper())["status"]
-        lab.history.clear()  # what somebody writes by hand may say what it likes; what is left is looked at below
+        # What somebody writes by hand may say what it likes; what is left is looked at below.
+        lab.history.clear()
         body = {"status": {**dict.fromkeys(at_hand), **status}}
         await lab.client.merge_patch(lab.wrappers("w") + "/status", body)
         await lab.delete()

@@ -99,7 +99,9 @@ async def test_no_dry_run_of_sets_or_podcliques_makes_changes_or_counts_anything
 
 
 async def _told(space: Space, config: Config) -> bool:
-    """Set and PodClique are told that the domain was made and adopted; the driver has done its part."""
+    """Set and PodClique are told that the domain was made and adopted;
+    the driver has done its part.
+    """
     made = config is not DRIVER or await space.all(space.claim_path())
     return bool(made) and len(await space.events()) == 4
 

@@ -142,7 +142,9 @@ def many_gangs(server: Server, gangs: int, size: int) -> float:
 
 
 def memory(folder: Path) -> float:
-    """The controller's memory at its peak, when it has mirrored what is stamped of a large cluster."""
+    """The controller's memory at its peak, when it has mirrored what is stamped of
+    a large cluster.
+    """
     with ApiDouble() as double:
         double.within(lambda: double.create("namespaces", {"metadata": {"name": "many"}}))
         size = 16

@@ -125,7 +125,9 @@ def pinned(
 
 @contextmanager
 def paused(pids: Iterable[int]) -> Iterator[None]:
-    """These processes stand still meanwhile: what nobody asks does not take part in what is measured."""
+    """These processes stand still meanwhile: what nobody asks does not take part in
+    what is measured.
+    """
     pids = list(pids)
     try:
         for pid in pids:

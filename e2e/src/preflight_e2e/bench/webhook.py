@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Load(NamedTuple):
-    """How the servers are driven: by the load generator, on a core of its own where there is one."""
+    """How the servers are driven: by the load generator, on a core of its own
+    where there is one.
+    """
 
     folder: Path
     cpu: int | None
@@ -64,7 +66,9 @@ class Load(NamedTuple):
         return path
 
     def drive(self, server: Served, body: Path, **more: Any) -> Figures:
-        """One run: what :func:`~.load.drive` gives, and cpu_us of the server's own time a review."""
+        """One run: what :func:`~.load.drive` gives, and cpu_us of the server's
+        own time a review.
+        """
         fixed = {"connections": self.connections, "seconds": self.seconds, "cpu": self.cpu}
         before = server.cpu_seconds()
         measured = drive(server.address, body, path=server.path, **{**fixed, **more})

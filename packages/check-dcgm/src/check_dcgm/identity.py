@@ -30,7 +30,9 @@ def said(serial: str) -> str:
 
 
 def same_serial(one: str, other: str) -> bool:
-    """Whether two serial numbers are the same; leading zeros and letter case are not part of one."""
+    """Whether two serial numbers are the same; leading zeros and letter case are
+    not part of one.
+    """
     return one.strip().lstrip("0").lower() == other.strip().lstrip("0").lower()
 
 

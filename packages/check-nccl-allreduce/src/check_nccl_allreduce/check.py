@@ -69,7 +69,9 @@ class Equipment:
     nvlink: str = ""
     """The NVLink domain that the driver says these GPUs are in."""
     own: Verdict | None = None
-    """What this member knows of itself, whatever the gang concludes: a GPU of its own is missing."""
+    """What this member knows of itself, whatever the gang concludes:
+    a GPU of its own is missing.
+    """
 
 
 @dataclass(frozen=True)

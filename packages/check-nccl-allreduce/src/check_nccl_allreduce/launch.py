@@ -328,7 +328,9 @@ class Agent:
 
     @property
     def output(self) -> str:
-        """What torchrun and its workers printed, its last part, without what NCCL merely narrates."""
+        """What torchrun and its workers printed, its last part, without what NCCL
+        merely narrates.
+        """
         return self._output.text
 
     def _failure(self, number: int) -> RankReport:

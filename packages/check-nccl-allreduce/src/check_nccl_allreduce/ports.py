@@ -97,7 +97,9 @@ class PortFault(msgspec.Struct, frozen=True):
 
 
 class PortErrors(msgspec.Struct, frozen=True):
-    """A counter of a port that grew by ``count`` in ``seconds`` under load, in so many ``rounds``."""
+    """A counter of a port that grew by ``count`` in ``seconds`` under load,
+    in so many ``rounds``.
+    """
 
     port: str
     counter: str

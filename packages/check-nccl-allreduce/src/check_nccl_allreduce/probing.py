@@ -142,7 +142,9 @@ def replay(
     start: LaunchOrder,
     rounds: Sequence[ProbeRound],
 ) -> localize.State:
-    """The state after these rounds, the first one first, and after those that cannot be run here."""
+    """The state after these rounds, the first one first, and after those that
+    cannot be run here.
+    """
     for played in rounds:
         state = _skipped(state, shape, hellos, start)
         step = localize.next(state)
@@ -187,7 +189,9 @@ def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, lef
 
 
 def finish(state: localize.State) -> localize.Verdict:
-    """The verdict on what is known, with nothing learnt from the rounds that there is no time for."""
+    """The verdict on what is known, with nothing learnt from the rounds that there
+    is no time for.
+    """
     last = state.rounds[-1].at if state.rounds else 0.0
     while isinstance(step := localize.next(state), localize.Round):
         state = state.after(step, [localize.Result(Status.UNJUDGED)] * len(step.probes), last)

@@ -111,7 +111,9 @@ class Ranks:
                 return await self._watched(self._probe(order, changed))
 
     async def _watched(self, work: Coroutine[None, None, RankReport]) -> RankReport:
-        """What the work reports, with the error counters of this node's ports that grew meanwhile."""
+        """What the work reports, with the error counters of this node's ports that
+        grew meanwhile.
+        """
         try:
             before, since = await self._counters.read(), anyio.current_time()
         except BaseException:

@@ -52,7 +52,9 @@ the GPUs.
 
 
 def decide(case: Progress) -> Step | Verdict:
-    """The next step, or the verdict. Ends after a bounded number of steps, whatever they come to."""
+    """The next step, or the verdict. Ends after a bounded number of steps,
+    whatever they come to.
+    """
     decided = _decide(case)
     if case.throttled > THROTTLED and isinstance(decided, Verdict) and decided.code in BY_TIME:
         return unjudged.throttled(case.throttled, decided)

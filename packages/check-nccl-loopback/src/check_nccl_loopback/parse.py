@@ -138,7 +138,9 @@ def parse(output: str) -> Report:
 
 
 def parse_json(text: str) -> Report | None:
-    """What ``-J`` wrote (nccl-tests 2.17.6 and newer); None where it cannot be used. Never raises."""
+    """What ``-J`` wrote (nccl-tests 2.17.6 and newer); None where it cannot be used.
+    Never raises.
+    """
     try:
         document = json.loads(text)
         results = document["results"]

@@ -34,7 +34,9 @@ from .together import together
 __all__ = ["Actor", "wrapper_path"]
 
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
-"""What an API server will say again to the same create: malformed, not served, too large, invalid."""
+"""What an API server will say again to the same create: malformed, not served,
+too large, invalid.
+"""
 
 log = get_logger(__name__)
 
@@ -182,7 +184,9 @@ class Actor:
         return any(await together([pods(), self._look_at_components(wrapper, memory)]))
 
     async def still(self, wrapper: AppWrapper, pod: Pod, memory: Memory) -> bool:
-        """Whether a pod is as it was seen; the components are read, too. Raises :class:`KubeError`."""
+        """Whether a pod is as it was seen; the components are read, too.
+        Raises :class:`KubeError`.
+        """
         path = f"/api/v1/namespaces/{wrapper.metadata.namespace}/pods/{quote(pod.name, safe='')}"
 
         async def same() -> bool:

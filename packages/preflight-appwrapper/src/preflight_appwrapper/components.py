@@ -22,7 +22,9 @@ _MOST_PREFIX: Final = 58
 
 
 class ComponentError(ValueError):
-    """The component cannot be created, whatever is tried; one sentence that begins with its path."""
+    """The component cannot be created, whatever is tried; one sentence that
+    begins with its path.
+    """
 
 
 class Named(Struct, frozen=True):

@@ -56,7 +56,9 @@ _BEGINS: Final = frozenset({"resume", "retry"})
 _VERIFIED: Final = frozenset(
     {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
 )
-"""Rows that cannot be taken back: they are decided once more, on what the API server says by then."""
+"""Rows that cannot be taken back: they are decided once more, on what the API
+server says by then.
+"""
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Of names that are made up: without those that are mistaken for others, or make words."""
 

@@ -64,7 +64,9 @@ _MOST_CONTAINERS: Final = 128
 _MOST_OWNER: Final = 1024
 """Characters of an owner reference's texts: names have 253."""
 _MOST_MESSAGE: Final = 4096
-"""Characters: a kubelet's limit for one termination message (MaxContainerTerminationMessageLength)."""
+"""Characters: a kubelet's limit for one termination message
+(MaxContainerTerminationMessageLength).
+"""
 _MOST_WORDS: Final = 400
 """Characters of what a condition says: eight of them must fit into a roster."""
 

@@ -170,7 +170,9 @@ class Controller:
                 self._news.add(key)
 
     def _queue(self, lease: Lease) -> None:
-        """By the holder's namespace: one that has many leases to collect does not hold up another."""
+        """By the holder's namespace: one that has many leases to collect does not
+        hold up another.
+        """
         self._leases.add(((lease.pod or ("", ""))[0], lease.metadata.name))
 
     # --- collection

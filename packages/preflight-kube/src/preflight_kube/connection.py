@@ -38,7 +38,9 @@ class Connection:
     expires: float | None = None
     """When (seconds since the epoch) what a plug-in said is no longer good."""
     plugin: bool = False
-    """Whether a plug-in said who we are; it may be asked again when the server does not believe it."""
+    """Whether a plug-in said who we are; it may be asked again when the server does
+    not believe it.
+    """
 
     def contents(self) -> tuple[bytes, ...]:
         """What is in ``files`` now. Raises OSError."""

@@ -202,7 +202,8 @@ def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credentia
         done = subprocess.run(
             argv,
             stdin=None if talks else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # and its standard error is ours: what it says to people reaches them
+            # Its standard error is this process's: what it says to people reaches them.
+            stdout=subprocess.PIPE,
             env={**environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(info)},
             timeout=None if talks else PATIENCE,
             check=False,

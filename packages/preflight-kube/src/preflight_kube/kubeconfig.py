@@ -17,7 +17,9 @@ Entry = dict[str, Any]
 _FILES: Final = frozenset(
     {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
 )
-"""The fields of clusters and users that name files: relative to the kubeconfig that they stand in."""
+"""The fields of clusters and users that name files: relative to the kubeconfig
+that they stand in.
+"""
 _LISTS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 
 

@@ -52,7 +52,9 @@ class Leadership:
         self, epoch: int, until: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.epoch = epoch
-        """Rises by one with each acquisition, whoever acquires (``leaseTransitions`` of the Lease)."""
+        """Rises by one with each acquisition, whoever acquires
+        (``leaseTransitions`` of the Lease).
+        """
         self._until, self._clock = until, clock
 
     def valid(self) -> bool:

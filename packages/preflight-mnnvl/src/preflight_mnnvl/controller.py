@@ -189,7 +189,9 @@ class Controller:
         )
 
     def _adopted(self, key: Key, seen: Seen, turn: Turn) -> None:
-        """Count an adoption, and have the PodGangs looked at to which the domain may belong by now."""
+        """Count an adoption, and have the PodGangs looked at to which the domain
+        may belong by now.
+        """
         adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in turn.actions)
         if not adopts and turn.state != "adopted":
             return

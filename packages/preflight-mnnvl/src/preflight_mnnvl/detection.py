@@ -92,7 +92,9 @@ class Detection:
         return PRESENT if domains else ABSENT
 
     async def _channel_required(self, versions: tuple[str, ...]) -> bool:
-        """Whether the schema of ComputeDomain wants `spec.channel`; every account may read schemas."""
+        """Whether the schema of ComputeDomain wants `spec.channel`;
+        every account may read schemas.
+        """
         version = "v1beta1" if "v1beta1" in versions else versions[0]
         path = f"/openapi/v3/apis/{COMPUTE_DOMAIN_GROUP}/{version}"
         found = await self._client.get_or_none(path, dict[str, Any])

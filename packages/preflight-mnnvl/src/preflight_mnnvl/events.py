@@ -47,8 +47,8 @@ class Subject(NamedTuple):
 
 
 class Event(NamedTuple):
-    """``name`` is made of the fact and the subject: the API server takes each once. ``reason``: one of
-    the constants above.
+    """``name`` is made of the fact and the subject: the API server takes each once. ``reason``: one
+    of the constants above.
     """
 
     name: str

@@ -39,7 +39,9 @@ class Identity(NamedTuple):
 
 
 def set_of(metadata: Metadata) -> str:
-    """The PodCliqueSet that the labels name, the operator's own first; empty where they name none."""
+    """The PodCliqueSet that the labels name, the operator's own first;
+    empty where they name none.
+    """
     return next((value for key in reversed(PCS_NAME) if (value := metadata.label(key))), "")
 
 

@@ -54,7 +54,9 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest Go duration for ``seconds``, to the nanosecond: 90 → ``1m30s``, 0.5 → ``500ms``."""
+    """The shortest Go duration for ``seconds``, to the nanosecond: 90 → ``1m30s``,
+    0.5 → ``500ms``.
+    """
     nanos = round(
         abs(Fraction(str(seconds))) * 10**9
     )  # as it is written, not as it is stored: 0.1 is 100ms

@@ -114,9 +114,13 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     imex: bool = False
     """Whether this pod may reach GPUs of other nodes by NVLink."""
     nvlink: str = ""
-    """The NVLink domain that NVML says its GPUs are in, where this pod may use it; empty otherwise."""
+    """The NVLink domain that NVML says its GPUs are in, where this pod may use it;
+    empty otherwise.
+    """
     adapters: tuple[str, ...] = ()
-    """What is wrong with its network adapters: ports that are down, or slower than their siblings."""
+    """What is wrong with its network adapters: ports that are down,
+    or slower than their siblings.
+    """
     ports: tuple[PortFault, ...] = ()
     """The same, and ports behind a PCIe link that could do more: evidence where other nodes of its
     kind are not so.
@@ -269,7 +273,9 @@ class RankReport(msgspec.Struct, frozen=True, tag="result"):
     where: str = ""
     trouble: Failure | None = None
     latency: float = 0.0
-    """Seconds of the fastest of some small all-reduces, the slowest worker's; 0 where not measured."""
+    """Seconds of the fastest of some small all-reduces, the slowest worker's;
+    0 where not measured.
+    """
     detail: Detail | None = None
     """Where a probe asked for it, and it came in time."""
     networks: tuple[str, ...] = ()
@@ -301,13 +307,17 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     expected: float | None = None
     metadata: dict[str, str] = {}
     blamed: dict[int, str] = {}
-    """Of the members on nodes at fault, by rank: the code of the fatal event that they alone raise."""
+    """Of the members on nodes at fault, by rank: the code of the fatal event that
+    they alone raise.
+    """
     named: dict[int, str] = {}
     """Of the members on nodes that are only named, by rank: what is known of it, and what would
     settle it.
     """
     evidence: dict[int, str] = {}
-    """Of the members on nodes at fault, by rank: how sure that is, and by which kinds of evidence."""
+    """Of the members on nodes at fault, by rank: how sure that is,
+    and by which kinds of evidence.
+    """
     seen: dict[int, Sighting] = {}
     """By rank, what localisation has seen of the member's node, for the gangs to come."""
 

@@ -26,7 +26,9 @@ from .silence import explained
 __all__ = ["BAD", "GOOD", "EdgeMap", "Evidence", "weigh"]
 
 EVIDENCE = 3
-"""Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
+"""Distinct rounds in which known-good endpoints must have found a suspect bad
+before it is blamed.
+"""
 FLAKY = 0.03
 """Share of the matchings' edges that may be bad between known-good ends before bad edges count as
 common.

@@ -1,4 +1,6 @@
-"""What healthy edges reach: endpoints in comparable classes, and the reference of each class. Pure."""
+"""What healthy edges reach: endpoints in comparable classes, and the reference of
+each class. Pure.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ BAD = 0.80
 :func:`_accusing_share`.
 """
 MANY = 32
-"""From so many values on, their own spread says how far below the reference noise alone can reach."""
+"""From so many values on, their own spread says how far below the reference noise
+alone can reach.
+"""
 MIXED = 3.0
 """How much wider values may lie below their upper quartile than above it before they are of two
 sorts.

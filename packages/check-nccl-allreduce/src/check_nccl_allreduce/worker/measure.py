@@ -20,7 +20,9 @@ from . import pattern
 __all__ = ["MeasureTask", "MeasuredTimes", "Task", "device_of", "measure", "reduce_all", "timed"]
 
 ROWS_AT_ONCE = 256
-"""Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
+"""Rows of the period compared in one step: bounds the memory that verifying takes
+to about 80 MB.
+"""
 SAMPLES = 48
 """Residuals that a rank reports at most, and of one iteration: enough of them to tell whose part of
 the sum is wrong, in 2 kB.

@@ -34,7 +34,9 @@ COMPONENT: Final = "compute-domain-controller"
 WORKERS: Final = 24
 """ComputeDomains looked at at the same time; mostly they wait for answers to their writes."""
 AGAIN: Final = 1.0
-"""Seconds after which is looked again what stood in the way, though nothing has been heard of it."""
+"""Seconds after which is looked again what stood in the way, though nothing has
+been heard of it.
+"""
 SWEEP: Final = 600.0
 """Seconds between two looks for templates whose ComputeDomain has gone."""
 
@@ -232,7 +234,9 @@ class Controller:
         self._said.add(key)
 
     async def _sweep(self, actor: Actor) -> None:
-        """Remove templates of ours whose ComputeDomain has gone: its finalizer was removed by hand."""
+        """Remove templates of ours whose ComputeDomain has gone: its finalizer was
+        removed by hand.
+        """
         while True:
             self._known.forget()
             for one in list(self._templates.values()):

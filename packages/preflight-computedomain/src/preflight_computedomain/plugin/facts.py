@@ -17,7 +17,9 @@ __all__ = ["NodeFacts", "Unfit", "boot_id", "driver_fits", "imex_major", "node_n
 
 
 class Unfit(Exception):
-    """The plugin cannot start on this node; one sentence says what was found where, and what to do."""
+    """The plugin cannot start on this node; one sentence says what was found where,
+    and what to do.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,9 @@ class Page:
 
 
 async def _whole(work: Callable[[], Any]) -> Any:
-    """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns of it afterwards."""
+    """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns
+    of it afterwards.
+    """
     task = asyncio.ensure_future(asyncio.to_thread(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -101,7 +101,9 @@ class Serving:
         await self._plugin.stop(grace)
 
     async def alive(self, patience: float = 5.0) -> bool:
-        """Whether both sockets answer, asked as the kubelet asks: who are you, and prepare nothing."""
+        """Whether both sockets answer, asked as the kubelet asks: who are you,
+        and prepare nothing.
+        """
         try:
             async with _channel(self._door.path) as channel:
                 info = await _ask(channel, f"/{SERVICE}/GetInfo", bytes(InfoRequest()), patience)

@@ -73,7 +73,9 @@ _RUNTIMES_WORDS: Final = {
 _TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
 
 Key = tuple[str, str]
-"""A gang: its namespace, and source and raw id as :func:`~preflight_proto.stamp.gang_id` has them."""
+"""A gang: its namespace, and source and raw id as
+:func:`~preflight_proto.stamp.gang_id` has them.
+"""
 
 
 class MemberStage(StrEnum):

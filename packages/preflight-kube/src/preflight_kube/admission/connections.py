@@ -242,7 +242,8 @@ class Connections:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
-            except OSError as error:  # no descriptor, no memory: whoever waits for a place goes, and it is tried again
+            except OSError as error:
+                # No descriptor, no memory: whoever waits for a place goes, and it is tried again.
                 log.warning(
                     "cannot accept a connection", port=self._name, error=error.strerror or error
                 )
@@ -360,9 +361,9 @@ class Bounded(HttpToolsProtocol):
     _idle_timer: asyncio.TimerHandle | None = None
     _fed = _chunk = 0  # bytes of this request before what came last, and those of that
     _in_head = _large_head = _over = _dropped = False
-    _held = _told = (
-        False  # whether bytes of it are being counted, and whether it has had an answer, as its Connections know
-    )
+    # Whether bytes of it are being counted, and whether it has had an answer, as its Connections
+    # know.
+    _held = _told = False
 
     @property
     def waits(self) -> bool:

@@ -35,7 +35,9 @@ __all__ = [
 T = TypeVar("T")
 API_VERSION: Final = "admission.k8s.io/v1"
 MOST_TEXT: Final = 1024
-"""Characters of a message or a warning; what of it is a tenant's must not fill logs and terminals."""
+"""Characters of a message or a warning; what of it is a tenant's must not fill
+logs and terminals.
+"""
 MOST_WARNINGS: Final = 16
 """An API server shows 4,096 characters of warnings."""
 _REASONS: Final = {

@@ -47,7 +47,9 @@ class Certificate:
         self.context, self.begins, self.expires = self._load()
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed; a broken pair is logged and the old one stays."""
+        """Read the files again if they have changed; a broken pair is logged and
+        the old one stays.
+        """
         try:
             stamp = self._stamp()
             if stamp == self._seen:

@@ -64,7 +64,9 @@ class Gpu:
 
 
 class GpusUnavailable(Exception):
-    """The GPUs cannot be listed, which says nothing about their health. ``reason`` is one sentence."""
+    """The GPUs cannot be listed, which says nothing about their health. ``reason``
+    is one sentence.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -96,7 +98,9 @@ class GpusMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """``gpus`` that answered, and errors of those that did not: address, or ``index N``, → words."""
+    """``gpus`` that answered, and errors of those that did not: address,
+    or ``index N``, → words.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -338,7 +342,8 @@ def _ask_lost(gpus: Sequence[Gpu], places: Places = Places()) -> dict[str, str]:
 
         pynvml.nvmlInit()
     except Exception:
-        return {}  # no binding, no library or no driver: a matter of the environment, not of one GPU
+        # No binding, no library or no driver: a matter of the environment, not of one GPU.
+        return {}
     gone: dict[str, str] = {}
     unknown: dict[str, str] = {}
     answered = False

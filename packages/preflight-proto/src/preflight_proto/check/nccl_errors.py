@@ -81,11 +81,13 @@ _E, _D, _P, _C = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE, ErrorKind.PEER, ErrorK
 
 # The first rule that matches any line decides.
 _RULES: Final = (
-    # --- environment: what the container or the node's software lacks. nccl-tests#166: ENOSPC ends as "internal error".
+    # --- environment: what the container or the node's software lacks. nccl-tests#166: ENOSPC ends
+    # as "internal error".
     _rule(
         _E,
         "SHM_FULL",
-        r"/dev/shm\S* .*No space left|failed to extend /dev/shm|posix_fallocate failed.*No space left"  # noqa: S108 (NCCL's)
+        # The path is NCCL's.
+        r"/dev/shm\S* .*No space left|failed to extend /dev/shm|posix_fallocate failed.*No space left"  # noqa: S108
         r"|creating shared memory segment \S+ \(size \d+\)(?!.*(?:Permission|invalid))",
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
@@ -100,7 +102,8 @@ _RULES: Final = (
     _rule(
         _E,
         "DUPLICATE_GPU",
-        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",  # the latter since NCCL 2.30
+        # The latter since NCCL 2.30.
+        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
         "one GPU was handed out twice",
         "switch off time-slicing for pods that ask for several GPUs",
     ),
@@ -182,8 +185,8 @@ _RULES: Final = (
         action=Action.CONTACT_SUPPORT,
         fatal=True,
     ),
-    # --- environment again. After device faults: NCCL warns of the first two and goes on, and of a peer that died of a fault neither the
-    # shared memory nor the listening sockets are left.
+    # --- environment again. After device faults: NCCL warns of the first two and goes on, and of a
+    # peer that died of a fault neither the shared memory nor the listening sockets are left.
     _rule(
         _E,
         "TOPOLOGY_FILE_UNREADABLE",
@@ -206,7 +209,8 @@ _RULES: Final = (
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
     ),
-    # --- peer, by what only an open connection can say: once a peer has died, others are refused when they connect to it
+    # --- peer, by what only an open connection can say: once a peer has died, others are refused
+    # when they connect to it
     _rule(
         _P,
         "NCCL_REMOTE_ERROR",

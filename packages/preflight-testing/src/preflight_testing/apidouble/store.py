@@ -54,7 +54,9 @@ RESOURCES = (
 
 
 class Refused(Exception):
-    """An error as the server says it: HTTP status, reason, message, and the details of its Status."""
+    """An error as the server says it: HTTP status, reason, message,
+    and the details of its Status.
+    """
 
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)

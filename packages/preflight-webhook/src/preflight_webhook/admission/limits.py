@@ -52,7 +52,9 @@ RESOURCE_NAME: Final = 317
 ASKED: Final = 4096
 """Characters of the annotation that asks for checks."""
 VALUES: Final = 100_000
-"""Objects and lists in a whole pod that has to be taken apart because it carries something of ours."""
+"""Objects and lists in a whole pod that has to be taken apart because it carries
+something of ours.
+"""
 
 _raws: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(
     list[msgspec.Raw] | None

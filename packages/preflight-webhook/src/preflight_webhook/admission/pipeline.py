@@ -168,7 +168,8 @@ def _facts(
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang = identify(pod, config.gang_discovery)
     everyone = () if not inheriting(config) else [*containers, *init] if init else containers
-    return DecisionKey(  # by position, as it is made for every pod: keywords would take five times as long
+    # By position, as it is made for every pod: keywords would take five times as long.
+    return DecisionKey(
         tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
         tuple([bytes(c.resources) for c in containers]),
         bytes(spec.resources),

@@ -45,7 +45,9 @@ def servers(check: CheckConfig, config: Config) -> tuple[Host, ...]:
 
 
 def _text(variable: dict[str, Any]) -> str | None:
-    """What a variable holds: None for an IP address, `*` for what is only known in the container."""
+    """What a variable holds: None for an IP address, `*` for what is only known
+    in the container.
+    """
     value = variable.get("value")
     if isinstance(value, str):
         return value

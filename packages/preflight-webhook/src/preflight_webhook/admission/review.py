@@ -73,7 +73,9 @@ class TooDeep(BadReview):
 
 
 def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, what: str) -> T:
-    """The one place where text of others is read here. ``what`` begins the sentence of the error."""
+    """The one place where text of others is read here. ``what`` begins the
+    sentence of the error.
+    """
     try:
         return decoder.decode(raw)
     except RecursionError:

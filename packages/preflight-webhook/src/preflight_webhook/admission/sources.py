@@ -98,7 +98,9 @@ def coscheduling(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 
 def kai(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """KAI's PodGroup, where somebody wrote it before KAI's own pod-grouper does (after admission)."""
+    """KAI's PodGroup, where somebody wrote it before KAI's own pod-grouper does
+    (after admission).
+    """
     name = _name((pod.metadata.annotations or _NONE).get(keys.KAI_GROUP))
     return Gang(name, "kai", name) if name else None
 
@@ -142,7 +144,9 @@ def kueue(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 
 def kueue_workload(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """The Workload of any kind of job that Kueue admits (written under topology-aware scheduling)."""
+    """The Workload of any kind of job that Kueue admits (written under
+    topology-aware scheduling).
+    """
     name = _name((pod.metadata.annotations or _NONE).get(keys.KUEUE_WORKLOAD))
     return Gang(name, "kueueWorkload", name) if name else None
 

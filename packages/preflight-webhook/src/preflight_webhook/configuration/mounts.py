@@ -47,7 +47,9 @@ _SYSTEM: Final = frozenset(
         "workspace",
     ]
 )
-"""Folders of an image that hold programs, libraries, settings, state or whatever it is started in."""
+"""Folders of an image that hold programs, libraries, settings, state or whatever
+it is started in.
+"""
 _LITERAL: Final = re.compile(r"^/+([^/*?\[]+)(?:/|$|\*$)")
 """The first folder of a pattern, where it is written out; `/data*` names it well enough."""
 

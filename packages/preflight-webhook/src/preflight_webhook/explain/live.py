@@ -26,7 +26,9 @@ _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/part-of=preflight"}
 
 
 class Release(NamedTuple):
-    """``config`` and ``where`` it was read; ``lists``: the namespaces of its webhook configuration."""
+    """``config`` and ``where`` it was read; ``lists``: the namespaces of its
+    webhook configuration.
+    """
 
     config: Config
     lists: Lists

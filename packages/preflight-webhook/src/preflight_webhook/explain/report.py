@@ -187,7 +187,9 @@ def _unseen(decision: Decision) -> Iterator[str]:
 
 
 def _code(decision: Decision, config: Config) -> Iterator[str]:
-    """Variables of the workload that may load code and reach a check, as the operator listed them."""
+    """Variables of the workload that may load code and reach a check,
+    as the operator listed them.
+    """
     configured = {
         (container_name(check.name), entry["name"])
         for check in config.checks
@@ -223,7 +225,9 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
     for name in sorted(name for name in there if of_the_fabric(name)):
         for value, patterns, checks in _patterns(inheriting, config):
             if inheritable(name, patterns) or not inheritable(name, (name,)):
-                continue  # it is there, or it never is: a rank, another communicator, a setting of the check itself
+                # It is there, or it never is: a rank, another communicator, a setting of the check
+                # itself.
+                continue
             if loads_code(name):
                 why, how = "it may load code or name a file", "list the very name"
             elif inheritable(name, ("*",)):
