@@ -1,5 +1,5 @@
 """AppWrappers on real kubelets, without Kueue: from a check's verdict to another node, and checks
-that are no warm-up.
+that are not warm-up.
 
 Needs the lab's fake GPU nodes, and no release of the charts. The fake platform connector says which
 condition it holds; what the real one writes on the node is written here. With PREFLIGHT_STOP

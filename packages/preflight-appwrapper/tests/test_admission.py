@@ -67,9 +67,9 @@ def test_a_good_wrapper_is_allowed_without_a_word() -> None:
         (NOTHING, "spec.components: is empty"),
         (wrapper(service()), "spec.components: makes no pods"),
         (wrapper(*(job(f"j{i}") for i in range(9))), "spec.components: has 9 pod sets, and Kueue takes 8"),
-        (declared({"path": "spec.template"}), "spec.components[0].podSets[0].path: \"spec.template\" is no path"),
-        (declared({"path": "template.spec.x[0"}), "podSets[0].path: \"template.spec.x[0\" is no path"),
-        (declared({"path": "template..spec"}), "podSets[0].path: \"template..spec\" is no path"),
+        (declared({"path": "spec.template"}), "spec.components[0].podSets[0].path: \"spec.template\" is not a path"),
+        (declared({"path": "template.spec.x[0"}), "podSets[0].path: \"template.spec.x[0\" is not a path"),
+        (declared({"path": "template..spec"}), "podSets[0].path: \"template..spec\" is not a path"),
         (declared({"path": "template.spec.template.spec.containers[3]"}), "has 1 items, and [3] was asked for"),
         (declared({"path": "template.spec.template.spec.containers[0]"}), "leads to no pod template"),
         (declared({}), "spec.components[0].podSets[0].path: is empty"),
@@ -111,7 +111,7 @@ def test_the_same_name_of_two_kinds_or_from_a_prefix_is_no_double() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (wrapper(annotations={"retryLimit": "x"}), "is no whole number of 32 bits"),
+        (wrapper(annotations={"retryLimit": "x"}), "is not a whole number of 32 bits"),
         (
             wrapper(with_metadata(annotations={PREFIX + "retryLimit": "3"})),
             "write it into the wrapper's own metadata",

@@ -123,7 +123,7 @@ DELETED = {"deletionTimestamp": "2026-05-01T12:00:00Z", "finalizers": ["theirs/f
         ),
         (
             {"domains": [domain(channel={"resourceClaimTemplate": {"name": "Train"}})]},
-            "team-a/train asks for a ResourceClaimTemplate 'Train', which can be no object's name",
+            "team-a/train asks for a ResourceClaimTemplate 'Train', which cannot be an object's name",
         ),
         (
             {"domains": [domain(metadata=DELETED)]},

@@ -59,7 +59,7 @@ def test_all_problems_are_said_at_once_and_without_a_traceback(program: str) -> 
         program, FEATURE_GATES="HostManagedIMX=true,HostManagedIMEX=yes", LOG_LEVEL="loud"
     )
     assert done.returncode == 2
-    assert "'HostManagedIMX' is no feature gate" in done.stderr
+    assert "'HostManagedIMX' is not a feature gate" in done.stderr
     assert "HostManagedIMEX has 'yes'" in done.stderr
     assert "LOG_LEVEL" in done.stderr
     assert "Traceback" not in done.stderr

@@ -393,4 +393,4 @@ async def test_calls_are_counted_from_the_start(world: World) -> None:
     await world.kubelet.prepare([ref(1)])
     assert total("NodePrepareResources") == 1
     assert await world.serving.alive()
-    assert total("NodePrepareResources") == 1  # a probe is no call of the kubelet's
+    assert total("NodePrepareResources") == 1  # a probe is not a call of the kubelet's

@@ -136,7 +136,7 @@ def test_an_amount_that_is_none_is_refused_by_its_place(amount: object) -> None:
     assert answer.message.startswith(
         "PodClique default/t-0-w: spec.podSpec.containers[1].resources.requests[nvidia.com/gpu] is "
     )
-    assert answer.message.endswith("which is no amount; write e.g. 8.")
+    assert answer.message.endswith("which is not an amount; write e.g. 8.")
 
 
 def test_a_clique_without_gpus_is_not_refused_whatever_its_labels_are() -> None:

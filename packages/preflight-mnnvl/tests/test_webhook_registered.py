@@ -375,10 +375,10 @@ AMOUNTS: list[tuple[object, bool | str]] = [
     (0, False),
     ("0", False),
     ("0Ki", False),
-    ("eight", f'{PATH} is "eight", which is no amount; write e.g. 8.'),
-    ("", f'{PATH} is "", which is no amount; write e.g. 8.'),
-    ({"x": 1}, "which is no amount; write e.g. 8."),
-    (True, f"{PATH} is True, which is no amount; write e.g. 8."),
+    ("eight", f'{PATH} is "eight", which is not an amount; write e.g. 8.'),
+    ("", f'{PATH} is "", which is not an amount; write e.g. 8.'),
+    ({"x": 1}, "which is not an amount; write e.g. 8."),
+    (True, f"{PATH} is True, which is not an amount; write e.g. 8."),
 ]
 """An amount of GPUs, and whether its container gets a claim, or how it is refused."""
 

@@ -208,7 +208,7 @@ def api_server(folder: Path) -> Iterator[Server]:
     binaries = assets()
     if binaries is None:
         print(
-            f"{ASSETS} is not set: measured against the API double, which is no API server's speed",
+            f"{ASSETS} is not set: measured against the API double, which is not an API server's speed",
             flush=True,
         )
         with ApiDouble() as double:

@@ -79,7 +79,9 @@ def program(name: str) -> str:
     """An argument's type: where a program is that can be run."""
     found = shutil.which(name)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{name} is no program here; run this with `nox -s bench`")
+        raise argparse.ArgumentTypeError(
+            f"{name} is not a program here; run this with `nox -s bench`"
+        )
     return found
 
 

@@ -221,13 +221,13 @@ def median(runs: list[Figures], prefix: str) -> Figures:
 
 
 def check_answer(one: Figures) -> None:
-    """Rates of refusals are no result: the last answer must be a patch that injects, and stamps the
-    gang's member.
+    """Rates of refusals are not a result: the last answer must be a patch that injects, and stamps
+    the gang's member.
     """
     patch = json.dumps(peer.patch_of(one["answer"]))
     if one["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
         raise BenchError(
-            f"{one['failed']} of {one['requests']} answers were no patch; nothing was measured."
+            f"{one['failed']} of {one['requests']} answers were not patches; nothing was measured."
         )
 
 

@@ -286,7 +286,7 @@ def _problem(
     finding = _finding(
         problem, result, subject, document, request, outcome=outcome, fatal=fatal, says=says
     )
-    reason = f"{finding.message} is no verdict about hardware ({summary.short(problem.text)})"
+    reason = f"{finding.message} is not a verdict about hardware ({summary.short(problem.text)})"
     if says is not None:
         reason += f": {says.says} ({says.link})"
     return _Graded(outcome, finding.code, f"{reason}.", finding)

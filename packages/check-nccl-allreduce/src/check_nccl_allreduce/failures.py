@@ -59,8 +59,8 @@ def died(who: str, output: str) -> Failure:
 
 
 def stuck(*, asleep: bool) -> Failure:
-    """Killed workers that are not gone. That alone is no fact about a device: tearing eight of them
-    down at once takes its time.
+    """Killed workers that are not gone. That alone is not a fact about a device: tearing eight of
+    them down at once takes its time.
     """
     where = (
         "in the kernel (state D), where no signal ends it"

@@ -219,7 +219,7 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
 
 def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] | None:
     """Of speeds such as ``32.0 GT/s PCIe`` and widths; a virtual function's and an unplugged
-    adapter's are no figures, or none that are possible.
+    adapter's are not figures, or none that are possible.
     """
     speeds = [re.match(r"[0-9]{1,3}(?:\.[0-9])? GT/s", text, re.ASCII) for text in texts[:2]]
     widths = [int(text) if re.fullmatch(r"[0-9]{1,2}", text, re.ASCII) else 0 for text in texts[2:]]

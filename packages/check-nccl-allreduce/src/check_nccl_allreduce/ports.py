@@ -73,7 +73,7 @@ TRANSPORT: Final[Mapping[str, str]] = {
     "rx_drops": "ports/{port}/hw_counters",
 }
 """Of congestion, of adaptive routing, or of any place between the two ends: the log has them, and
-they are no evidence about a node.
+they are not evidence about a node.
 """
 
 Reading = Mapping[tuple[str, str], int]

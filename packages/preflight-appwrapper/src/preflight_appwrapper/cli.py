@@ -59,7 +59,7 @@ A configuration file is YAML. These are all its sections, with their defaults; d
     forcefulDeletionGracePeriod: 10m    # until what is left is deleted by force
     successTTL: 168h                    # until what has succeeded is deleted
     gracePeriodMaximum: 24h             # bounds every other period
-    preflightAllowance: 20m             # of preflight's checks, which are no warm-up
+    preflightAllowance: 20m             # of preflight's checks, which are not warm-up
     failedPods: unreplaced              # or any: a failed pod counts even if its controller has made up for it
   autopilot:
     injectAntiAffinities: true

@@ -108,7 +108,7 @@ def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
         not isinstance(one, dict) or one.get("controller") for one in owners
     ):
         raise ComponentError(
-            f"{where}.template.metadata.ownerReferences: names another controller, or is no list; remove it."
+            f"{where}.template.metadata.ownerReferences: names another controller, or is not a list; remove it."
         )
     mine = {
         "apiVersion": API_VERSION,

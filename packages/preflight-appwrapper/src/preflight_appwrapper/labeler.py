@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Of a node; its heartbeats are no change."""
+    """Of a node; its heartbeats are not changes."""
 
     type: str
     status: str = ""

@@ -113,7 +113,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> Any:
-    raise ConfigInvalid(f"{text} is no JSON; write a number or text")
+    raise ConfigInvalid(f"{text} is not JSON; write a number or text")
 
 
 def _shown(value: object) -> str:

@@ -86,7 +86,7 @@ def begin(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> 
     problems: list[str] = []
     if args.log_level not in LEVELS:
         problems.append(
-            f"LOG_LEVEL: {args.log_level!r:.60} is no level; use one of {', '.join(LEVELS)}."
+            f"LOG_LEVEL: {args.log_level!r:.60} is not a level; use one of {', '.join(LEVELS)}."
         )
     try:
         found = gates_of(environ)

@@ -322,8 +322,8 @@ class Pod(_Object, frozen=True, kw_only=True):
 
 
 class ConfigMap(_Object, frozen=True, kw_only=True):
-    """Of a ConfigMap that is no gang's, by its name, the metadata alone; of one that is, what makes
-    its record.
+    """Of a ConfigMap that is not a gang's, by its name, the metadata alone; of one that is, what
+    makes its record.
     """
 
     metadata: Metadata

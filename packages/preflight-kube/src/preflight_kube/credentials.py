@@ -305,7 +305,7 @@ def _moment(text: Any, bad: Callable[[str], KubeconfigError]) -> float:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
         raise bad(
-            f'answered with expirationTimestamp "{one_line(str(text), 40)}", which is no RFC 3339 time'
+            f'answered with expirationTimestamp "{one_line(str(text), 40)}", which is not an RFC 3339 time'
         ) from None
     seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if seconds <= datetime.now(UTC).timestamp():

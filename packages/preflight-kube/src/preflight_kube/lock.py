@@ -220,7 +220,7 @@ class LeaseLock:
             found = msgspec.convert(lease, _Lease)
         except (msgspec.ValidationError, RecursionError) as error:
             raise KubeError(
-                f"{self.path}: the answer is no Lease ({error}); does a proxy stand in between?"
+                f"{self.path}: the answer is not a Lease ({error}); does a proxy stand in between?"
             ) from None
         if found.metadata.name != self.path.rpartition("/")[2]:
             raise KubeError(

@@ -58,8 +58,8 @@ class Transport(httpx.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """As its base, without a Location in the answer."""
         answer = await super().handle_async_request(request)
-        # Nobody follows it, but httpx looks at it all the same, and some that are no address raise
-        # what is no HTTPError.
+        # Nobody follows it, but httpx looks at it all the same, and some that are not addresses
+        # raise what is not an HTTPError.
         answer.headers.pop("Location", None)
         return answer
 

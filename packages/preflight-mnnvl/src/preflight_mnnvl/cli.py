@@ -157,7 +157,9 @@ def _services(added: Any) -> None:
 def _live(value: str) -> str:
     kind, _, name = value.partition("/")
     if kind not in {"pcs", "podcliqueset", "podcliquesets"} or not is_name(name):
-        raise argparse.ArgumentTypeError(f'"{shown(value, 60)}" is no PodCliqueSet; write pcs/NAME')
+        raise argparse.ArgumentTypeError(
+            f'"{shown(value, 60)}" is not a PodCliqueSet; write pcs/NAME'
+        )
     return name
 
 

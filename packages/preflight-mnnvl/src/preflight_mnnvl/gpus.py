@@ -112,4 +112,4 @@ def _asks(amount: Any, path: str) -> bool:
         with suppress(ValueError):
             return parse_quantity(str(amount)) != 0
     found = f'"{shown(amount, 40)}"' if isinstance(amount, str) else shown(str(amount), 40)
-    raise Refused(f"{path} is {found}, which is no amount; write e.g. 8")
+    raise Refused(f"{path} is {found}, which is not an amount; write e.g. 8")

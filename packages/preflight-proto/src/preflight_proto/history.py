@@ -29,7 +29,9 @@ __all__ = [
 ]
 
 MAX_GBPS: Final = 1e6
-"""Bandwidths beyond are no measurements; the fastest NVLink domain has about a thousandth of it."""
+"""Bandwidths beyond are not measurements; the fastest NVLink domain has about a
+thousandth of it.
+"""
 MOST_SPELLS: Final = 4
 """Bad spells that are remembered of one node."""
 MOST_PARTNERS: Final = 4

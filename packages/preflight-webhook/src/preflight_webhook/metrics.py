@@ -115,7 +115,7 @@ class Metrics:
         )
         self.rejected = counter(
             "preflight_webhook_bad_requests",
-            "Requests that were no admission review, by status.",
+            "Requests that were not admission reviews, by status.",
             ["status"],
         )
         self.certificate_expiry = gauge(

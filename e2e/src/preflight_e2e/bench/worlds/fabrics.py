@@ -49,7 +49,7 @@ class FabricWorld:
     """What gangs are drawn from. Spreads are standard deviations of natural logarithms.
 
     ``fault``: ``none``, ``nodes`` (bad NICs), ``dead`` (their paths do not come up), ``pause`` (and
-    their leaf suffers), or what is no node's fault: ``uplink``, ``leaf``, ``oversubscription``,
+    their leaf suffers), or what is not a node's fault: ``uplink``, ``leaf``, ``oversubscription``,
     ``link``, ``remote`` (one node in a rack of its own), ``lone`` (a slow uplink with one node
     behind it), ``tiers`` (one to three nodes in another pod), ``card`` (part of a leaf),
     ``outliers`` (fast nodes), ``busy`` (somebody else's traffic on a node's NICs), ``hash`` (paths

@@ -179,7 +179,7 @@ def _reference(values: list[float]) -> Reference | None:
     alive = sum(1 for v in ranked if v > 0)
     if not alive:
         return None
-    # Of four or five the largest is no reference: it may be the one path that is too fast.
+    # Of four or five the largest is not a reference: it may be the one path that is too fast.
     rank = max(ceil(len(ranked) / 4), 2 if len(ranked) > FEW else 1)
     return Reference(ranked[min(rank, alive) - 1], _accusing_share(ranked))
 

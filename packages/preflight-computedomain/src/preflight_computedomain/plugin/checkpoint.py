@@ -41,7 +41,7 @@ _CHECKSUM: Final = re.compile(rb'(\{\s*"checksum"\s*:\s*)[0-9]+')
 
 
 class Corrupt(ValueError):
-    """The bytes are no checkpoint; one sentence says why."""
+    """The bytes are not a checkpoint; one sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)

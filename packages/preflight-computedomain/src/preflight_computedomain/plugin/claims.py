@@ -87,7 +87,7 @@ def unusable(ref: Ref) -> Refusal | None:
             shown = one_line(getattr(ref, field), 80)
             return Refusal(
                 "bad-name",
-                f"field {field} of the kubelet's request is {shown!r}, which can be no claim's",
+                f"field {field} of the kubelet's request is {shown!r}, which cannot be a claim's",
             )
     return None
 

@@ -98,7 +98,7 @@ def decide(
     if request.domain not in domains:
         return Refusal(
             "no-domain",
-            f"domainID {one_line(request.domain, 80)} is no ComputeDomain of namespace {request.ref.namespace}: it has been deleted or "
+            f"domainID {one_line(request.domain, 80)} is not a ComputeDomain of namespace {request.ref.namespace}: it has been deleted or "
             "belongs to another namespace; make the ComputeDomain and the pod anew",
         )
     if not clique:

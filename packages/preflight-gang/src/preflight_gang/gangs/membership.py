@@ -272,7 +272,7 @@ def read(container: str, end: ContainerTerminated) -> Result:
             result,
             outcome="inconclusive",
             code="BAD_RESULT",
-            reason=f"its result says {said!r}, which is no outcome",
+            reason=f"its result says {said!r}, which is not an outcome",
         )
     if code_word(result.code) != result.code:
         result = msgspec.structs.replace(result, code="BAD_CODE")

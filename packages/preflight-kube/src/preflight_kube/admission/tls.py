@@ -96,7 +96,7 @@ class Certificate:
             context.load_cert_chain(self.folder / CERT, self.folder / KEY)
         except (OSError, ssl.SSLError) as error:
             raise CertificateError(
-                f"{self.folder / CERT} and {KEY} are no matching pair ({error.strerror or error}); write both anew"
+                f"{self.folder / CERT} and {KEY} are not a matching pair ({error.strerror or error}); write both anew"
             ) from None
         if self.client_ca is not None:
             try:

@@ -320,9 +320,9 @@ def classify(output: str) -> NcclError | None:
     """The error that ``output`` (stdout and stderr of an NCCL program) tells of; None when it names
     none. Never raises.
     """
-    # INFO lines narrate; an "out of memory" or "timeout" in one of them is no error. But NCCL says
-    # at that level alone that it found no card, which is an error where somebody has named one and
-    # NCCL has not gone on with another network.
+    # INFO lines narrate; an "out of memory" or "timeout" in one of them is not an error. But NCCL
+    # says at that level alone that it found no card, which is an error where somebody has named one
+    # and NCCL has not gone on with another network.
     named = _HCA_NAMED in output and _GOES_ON not in output
     lines = [
         line.strip()

@@ -1,7 +1,7 @@
 """What the driver knows of a pod's GPUs before, under and after a load, and what of it is a
 finding: siblings are the reference.
 
-Pure: :mod:`.counters` reads the facts. Every fact may be None, which is no finding: an older
+Pure: :mod:`.counters` reads the facts. Every fact may be None, which is not a finding: an older
 driver, a virtual machine and a GPU without the part all look alike. ``scan`` judges one look,
 ``load`` two looks around a load with the samples between them.
 """

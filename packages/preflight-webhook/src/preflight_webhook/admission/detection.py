@@ -114,7 +114,7 @@ def demands(resources: Resources | None) -> tuple[Demand, ...]:
     """What a container's ``resources`` say; a limit alone is a request too, as the API server
     defaults it.
 
-    Raises :class:`ValueError` with one sentence for an amount that is no quantity.
+    Raises :class:`ValueError` with one sentence for an amount that is not a quantity.
     """
     if resources is None:
         return ()

@@ -193,7 +193,7 @@ def _amounts(raw: bytes) -> Iterable[dict[str, msgspec.Raw]]:
 
 
 def _count(raw: bytes) -> int:
-    """How many entries a list has; none where it is no list."""
+    """How many entries a list has; none where it is not a list."""
     if raw.count(b"{") <= 1:
         return raw.count(b"{")
     try:

@@ -113,7 +113,7 @@ def decide(
     ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they
     matter and are not given, ``recall`` is asked, which may know all of them; else the result is
     ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no
-    hostPath volumes. Pure. Raises :class:`~.review.BadReview` when it is no pod.
+    hostPath volumes. Pure. Raises :class:`~.review.BadReview` when it is not a pod.
     """
     pod = read or decode_pod(raw)
     looked_up = detects(config)

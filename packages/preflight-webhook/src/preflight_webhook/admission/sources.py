@@ -328,5 +328,5 @@ def _size(text: str | None, kind: str, key: str) -> tuple[int | None, str]:
     shown = text if len(text) <= 40 else text[:39] + "…"
     return (
         None,
-        f'{kind} {key}: "{shown}" is no gang size; write a whole number from 1, or leave it out',
+        f'{kind} {key}: "{shown}" is not a gang size; write a whole number from 1, or leave it out',
     )

@@ -96,7 +96,7 @@ class Mounts:
             return (
                 ""
                 if mount.get("name") in self._memory
-                else "its volume is no emptyDir of medium Memory"
+                else "its volume is not an emptyDir of medium Memory"
             )
         top = path.split("/")[1]
         if not top:
