@@ -149,7 +149,7 @@ def test_what_a_plug_in_says_to_people_reaches_them(
 @pytest.mark.parametrize(
     ("body", "more", "says"),
     [
-        ("sys.exit(3)", {}, "ended with exit status 3; what it said stands above"),
+        ("sys.exit(3)", {}, "ended with exit status 3; what it said is above"),
         (
             "print('log in first'); sys.exit(1)",
             {},

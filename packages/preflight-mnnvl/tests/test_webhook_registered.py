@@ -200,7 +200,7 @@ CLIQUES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "labels that contradict": (
         with_labels("t-0-w", pcs="other"),
-        "contradict each other; mend one of them",
+        "contradict each other; correct one of them",
     ),
     "a claim called as ours": (
         with_claim("mnnvl", resourceClaimTemplateName="theirs"),

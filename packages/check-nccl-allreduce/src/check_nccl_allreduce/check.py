@@ -295,7 +295,7 @@ async def _watch_roster(
         now = await run.roster_changed(roster)
         code, reason = (
             "GANG_CHANGED",
-            f"generation {roster.generation} no longer holds: the controller says {now.answer}",
+            f"generation {roster.generation} is no longer valid: the controller says {now.answer}",
         )
         if now.answer == "fail":
             code, reason = "PEER_FAILED", now.reason or "another member failed"

@@ -441,7 +441,7 @@ def _of_devices(
     same = {one: codes[hello.node] for one, hello in sorted(hellos.items()) if hello.node in codes}
     if len(codes) <= localize.many(len({hello.node for hello in hellos.values()})):
         return msgspec.structs.replace(verdict, blamed=same)
-    told = f"{verdict.reason[:-1]}; {len(codes)} nodes tell of a device fault at the same moment, so that one cause is likely, and none is blamed."
+    told = f"{verdict.reason[:-1]}; {len(codes)} nodes report a device fault at the same moment, so that one cause is likely, and none is blamed."
     return msgspec.structs.replace(verdict, reason=told)
 
 
@@ -474,9 +474,9 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
     )
     all_alike = len(set(stages.values())) == 1
     who = (
-        f"every rank stands {place}"
+        f"every rank stopped {place}"
         if all_alike
-        else f"{names} stand(s) {place}, the others further on"
+        else f"{names} stopped {place}, the others further on"
     )
     return VerdictMessage(
         "inconclusive",

@@ -219,12 +219,12 @@ def gang(
             -1,
             -1,
             "",
-            f"not told by the syndrome: the residuals follow no single rank's data; {where}",
+            f"not decided by the syndrome: the residuals follow no single rank's data; {where}",
             where,
         )
     best = min(told, key=lambda one: one.odds)
     if set(holders) not in ({best.rank}, set(range(world))):
-        why = f"not told by the syndrome: the residuals follow the data of rank {best.rank}, but {where}"
+        why = f"not decided by the syndrome: the residuals follow the data of rank {best.rank}, but {where}"
         return Culprit(-1, -1, "", why, where)
     member, report = next((member, one) for member, one in reports if best.rank in one.ranks)
     gpu = _gpu(report, best.rank)

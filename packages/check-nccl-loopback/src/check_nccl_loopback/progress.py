@@ -34,7 +34,7 @@ class StepKind(StrEnum):
     WITHOUT = "all GPUs but one, to find which one it is"
     TOPOLOGY = "all GPUs with the workload's topology file, which can only be right or slow"
     VARIABLES = "all GPUs with the workload's own variables, beside the run that decides"
-    VARIABLE = "all GPUs with one of the workload's variables, to tell which one costs"
+    VARIABLE = "all GPUs with one of the workload's variables, to find which one costs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ConfigInvalid(f"field {one_line(key, 60)} stands twice; keep one of them")
+            raise ConfigInvalid(f"field {one_line(key, 60)} is there twice; keep one of them")
         found[key] = value
     return found
 

@@ -220,7 +220,7 @@ def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credentia
         said = one_line(done.stdout.decode(errors="replace"), 200)
         more = f' and printed "{said}"' if said else ""
         raise KubeconfigError(
-            f"its plug-in {argv[0]} ended with exit status {done.returncode}{more}; what it said stands above"
+            f"its plug-in {argv[0]} ended with exit status {done.returncode}{more}; what it said is above"
         )
     return _answer(argv[0], done.stdout, str(version))
 

@@ -164,7 +164,7 @@ def _live(value: str) -> str:
 
 
 _EXPLAIN = """Expands the set into the PodCliques that Grove will make, and runs each through the webhook's own decision. The cluster is taken to have NVIDIA's
-DRA driver; what resource claims ask for is not looked up. The owner of a domain is told by Grove's rule for PodGangs."""
+DRA driver; what resource claims ask for is not looked up. The owner of a domain follows from Grove's rule for PodGangs."""
 
 
 def _controller(args: argparse.Namespace) -> int:

@@ -144,7 +144,7 @@ class Writer:
             if not for_good(error) and not isinstance(error, NotFound):
                 raise
             if "being terminated" not in str(error):
-                log.warning("an Event is not told", event=one.name, error=str(error))
+                log.warning("Event not written", event=one.name, error=str(error))
         else:
             self._metrics.writes.labels("Event", "told").inc()
         self._told[one.name] = None

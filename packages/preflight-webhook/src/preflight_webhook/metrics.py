@@ -148,7 +148,7 @@ class Metrics:
         )
         self.config_valid = gauge(
             "preflight_webhook_config_valid",
-            "0 while the configuration file holds one that was refused; the one before it holds.",
+            "0 while the configuration file is refused and the one before it is in use.",
         )
         self.config_refused = counter(
             "preflight_webhook_config_refused", "Configurations that were refused."

@@ -57,7 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- join "," $said -}}
 {{- end }}
 
-{{/* What both programs are told. */}}
+{{/* Variables of both programs. */}}
 {{- define "preflight-computedomain.env" -}}
 - name: FEATURE_GATES
   value: {{ include "preflight-computedomain.gates" . | quote }}

@@ -345,7 +345,7 @@ def _settle(
     if fine and not own:
         return "to itself it is as fast as others: look at its cable, its switch port and the path behind it"
     if place is PositionSharing.ALONE:
-        return "test it with a neighbour behind the same switch, or in another place: nobody else stands where it stands"
+        return "test it with a neighbour behind the same switch, or in another place: no other node is where it is"
     if own and not explained:
         return "it is slow to itself, but its paths are slower by far: look at its cable, its switch port and the path behind it"
     if not own:

@@ -67,7 +67,7 @@ def at_once(state: State, facts: Sequence[Fact]) -> str:
     told = "; ".join(f"{state.endpoints[f.member].name}: {f.cause}" for f in facts[:MOST])
     more = f" and {len(facts) - MOST} more" if len(facts) > MOST else ""
     return (
-        f"{len({f.member for f in facts})} nodes tell of a device fault at the same moment: {told}{more}; "
+        f"{len({f.member for f in facts})} nodes report a device fault at the same moment: {told}{more}; "
         "so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power)."
     )
 
@@ -172,7 +172,7 @@ def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
     why = (
         "more than one run may blame"
         if too_many
-        else "about equally slow, and no topology labels tell them apart"
+        else "about equally slow, and no topology labels distinguish them"
     )
     return f"{gang(state)}; {len(members)} nodes look bad ({names(state, members)}), {why}: look for what they share."
 

@@ -204,7 +204,7 @@ def decode(data: bytes) -> Checkpoint:
             )
             if not count or read.checksum != checksum(zeroed):
                 raise Corrupt(
-                    f"its version 2 does not have the checksum {read.checksum} that stands in it"
+                    f"its version 2 does not have the checksum {read.checksum} that it states"
                 )
         return Checkpoint(
             {uid: _read(uid, one) for uid, one in (read.claims or {}).items()}, read.boot

@@ -105,7 +105,7 @@ def decide(
         return Refusal(
             "no-clique",
             "host-managed IMEX requires an NVLink clique on this node, but NVML reports none; run the pod on a node of a multi-node "
-            "NVLink system, or mend its fabric manager",
+            "NVLink system, or repair its fabric manager",
         )
     return in_use(entries, request.ref.uid) or Prepare(request)
 

@@ -57,7 +57,7 @@ def imex_major(text: str, where: str = "/proc/devices") -> int:
     if len(majors) > 1:
         shown = ", ".join(one_line(major, 20) for major in majors[:5])
         raise Unfit(
-            f"{where}: {MAJOR_NAME} stands {len(majors)} times ({shown}); reload the NVIDIA driver."
+            f"{where}: {MAJOR_NAME} is there {len(majors)} times ({shown}); reload the NVIDIA driver."
         )
     if not re.fullmatch(r"[0-9]{1,9}", majors[0]) or not 0 < int(majors[0]) <= _MOST_MAJOR:
         raise Unfit(

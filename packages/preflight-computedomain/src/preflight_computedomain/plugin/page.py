@@ -1,8 +1,8 @@
 """The way of a claim, on one page: claim → request → decide → checkpoint → CDI → answer.
 
 Every claim of every call gets an answer, 40 s later at most (the kubelet gives up after 45): its
-devices, or one sentence. What waiting does not mend is answered at once, and nothing is written for
-it.
+devices, or one sentence. What does not go away by waiting is answered at once, and nothing is
+written for it.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class Page:
         except OSError as error:
             what = one_line(f"{error.strerror or error}: {error.filename or 'no file'}", 300)
             return Refusal(
-                "disk", f"the node's disk refuses ({what}); make room, or mend it", False
+                "disk", f"the node's disk refuses ({what}); make room, or repair it", False
             )
 
     async def _fly(

@@ -85,7 +85,7 @@ async def send(
     if not events:
         return None
     if kit.socket == names.SOCKET_OFF:
-        progress("reports are switched off here; nothing is sent, the verdict stands")
+        progress("reports are switched off here; nothing is sent, the verdict is unchanged")
         return None
     path = kit.socket.removeprefix("unix://")
     message = batch(events, kit, datetime.datetime.now(datetime.UTC))
@@ -101,7 +101,9 @@ async def send(
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
     what = f"{len(events)} event{'s' if len(events) != 1 else ''}"
-    sentence = f"platform connector at {path}: {trouble}; {what} not delivered, the verdict stands"
+    sentence = (
+        f"platform connector at {path}: {trouble}; {what} not delivered, the verdict is unchanged"
+    )
     progress(sentence)
     return sentence
 

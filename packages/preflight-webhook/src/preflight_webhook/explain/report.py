@@ -271,7 +271,7 @@ def _lines(told: _Told) -> Iterator[str]:
     if (gang := decision.stamp) is not None:
         size = f"{gang.size} members" if gang.size is not None else "size not known at admission"
         part = "takes part" if gang.takes_part else "takes no part"
-        yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; told in ConfigMap {gang.config_map}"
+        yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; its roster is in ConfigMap {gang.config_map}"
     for skip in decision.skipped:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
     if told.delays:
