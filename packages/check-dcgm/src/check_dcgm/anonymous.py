@@ -1,4 +1,4 @@
-"""Strip from a tool's output what tells whose machine it was: UUIDs, serial numbers, addresses and
+"""Strip from a tool's output what says whose machine it was: UUIDs, serial numbers, addresses and
 names.
 
 The same word gets the same stand-in throughout, so a document still says which GPU is which.

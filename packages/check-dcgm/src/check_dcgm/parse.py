@@ -227,7 +227,7 @@ def _with_reason(name: str, rows: list[TestResult], summary: dict[str, Any]) -> 
 
 
 def _identified(row: TestResult) -> TestResult:
-    """The row with ids for problems that have none, where their words tell."""
+    """The row with ids for problems that have none, where their words show it."""
     if all(problem.error_id is not None for problem in row.problems):
         return row
     found = (

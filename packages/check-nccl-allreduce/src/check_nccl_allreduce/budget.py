@@ -19,7 +19,7 @@ than 100 s.
 """
 LONG_REPORT: Final = 0.015
 """Of a CHECK_TIMEOUT that is longer than eleven minutes, as that of a large gang is: it has more
-members to tell.
+members to inform.
 """
 LEAST_REPORT: Final = 2.0
 LEAST_LOCALIZATION: Final = 0.5

@@ -55,7 +55,7 @@ LEAST_PATIENCE: Final = 30.0
 
 @dataclass
 class Equipment:
-    """What this pod brings. With ``trouble`` it cannot take part, and the gang is told."""
+    """What this pod brings. With ``trouble`` it cannot take part, and the gang hears of it."""
 
     backend: str = "gloo"
     workers: int = 1
@@ -63,7 +63,7 @@ class Equipment:
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the workers get besides the environment."""
     topology_file: str = ""
-    """As the gang is told of it; see :class:`.control.messages.Hello`."""
+    """As the gang hears of it; see :class:`.control.messages.Hello`."""
     topology_content: bytes | None = None
     trouble: Failure | None = None
     nvlink: str = ""
@@ -197,8 +197,8 @@ async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
 
 
 async def _equipment(run: Run[Settings]) -> Equipment:
-    """Trouble in finding the GPUs is told to the gang, which then ends together instead of waiting
-    for this pod.
+    """Trouble in finding the GPUs is reported to the gang, which then ends together instead of
+    waiting for this pod.
     """
     wanted = run.settings.backend
     if wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0):

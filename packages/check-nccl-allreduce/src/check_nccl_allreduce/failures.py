@@ -29,7 +29,7 @@ _RENDEZVOUS: Final = re.compile(
 
 def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
     """The trouble of a worker that raised ``error`` (empty: torchrun itself ended), or whose
-    ``output`` tells more.
+    ``output`` says more.
     """
     known = nccl.classify(f"{output}\n{error}")
     if known is not None and known.kind is not nccl.ErrorKind.CLASS:

@@ -64,7 +64,7 @@ class JudgePlan:
     allow another launch, a seed.
 
     ``now``: seconds on the clock of the rounds. ``spare``: seconds that a launch without topology
-    files may take, 0 where it does not fit. ``say`` hears what the log should tell besides the
+    files may take, 0 where it does not fit. ``say`` hears what the log should have besides the
     verdict.
     """
 
@@ -219,7 +219,7 @@ def _localized(
 def _corrupted(
     shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone
 ) -> int:
-    """The node whose part of the gang's own sum was wrong, -1 where that is not told."""
+    """The node whose part of the gang's own sum was wrong, -1 where that is not known."""
     told = syndrome.gang(last.start.world, hellos, last.results) if zone is Zone.WRONG else None
     return shape.endpoint(told.member) if told is not None and told.rank >= 0 else -1
 

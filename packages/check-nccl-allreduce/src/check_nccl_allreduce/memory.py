@@ -18,7 +18,7 @@ from .settings import show_size
 __all__ = ["details", "kind", "known", "seen", "slower"]
 
 MOST_GOOD: Final = 256
-"""Nodes of a gang, beyond which only those that were bad in a pair are told of: everybody gets the
+"""Nodes of a gang, beyond which only those that were bad in a pair are listed: everybody gets the
 one message that has them all.
 """
 

@@ -34,7 +34,7 @@ __all__ = ["TOPOLOGY_FILE", "Ranks"]
 
 TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
-"""Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this
+"""Seconds that the driver has to report a GPU that it has lost: others wait to hear how this
 member fared.
 """
 REPORT: Final = 1.0
@@ -203,7 +203,7 @@ class Ranks:
 
         ``looped``: so many that speak to each other over the node's NICs, which takes workers of
         their own. ``time``: seconds until they must have found each other; whether the old ones are
-        gone has to be told before.
+        gone has to be reported before.
         """
         agent, roster = self._agent, self._roster
         assert agent is not None

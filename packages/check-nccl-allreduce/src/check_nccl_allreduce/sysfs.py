@@ -1,4 +1,4 @@
-"""What the kernel tells of this node's network adapters: their description, once, for :mod:`.nics`;
+"""What the kernel says of this node's network adapters: their description, once, for :mod:`.nics`;
 their ports' counters, for :mod:`.ports`.
 
 Every read is bounded: so many files of a pattern, so many bytes of a file, and nothing but regular

@@ -33,7 +33,7 @@ faster by a quarter.
 """
 
 COSTS: Final = 0.9
-"""With the workload's variables less than this part of the clean run's bandwidth is told to the
+"""With the workload's variables less than this part of the clean run's bandwidth is reported to the
 workload.
 """
 _TOPOLOGY: Final = "NCCL_TOPO_FILE"

@@ -51,7 +51,7 @@ BYTES: Final = {
 @dataclass(frozen=True, slots=True)
 class Half:
     """Out-of-place or in-place: ``time`` in microseconds, bandwidths in GB/s. ``wrong`` counts
-    elements and is None where nothing was compared or the era tells a deviation instead."""
+    elements and is None where nothing was compared or the era has a deviation instead."""
 
     time: float
     algbw: float

@@ -73,7 +73,7 @@ class Progress:
     """All that is known.
 
     ``floors`` maps a size to its floor, for this hardware only. ``comparable``: every pair is
-    joined alike by design; ``kinds`` tells what joins each pair otherwise. ``variables`` are names
+    joined alike by design; ``kinds`` says what joins each pair otherwise. ``variables`` are names
     of the workload's variables. ``lost`` are GPUs that the driver has lost, with its words;
     ``held`` are GPUs that processes of somebody else hold, with their number; ``signs`` are
     findings of the scan around the load, a second kind of evidence. ``throttled``: in which part of

@@ -2,7 +2,7 @@
 labels of nodes.
 
 A mirror of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been
-answered goes in here, too: it is newer than what a watch has told so far.
+answered goes in here, too: it is newer than what a watch has brought so far.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def pod_sets(component: _Component) -> tuple[PodSet, ...]:
 
 
 def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
-    """``status.componentStatus`` at first sight; a component whose pod sets cannot be told has
+    """``status.componentStatus`` at first sight; a component whose pod sets cannot be inferred has
     none.
     """
     return tuple(ComponentStatus(pod_sets=_or_none(one)) for one in components)
@@ -144,7 +144,7 @@ def _must(*places: Keys) -> Callable[[Object], Iterable[Keys]]:
 
 
 class _Sets(NamedTuple):
-    """How pod sets of a kind are told. ``needs``: where in an object there must be a template.
+    """How pod sets of a kind are found. ``needs``: where in an object there must be a template.
     ``roles``: those whose pods count, in Kueue's order (empty: all, in the object's). ``marks``:
     annotations for Kueue's topology-aware scheduling, of an object and the place of a template."""
 

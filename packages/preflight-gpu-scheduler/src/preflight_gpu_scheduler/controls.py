@@ -32,7 +32,7 @@ class Gate(Enum):
 
 
 def gate(pod: Pod, claim: Claim | None) -> Gate:
-    """A gang's plan takes the gates of its members away itself, in the write that tells them what
+    """A gang's plan takes the gates of its members away itself, in the write that gives them what
     they have.
     """
     if not pod.gated:

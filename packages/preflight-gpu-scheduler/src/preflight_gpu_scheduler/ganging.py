@@ -36,7 +36,7 @@ Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
 class Ganging:
-    """``say``: tells a pod something, as :meth:`.words.Words.of_pod`."""
+    """``say``: writes an Event of a pod, as :meth:`.words.Words.of_pod`."""
 
     def __init__(
         self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say

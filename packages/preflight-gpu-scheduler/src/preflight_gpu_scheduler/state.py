@@ -256,7 +256,7 @@ class State:
             if written is not None and written[0].metadata.uid == request.uid:
                 self._forget(request.name)
 
-    # --- what the mirrors tell
+    # --- what the mirrors report
 
     def _pod(self, change: Change[Pod]) -> None:
         pod = change.object

@@ -195,7 +195,7 @@ class Client:
         """The collection at ``path``, page by page, each with the version of the whole list.
 
         A page has ``limit`` objects at most, and fewer where they are large. What cannot be read is
-        left out, counted, and told to ``on_unreadable``.
+        left out, counted, and passed to ``on_unreadable``.
 
         Raises:
             Gone: the list has become too old while it was read; begin again.

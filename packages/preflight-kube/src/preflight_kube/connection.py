@@ -55,7 +55,7 @@ def connection(
     """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount, else by kubectl's own
     kubeconfig below ``home``.
 
-    People's commands give ``home``; a service uses only what it is told of.
+    People's commands give ``home``; a service uses only what it is given.
 
     Raises:
         NoCluster: none of them is there.

@@ -242,7 +242,7 @@ def _hint(plugin: Mapping[str, Any]) -> str:
 
 
 def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plug-in that asks for it is told of the cluster."""
+    """What a plug-in that asks for it gets about the cluster."""
     told = {
         key: cluster[key]
         for key in (

@@ -18,7 +18,7 @@ from .logs import get_logger
 __all__ = ["Leadership", "lead"]
 
 RELEASE_SECONDS: Final = 3.0
-"""How long an orderly end may take to tell the others; after that they find out by themselves."""
+"""How long an orderly end may take to inform the others; after that they find out by themselves."""
 
 log = get_logger(__name__)
 

@@ -137,8 +137,8 @@ class LeaseLock:
 
         Raises:
             LeaseLost: another has it already.
-            KubeError: nobody was told; they find out by themselves. The leadership has ended in any
-            case.
+            KubeError: nobody was informed; they find out by themselves. The leadership has ended in
+            any case.
         """
         held = leadership.valid()
         leadership._end()

@@ -67,7 +67,7 @@ class Event(Generic[T]):
 async def events(
     pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str
 ) -> AsyncIterator[Event[T]]:
-    """What ``pieces`` tell, in order.
+    """What ``pieces`` report, in order.
 
     Raises :class:`~.errors.KubeError`: by what the server says at the end of a watch, for a line
     that is not an event, or that breaks off.

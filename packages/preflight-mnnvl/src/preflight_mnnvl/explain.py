@@ -1,5 +1,5 @@
-"""What will become of a PodCliqueSet, told without a cluster: the same decisions, on the PodCliques
-that Grove would make. Pure.
+"""What will become of a PodCliqueSet, found without a cluster: the same decisions, on the
+PodCliques that Grove would make. Pure.
 """
 
 from __future__ import annotations

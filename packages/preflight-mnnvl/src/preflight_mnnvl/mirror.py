@@ -66,7 +66,7 @@ def unclaimed(clique: PodClique) -> bool:
 
 
 class Mirror:
-    """``touch`` is told each key that changed: a domain's, or a PodGang's (see
+    """``touch`` is called with each key that changed: a domain's, or a PodGang's (see
     :func:`gang_key`).
     """
 

@@ -29,7 +29,7 @@ def gang_run(ranks: int) -> float:
     """Seconds that an all-reduce over so many GPUs may take, localisation included, where
     ``CHECK_TIMEOUT`` is not set.
 
-    The check allows itself as much, and the webhook tells it in advance. A communicator of
+    The check allows itself as much, and the webhook says it in advance. A communicator of
     thousands of ranks takes minutes to come up.
     """
     return _RUN + _EACH * max(0, ranks - _LARGE)

@@ -1,5 +1,5 @@
 """How long a check may take where nothing is set, in seconds: a check allows itself as much, and
-the webhook tells it beforehand.
+the webhook says it beforehand.
 
 What an all-reduce over a gang may take depends on its size: :func:`~.durations.gang_run`.
 """

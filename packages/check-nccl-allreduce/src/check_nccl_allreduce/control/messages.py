@@ -323,7 +323,7 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
-    """The verdict that all are about to be told. Leader → those who may follow it, before anybody
+    """The verdict that all are about to get. Leader → those who may follow it, before anybody
     else hears it; and member → successor.
     """
 

@@ -23,7 +23,7 @@ PROBE_STALLED_AFTER: Final = 10.0
 STALL_SHARE: Final = 0.5
 """Of the time that a launch or a probe has, where that is less."""
 HEARTBEATS: Final = 3
-"""Of which one at least tells of an iteration that was done: a stall is no shorter."""
+"""Of which one at least reports an iteration that was done: a stall is not shorter."""
 
 
 class Wait:

@@ -172,7 +172,7 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
         few_good = not crowded(
             evidence.map.seen, evidence.suspects
-        )  # a look at themselves tells who slows the others
+        )  # a look at themselves shows who slows the others
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None

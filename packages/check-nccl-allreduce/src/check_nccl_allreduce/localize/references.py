@@ -89,7 +89,7 @@ class EdgeMap:
         ]
         if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
             self.rack = [-1] * len(self.rack)
-        # Where no latency tells whether labels lie, nobody is cleared of having slowed another one
+        # Where no latency shows whether labels lie, nobody is cleared of having slowed another one
         # by a label.
         self.seen = (
             self.domain if near(latencies(state.rounds)) is not None else [-1] * len(self.domain)

@@ -44,7 +44,7 @@ def cap(size: int) -> int:
 
 
 def many(size: int) -> int:
-    """How many endpoints may tell of a device fault of their own at the same moment, before it is
+    """How many endpoints may report a device fault of their own at the same moment, before it is
     one cause that they share.
     """
     return max(1, size // 20)

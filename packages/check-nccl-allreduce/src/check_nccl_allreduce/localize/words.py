@@ -287,7 +287,7 @@ def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float
 def undecided(
     state: State, evidence: Evidence, kind: Kind, dark: Sequence[int], *, guilty: bool
 ) -> Iterator[str]:
-    """What this run could not tell, one clause each."""
+    """What this run could not decide, one clause each."""
     shape = evidence.map
     sizes: dict[int, int] = {}
     for d in shape.domain:

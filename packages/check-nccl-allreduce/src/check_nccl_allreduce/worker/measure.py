@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 256
 to about 80 MB.
 """
 SAMPLES = 48
-"""Residuals that a rank reports at most, and of one iteration: enough of them to tell whose part of
+"""Residuals that a rank reports at most, and of one iteration: enough of them to find whose part of
 the sum is wrong, in 2 kB.
 """
 SAMPLES_AT_ONCE = 8
@@ -264,7 +264,7 @@ def _spread(count: int) -> list[int]:
 
 
 def _uuid(device: torch.device) -> str:
-    """As the driver calls it; empty for a processor, and where this torch does not tell."""
+    """As the driver calls it; empty for a processor, and where this torch does not say."""
     known = (
         getattr(torch.cuda.get_device_properties(device), "uuid", None)
         if device.type == "cuda"

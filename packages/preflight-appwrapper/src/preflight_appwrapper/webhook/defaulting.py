@@ -63,7 +63,7 @@ def patch(
 
 
 def _inferred(template: object) -> tuple[Any, ...]:
-    """None where they cannot be told: what is wrong is said by validation, with its path."""
+    """None where they cannot be inferred: what is wrong is said by validation, with its path."""
     try:
         return podsets.inferred(template)
     except podsets.PodSetError:

@@ -369,6 +369,6 @@ async def _whole(work: Callable[[], Any]) -> Any:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        task.exception()  # seen, so that nobody is told of it later
+        task.exception()  # seen, so that it is not reported later
         raise cancelled
     return task.result()

@@ -117,7 +117,7 @@ class Publisher:
                 await self._client.replace(f"{SLICES}/{found.metadata.name}", body)
                 self._told("update", body["spec"]["pool"]["generation"])
         except (Conflict, NotFound) as error:
-            # The watch brings what there is; but one that another selector hides is told of once.
+            # The watch brings what there is; but one that another selector hides is logged once.
             log.info("ResourceSlice changed meanwhile, read again", error=str(error))
             await anyio.sleep(FIRST)
 

@@ -310,8 +310,8 @@ class Connections:
             self._refused(error)
 
     def _refused(self, error: Exception) -> None:
-        """A handshake that came to nothing: counted by its reason, and told once where an operator
-        must do something.
+        """A handshake that came to nothing: counted by its reason, and logged once where an
+        operator must do something.
         """
         reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
         if any(alert in reason for alert in _ALERTS):
@@ -338,7 +338,7 @@ class Connections:
             )
 
     def certificate_changed(self) -> None:
-        """What was told about the old one may be told anew."""
+        """What was logged about the old one may be logged anew."""
         self._told.clear()
 
 

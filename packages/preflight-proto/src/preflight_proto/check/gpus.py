@@ -109,7 +109,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the kernel and the container runtime tell of GPUs; tests have their own."""
+    """Where the kernel and the container runtime list GPUs; tests have their own."""
 
     driver: Path = Path("/proc/driver/nvidia/gpus")
     devices: Path = Path("/sys/bus/pci/devices")
@@ -227,7 +227,7 @@ _NONE: Final = (
 def _evidence(
     named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places
 ) -> PresenceEvidence:
-    """What else tells of GPUs that are not listed."""
+    """What else shows GPUs that are not listed."""
     driver = {}
     for file in sorted(places.driver.glob("*/information")):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What NCCL's words mean: which kind of trouble an output tells of, in the words of NCCL 2.14 to
+"""What NCCL's words mean: which kind of trouble an output shows, in the words of NCCL 2.14 to
 2.30, nccl-tests, CUDA and torch.
 
 NCCL's error classes alone accuse nobody: a full /dev/shm prints as an *internal error*, and what
@@ -31,7 +31,7 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NcclError:
-    """The error that an output tells of.
+    """The error that an output shows.
 
     ``says`` and ``fix`` are constant per ``code``; ``line`` is the output's own. ``device`` is the
     CUDA index that NCCL printed in brackets, None where it printed none. ``fatal`` is ADR-026's
@@ -317,7 +317,7 @@ _DEVICE: Final = re.compile(r"\[(\d{1,3})\](?= )")
 
 
 def classify(output: str) -> NcclError | None:
-    """The error that ``output`` (stdout and stderr of an NCCL program) tells of; None when it names
+    """The error that ``output`` (stdout and stderr of an NCCL program) shows; None when it names
     none. Never raises.
     """
     # INFO lines narrate; an "out of memory" or "timeout" in one of them is not an error. But NCCL

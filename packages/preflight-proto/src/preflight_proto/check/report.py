@@ -1,4 +1,4 @@
-"""Tell the node's platform connector: one batch a run, one budget of time for everything.
+"""Report to the node's platform connector: one batch a run, one budget of time for everything.
 
 A connector that is absent, slow, refusing or hanging never decides a verdict: :func:`send` returns
 what happened as a sentence and raises nothing.

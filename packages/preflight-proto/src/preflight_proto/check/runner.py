@@ -67,8 +67,8 @@ GANG_MARGIN: Final = 60.0
 """Seconds beyond GANG_TIMEOUT after which even a wait that hangs ends."""
 
 LAST_REPORT: Final = 1.0
-"""Seconds that the report may take once the check is told to stop: some pods have little more until
-SIGKILL.
+"""Seconds that the report may take once the check is asked to stop: some pods have little more
+until SIGKILL.
 """
 LAST_SWEEP: Final = 1.0
 """Seconds to see the end of what tools have left behind."""

@@ -57,7 +57,9 @@ _FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is no
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
 REPLAYS: Final = 10
-"""PCIe replays of one load from which on they are told: single ones are how PCIe repairs itself."""
+"""PCIe replays of one load from which on they are reported: single ones are how PCIe
+repairs itself.
+"""
 
 
 def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:

@@ -197,7 +197,7 @@ class Store:
     def update(
         self, resource: Resource, before: Object, body: Object, *, status: bool = False
     ) -> Object:
-        """Replace ``before`` by ``body``; ``status`` tells which of the two halves of the object
+        """Replace ``before`` by ``body``; ``status`` says which of the two halves of the object
         may change.
         """
         old, meta = (

@@ -37,7 +37,7 @@ _HARMLESS_OPTIONS: Final = frozenset(
 
 @lru_cache(maxsize=256)
 def servers(check: CheckConfig, config: Config) -> tuple[Host, ...]:
-    """The names, not addresses, that ``check`` is told to connect to."""
+    """The names, not addresses, that ``check`` is set to connect to."""
     variables = variables_of(check, config)
     known: dict[str, str | None] = {one["name"]: _text(one) for one in variables}
     values = [one["value"] for one in variables if isinstance(one.get("value"), str)]

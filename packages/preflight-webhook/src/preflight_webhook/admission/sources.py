@@ -114,7 +114,7 @@ def osmo(pod: Pod, _: GangDiscovery) -> Gang | None:
 def owner(pod: Pod, config: GangDiscovery) -> Gang | None:
     """For schedulers that derive the group from the owner after admission: the owner stands for it.
 
-    Where the pod's labels tell more than its direct owner (a JobSet makes Jobs, which make pods),
+    Where the pod's labels say more than its direct owner (a JobSet makes Jobs, which make pods),
     these count.
     """
     if pod.spec.scheduler_name not in config.owner_schedulers:

@@ -137,5 +137,5 @@ async def _get(client: Client, path: str, params: Params | None = None) -> Objec
 
 
 def unreadable(error: KubeError) -> str:
-    """What a person is told who may not read the release's configuration."""
+    """What a person sees who may not read the release's configuration."""
     return f"the release's own configuration cannot be read ({str(error).rstrip('.')}); give it with --config."

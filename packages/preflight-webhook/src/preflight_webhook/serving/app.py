@@ -33,7 +33,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PATH: Final = "/mutate-pod"
 CONFINED_PATH: Final = PATH + "/confined"
-"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells
+"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server says
 those apart by their label, so nobody here has to ask for it."""
 WAITING: Final = 8 * 1024 * 1024
 """Bytes of the reviews of one namespace that may wait for claims at a time."""

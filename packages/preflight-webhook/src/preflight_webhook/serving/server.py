@@ -70,7 +70,7 @@ def serve(options: Options) -> None:
 
 
 def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
-    """The configuration file, counted and told about as it changes."""
+    """The configuration file, counted and logged as it changes."""
     generation = 0
 
     def accepted(config: Config) -> None:
