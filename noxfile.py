@@ -82,7 +82,7 @@ def sync(session: nox.Session, *args: str) -> None:
 def install(
     session: nox.Session, *command: str, into: Path, env: Mapping[str, str | None] | None = None
 ) -> None:
-    """Run uv on the environment `into`; where it fails, say in one sentence what may be mended."""
+    """Run uv on the environment `into`; where it fails, say in one sentence what to do."""
     try:
         session.run_install(*command, env={"UV_PROJECT_ENVIRONMENT": str(into), **(env or {})})
     except CommandFailed:

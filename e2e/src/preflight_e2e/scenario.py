@@ -1,6 +1,6 @@
 """One row of the fault matrix: what is broken, which pods are created, and what must come of them.
 
-A scenario is steps in order. A step breaks (or mends) nodes, creates pods, and says how each ends
+A scenario is steps in order. A step breaks (or repairs) nodes, creates pods, and says how each ends
 and which events the nodes' platform connectors receive. Nodes are named by letters and bound to
 real ones when the scenario runs; GPUs are named by their index on the node.
 """

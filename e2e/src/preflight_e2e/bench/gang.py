@@ -98,9 +98,7 @@ def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
         told.close()
     ranks = {json.loads(roster)["rank"] for roster in told.rosters.values()}
     if ranks != set(range(size)):
-        raise BenchError(
-            f"{size} pods were told {len(ranks)} different ranks; nothing was measured."
-        )
+        raise BenchError(f"{size} pods have {len(ranks)} different ranks; nothing was measured.")
     after = quiet(running)
     removed(server, namespace)
     written = 'preflight_gang_writes_total{kind="%s",result="written"}'

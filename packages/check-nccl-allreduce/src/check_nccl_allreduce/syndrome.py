@@ -38,7 +38,7 @@ collective takes at once.
 
 class ResidualSample(NamedTuple):
     """One wrong element: what one rank held, less what it had to hold. A residual of 0 stands for
-    one that is no exact number.
+    one that is not an exact number.
     """
 
     iteration: int

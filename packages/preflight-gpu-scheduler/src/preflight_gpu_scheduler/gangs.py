@@ -147,7 +147,7 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
 
 def _undo(told: Sequence[Pod], leases: Sequence[Lease]) -> Steps[None]:
     """Those that have an answer are fenced, the first one first, and their leases are void:
-    collection deletes them. Those that were not have theirs deleted at once. A fence that does not
+    collection deletes them. Those that have none have theirs deleted at once. A fence that does not
     hold, as the member changed meanwhile, is set by collection when the time is over."""
     for n, pod in enumerate(told):
         if not (yield from raise_number(pod, pod.number)) and n == 0:

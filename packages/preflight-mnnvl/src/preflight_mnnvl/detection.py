@@ -66,9 +66,8 @@ class Detection:
             pause = await self.look()
             with anyio.move_on_after(pause):
                 await self._poke.wait()
-                await anyio.sleep(
-                    UNANSWERED
-                )  # what is being removed or made takes a moment, and this is no herd
+                # What is being removed or made takes a moment, and this pause keeps requests few.
+                await anyio.sleep(UNANSWERED)
 
     async def look(self) -> float:
         """Ask once; the seconds until the next time."""

@@ -391,7 +391,7 @@ def _young(meta: Metadata, now: float) -> bool:
 
 
 def _when(text: str | None) -> float | None:
-    """Seconds of the epoch; None for what is no time."""
+    """Seconds of the epoch; None for what is not a time."""
     try:
         return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):

@@ -249,8 +249,8 @@ class Residuals(msgspec.Struct, frozen=True):
     """Workers that hold one and the same wrong sum: their ranks, their GPUs' UUIDs, and some of its
     wrong elements.
 
-    ``samples``: (iteration, element, what was there less what had to be); 0 for what is no exact
-    number. Spread over all wrong elements, and at most as many as ``worker.measure.SAMPLES``.
+    ``samples``: (iteration, element, what was there less what had to be); 0 for what is not an
+    exact number. Spread over all wrong elements, and at most as many as ``worker.measure.SAMPLES``.
     """
 
     ranks: tuple[int, ...]
@@ -370,7 +370,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Raises :class:`ValueError` for anything that is no message."""
+    """Raises :class:`ValueError` for anything that is not a message."""
     try:
         message: Message = _DECODER.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

@@ -73,7 +73,7 @@ class MeasuredTimes:
     latency: float = 0.0
     samples: list[tuple[int, int, float]] = field(default_factory=list)
     """Of a wrong sum: (iteration, element, residual), spread over its wrong elements; a residual of
-    0 is no exact number.
+    0 is not an exact number.
     """
     gpu: str = ""
     """Of a wrong sum: the UUID of the GPU that holds it."""

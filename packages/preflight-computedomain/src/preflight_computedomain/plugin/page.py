@@ -241,8 +241,8 @@ class Page:
     async def _retried(
         self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
     ) -> Result:
-        """Try again what waiting may mend, in growing pauses, for as long as a call may take; then
-        the last cause.
+        """Try again what may go away by waiting, in growing pauses, for as long as a call may take;
+        then the last cause.
 
         ``last``: the cause where not even the first attempt has ended.
         """
