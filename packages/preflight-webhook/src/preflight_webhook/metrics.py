@@ -184,7 +184,7 @@ class Metrics:
         )
         self.policies_behind = gauge(
             "preflight_webhook_preflight_configs_behind",
-            "1 while PreflightConfigs cannot be read; those seen last hold.",
+            "1 while PreflightConfigs cannot be read; those seen last apply.",
         )
 
     def decided(self, result: str, seconds: float) -> None:

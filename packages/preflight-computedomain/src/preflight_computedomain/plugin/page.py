@@ -1,4 +1,4 @@
-"""The way of a claim, on one page: claim → request → decide → checkpoint → CDI → answer.
+"""The way of a claim: claim → request → decide → checkpoint → CDI → answer.
 
 Every claim of every call gets an answer, 40 s later at most (the kubelet gives up after 45): its
 devices, or one sentence. What does not go away by waiting is answered at once, and nothing is
