@@ -1,4 +1,4 @@
-"""Tables of the manual that are made from the code: metrics, variables of checks, values of charts.
+"""Tables of the manual that are made from the code: metrics, variables, values, reasons.
 
 Cog runs what stands between `[[[cog` and `]]]` of a Markdown file and replaces what follows up to
 `[[[end]]]`:
@@ -114,6 +114,12 @@ def variables(check: str) -> None:
             for name, one in schema["properties"].items()
         ],
     )
+
+
+def reasons() -> None:
+    """Why a claim of a ComputeDomain is not prepared, in the words of metrics and logs."""
+    found = import_module("preflight_computedomain.plugin.claims").REASONS
+    _table(("reason", "meaning"), [(f"`{word}`", said) for word, said in found.items()])
 
 
 def values(chart: str) -> None:

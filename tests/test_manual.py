@@ -55,7 +55,9 @@ def prose(page: Path) -> Iterator[str]:
 
 
 def table(page: Path, *headers: str) -> list[list[str]]:
-    """The rows of all tables of ``page`` whose first column is called one of ``headers``, as cells."""
+    """The rows of all tables of ``page`` whose first column is called one of
+    ``headers``, as cells.
+    """
     rows, within, before = [], False, ""
     for line in prose(page):
         if not line.startswith("|"):

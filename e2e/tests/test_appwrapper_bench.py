@@ -1,4 +1,4 @@
-"""What the benches of AppWrappers send, which scenarios there are, and what is no scenario."""
+"""What the benches of AppWrappers send, which scenarios there are, and what is not a scenario."""
 
 from __future__ import annotations
 

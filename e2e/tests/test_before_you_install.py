@@ -1,4 +1,4 @@
-"""What the manual tells to look at before an installation: each line runs, and shows what the page
+"""What the manual says to look at before an installation: each line runs, and shows what the page
 calls good where that is so.
 """
 

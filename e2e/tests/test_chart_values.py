@@ -359,10 +359,10 @@ BAD: list[tuple[str, Values, str]] = [
     ("a controller of an unknown kind", injector(gangController="yes"), "/gangController"),
     ("a time that is none", injector(gangTimeout="ten"), "/gangTimeout.*'ten' does not match"),
     ("a time without a unit", injector(checkTimeout="300"), "/checkTimeout.*'300' does not match"),
-    ("no time at all", injector(gangTimeout="0s"), 'gangTimeout is "0s", which is no time at all; set e.g. 300s'),
+    ("no time at all", injector(gangTimeout="0s"), 'gangTimeout is "0s", which is not a duration above zero; set e.g. 300s'),
     ("weeks", injector(checkTimeout="169h"), 'checkTimeout is "169h", which is longer than 168 hours; set less'),
     ("a check's time that is none", injector(checks=[{**DCGM, "timeout": "5 min"}]), "/checks/0/timeout.*'5 min' does not match"),
-    ("a check's time that is no time", injector(checks=[{**DCGM, "timeout": "0m"}]), r'checks\[0\]\.timeout is "0m", which is no time'),
+    ("a check's time that is not a time", injector(checks=[{**DCGM, "timeout": "0m"}]), r'checks\[0\]\.timeout is "0m", which is not a duration'),
     ("an engine without a port", injector(dcgm={"hostengineAddr": "dcgm.nvsentinel.svc"}), "/dcgm/hostengineAddr"),
     ("an engine with a word for a port", injector(dcgm={"hostengineAddr": "dcgm.nvsentinel.svc:dcgm"}), "/dcgm/hostengineAddr"),
     ("a second engine without a port", injector(dcgm={"hostengineAddr": ["$(NODE_IP):5555", "dcgm"]}), "/dcgm/hostengineAddr/1"),
@@ -642,7 +642,7 @@ def job(**values: Any) -> Object:
     return template
 
 
-def test_the_pods_of_the_certs_job_may_be_annotated_and_labelled() -> None:
+def test_the_pods_of_the_certs_job_may_be_annotated_and_labeled() -> None:
     mesh = {"sidecar.istio.io/inject": "false"}
     assert job(podAnnotations=mesh)["metadata"]["annotations"] == mesh
     assert job(podAnnotations={**mesh, "a": "b"}, certificates={"podAnnotations": {"a": "c"}})[

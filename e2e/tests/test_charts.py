@@ -181,7 +181,7 @@ def test_an_empty_list_makes_no_entry_of_its_own() -> None:
     ]
 
 
-def test_labelled_and_listed_namespaces_are_selected_and_no_others() -> None:
+def test_labeled_and_listed_namespaces_are_selected_and_no_others() -> None:
     made = entries(with_values(namespaces=["training"]))
     chosen = {
         (name, label)

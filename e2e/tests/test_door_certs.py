@@ -23,7 +23,9 @@ CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigura
 
 @pytest.fixture
 def configuration(door: Door) -> Iterator[str]:
-    """The webhook's configuration as the chart makes it; it is called for no pod while it is here."""
+    """The webhook's configuration as the chart makes it; it is called for no pod
+    while it is here.
+    """
     made = only(render(UMBRELLA, door.values), "MutatingWebhookConfiguration")
     for entry in made["webhooks"]:
         entry["failurePolicy"], entry["timeoutSeconds"] = "Ignore", 1

@@ -32,7 +32,9 @@ UNPACED = 0xFFFFFFFF
 
 
 def seen(tmp_path: Path, facts: dict[str, Any], wanted: int) -> list[int]:
-    """The rate of a new socket in a process of that node, and in one that it forks; bytes a second."""
+    """The rate of a new socket in a process of that node, and in one that it forks;
+    bytes a second.
+    """
     (tmp_path / "node.json").write_text(json.dumps(facts))
     environ = {"PYTHONPATH": str(NET), "FAKE_NODE_JSON": str(tmp_path / "node.json")}
     argv = [sys.executable, "-W", "ignore", "-c", WATCHED, str(wanted)]

@@ -77,4 +77,4 @@ def test_a_program_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     assert main(["--webhook", "no-such-program", "--save", str(tmp_path)]) == 2
-    assert "no-such-program is no program here" in capsys.readouterr().err
+    assert "no-such-program is not a program here" in capsys.readouterr().err

@@ -325,7 +325,8 @@ class Cluster:
         head = {
             "Authorization": f"Bearer {self.server.token}",
             "Impersonate-User": user,
-            "Impersonate-Group": "system:masters",  # what may be done by right is not asked here, only what the policies say
+            # What may be done by right is not asked here, only what the policies say.
+            "Impersonate-Group": "system:masters",
             "Content-Type": "application/merge-patch+json" if patch else "application/json",
         }
         if node:

@@ -1,4 +1,6 @@
-"""Building images, with a recording stand-in for the engine: what is built when, and what is not."""
+"""Building images, with a recording stand-in for the engine: what is built when,
+and what is not.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ def pace(rate):
     seen = set()
     while True:
         sockets = {}
-        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (fifty times a second in each process: a Path for each would be felt)
+        # Fifty times a second in each process: a Path for each would be felt.
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
             with suppress(OSError):  # closed meanwhile
                 if stat.S_ISSOCK((status := os.fstat(int(name))).st_mode):
                     sockets[status.st_ino] = int(name)

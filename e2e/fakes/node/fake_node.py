@@ -112,7 +112,9 @@ async def follow_stdin(node):
 
 
 class Connector(he_grpc.PlatformConnectorServicer):
-    """Keeps node conditions as the real one does: by exact text, split at `;`, cleared by entity."""
+    """Keeps node conditions as the real one does: by exact text, split at `;`,
+    cleared by entity.
+    """
 
     def __init__(self, node):
         self.node = node
@@ -125,7 +127,7 @@ class Connector(he_grpc.PlatformConnectorServicer):
                 time.sleep(0.2)
             return empty_pb2.Empty()
         if mode == "refuse":
-            context.abort(grpc.StatusCode.UNAVAILABLE, "told to refuse")
+            context.abort(grpc.StatusCode.UNAVAILABLE, "set to refuse")
         for event in batch.events:
             if event.nodeName != NODE:
                 context.abort(

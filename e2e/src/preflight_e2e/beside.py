@@ -49,7 +49,9 @@ _RULES: Final = [
 
 @contextmanager
 def beside(place: Place, node: str) -> Iterator[str]:
-    """The driver serves on ``node``; the name of a template in ``place`` that asks for its device."""
+    """The driver serves on ``node``; the name of a template in ``place`` that asks
+    for its device.
+    """
     name, api = f"beside-{place.namespace}", place.channels.api
     made: Any = client.RbacAuthorizationV1Api
     rbac: Any = made()

@@ -15,4 +15,5 @@ def started(command: Sequence[str], core: int | None, **options: Any) -> subproc
     for how many it may use. None: on any core. ``options`` are Popen's.
     """
     pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
-    return subprocess.Popen(command, preexec_fn=pin, **options)  # noqa: PLW1509 (who measures starts no other program meanwhile)
+    # Who measures starts no other program meanwhile.
+    return subprocess.Popen(command, preexec_fn=pin, **options)  # noqa: PLW1509

@@ -24,8 +24,8 @@ def node_json(node: str, changes: dict[str, Any]) -> dict[str, Any]:
     serial numbers. ``facts``: [{gpu, …}], what the driver says of one GPU besides
     (fakes/nvml/nvml.c has the names); it takes texts only. ``dra``: {"gpus": [index], "nics":
     number, "channels": 0 or 1}, what pods get by claims there. ``plugin``: "absent" where no device
-    plugin hands out GPUs. ``reversed``: whether they stand in the slots, and in NVML's list, from the
-    last.
+    plugin hands out GPUs. ``reversed``: whether they stand in the slots, and in NVML's list, from
+    the last.
     """
     mine = uuids(node)
     engine = {"state": "ok", "version": "4.4.2", "seconds": 0.2, **changes.get("engine", {})}

@@ -26,7 +26,8 @@ IMAGES = {
     "registry.example/preflight/preflight-dcgm-diag:0.1.0": "preflight-dcgm-diag:e2e",
     "registry.example/preflight/preflight-webhook\n    tag: 0.1.0": "preflight-webhook\n    tag: dev",
     "registry.example/preflight/preflight-gang\n    tag: 0.1.0": "preflight-gang\n    tag: dev",
-    "ubuntu:24.04": "preflight-dcgm-diag:e2e",  # any image with nvidia-smi, which NVIDIA's toolkit mounts elsewhere
+    # Any image with nvidia-smi, which NVIDIA's toolkit mounts elsewhere.
+    "ubuntu:24.04": "preflight-dcgm-diag:e2e",
 }
 """By the README's words, those of an image that the lab has brought to the nodes."""
 

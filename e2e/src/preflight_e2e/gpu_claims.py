@@ -127,7 +127,9 @@ class GpuClaims:
         self._patch_agents({"affinity": {"nodeAffinity": required} if node else None})
 
     def agent(self, node: str) -> str:
-        """The name of the agent's pod on ``node`` that is not on its way out; empty: there is none."""
+        """The name of the agent's pod on ``node`` that is not on its way out; empty:
+        there is none.
+        """
         selector = "app.kubernetes.io/component=agent"
         found = self.api.list_namespaced_pod(self.installed.name, label_selector=selector).items
         names = [
@@ -245,7 +247,9 @@ class GpuPlace:
         return self.api.create_namespaced_pod(self.namespace, self.body(name, claim, node, **more))
 
     def body(self, name: str, claim: str, node: str = "", **more: Any) -> Json:
-        """A pod of an init container, a sidecar and two containers, each of which says what it sees."""
+        """A pod of an init container, a sidecar and two containers,
+        each of which says what it sees.
+        """
         look = {
             "image": FAKE_NODE,
             "imagePullPolicy": "IfNotPresent",

@@ -28,7 +28,9 @@ class Grove:
         self.refused: list[str] = []
 
     def apply(self, set_: Json) -> None:
-        """Make it, or write it over the one that is there. Raises ApiException where it is refused."""
+        """Make it, or write it over the one that is there. Raises ApiException
+        where it is refused.
+        """
         there = self.all("podcliquesets").get(set_["metadata"]["name"])
         if there is None:
             self.custom.create_namespaced_custom_object(*self._at("podcliquesets"), set_)

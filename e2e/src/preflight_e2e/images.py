@@ -310,7 +310,9 @@ def _base(
     *,
     fakes: bool,
 ) -> str:
-    """The base with the tool, or with what the fakes run on: made by the recipe where there is one."""
+    """The base with the tool, or with what the fakes run on: made by the recipe
+    where there is one.
+    """
     named, of_recipe = component.base, component.recipe
     if fakes:
         named, of_recipe = component.test_base or BASE, component.test_recipe
@@ -344,7 +346,9 @@ def _base(
 
 
 def _copied(recipe: Path, root: Path) -> list[Path]:
-    """The files of the repository that a recipe copies: it is made again where one of them changes."""
+    """The files of the repository that a recipe copies: it is made again where one
+    of them changes.
+    """
     lines = [
         line.split()[1:-1] for line in recipe.read_text().splitlines() if line.startswith("COPY ")
     ]
@@ -388,7 +392,8 @@ def build_nvml(source: Path, library: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise ImageError("the NVML stand-in needs a C compiler; install gcc.")
-    soname = "-Wl,-soname,libnvidia-ml.so.1"  # as NVIDIA's has it: whoever has loaded it by its path finds it by its name
+    # As NVIDIA's has it: whoever has loaded it by its path finds it by its name.
+    soname = "-Wl,-soname,libnvidia-ml.so.1"
     words = [compiler, "-O1", "-shared", "-fPIC", soname, "-o", str(library), str(source)]
     done = subprocess.run(words, stdout=2, check=False)
     if done.returncode != 0:

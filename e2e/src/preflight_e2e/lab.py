@@ -30,7 +30,8 @@ MANIFEST = Path(__file__).resolve().parents[2] / "fakes" / "node" / "daemonset.y
 BASE_VALUES: dict[str, Any] = {
     "enabled": True,
     "image": {"repository": "preflight-webhook", "tag": "dev"},
-    "replicas": 1,  # half the time of an upgrade; what two replicas promise is tested beside the rows
+    # Half the time of an upgrade; what two replicas promise is tested beside the rows.
+    "replicas": 1,
     "checks": [
         {
             "name": "dcgm-diag",

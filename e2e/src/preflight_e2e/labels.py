@@ -18,7 +18,9 @@ CHART = Path("charts/preflight/Chart.yaml")
 
 
 def version(root: Path) -> str:
-    """The version that the charts ask for: their ``appVersion``, which those of our packages equal."""
+    """The version that the charts ask for: their ``appVersion``,
+    which those of our packages equal.
+    """
     found = re.search(r'^appVersion: "?([^"\s]+)"?$', (root / CHART).read_text(), re.MULTILINE)
     if found is None:
         raise ValueError(f"{root / CHART} has no appVersion.")

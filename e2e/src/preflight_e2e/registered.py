@@ -1,4 +1,6 @@
-"""A webhook on this machine, as a real API server asks it: its certificate, and its registration."""
+"""A webhook on this machine, as a real API server asks it: its certificate,
+and its registration.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ def allowed(environ: Mapping[str, str] = os.environ) -> int:
 
 
 class PytestRun:
-    """One run of pytest, as a process of its own that has begun. A context: its end ends the process."""
+    """One run of pytest, as a process of its own that has begun. A context:
+    its end ends the process.
+    """
 
     def __init__(
         self, arguments: Sequence[str], environ: Mapping[str, str], report: IO[bytes] | None = None
@@ -42,7 +44,9 @@ class PytestRun:
         self._cache.cleanup()
 
     def passed(self) -> bool:
-        """Wait for the end. What failed, if it is little, runs again, and its second result counts."""
+        """Wait for the end. What failed, if it is little, runs again,
+        and its second result counts.
+        """
         if self._process.wait() == 0:
             return True
         kept = Path(self._cache.name, "v/cache/lastfailed")

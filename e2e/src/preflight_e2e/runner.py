@@ -37,7 +37,9 @@ class Outcome:
     """Why it was not run."""
     seconds: float = 0.0
     roster_seconds: float | None = None
-    """The longest time from a gang's last address until its last member had read its sealed roster."""
+    """The longest time from a gang's last address until its last member had read
+    its sealed roster.
+    """
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -234,7 +236,9 @@ def _judge(
     outcome: Outcome,
     created: float,
 ) -> None:
-    """Wait for the pod's end and compare it, its checks, its events and what the engine was asked."""
+    """Wait for the pod's end and compare it, its checks, its events and what the
+    engine was asked.
+    """
     seen = until(f"{pod.name} ends", lambda: _ended(lab, namespace, pod), PATIENCE)
     checks = [
         _check(status)

@@ -1,6 +1,6 @@
 """One row of the fault matrix: what is broken, which pods are created, and what must come of them.
 
-A scenario is steps in order. A step breaks (or mends) nodes, creates pods, and says how each ends
+A scenario is steps in order. A step breaks (or repairs) nodes, creates pods, and says how each ends
 and which events the nodes' platform connectors receive. Nodes are named by letters and bound to
 real ones when the scenario runs; GPUs are named by their index on the node.
 """
@@ -162,7 +162,9 @@ class Scenario(_Row, frozen=True, kw_only=True):
 
     @property
     def timed(self) -> bool:
-        """Whether it says how long something may take, so that nothing else should run meanwhile."""
+        """Whether it says how long something may take, so that nothing else
+        should run meanwhile.
+        """
         return any(
             step.roster_within or any(pod.within for pod in step.pods) for step in self.steps
         )

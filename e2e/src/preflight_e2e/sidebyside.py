@@ -1,4 +1,6 @@
-"""Rows that need different nodes run side by side: nearly all the time of a row is spent waiting."""
+"""Rows that need different nodes run side by side: nearly all the time of a row
+is spent waiting.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ def run_all(
     ``ready(values)`` returns when the cluster has what a chart of these values needs.
 
     Rows begin in their order, each when there are free nodes enough. One that measures time has the
-    cluster to itself, and the chart is upgraded only while nothing runs. Where at most ``again`` rows
-    are not as expected, each of them runs once more, alone, and what it does then counts; it is named.
+    cluster to itself, and the chart is upgraded only while nothing runs. Where at most ``again``
+    rows are not as expected, each of them runs once more, alone, and what it does then counts; it
+    is named.
     """
     nodes = _Nodes(lab.nodes)
     running: list[Future[Outcome]] = []

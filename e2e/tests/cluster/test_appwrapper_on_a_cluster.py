@@ -1,10 +1,10 @@
 """AppWrappers on real kubelets, without Kueue: from a check's verdict to another node, and checks
-that are no warm-up.
+that are not warm-up.
 
 Needs the lab's fake GPU nodes, and no release of the charts. The fake platform connector says which
 condition it holds; what the real one writes on the node is written here. With PREFLIGHT_STOP
-("… {component}", on the machine that runs the nodes) and PREFLIGHT_RESTART a kubelet is stopped, and
-started again.
+("… {component}", on the machine that runs the nodes) and PREFLIGHT_RESTART a kubelet is stopped,
+and started again.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ BOOT = "/var/lib/kubelet/plugins/imex-boot-id"
 DRIVER_JSON = "/etc/node-local/imex-driver/lib64/driver.json"
 CHECKPOINT = f"/var/lib/kubelet/plugins/{DRIVER}/checkpoint.json"
 MARGIN = 10
-"""What is printed has a bound; a machine that is busy with other things keeps that many times it."""
+"""What is printed has a bound; a machine that is busy with other things keeps
+that many times it.
+"""
 
 
 @pytest.fixture

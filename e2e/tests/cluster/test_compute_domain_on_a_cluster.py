@@ -31,7 +31,9 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.policies]
 
 ABSENT = "No such file or directory"
 MARGIN = 10
-"""What is printed has a bound; a machine that is busy with other things keeps that many times it."""
+"""What is printed has a bound; a machine that is busy with other things keeps
+that many times it.
+"""
 LABEL = "resource.nvidia.com/computeDomain"
 SLICES = "resourceslices"
 CLIQUES = ("resource.nvidia.com", "v1beta1", "computedomaincliques")

@@ -47,7 +47,9 @@ def classes() -> Iterator[None]:
 
 
 def installed(made: Installed) -> str:
-    """Injector and gang controller that know the device classes; the name of an opted-in namespace."""
+    """Injector and gang controller that know the device classes;
+    the name of an opted-in namespace.
+    """
     repository, _, tag = os.environ.get("PREFLIGHT_GANG_IMAGE", "preflight-gang:dev").rpartition(
         ":"
     )

@@ -145,7 +145,9 @@ def fabric(fake_nodes: Lab) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def place(fabric: Lab) -> Iterator[Place]:
-    """Both webhooks, the controller, and the set's six pods of one domain, as far as they can run."""
+    """Both webhooks, the controller, and the set's six pods of one domain,
+    as far as they can run.
+    """
     made = Installed(Path(os.environ["KUBECONFIG"]))
     check = {
         "name": "dcgm-diag",

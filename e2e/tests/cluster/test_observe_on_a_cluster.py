@@ -92,7 +92,9 @@ def rollout(fake_nodes: Lab) -> Iterator[Rollout]:
 
 
 def placed(lab: Lab) -> dict[str, str]:
-    """By row, its node: on the first two all is well, each other one may be what a row says of it."""
+    """By row, its node: on the first two all is well, each other one may be what a
+    row says of it.
+    """
     others, places = lab.nodes[2:], {}
     for number, row in enumerate(PODS):
         facts = {**row.node, **({} if row.socket else {"connector": {"mode": "absent"}})}

@@ -254,7 +254,9 @@ def test_another_nodes_engine_behind_a_name_neither_passes_nor_accuses_anyone(
 
 
 def _led(made: Installed, by: str, own: Node, foreign: Node) -> tuple[str, Object]:
-    """A namespace, and what a pod there needs for its check to ask ``foreign``'s engine by a name."""
+    """A namespace, and what a pod there needs for its check to ask ``foreign``'s
+    engine by a name.
+    """
     if by == "DNS":
         host = f"engine.{made.name}.svc.cluster.local"
         namespace = installed(made, hostengineAddr=f"{host}:5555")

@@ -506,7 +506,7 @@ def test_an_operators_table_wins_over_the_document(go: Go, tmp_path: Path) -> No
         ("[52]\ncolour = 1\n", '[52] has "colour"'),
         ("[52]\nseverity = 9\n", "severity = 9 is not from 0 to 6"),
         ('[52]\naction = "BURN"\n', 'action = "BURN" is not one of'),
-        ("x = 1\n", '"x" is no error id'),
+        ("x = 1\n", '"x" is not an error id'),
     ],
 )
 def test_an_operators_table_that_is_wrong_is_misconfigured(

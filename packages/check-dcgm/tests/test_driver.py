@@ -1,4 +1,6 @@
-"""What the driver says beside the engine: processes of others, findings before and under the load."""
+"""What the driver says beside the engine: processes of others, findings before and
+under the load.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Documents in, verdicts out: what is a fault, whose it is, and what is no verdict about hardware
-at all.
+"""Documents in, verdicts out: what is a fault, whose it is, and what is not a verdict about
+hardware at all.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from check_dcgm import alarms, hostengine, identity, record
-from check_dcgm.anonymous import Anonymiser
+from check_dcgm.anonymous import Anonymizer
 from check_dcgm.catalogue import STRESS, action_for, by_words, canonical_test, known, required
 from check_dcgm.extract import MAX_DEPTH, objects
 from check_dcgm.judge import DiagRequest, judge
@@ -339,7 +339,7 @@ def test_two_sources_make_a_missing_gpu_fatal(
 
 
 def test_what_tells_whose_machine_it_was_is_replaced_everywhere_alike() -> None:
-    strip = Anonymiser(["node-17.example"], ["1650522003820"]).strip
+    strip = Anonymizer(["node-17.example"], ["1650522003820"]).strip
     text = '{"serial_num": "1324419049123"} GPU-3fbb8b0e-1d2c 1650522003820 node-17.example 10.1.2.3 GPU-3fbb8b0e-1d2c'
     stripped = strip(text)
     for word in ("1324419049123", "1650522003820", "3fbb8b0e", "node-17", "10.1.2.3"):
@@ -351,7 +351,7 @@ def test_a_recorded_document_is_still_a_document() -> None:
     text, status = document(
         "4.4.2", 2, (3, 5), [Fault("memory", 3, 52, 2, 10)], serials={3: "16505", 5: "16506"}
     )
-    stripped = parse(Anonymiser().strip(text))
+    stripped = parse(Anonymizer().strip(text))
     assert (
         judge(stripped, status, DiagRequest(2, {3: A, 5: B}, "n:1")).code == "DCGM_FR_FAULTY_MEMORY"
     )

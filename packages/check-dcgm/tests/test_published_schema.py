@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from engines import TESTS, VERSIONS, Fault, Skip, document, runtime_error
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # its stubs are a package more
+
+# Its stubs are a package more.
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from preflight_e2e.images import COMPONENTS
 
 CLONE = os.environ.get("PREFLIGHT_DCGM_SOURCE")

@@ -85,9 +85,9 @@ def test_the_same_error_in_the_software_test_is_decided_by_its_severity(
         version, 2, OURS, [Fault("software", 3, number, row.severity, row.category, text)]
     )
     found = verdict(output, status)
-    if (
-        version == "3.2.6"
-    ):  # prints no id for these tests; the words are unknown and the test's own id is an environment's
+    if version == "3.2.6":
+        # It prints no id for these tests; the words are unknown and the test's own id is an
+        # environment's.
         assert found.outcome in {Outcome.PASSED, Outcome.INCONCLUSIVE}
     elif row.severity in {1, 5}:
         assert (found.outcome, [f.action for f in found.findings]) == (

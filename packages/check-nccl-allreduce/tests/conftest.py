@@ -20,6 +20,8 @@ def gang(tmp_path: Path) -> Iterator[Gang]:
 
 @pytest.fixture
 def shipped(tmp_path: Path) -> Iterator[Gang]:
-    """The same, and each check starts its agent itself, which loads torch, as it does in the image."""
+    """The same, and each check starts its agent itself, which loads torch,
+    as it does in the image.
+    """
     with Gang(tmp_path) as one:
         yield one

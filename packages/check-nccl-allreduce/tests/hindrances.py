@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from check_nccl_allreduce.localise import State, Verdict, table
-from check_nccl_allreduce.localise.obstacles import ObstacleRule
+from check_nccl_allreduce.localize import State, Verdict, table
+from check_nccl_allreduce.localize.obstacles import ObstacleRule
 from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
 from preflight_e2e.bench.worlds.simulation import play, worlds
 

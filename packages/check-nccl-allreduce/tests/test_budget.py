@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def test_of_five_minutes_the_gang_has_two_localisation_two_and_a_half_and_the_report_ten_seconds() -> (
+def test_of_five_minutes_the_gang_has_two_localization_two_and_a_half_and_the_report_ten_seconds() -> (
     None
 ):
     one = Budget(300.0)
     assert (one.launch, one.probes(120.0, 120.0), one.report) == (120.0, 150.0, 10.0)
 
 
-def test_a_gang_that_was_quick_leaves_localisation_no_more_than_half() -> None:
+def test_a_gang_that_was_quick_leaves_localization_no_more_than_half() -> None:
     assert Budget(300.0).probes(20.0, 20.0) == 150.0
     assert Budget(300.0).probes(100.0, 20.0) == 70.0
 
 
-def test_a_second_launch_is_paid_by_localisation_and_never_by_the_report() -> None:
+def test_a_second_launch_is_paid_by_localization_and_never_by_the_report() -> None:
     assert Budget(300.0).probes(250.0, 250.0) == 40.0
 
 
-def test_a_launch_without_topology_files_leaves_localisation_half_of_its_share() -> None:
+def test_a_launch_without_topology_files_leaves_localization_half_of_its_share() -> None:
     assert Budget(300.0).spare(40.0, 40.0) == 300.0 - 10.0 - 40.0 - 75.0
 
 

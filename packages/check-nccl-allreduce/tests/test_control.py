@@ -1,4 +1,6 @@
-"""The parents' channel over real TCP, leader and members in one process, with measurements made up."""
+"""The parents' channel over real TCP, leader and members in one process,
+with measurements made up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a member brings: its GPUs and its topology file, or the trouble that ends the gang together."""
+"""What a member brings: its GPUs and its topology file, or the trouble that ends
+the gang together.
+"""
 
 from __future__ import annotations
 

@@ -219,8 +219,8 @@ def test_who_leaves_decides_over_everything() -> None:
         ({0: RankStage("connected"), 1: RankStage("launched")}, "RENDEZVOUS_FAILED", "rank 1 (pod-1 on node-1) did not reach the rendezvous"),
         ({0: RankStage("connected"), 1: RankStage("connected")}, "RENDEZVOUS_FAILED", "did not open the communicator"),
         ({0: RankStage("ready")}, "RENDEZVOUS_FAILED", "rank 1 (pod-1 on node-1) did not launch"),
-        ({0: RankStage("measuring", 4), 1: RankStage("measuring", 3)}, "ALLREDUCE_STALLED", "rank 1 (pod-1 on node-1) stand(s) after iteration 3"),
-        ({0: RankStage("ready"), 1: RankStage("ready")}, "ALLREDUCE_STALLED", "every rank stands before the first iteration"),
+        ({0: RankStage("measuring", 4), 1: RankStage("measuring", 3)}, "ALLREDUCE_STALLED", "rank 1 (pod-1 on node-1) stopped after iteration 3"),
+        ({0: RankStage("ready"), 1: RankStage("ready")}, "ALLREDUCE_STALLED", "every rank stopped before the first iteration"),
     ],
 )  # fmt: skip
 def test_a_round_that_does_not_end_says_where_everybody_stands(

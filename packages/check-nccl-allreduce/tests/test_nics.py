@@ -38,15 +38,15 @@ from check_nccl_allreduce.settings import Settings
     ],
     ids=["ND v5", "ND v4", "Oracle", "p5", "with a card for storage", "a3-mega", "none"],
 )
-def test_the_fabric_is_recognised(tree: dict[str, str], fabric: str, nic: str) -> None:
-    found = nics.recognise(tree)
+def test_the_fabric_is_recognized(tree: dict[str, str], fabric: str, nic: str) -> None:
+    found = nics.recognize(tree)
     assert (found.fabric, found.nic, found.rdma, found.findings) == (fabric, nic, bool(fabric), ())
 
 
 def test_adapters_whose_device_the_pod_has_not_got_do_not_count() -> None:
     some = trees.node(2, 400) | trees.node(6, 400, first=2, usable=False)
-    assert nics.recognise(some).fabric == "ib-2x400"
-    assert nics.recognise(trees.node(8, 400, usable=False)) == nics.Adapters()
+    assert nics.recognize(some).fabric == "ib-2x400"
+    assert nics.recognize(trees.node(8, 400, usable=False)) == nics.Adapters()
 
 
 @pytest.mark.parametrize(
@@ -60,28 +60,28 @@ def test_adapters_whose_device_the_pod_has_not_got_do_not_count() -> None:
     ],
 )
 def test_nccl_ib_hca_leaves_those_that_it_leaves_to_nccl(hca: str, count: int) -> None:
-    assert nics.recognise(trees.node(11, 400), hca).fabric == (f"ib-{count}x400" if count else "")
+    assert nics.recognize(trees.node(11, 400), hca).fabric == (f"ib-{count}x400" if count else "")
 
 
 def test_a_dead_port_is_found_and_the_node_is_still_of_its_kind() -> None:
-    found = nics.recognise(trees.node(8, 400, states={3: "1: DOWN"}, rates={3: 10}))
+    found = nics.recognize(trees.node(8, 400, states={3: "1: DOWN"}, rates={3: 10}))
     assert (found.fabric, found.nic) == ("ib-7x400", "ib 8x400")
     assert found.findings == ("mlx5_3:1 is DOWN, not ACTIVE",)
 
 
 def test_a_link_that_came_up_slower_than_its_siblings_is_found() -> None:
-    found = nics.recognise(trees.node(8, 400, rates={5: 200}))
+    found = nics.recognize(trees.node(8, 400, rates={5: 200}))
     assert (found.fabric, found.nic) == ("ib-8x400", "ib 8x400")
     assert found.findings == ("mlx5_5:1 runs at 200 Gbit/s, its siblings at 400",)
 
 
 def test_an_older_generation_is_another_kind() -> None:
-    assert nics.recognise(trees.node(8, 400)).nic != nics.recognise(trees.node(8, 200)).nic
+    assert nics.recognize(trees.node(8, 400)).nic != nics.recognize(trees.node(8, 200)).nic
 
 
-def test_what_is_read_from_files_is_what_is_recognised(tmp_path: Path) -> None:
+def test_what_is_read_from_files_is_what_is_recognized(tmp_path: Path) -> None:
     trees.write(tmp_path, trees.node(8, 400) | {"dev/nvidia-caps-imex-channels/channel0": ""})
-    found = nics.recognise(sysfs.snapshot(tmp_path))
+    found = nics.recognize(sysfs.snapshot(tmp_path))
     assert (found.fabric, found.imex) == ("ib-8x400", True)
     assert sysfs.snapshot(tmp_path / "nowhere") == {}
 

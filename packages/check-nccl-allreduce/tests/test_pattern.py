@@ -1,4 +1,6 @@
-"""The reduced numbers: exact, and different wherever something goes wrong. Without torch, on lists."""
+"""The reduced numbers: exact, and different wherever something goes wrong.
+Without torch, on lists.
+"""
 
 from __future__ import annotations
 

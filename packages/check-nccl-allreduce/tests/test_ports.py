@@ -20,7 +20,7 @@ from check_nccl_allreduce import (
     equipment,
     gate,
     judge,
-    localise,
+    localize,
     nics,
     ports,
     probing,
@@ -59,7 +59,7 @@ def with_pcie(tree: dict[str, str], **odd: str) -> dict[str, str]:
 
 
 def test_a_port_below_its_siblings_or_down_is_told_with_what_was_expected() -> None:
-    found = nics.recognise(trees.node(8, 400, states={3: "1: DOWN"}, rates={5: 200}))
+    found = nics.recognize(trees.node(8, 400, states={3: "1: DOWN"}, rates={5: 200}))
     assert [(one.port, one.kind) for one in found.faults] == [
         ("mlx5_3:1", "state"),
         ("mlx5_5:1", "rate"),
@@ -72,26 +72,26 @@ def test_the_physical_state_says_why_a_port_is_down() -> None:
     tree = trees.node(8, 400, states={3: "1: DOWN"}) | {
         "sys/class/infiniband/mlx5_3/ports/1/phys_state": "3: Disabled"
     }
-    assert nics.recognise(tree).findings == ("mlx5_3:1 is DOWN (Disabled), not ACTIVE",)
+    assert nics.recognize(tree).findings == ("mlx5_3:1 is DOWN (Disabled), not ACTIVE",)
 
 
 def test_a_pcie_link_that_could_do_more_is_found() -> None:
-    narrow = nics.recognise(with_pcie(trees.node(8, 400), current_link_width="8"))
+    narrow = nics.recognize(with_pcie(trees.node(8, 400), current_link_width="8"))
     told = "mlx5_3:1 has a PCIe link of 8 lanes at 32 GT/s, and can do 16 at 32"
     assert (narrow.findings, [one.kind for one in narrow.faults]) == ((told,), ["pcie"])
-    assert nics.recognise(with_pcie(trees.node(8, 400))).faults == ()
+    assert nics.recognize(with_pcie(trees.node(8, 400))).faults == ()
 
 
 @pytest.mark.parametrize("text", ["", "Unknown", "0", "63", "255", "16\n\0", "-4", "²"])
 def test_what_is_no_width_of_a_pcie_link_says_nothing(text: str) -> None:
-    assert nics.recognise(with_pcie(trees.node(8, 400), current_link_width=text)).faults == ()
+    assert nics.recognize(with_pcie(trees.node(8, 400), current_link_width=text)).faults == ()
 
 
 def test_slots_that_are_all_narrow_are_no_finding_of_the_node() -> None:
     tree = with_pcie(trees.node(8, 400)) | {
         f"sys/class/infiniband/mlx5_{i}/device/current_link_width": "8" for i in range(8)
     }
-    found = nics.recognise(tree)
+    found = nics.recognize(tree)
     assert (found.findings, len(found.faults)) == ((), 8)  # whether other nodes are so too decides
 
 
@@ -100,7 +100,7 @@ def test_counters_are_read_of_the_ports_that_the_workload_uses(tmp_path: Path) -
         trees.node(2, 400) | trees.node(1, 400, first=2, usable=False), symbol_error=5
     )
     trees.write(tmp_path, tree)
-    watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
+    watched = nics.recognize(sysfs.snapshot(tmp_path)).watched
     found = sysfs.counters(watched, tmp_path)
     assert {port for port, _ in found} == {"mlx5_0:1", "mlx5_1:1"}
     assert (found["mlx5_0:1", "symbol_error"], found["mlx5_1:1", "port_xmit_wait"]) == (5, 7)
@@ -146,7 +146,7 @@ def test_whatever_the_files_say_nothing_is_raised(texts: dict[str, bytes]) -> No
         trees.write(root, trees.counters(with_pcie(trees.node(2, 400))))
         for file, content in texts.items():
             (root / "sys/class/infiniband/mlx5_1/ports/1" / file).write_bytes(content)
-        found = nics.recognise(sysfs.snapshot(root))
+        found = nics.recognize(sysfs.snapshot(root))
         before = sysfs.counters(found.watched, root)
         assert all(0 <= value < 10**20 for value in before.values())
         encode(
@@ -172,7 +172,7 @@ def test_files_that_are_none_hold_up_nobody(tmp_path: Path) -> None:
     (folder / "mlx5_2/ports/1/counters/symbol_error").unlink()
     (folder / "mlx5_2/ports/1/counters/symbol_error").mkdir()
     (folder / "loop").symlink_to(folder)
-    watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
+    watched = nics.recognize(sysfs.snapshot(tmp_path)).watched
     assert not any(
         name == "symbol_error" and port != "mlx5_1:1"
         for port, name in sysfs.counters(watched, tmp_path)
@@ -271,13 +271,13 @@ def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_f
     left: int, blamed: tuple[int, ...]
 ) -> None:
     those = fleet(nic=f"ib {left}x400", fabric=f"ib-{left}x400", listed=NAMES[:left])
-    state = localise.State(probing.EndpointMap.of(those, start(64)).endpoints, 7).after_gang(
-        localise.Zone.BELOW, 40.0
+    state = localize.State(probing.EndpointMap.of(those, start(64)).endpoints, 7).after_gang(
+        localize.Zone.BELOW, 40.0
     )
 
-    def measure(one: localise.Round) -> list[localise.Result]:
+    def measure(one: localize.Round) -> list[localize.Result]:
         shares = [left / 8 if 1 in probe.members else 1.0 for probe in one.probes]
-        return [localise.Result(localise.Status.OK, 100 * share) for share in shares]
+        return [localize.Result(localize.Status.OK, 100 * share) for share in shares]
 
     verdict, _ = play(state, measure)
     assert (verdict.named, verdict.fatal_for) == ((1,), blamed)
@@ -372,7 +372,7 @@ class Folders(World):
         return self.root / f"node-{rank}"
 
     def adapters(self, rank: int) -> nics.Adapters:
-        return nics.recognise(sysfs.snapshot(self.folder(rank)))
+        return nics.recognize(sysfs.snapshot(self.folder(rank)))
 
     def hellos(self) -> dict[int, Hello]:
         found = {}
@@ -451,7 +451,7 @@ def test_a_slow_node_without_hairpins_whose_port_came_up_slower_is_blamed_by_nam
 
 def test_reading_counters_takes_little_of_a_round(tmp_path: Path) -> None:
     trees.write(tmp_path, trees.counters(trees.node(16, 400)))
-    watched = nics.recognise(sysfs.snapshot(tmp_path)).watched
+    watched = nics.recognize(sysfs.snapshot(tmp_path)).watched
     began = time.perf_counter()
     assert len(sysfs.counters(watched, tmp_path)) == 48
     assert time.perf_counter() - began < 1

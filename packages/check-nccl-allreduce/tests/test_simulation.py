@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from check_nccl_allreduce.localise import Kind, Phase, Probe, Role, Round, State, Status, Zone
+from check_nccl_allreduce.localize import Kind, Phase, Probe, Role, Round, State, Status, Zone
 from preflight_e2e.bench.worlds.simulation import Fabric, FabricWorld, play, simulate, worlds
 
 

@@ -1,4 +1,6 @@
-"""A simulation that was stopped goes on where it was, and only with what the same code has played."""
+"""A simulation that was stopped goes on where it was, and only with what the same
+code has played.
+"""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_leader_that_is_lost_while_the_ranks_reduce_is_named_by_its_successor_
     assert gang.led == [0, 1]
 
 
-def test_a_leader_that_is_lost_in_localisation_is_named_too() -> None:
+def test_a_leader_that_is_lost_in_localization_is_named_too() -> None:
     gang = Line(probing=True)
 
     async def work(order: Order, changed: Changed) -> RankReport | Opened:

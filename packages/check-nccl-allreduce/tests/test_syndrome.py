@@ -212,7 +212,7 @@ def test_a_part_that_is_wrong_only_in_others_copies_accuses_nobody() -> None:
     verdict = World(4, slow(), gang=dict(reported(2, [1]))).run()
     assert "corrupted_rank" not in verdict.metadata
     assert verdict.named == {}
-    says = "not told by the syndrome: the residuals follow the data of rank 2, but rank 1 alone holds it"
+    says = "not decided by the syndrome: the residuals follow the data of rank 2, but rank 1 alone holds it"
     assert verdict.metadata["syndrome"].startswith(says)
 
 

@@ -1,4 +1,6 @@
-"""The topology file reaches NCCL's workers; a pod that must have one and has none tells its gang."""
+"""The topology file reaches NCCL's workers; a pod that must have one and has none
+tells its gang.
+"""
 
 from __future__ import annotations
 

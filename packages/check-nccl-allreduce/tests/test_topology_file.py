@@ -1,4 +1,6 @@
-"""A gang that is slow with NCCL's topology file: one launch without it, and what both say together."""
+"""A gang that is slow with NCCL's topology file: one launch without it,
+and what both say together.
+"""
 
 from __future__ import annotations
 

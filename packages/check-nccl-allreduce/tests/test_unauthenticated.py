@@ -60,7 +60,9 @@ def reset(one: socket.socket) -> None:
 
 @contextmanager
 def unauthenticated(port: int, *acts: Act, pause: float = 0.02) -> Iterator[list[int]]:
-    """Connect to ``port`` again and again, each time with the next act; yields how often it worked."""
+    """Connect to ``port`` again and again, each time with the next act;
+    yields how often it worked.
+    """
     over, worked = threading.Event(), [0]
 
     def go() -> None:
@@ -149,7 +151,7 @@ def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: Gang, act: Act)
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
 
 
-def vandalised(gang: Gang, mutant: str) -> list[Ended]:
+def vandalized(gang: Gang, mutant: str) -> list[Ended]:
     """How a gang ends whose store's keys somebody overwrites while rank 0 waits for the others."""
     gang.start(0, 1, code=MUTANTS, MUTANT=mutant)
     with subprocess.Popen(
@@ -166,7 +168,7 @@ def vandalised(gang: Gang, mutant: str) -> list[Ended]:
 
 
 def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(gang: Gang) -> None:
-    ends = vandalised(gang, "slow")
+    ends = vandalized(gang, "slow")
     assert "leader: round 2" not in ends[0].output
     assert [end.result.code for end in ends] == ["OK", "OK"]
 
@@ -178,7 +180,7 @@ def test_the_same_stranger_breaks_a_rendezvous_that_has_torchruns_own_name(tmp_p
     """
     for attempt in range(4):
         with Gang(tmp_path / str(attempt)) as gang:
-            ends = vandalised(gang, "slow-unnamed")
+            ends = vandalized(gang, "slow-unnamed")
         assert [end.result.code for end in ends] == ["OK", "OK"], "a second round mends it"
         if "leader: round 2" in ends[0].output:
             return

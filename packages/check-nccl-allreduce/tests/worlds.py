@@ -132,7 +132,7 @@ class World:
     def step(self) -> LaunchOrder | Probes | VerdictMessage:
         """What the leader does next."""
         settings = Settings(
-            threshold=self.threshold, size=4 * MIB, backend=self.backend, localise_share=self.share
+            threshold=self.threshold, size=4 * MIB, backend=self.backend, localize_share=self.share
         )
         plan = judge.JudgePlan(
             settings,

@@ -1,4 +1,6 @@
-"""An operator's mistakes while checks only observe: no pod is held back, and each mistake is named."""
+"""An operator's mistakes while checks only observe: no pod is held back,
+and each mistake is named.
+"""
 
 from __future__ import annotations
 

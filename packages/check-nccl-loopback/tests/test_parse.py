@@ -1,4 +1,6 @@
-"""Every era of nccl-tests is read alike, and nothing that it could print makes the reader stumble."""
+"""Every era of nccl-tests is read alike, and nothing that it could print makes the
+reader stumble.
+"""
 
 from __future__ import annotations
 

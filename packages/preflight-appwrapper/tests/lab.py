@@ -234,7 +234,7 @@ class Lab:
                 "metadata": {"name": pod["metadata"]["name"]},
                 "target": target,
             }
-            with suppress(KubeError):  # it answers with a Status, which is no object
+            with suppress(KubeError):  # it answers with a Status, which is not an object
                 await self.client.create(f"{path}/binding", body)
         elif what == "run":
             ready = [{"type": "Ready", "status": "True"}]

@@ -1,5 +1,5 @@
-"""What a wrapper with a Service, a Job and a pod of a made-up name may go through, and what there is
-at the end, so that a disturbed run can be compared with one that nobody disturbed.
+"""What a wrapper with a Service, a Job and a pod of a made-up name may go through, and what there
+is at the end, so that a disturbed run can be compared with one that nobody disturbed.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def named(name: str) -> dict[str, Any]:
 
 
 PATH = "template.spec.template"
-LABELLED = job()
-LABELLED["spec"]["template"]["metadata"] = {"labels": {LABEL: "other"}}
+LABELED = job()
+LABELED["spec"]["template"]["metadata"] = {"labels": {LABEL: "other"}}
 NOTHING: dict[str, Any] = {**wrapper(), "spec": {"components": []}}
 
 
@@ -67,9 +67,9 @@ def test_a_good_wrapper_is_allowed_without_a_word() -> None:
         (NOTHING, "spec.components: is empty"),
         (wrapper(service()), "spec.components: makes no pods"),
         (wrapper(*(job(f"j{i}") for i in range(9))), "spec.components: has 9 pod sets, and Kueue takes 8"),
-        (declared({"path": "spec.template"}), "spec.components[0].podSets[0].path: \"spec.template\" is no path"),
-        (declared({"path": "template.spec.x[0"}), "podSets[0].path: \"template.spec.x[0\" is no path"),
-        (declared({"path": "template..spec"}), "podSets[0].path: \"template..spec\" is no path"),
+        (declared({"path": "spec.template"}), "spec.components[0].podSets[0].path: \"spec.template\" is not a path"),
+        (declared({"path": "template.spec.x[0"}), "podSets[0].path: \"template.spec.x[0\" is not a path"),
+        (declared({"path": "template..spec"}), "podSets[0].path: \"template..spec\" is not a path"),
         (declared({"path": "template.spec.template.spec.containers[3]"}), "has 1 items, and [3] was asked for"),
         (declared({"path": "template.spec.template.spec.containers[0]"}), "leads to no pod template"),
         (declared({}), "spec.components[0].podSets[0].path: is empty"),
@@ -85,7 +85,7 @@ def test_a_good_wrapper_is_allowed_without_a_word() -> None:
         (wrapper({"apiVersion": "x.io/v1", "kind": "Odd", "metadata": {"name": "x"}}), "does not serve x.io/v1 Odd"),
         (wrapper(job(), job()), "spec.components[1].template: is Job train, as spec.components[0] is"),
         (named("x" * 64), "metadata.name: has 64 characters"),
-        (wrapper(LABELLED), f"label {LABEL} has another value"),
+        (wrapper(LABELED), f"label {LABEL} has another value"),
         (wrapper(with_metadata(labels={LABEL: "other"})), f"{LABEL} has another value"),
         (wrapper({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}), "spec.components[0].template: "),
     ],
@@ -111,7 +111,7 @@ def test_the_same_name_of_two_kinds_or_from_a_prefix_is_no_double() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (wrapper(annotations={"retryLimit": "x"}), "is no whole number of 32 bits"),
+        (wrapper(annotations={"retryLimit": "x"}), "is not a whole number of 32 bits"),
         (
             wrapper(with_metadata(annotations={PREFIX + "retryLimit": "3"})),
             "write it into the wrapper's own metadata",
@@ -211,7 +211,7 @@ def test_the_author_is_written_over_what_was_there_and_the_default_queue_only_wh
     raw = wrapper()
     raw["metadata"]["labels"] = {"workload.codeflare.dev/user": "somebody-else", "a": "b"}
     ops = patch(
-        wrapper_from(raw), user="system:anna@example.com", uid="7", default_queue="q", labelled=True
+        wrapper_from(raw), user="system:anna@example.com", uid="7", default_queue="q", labeled=True
     )
     assert applied(raw, ops)["metadata"]["labels"] == {
         "a": "b",
@@ -220,16 +220,16 @@ def test_the_author_is_written_over_what_was_there_and_the_default_queue_only_wh
         "kueue.x-k8s.io/queue-name": "q",
     }
     raw["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "own"
-    ops = patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labelled=True)
+    ops = patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labeled=True)
     assert applied(raw, ops)["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "own"
 
 
 def test_a_second_call_on_its_own_output_changes_nothing() -> None:
     raw = wrapper()
     again = applied(
-        raw, patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labelled=False)
+        raw, patch(wrapper_from(raw), user="u", uid="7", default_queue="q", labeled=False)
     )
-    assert patch(wrapper_from(again), user="u", uid="7", default_queue="q", labelled=True) == []
+    assert patch(wrapper_from(again), user="u", uid="7", default_queue="q", labeled=True) == []
 
 
 def test_pod_sets_are_written_for_kinds_that_kueue_does_not_know_and_for_no_others() -> None:
@@ -244,7 +244,7 @@ def test_pod_sets_are_written_for_kinds_that_kueue_does_not_know_and_for_no_othe
         "leaderWorkerTemplate": {"size": 3, "workerTemplate": template},
     }
     raw = wrapper(job(), workers)
-    made = applied(raw, patch(wrapper_from(raw), user="u", uid="", labelled=False))["spec"][
+    made = applied(raw, patch(wrapper_from(raw), user="u", uid="", labeled=False))["spec"][
         "components"
     ]
     assert "podSets" not in made[0]
@@ -298,5 +298,5 @@ def test_no_review_makes_it_raise(raw: Any) -> None:
         found = wrapper_from(one)
         created(found, Rules(), namespace="ns", served=SERVED)
         updated(found, wrapper_from(wrapper()))
-        patch(found, user="u", uid="", labelled=False)
+        patch(found, user="u", uid="", labeled=False)
         reviews(found, User(), "ns", SERVED)

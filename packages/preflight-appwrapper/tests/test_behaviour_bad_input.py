@@ -47,7 +47,7 @@ def changed(change: Callable[[Json], Any]) -> Json:
     return wrapper(of(made))
 
 
-def labelled(made: Json) -> None:
+def labeled(made: Json) -> None:
     made["spec"]["template"]["metadata"] = {"labels": {LABEL: "other"}}
 
 
@@ -65,9 +65,9 @@ DENIED: dict[str, tuple[Json, str]] = {
     "no components": (wrapper(), "spec.components: is empty; wrap at least one resource that makes pods."),
     "no pods": (wrapper(of(service())), "spec.components: makes no pods; declare podSets"),
     "nine pod sets": (wrapper(*(of(job(f"j{i}")) for i in range(9))), "spec.components: has 9 pod sets, and Kueue takes 8"),
-    "a path without template": (at("spec.template"), 'spec.components[0].podSets[0].path: "spec.template" is no path'),
-    "an open bracket": (at("template.spec.x[0"), 'spec.components[0].podSets[0].path: "template.spec.x[0" is no path'),
-    "two dots": (at("template..spec"), 'spec.components[0].podSets[0].path: "template..spec" is no path'),
+    "a path without template": (at("spec.template"), 'spec.components[0].podSets[0].path: "spec.template" is not a path'),
+    "an open bracket": (at("template.spec.x[0"), 'spec.components[0].podSets[0].path: "template.spec.x[0" is not a path'),
+    "two dots": (at("template..spec"), 'spec.components[0].podSets[0].path: "template..spec" is not a path'),
     "an index past the end": (at(f"{HERE}.spec.containers[3]"), "has 1 items, and [3] was asked for"),
     "a container": (at(f"{HERE}.spec.containers[0]"), "leads to no pod template"),
     "a list": (wrapper(of([])), "spec.components[0].template"),
@@ -84,7 +84,7 @@ DENIED: dict[str, tuple[Json, str]] = {
     "the same twice": (wrapper(of(job()), of(job())), "spec.components[1].template: is Job train, as spec.components[0] is"),
     "a long name": (wrapper(of(job()), name="n" * 64), "metadata.name: has 64 characters"),
     "another count": (at(HERE, 7), f"says 7 pods at {HERE}, and the template 2; make them equal."),
-    "a label of ours": (changed(labelled), f"label {LABEL} has another value than the wrapper's name; remove it."),
+    "a label of ours": (changed(labeled), f"label {LABEL} has another value than the wrapper's name; remove it."),
 }  # fmt: skip
 
 
@@ -218,7 +218,8 @@ async def test_a_status_that_somebody_writes_in_mid_flight_breaks_nothing_and_le
         await lab.wrap(service(), job(), retryPausePeriodDuration="0s", successTTLDuration="1s")
         await lab.running(2)
         at_hand = (await lab.wrapper())["status"]
-        lab.history.clear()  # what somebody writes by hand may say what it likes; what is left is looked at below
+        # What somebody writes by hand may say what it likes; what is left is looked at below.
+        lab.history.clear()
         body = {"status": {**dict.fromkeys(at_hand), **status}}
         await lab.client.merge_patch(lab.wrappers("w") + "/status", body)
         await lab.delete()

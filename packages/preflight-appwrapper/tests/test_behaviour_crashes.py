@@ -1,6 +1,6 @@
-"""Each request of a scenario is once kept from arriving and once robbed of its answer, the controller
-dies, and another leads: the end is that of the undisturbed run, with no object twice, none
-orphaned, and nothing of somebody else touched.
+"""Each request of a scenario is once kept from arriving and once robbed of its answer, the
+controller dies, and another leads: the end is that of the undisturbed run, with no object twice,
+none orphaned, and nothing of somebody else touched.
 
 APPWRAPPER_READS=1 has it die at each read of all scenarios (of a reset and of a deletion).
 """

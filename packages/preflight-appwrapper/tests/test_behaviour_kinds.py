@@ -181,7 +181,7 @@ async def test_a_kind_is_judged_by_its_own_status_and_by_its_pods(kinds: Lab, ca
         reason = "FailedComponent" if case.failed else "FoundFailedPods"
         assert condition(found, "Unhealthy")["reason"] == reason
         assert (await lab.wrapper("good"))["status"]["phase"] == "Running", (
-            "what only flaps is no failure"
+            "what only flaps is not a failure"
         )
         for pod in good:
             await lab.ends(pod, code=0)
@@ -191,7 +191,7 @@ async def test_a_kind_is_judged_by_its_own_status_and_by_its_pods(kinds: Lab, ca
         assert "resettingCount" not in found["status"]
 
 
-async def test_a_train_job_whose_pods_cannot_be_labelled_is_judged_by_its_status(
+async def test_a_train_job_whose_pods_cannot_be_labeled_is_judged_by_its_status(
     kinds: Lab,
 ) -> None:
     """Its pods are described by a runtime, which no wrapper can label."""

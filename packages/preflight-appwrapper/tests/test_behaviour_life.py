@@ -1,4 +1,6 @@
-"""A wrapper's life on a real control plane: created, run, reset, moved, suspended, ended, and gone."""
+"""A wrapper's life on a real control plane: created, run, reset, moved, suspended,
+ended, and gone.
+"""
 
 from __future__ import annotations
 
@@ -354,7 +356,8 @@ async def test_a_status_written_by_hand_leaves_no_orphan(lab: Lab) -> None:
         await lab.phase("Suspending")
         await lab.phase("Running")
         await lab.running(2)
-        lab.history.clear()  # at that version the status that was written by hand said what is not true
+        # At that version the status that was written by hand said what is not true.
+        lab.history.clear()
         await lab.delete()
         await lab.gone(lab.wrappers("w"))
         assert not lab.pods()

@@ -1,4 +1,6 @@
-"""A component as it is created: labels, Kueue's wishes, affinities, and what makes it impossible."""
+"""A component as it is created: labels, Kueue's wishes, affinities,
+and what makes it impossible.
+"""
 
 from __future__ import annotations
 

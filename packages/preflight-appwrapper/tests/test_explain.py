@@ -123,8 +123,8 @@ def test_the_same_problem_is_said_once() -> None:
     raw = wrapper()
     raw["spec"]["components"][0]["podSets"] = [{"path": "template..spec"}]
     found = plan(wrapper_from(raw), Rules())
-    assert [one for one in found.problems if "is no path" in one] == [
-        'spec.components[0].podSets[0].path: "template..spec" is no path; '
+    assert [one for one in found.problems if "is not a path" in one] == [
+        'spec.components[0].podSets[0].path: "template..spec" is not a path; '
         "write template, then .field or [index], e.g. template.spec.template."
     ]
 
@@ -134,7 +134,7 @@ def test_the_same_problem_of_two_components_is_said_of_each() -> None:
     raw["spec"]["components"][0]["podSets"] = [{"path": "template..spec"}]
     raw["spec"]["components"].append(raw["spec"]["components"][0])
     found = plan(wrapper_from(raw), Rules())
-    assert [one.partition(".pod")[0] for one in found.problems if "is no path" in one] == [
+    assert [one.partition(".pod")[0] for one in found.problems if "is not a path" in one] == [
         "spec.components[0]",
         "spec.components[1]",
     ]

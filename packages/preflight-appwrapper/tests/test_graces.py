@@ -1,4 +1,4 @@
-"""FailureGracePeriod is for a workload to mend itself, whichever of the three rules found it
+"""FailureGracePeriod is for a workload to recover by itself, whichever of the three rules found it
 unhealthy.
 """
 

@@ -147,19 +147,19 @@ def test_kueue_does_not_know_a_leader_worker_set() -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("spec.template", "is no path"),
-        ("template.spec.x[0", "is no path"),
-        ("template..spec", "is no path"),
-        ("template.", "is no path"),
-        ("", "is no path"),
+        ("spec.template", "is not a path"),
+        ("template.spec.x[0", "is not a path"),
+        ("template..spec", "is not a path"),
+        ("template.", "is not a path"),
+        ("", "is not a path"),
         ("template.spec.nothing", 'has no field "nothing"'),
-        ("template.spec[0]", "is no list"),
+        ("template.spec[0]", "is not a list"),
         ("template.spec.template.spec.containers[0]", "leads to no pod template"),
         ("template.spec.template.spec.containers[1]", "has 1 items"),
         ("template.spec", "leads to no pod template"),
         ("template", "leads to no pod template"),
-        ("template." + "x" * 2000, "is no path"),
-        ("template[" + "9" * 5000 + "]", "is no path"),
+        ("template." + "x" * 2000, "is not a path"),
+        ("template[" + "9" * 5000 + "]", "is not a path"),
     ],
 )
 def test_a_path_that_leads_to_no_pod_template_says_why(path: str, why: str) -> None:
@@ -171,7 +171,7 @@ def test_a_path_that_leads_to_no_pod_template_says_why(path: str, why: str) -> N
 
 @pytest.mark.parametrize("replicas", ["3", 1.5, True, [], {}])
 def test_replicas_that_are_no_whole_number_are_refused(replicas: object) -> None:
-    with pytest.raises(PodSetError, match=r"template\.spec\.replicas is no whole number"):
+    with pytest.raises(PodSetError, match=r"template\.spec\.replicas is not a whole number"):
         inferred(of("apps/v1", "Deployment", template=TEMPLATE, replicas=replicas))
 
 

@@ -51,7 +51,9 @@ POLICY = {
     "rules": [{"level": "Metadata"}],
 }
 NOT_SENT = {("workload.codeflare.dev", "appwrappers/finalizers", "update")}
-"""Asked for by the admission plug-in OwnerReferencesPermissionEnforcement: no audit log shows it."""
+"""Asked for by the admission plug-in OwnerReferencesPermissionEnforcement:
+no audit log shows it.
+"""
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
 SELECTED = {
     "selector": {"matchLabels": {"app": "each"}},
@@ -137,7 +139,9 @@ async def enforced(one: Lab, client: Client) -> None:
 
 
 class LateClient(Client):
-    """Its first status is written against an old version, as when somebody has written meanwhile."""
+    """Its first status is written against an old version, as when somebody has
+    written meanwhile.
+    """
 
     def __init__(self, target: Connection) -> None:
         super().__init__(target, agent="preflight-appwrapper")

@@ -487,7 +487,8 @@ def test_a_status_that_somebody_wiped_leaves_no_orphan() -> None:
         )
     )
     player.world.wrapper["status"] = {}  # type: ignore[index]
-    player.world.check = lambda: None  # type: ignore[method-assign] # the status is not ours for a while
+    # The status is not ours for a while.
+    player.world.check = lambda: None  # type: ignore[method-assign]
     player.until("Running")
     assert len(player.world.objects) == 2
 

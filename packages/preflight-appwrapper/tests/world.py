@@ -299,7 +299,9 @@ class World:
         return name
 
     def collect(self) -> None:
-        """The garbage collector: pods whose owner is gone go, unless nobody is there to end them."""
+        """The garbage collector: pods whose owner is gone go, unless nobody is
+        there to end them.
+        """
         alive = {one["metadata"]["uid"] for one in self.objects.values()}
         for name, one in list(self.pods.items()):
             if one["metadata"]["ownerReferences"][0]["uid"] in alive:

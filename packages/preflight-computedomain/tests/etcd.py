@@ -99,7 +99,7 @@ class World:
             [
                 one
                 for one in self.seen()
-                if one.metadata.name == domain.template or self.labelled(one, domain)
+                if one.metadata.name == domain.template or self.labeled(one, domain)
             ],
         )
         self._act(said.actions, name)
@@ -113,7 +113,7 @@ class World:
                 self._act(sweep(one), "")
 
     @staticmethod
-    def labelled(one: ClaimTemplate, domain: ComputeDomain) -> bool:
+    def labeled(one: ClaimTemplate, domain: ComputeDomain) -> bool:
         return domain.metadata.uid in one.metadata.labels.values()
 
     def _act(self, actions: tuple[Action, ...], name: str) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ast
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from claimed import DOMAIN, NODE, claim, config, document, parameters, ref, resu
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_computedomain.objects import ResourceClaim
+from preflight_computedomain.plugin import claims, decide
 from preflight_computedomain.plugin.claims import Ref, Refusal, Request, read, unusable
 
 ONE = ref()
@@ -259,3 +262,13 @@ def test_names_with_dots_and_of_253_characters_are_fine() -> None:
     long = ".".join(["a" * 63] * 3 + ["b" * 61])
     assert len(long) == 253
     assert unusable(Ref("team-a", long, "u-1")) is None
+
+
+def test_the_words_of_metrics_and_logs_are_those_of_the_table_and_no_others() -> None:
+    found = set()
+    for path in Path(claims.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
+                word = ast.unparse(node.args[0])
+                found.add(decide.IN_USE if word == "IN_USE" else ast.literal_eval(word))
+    assert found == set(claims.REASONS)

@@ -15,7 +15,7 @@ from preflight_computedomain.explain import explain
 from preflight_computedomain.names import LABEL, TARGET_LABEL
 from preflight_computedomain.objects import ClaimTemplate, ComputeDomain, Slice
 from preflight_computedomain.plugin import slices
-from preflight_computedomain.seen import Claim, Labelled, Pod, Seen
+from preflight_computedomain.seen import Claim, Labeled, Pod, Seen
 
 T = TypeVar("T")
 
@@ -31,12 +31,12 @@ def domain(name: str = "train", uid: str = DOMAIN, **more: Any) -> ComputeDomain
     return made(ComputeDomain, {**body, **more})
 
 
-def labelled(name: str, **labels: str) -> Labelled:
-    return made(Labelled, {"metadata": {"name": name, "namespace": "team-a", "labels": {**labels}}})
+def labeled(name: str, **labels: str) -> Labeled:
+    return made(Labeled, {"metadata": {"name": name, "namespace": "team-a", "labels": {**labels}}})
 
 
-def node(name: str, **labels: str) -> Labelled:
-    return made(Labelled, {"metadata": {"name": name, "labels": {**labels}}})
+def node(name: str, **labels: str) -> Labeled:
+    return made(Labeled, {"metadata": {"name": name, "labels": {**labels}}})
 
 
 def sliced(name: str, *devices: str) -> Slice:
@@ -90,12 +90,12 @@ DELETED = {"deletionTimestamp": "2026-05-01T12:00:00Z", "finalizers": ["theirs/f
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"daemons": [labelled("old")]}, "DaemonSet team-a/old"),
+        ({"daemons": [labeled("old")]}, "DaemonSet team-a/old"),
         (
             {"templates": [*HEALTHY.templates, templated(domain("x"), **{TARGET_LABEL: "Daemon"})]},
             "ResourceClaimTemplate team-a/x-channel (a daemon's)",
         ),
-        ({"cliques": [labelled("old")]}, "ComputeDomainClique team-a/old"),
+        ({"cliques": [labeled("old")]}, "ComputeDomainClique team-a/old"),
         (
             {"nodes": [*HEALTHY.nodes, node("node-2", **{LABEL: "uid"})]},
             f"label {LABEL} on node node-2",
@@ -123,7 +123,7 @@ DELETED = {"deletionTimestamp": "2026-05-01T12:00:00Z", "finalizers": ["theirs/f
         ),
         (
             {"domains": [domain(channel={"resourceClaimTemplate": {"name": "Train"}})]},
-            "team-a/train asks for a ResourceClaimTemplate 'Train', which can be no object's name",
+            "team-a/train asks for a ResourceClaimTemplate 'Train', which cannot be an object's name",
         ),
         (
             {"domains": [domain(metadata=DELETED)]},

@@ -265,7 +265,7 @@ async def test_what_waiting_does_not_mend_is_refused_at_once_in_words(world: Wor
     answer = await world.kubelet.prepare([nowhere])
     assert "field status.allocation is missing" in answer[nowhere.uid].error
     assert list(world.cdi.iterdir()) == []
-    assert loop.time() - began < 30  # far from the 40 s for what may mend itself
+    assert loop.time() - began < 30  # far from the 40 s for what may recover by itself
 
 
 async def test_a_computedomain_that_was_deleted_gives_no_channel_any_more(world: World) -> None:

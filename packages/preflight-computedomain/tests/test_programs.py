@@ -59,7 +59,7 @@ def test_all_problems_are_said_at_once_and_without_a_traceback(program: str) -> 
         program, FEATURE_GATES="HostManagedIMX=true,HostManagedIMEX=yes", LOG_LEVEL="loud"
     )
     assert done.returncode == 2
-    assert "'HostManagedIMX' is no feature gate" in done.stderr
+    assert "'HostManagedIMX' is not a feature gate" in done.stderr
     assert "HostManagedIMEX has 'yes'" in done.stderr
     assert "LOG_LEVEL" in done.stderr
     assert "Traceback" not in done.stderr
@@ -252,7 +252,7 @@ async def test_of_two_replicas_one_leads_and_the_other_goes_on_when_it_is_killed
             said = [line["msg"] for line in second.lines()]
             assert any("ComputeDomainCliques is forced to false" in one for one in said)
             assert any("IMEXDaemonsWithDNSNames is forced to false" in one for one in said)
-            done = [line for line in second.lines() if line["msg"] == "done"]
+            done = [line for line in second.lines() if line["msg"] == "ComputeDomain reconciled"]
             assert {
                 "time",
                 "level",

@@ -157,7 +157,9 @@ async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(
 async def test_an_api_server_that_goes_away_in_the_midst_of_sealing_loses_nothing(
     fault: str, what: str, cluster: Cluster, leading: Leading, api: Api
 ) -> None:
-    """`forget` closes the watches with 410, too: all that was ever written has been compacted away."""
+    """`forget` closes the watches with 410, too: all that was ever written has been
+    compacted away.
+    """
     leading.wire.holds = lambda sent: sent.is_record if what == "record" else sent.is_roster
     await three_members(cluster)
     await until(

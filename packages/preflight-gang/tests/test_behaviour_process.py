@@ -1,4 +1,6 @@
-"""One controller as a process: its log, its end, and an API server that goes away and comes back."""
+"""One controller as a process: its log, its end, and an API server that goes away
+and comes back.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def packed(size: int) -> bytes:
 
 ANSWERS = {
     "elsewhere": answer(302, b"", Location="https://elsewhere.example.com/"),
-    "elsewhere, by what is no address": answer(302, b"", Location="mailto:admin@example.com"),
+    "elsewhere, by what is not an address": answer(302, b"", Location="mailto:admin@example.com"),
     "a page": answer(200, PAGE),
     "a page of another status": answer(203, PAGE),
     "a page in one line": answer(200, PAGE.replace(b"\n", b" ")),
@@ -71,7 +71,7 @@ ANSWERS = {
     ),
     "brackets without an end": answer(200, b"[" * 4000),
     "a bomb": packed(64 << 20),
-    "a pause that is no number": answer(503, b"", Retry_After="nan"),
+    "a pause that is not a number": answer(503, b"", Retry_After="nan"),
 }
 EVENTS = {
     "a line of garbage": answer(200, b"\x00garbage\n"),
@@ -79,13 +79,13 @@ EVENTS = {
         200, b'{"type":"NEWS","object":{"metadata":{"resourceVersion":"1"}}}\n'
     ),
     "an event that breaks off": answer(200, b'{"type":"ADDED","object":{"metadata":{'),
-    "a long line that is no event": answer(200, b'{"x":"' + b"x" * (MOST_BYTES + 1) + b'"}\n'),
+    "a long line that is not an event": answer(200, b'{"x":"' + b"x" * (MOST_BYTES + 1) + b'"}\n'),
 }
 
 
 BOTH = {"elsewhere", "a page", "half an object"}
 AT_THE_START = BOTH | {
-    "elsewhere, by what is no address",
+    "elsewhere, by what is not an address",
     "not found",
     "nothing",
     "another object",

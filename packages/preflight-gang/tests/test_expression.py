@@ -52,9 +52,9 @@ def test_an_expression_says_the_size(expression: str, size: int) -> None:
         ("spec.minMember.more", "it has no spec.minMember.more"),
         ("spec.minMember[]", "meets no list"),
         ("spec.roles.replicas", "it has no spec.roles.replicas"),
-        ("spec.text", "is no whole number"),
-        ("spec.yes", "is no whole number"),
-        ("spec.roles", "is no whole number"),
+        ("spec.text", "is not a whole number"),
+        ("spec.yes", "is not a whole number"),
+        ("spec.roles", "is not a whole number"),
         ("999999 * spec.minMember", "is more than the 100000"),
     ],
 )

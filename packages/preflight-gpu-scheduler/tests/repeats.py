@@ -1,4 +1,6 @@
-"""Races that need luck to be lost are run as often as PREFLIGHT_REPEAT says: once, unless it is set."""
+"""Races that need luck to be lost are run as often as PREFLIGHT_REPEAT says: once,
+unless it is set.
+"""
 
 from __future__ import annotations
 

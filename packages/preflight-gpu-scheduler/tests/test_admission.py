@@ -174,7 +174,7 @@ def test_a_pod_with_none_of_our_annotations_is_left_alone_unless_others_are_guar
         ),
         (
             {"containers": [{"name": "m", "resources": {"limits": {"gpu.scheduling/gpu": "1e3"}}}]},
-            "gpu.scheduling/gpu: is no whole",
+            "gpu.scheduling/gpu: is not a whole",
         ),
     ],
 )

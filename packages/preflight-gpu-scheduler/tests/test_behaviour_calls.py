@@ -35,14 +35,14 @@ def test_a_call_that_makes_no_sense_is_answered_with_an_error_and_the_next_one_w
                     assert answer.status_code == 200
                     return answer.json()
 
-                assert "is no ExtenderArgs" in (await said("filter", b"{"))["Error"]
+                assert "is not an ExtenderArgs" in (await said("filter", b"{"))["Error"]
                 assert "more than" in (await said("filter", b" " * 5_000_000))["Error"]
                 assert (
                     "nodeCacheCapable"
                     in (await said("filter", b'{"Pod": {"metadata": {}}}'))["Error"]
                 )
                 assert await said("prioritize", b"[]") == []
-                assert "is no ExtenderBindingArgs" in (await said("bind", b"nothing"))["Error"]
+                assert "is not an ExtenderBindingArgs" in (await said("bind", b"nothing"))["Error"]
                 assert "is none of" in (await said("elsewhere", b"{}"))["Error"]
                 answer = (
                     await http.post("/filter", json={"Pod": raw, "NodeNames": ["a", "nowhere"]})

@@ -37,7 +37,7 @@ def test_a_pod_with_a_claim_gets_variables_in_every_container_and_what_the_sched
 
 GPUS = "gpu.nvidia.com"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a claim name that is none": ({"claim": "Not A Name"}, "is no name of a GpuClaim"),
+    "a claim name that is none": ({"claim": "Not A Name"}, "is not the name of a GpuClaim"),
     "another scheduler": ({"claim": "two", "schedulerName": "volcano"}, "spec.schedulerName"),
     "a node of its own": ({"claim": "two", "nodeName": "a"}, "spec.nodeName"),
     "a device plugin's GPUs beside it": (

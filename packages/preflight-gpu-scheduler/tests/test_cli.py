@@ -63,7 +63,7 @@ def test_an_extender_listens_on_loopback_only(
     )
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "k"))
     assert ran(monkeypatch, "extender", "--listen", "0.0.0.0") == 2
-    assert "is no loopback address" in capsys.readouterr().err
+    assert "is not a loopback address" in capsys.readouterr().err
 
 
 CLAIM: dict[str, Any] = {
@@ -119,4 +119,4 @@ def test_explain_lists_what_is_wrong_with_its_files(
     assert ran(monkeypatch, "explain", "-f", str(tmp_path / "bad.yaml")) == 2
     said = capsys.readouterr().err.splitlines()
     assert "object 1: spec.devices.count:" in said[0]
-    assert "object 2: is no Pod, GpuClaim, Node or GpuNodeStatus" in said[1]
+    assert "object 2: is not a Pod, GpuClaim, Node or GpuNodeStatus" in said[1]

@@ -116,10 +116,10 @@ def test_a_status_that_cannot_be_used_says_so_and_gives_nothing(one: object, oth
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ({"devices": [{"id": 0}, {"id": 0}]}, "the id 0 stands more than once"),
+        ({"devices": [{"id": 0}, {"id": 0}]}, "the id 0 is there more than once"),
         (
             {"devices": [{"id": 0, "uuid": "G"}, {"id": 1, "uuid": "G"}]},
-            "the uuid G stands more than once",
+            "the uuid G is there more than once",
         ),
         ({"devices": [{"id": "0"}]}, "status.devices[0].id: expected"),
     ],

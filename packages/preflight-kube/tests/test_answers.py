@@ -17,7 +17,7 @@ def test_an_object_is_what_a_write_is_answered_with() -> None:
 
 def test_a_bare_status_of_success_answers_only_who_expects_one() -> None:
     known(201, DONE, "create", bare=True)
-    with pytest.raises(KubeError, match="is no object"):
+    with pytest.raises(KubeError, match="is not an object"):
         known(201, DONE, "create")
 
 

@@ -1,4 +1,6 @@
-"""Reviews, which an API server answers at once and does not store; and how far a mirror has come."""
+"""Reviews, which an API server answers at once and does not store;
+and how far a mirror has come.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One request after the other over one connection: what is sent, and when a new connection is made."""
+"""One request after the other over one connection: what is sent,
+and when a new connection is made.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_an_empty_file_and_repeated_names_do_no_harm() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([], "is no kubeconfig"),
+        ([], "is not a kubeconfig"),
         ({}, "no current-context is set"),
         ({"clusters": {}, "contexts": 5}, "contexts must be a list"),
         ({"users": [{"user": {}}]}, "an entry of users is not a name with a user"),
@@ -149,7 +149,7 @@ def test_what_a_plug_in_says_to_people_reaches_them(
 @pytest.mark.parametrize(
     ("body", "more", "says"),
     [
-        ("sys.exit(3)", {}, "ended with exit status 3; what it said stands above"),
+        ("sys.exit(3)", {}, "ended with exit status 3; what it said is above"),
         (
             "print('log in first'); sys.exit(1)",
             {},
@@ -163,7 +163,7 @@ def test_what_a_plug_in_says_to_people_reaches_them(
         (
             answer(token="t", expirationTimestamp="soon"),
             {},
-            'expirationTimestamp "soon", which is no RFC 3339 time',
+            'expirationTimestamp "soon", which is not an RFC 3339 time',
         ),
         (
             answer(token="t", expirationTimestamp="2001-01-01T00:00:00Z"),

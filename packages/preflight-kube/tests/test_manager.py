@@ -1,4 +1,6 @@
-"""A service from start to end, as a process, the same against the double and a real kube-apiserver."""
+"""A service from start to end, as a process, the same against the double and a real
+kube-apiserver.
+"""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ ANSWERS: dict[str, tuple[int, bytes, dict[str, str], str]] = {
     "packed": (200, gzip.compress(b"{}"), {"Content-Encoding": "gzip"}, PROXY),
     "too much": (200, b'{"x":"' + b"x" * 5000, {}, "has more than 4096 bytes"),
     "elsewhere": (302, b"", {"Location": "https://elsewhere.example.com/"}, "answered 302"),
-    "elsewhere, by what is no address": (
+    "elsewhere, by what is not an address": (
         302,
         b"",
         {"Location": "mailto:admin@example.com"},
         "answered 302",
     ),
-    "elsewhere, by what is no name": (302, b"", {"Location": "http://xn--/"}, "answered 302"),
+    "elsewhere, by what is not a name": (302, b"", {"Location": "http://xn--/"}, "answered 302"),
     "a proxy's page of what it has not": (404, PAGE, {}, PROXY),
     "a proxy's object of what it has not": (404, b'{"error":"no route"}', {}, PROXY),
     "a proxy's page": (502, PAGE, {}, r"answered 502 \(<html>"),

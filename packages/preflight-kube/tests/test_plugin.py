@@ -1,4 +1,6 @@
-"""A kubeconfig whose user a plug-in logs in, against a real API server, which believes one token."""
+"""A kubeconfig whose user a plug-in logs in, against a real API server,
+which believes one token.
+"""
 
 from __future__ import annotations
 

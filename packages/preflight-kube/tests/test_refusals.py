@@ -1,4 +1,6 @@
-"""What the API server refuses is tried ever later, and its cause is known as soon as it is certain."""
+"""What the API server refuses is tried ever later, and its cause is known as soon
+as it is certain.
+"""
 
 from __future__ import annotations
 

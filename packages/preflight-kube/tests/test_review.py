@@ -1,4 +1,6 @@
-"""The AdmissionReview envelope: what of bytes is a review, and what an API server gets in answer."""
+"""The AdmissionReview envelope: what of bytes is a review, and what an API server
+gets in answer.
+"""
 
 from __future__ import annotations
 

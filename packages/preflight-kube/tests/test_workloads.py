@@ -118,7 +118,7 @@ def test_a_number_of_replicas_that_is_none_is_named_with_its_path(replicas: obje
     kind = kind_of(item)
     assert kind is not None
     [place] = places(item, kind)
-    with pytest.raises(ValueError, match=r"spec\.workerGroupSpecs\[0\]\.replicas is no whole"):
+    with pytest.raises(ValueError, match=r"spec\.workerGroupSpecs\[0\]\.replicas is not a whole"):
         pods_at(item, kind, place.keys)
 
 

@@ -136,7 +136,7 @@ def test_an_amount_that_is_none_is_refused_by_its_place(amount: object) -> None:
     assert answer.message.startswith(
         "PodClique default/t-0-w: spec.podSpec.containers[1].resources.requests[nvidia.com/gpu] is "
     )
-    assert answer.message.endswith("which is no amount; write e.g. 8.")
+    assert answer.message.endswith("which is not an amount; write e.g. 8.")
 
 
 def test_a_clique_without_gpus_is_not_refused_whatever_its_labels_are() -> None:
@@ -243,17 +243,17 @@ REFUSED: list[tuple[str, Object, str]] = [
     (
         "two label sets that contradict",
         {**enrolled(), "metadata": {**enrolled()["metadata"], "labels": {**enrolled()["metadata"]["labels"], "grove.io/pcs-replica-index": "1"}}},
-        'the labels grove.io/pcs-replica-index ("1") and grove.io/podcliqueset-replica-index ("0") contradict each other; mend one of them',
+        'the labels grove.io/pcs-replica-index ("1") and grove.io/podcliqueset-replica-index ("0") contradict each other; correct one of them',
     ),
     (
         "a name that does not fit its labels",
         podclique("u-0-w", "t", annotations=ON),
-        'its labels say replica 0 of "t", so its name must begin with "t-0-"; mend name or labels',
+        'its labels say replica 0 of "t", so its name must begin with "t-0-"; correct the name or the labels',
     ),
     (
         "a group's label that is not of the set",
         podclique("t-0-g-0-w", "t", annotations=ON, group="u-0-g", index="0"),
-        'the label grove.io/podcliquescalinggroup is "u-0-g", expected a name that begins with "t-0-"; mend it',
+        'the label grove.io/podcliquescalinggroup is "u-0-g", expected a name that begins with "t-0-"; correct it',
     ),
     (
         "no PodGang",

@@ -83,7 +83,7 @@ def test_explain_ends_with_one_where_the_set_would_be_refused() -> None:
         ("", "standard input: has no PodCliqueSet; give a file with one."),
         ("kind: Pod", "standard input: has no PodCliqueSet; give a file with one."),
         ("a: [", "standard input: line 1, column 5: not YAML"),
-        ("kind: PodCliqueSet\nspec: {template: {cliques: x}}", "standard input: document 1: it is no PodCliqueSet: Expected `array | null`, got `str` - at `$.spec.template.cliques`; correct it."),
+        ("kind: PodCliqueSet\nspec: {template: {cliques: x}}", "standard input: document 1: it is not a PodCliqueSet: Expected `array | null`, got `str` - at `$.spec.template.cliques`; correct it."),
         ("a: 1\na: 2", "standard input: line 2, column 1: the key a is in line 1 already; keep one of the two."),
         ("a: 2020-01-01", "standard input: line 1, column 4: a value of the kind timestamp is not allowed; write it as a string, in quotes."),
     ],
@@ -217,4 +217,4 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
 def test_what_is_no_set_is_not_asked_for(what: str) -> None:
     done = run("explain", "--live", what)
     assert done.returncode == 2
-    assert f'"{what}" is no PodCliqueSet; write pcs/NAME' in done.stderr
+    assert f'"{what}" is not a PodCliqueSet; write pcs/NAME' in done.stderr

@@ -114,7 +114,8 @@ async def refused(
     await space.client.create(f"{group}/validatingadmissionpolicies", policy)
     await space.client.create(f"{group}/validatingadmissionpolicybindings", binding)
     try:
-        with pytest.raises(KubeError, match="only Grove may"), anyio.fail_after(60):  # noqa: PT012 - asked until it is refused
+        # Asked until it is refused.
+        with pytest.raises(KubeError, match="only Grove may"), anyio.fail_after(60):  # noqa: PT012
             while True:
                 await probe()
                 await anyio.sleep(0.1)

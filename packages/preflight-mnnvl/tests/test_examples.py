@@ -1,4 +1,6 @@
-"""The requirement's three examples, from their YAML files, in both modes and with both label sets."""
+"""The requirement's three examples, from their YAML files, in both modes and with
+both label sets.
+"""
 
 from __future__ import annotations
 

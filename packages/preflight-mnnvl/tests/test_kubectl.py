@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "amount": (
         pcs("t", [clique("w", gpus="eight")], annotations=ON),
         "PodCliqueSet {}/t: spec.template.cliques[0].spec.podSpec.containers[0].resources.limits[nvidia.com/gpu] "
-        'is "eight", which is no amount; write e.g. 8.',
+        'is "eight", which is not an amount; write e.g. 8.',
     ),
 }
 

@@ -362,5 +362,5 @@ def test_a_malformed_amount_is_said_by_its_place_in_the_set() -> None:
         )
     )
     assert answer.problems == (
-        'spec.template.cliques[1].spec.podSpec.containers[0].resources.limits[nvidia.com/gpu] is "x", which is no amount; write e.g. 8.',
+        'spec.template.cliques[1].spec.podSpec.containers[0].resources.limits[nvidia.com/gpu] is "x", which is not an amount; write e.g. 8.',
     )

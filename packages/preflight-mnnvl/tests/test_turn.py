@@ -1,4 +1,6 @@
-"""One turn about one domain: what is told, when it is looked at again, and what is never touched."""
+"""One turn about one domain: what is told, when it is looked at again,
+and what is never touched.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ async def test_no_dry_run_of_sets_or_podcliques_makes_changes_or_counts_anything
 
 
 async def _told(space: Space, config: Config) -> bool:
-    """Set and PodClique are told that the domain was made and adopted; the driver has done its part."""
+    """Set and PodClique are told that the domain was made and adopted;
+    the driver has done its part.
+    """
     made = config is not DRIVER or await space.all(space.claim_path())
     return bool(made) and len(await space.events()) == 4
 
@@ -198,7 +200,7 @@ CLIQUES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "labels that contradict": (
         with_labels("t-0-w", pcs="other"),
-        "contradict each other; mend one of them",
+        "contradict each other; correct one of them",
     ),
     "a claim called as ours": (
         with_claim("mnnvl", resourceClaimTemplateName="theirs"),
@@ -373,10 +375,10 @@ AMOUNTS: list[tuple[object, bool | str]] = [
     (0, False),
     ("0", False),
     ("0Ki", False),
-    ("eight", f'{PATH} is "eight", which is no amount; write e.g. 8.'),
-    ("", f'{PATH} is "", which is no amount; write e.g. 8.'),
-    ({"x": 1}, "which is no amount; write e.g. 8."),
-    (True, f"{PATH} is True, which is no amount; write e.g. 8."),
+    ("eight", f'{PATH} is "eight", which is not an amount; write e.g. 8.'),
+    ("", f'{PATH} is "", which is not an amount; write e.g. 8.'),
+    ({"x": 1}, "which is not an amount; write e.g. 8."),
+    (True, f"{PATH} is True, which is not an amount; write e.g. 8."),
 ]
 """An amount of GPUs, and whether its container gets a claim, or how it is refused."""
 

@@ -1,4 +1,6 @@
-"""A stranger's check, as the README shows it, with a few ways to go wrong for the tests of the kit."""
+"""A stranger's check, as the README shows it, with a few ways to go wrong for the
+tests of the kit.
+"""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_config_map_names_are_valid_and_tell_gangs_apart(
 
 @pytest.mark.parametrize("by", ["labels", "schedulingGroup"])
 @pytest.mark.parametrize(("one", "other"), [("pg.1", "pg-1"), ("A", "a"), ("x" * 300, "x" * 301)])
-def test_ids_that_sanitise_alike_get_names_of_their_own(one: str, other: str, by: str) -> None:
+def test_ids_that_sanitize_alike_get_names_of_their_own(one: str, other: str, by: str) -> None:
     assert configmap_name("ns", one, by) != configmap_name("ns", other, by)
 
 

@@ -358,8 +358,10 @@ def test_nvidia_smis_ways_to_say_that_a_gpu_is_lost(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        f"0, {UUIDS[0]}, NVIDIA H100 80GB HBM3, 00000000:B3:00.0, [Unknown Error], Disabled",  # a serial number that cannot be read
-        "Unable to determine the device handle for GPU 0000:B3:00.0: Not Found",  # a device that the container was not given
+        # A serial number that cannot be read.
+        f"0, {UUIDS[0]}, NVIDIA H100 80GB HBM3, 00000000:B3:00.0, [Unknown Error], Disabled",
+        # A device that the container was not given.
+        "Unable to determine the device handle for GPU 0000:B3:00.0: Not Found",
         "WARNING: infoROM is corrupted at gpu 0000:B3:00.0",
         "Failed to initialize NVML: Driver/library version mismatch",
         "No devices were found",

@@ -50,7 +50,7 @@ def test_nothing_that_a_tool_started_outlives_the_check(
 
 
 @pytest.mark.anyio
-async def test_a_tool_that_daemonises_returns_within_the_grace_and_keeps_its_output(
+async def test_a_tool_that_daemonizes_returns_within_the_grace_and_keeps_its_output(
     tmp_path: Path,
 ) -> None:
     # The child leaves the session, and its environment is empty: nothing marks it but the pipes.

@@ -30,7 +30,7 @@ def test_the_budget_holds_for_all_attempts_together(connector: FakeConnector, mo
     )
     assert time.monotonic() - started < 4
     assert lines == [trouble]
-    assert "the verdict stands" in lines[0]
+    assert "the verdict is unchanged" in lines[0]
 
 
 def test_an_absent_connector_is_named(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_nothing_is_sent_where_there_is_nothing_to_say(connector: FakeConnector)
 def test_switched_off_it_sends_nothing_and_says_so_at_once(connector: FakeConnector) -> None:
     lines: list[str] = []
     assert anyio.run(send, [EVENT], KitSettings(socket="off", node_name="n"), lines.append) is None
-    assert lines == ["reports are switched off here; nothing is sent, the verdict stands"]
+    assert lines == ["reports are switched off here; nothing is sent, the verdict is unchanged"]

@@ -176,7 +176,7 @@ def test_what_goes_wrong_in_a_callback_of_the_event_loop_is_one_line_and_no_trac
     ran = run(connector, tmp_path, GO="callback")
     assert (ran.exit_code, ran.result.code) == (0, "OK")
     said = [line for line in ran.lines if "event loop" in line]
-    assert said == ["unexpected in the event loop: KeyError: 'lost'; the verdict stands"]
+    assert said == ["unexpected in the event loop: KeyError: 'lost'; the verdict is unchanged"]
 
 
 def test_exit_statuses_can_be_set_apart(connector: FakeConnector, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_hanging_connector_changes_no_verdict(connector: FakeConnector, tmp_pa
     connector.mode = "hang"
     ran = run(connector, tmp_path)
     assert (ran.exit_code, ran.result.outcome) == (0, "passed")
-    assert any("the verdict stands" in line for line in ran.lines)
+    assert any("the verdict is unchanged" in line for line in ran.lines)
 
 
 def test_who_reads_the_result_learns_that_nothing_was_reported_and_why(

@@ -120,7 +120,9 @@ class Served:
         assert failed == []
 
     def calibrate(self) -> None:
-        """A user who has the server alone, and so how soon others must be answered on this machine."""
+        """A user who has the server alone, and so how soon others must be answered
+        on this machine.
+        """
         took: list[float] = []
         failed: list[str] = []
         body = json.dumps(review(GPU_POD)).encode()

@@ -67,7 +67,8 @@ ADMIN = exactly("gpu.nvidia.com", adminAccess=True)
     [
         (claim(GPU), Devices(True, False, 4)),
         (template(GPU), Devices(True, False, 4)),
-        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com", "count": 2}), Devices(True, False, 2)),  # v1beta1
+        # v1beta1.
+        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com", "count": 2}), Devices(True, False, 2)),
         (claim({"name": "r", "deviceClassName": "gpu.nvidia.com"}), Devices(True, False, 1)),
         (claim(exactly("gpu.nvidia.com", allocationMode="All")), Devices(True, False, None)),
         (claim(GPU, exactly("h100.example.com", count=2)), Devices(True, False, 6)),

@@ -135,7 +135,7 @@ REFUSED = {
         CONFIG.replace(
             "enabled: true", "enabled: true, variables: [{name: A, value: x}, {name: A, value: y}]"
         ),
-        'deviceVariables.variables[1].name: "A" stands there twice',
+        'deviceVariables.variables[1].name: "A" is there twice',
     ),
     "both": (
         CONFIG.replace(

@@ -99,8 +99,8 @@ def test_the_gang_is_explained(tmp_path: Path) -> None:
     config.write_text("checks: [{name: nccl-allreduce, image: a}]\nskipNcclWithoutNetwork: false")
     lines = explain("-f", "-", "--config", str(config), stdin=MEMBERS).stdout.splitlines()
     assert [line for line in lines if line.startswith("  gang: ")] == [
-        "  gang: llm (by schedulingGroup, size not known at admission); takes part in its checks; told in ConfigMap preflight-llm",
-        "  gang: llm (by labels, 3 members); takes no part in its checks; told in ConfigMap preflight-llm.labels",
+        "  gang: llm (by schedulingGroup, size not known at admission); takes part in its checks; its roster is in ConfigMap preflight-llm",
+        "  gang: llm (by labels, 3 members); takes no part in its checks; its roster is in ConfigMap preflight-llm.labels",
     ]
     assert "Pod driver: stamped, if its namespace is opted in" in lines
     # 10 minutes of it waiting for the others
@@ -192,7 +192,7 @@ spec:
     assert "LeaderWorkerSet serve, worker: injected" in done.stdout
 
 
-def test_the_patch_is_shown_as_a_diff_in_colours_where_wanted() -> None:
+def test_the_patch_is_shown_as_a_diff_in_colors_where_wanted() -> None:
     plain = explain("-f", "-", stdin=JOB).stdout
     assert "    +  - name: preflight-dcgm-diag" in plain
     assert "\33[" not in plain

@@ -167,7 +167,7 @@ GOOD = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: good}}\nspec: {SPEC}\n"
 BAD = {
     "a: [": "is not YAML",
     "- a\n- b": "the document is a list, no object",
-    "kind: Pod\nmetadata: {name: odd}\nspec: 5": "Pod odd: is no pod",
+    "kind: Pod\nmetadata: {name: odd}\nspec: 5": "Pod odd: is not a pod",
     "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {}": "Deployment d: has no pod template; it must be at spec.template",
     "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: v}\nspec: {template: {}}": "Job.batch.volcano.sh v: has no pod template",
     "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: t}\nspec: {runtimeRef: {name: torch}}": "made of the ClusterTrainingRuntime torch, which is not here; give it with another -f",

@@ -114,7 +114,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutated(chance: random.Random) -> bytes:
-    """A review with some of its values replaced, removed, doubled or moved, or some of its bytes."""
+    """A review with some of its values replaced, removed, doubled or moved,
+    or some of its bytes.
+    """
     review = copy.deepcopy(REVIEW)
     everywhere = [place for place in places(review) if len(place) > 2 or chance.random() < 0.05]
     for _ in range(chance.randint(1, 3)):

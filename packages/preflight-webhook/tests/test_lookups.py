@@ -1,4 +1,6 @@
-"""The cache of resource claims: how often the API server is asked, and what becomes of its answers."""
+"""The cache of resource claims: how often the API server is asked,
+and what becomes of its answers.
+"""
 
 from __future__ import annotations
 

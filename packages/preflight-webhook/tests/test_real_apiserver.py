@@ -176,5 +176,6 @@ def test_an_unreadable_size_reaches_the_user_as_a_warning(cluster: Cluster) -> N
     answer = cluster.create({}, labels=labels)
     assert stamp_of(created(answer)).size is None
     assert (
-        'label app.kubernetes.io/gang-size: \\"two\\" is no gang size' in answer.headers["warning"]
+        'label app.kubernetes.io/gang-size: \\"two\\" is not a gang size'
+        in answer.headers["warning"]
     )

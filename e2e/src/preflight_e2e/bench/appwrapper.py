@@ -33,8 +33,8 @@ faultTolerance:
   failureGracePeriod: 30s
   retryPausePeriod: 5s
 """
-"""Pods come as fast as the bench makes them, which is no fault; a failure's grace and a pause are
-long enough to be told apart.
+"""Pods come as fast as the bench makes them, which is not a fault; a failure's grace and a pause
+are long enough to be told apart.
 """
 SETTLE = 20.0
 """Seconds from the last change to the beginning of the idle time."""

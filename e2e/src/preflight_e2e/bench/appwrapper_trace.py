@@ -97,7 +97,7 @@ def read(path: Path) -> list[Json]:
         steps = list(tomllib.loads(path.read_text())["step"])
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise BenchError(
-            f"{path}: is no scenario ({error!r}); it has [[step]] after [[step]]."
+            f"{path}: is not a scenario ({error!r}); it has [[step]] after [[step]]."
         ) from None
     for i, step in enumerate(steps):
         if not isinstance(step, dict) or len(STEPS & step.keys()) != 1:

@@ -61,9 +61,9 @@ _ENDING: Final = 8
 
 @contextmanager
 def api_server(program: str, home: Path, *, more: Sequence[str] = ()) -> Iterator[ApiServer]:
-    """A real one that knows AppWrappers and the kind that they wrap. ``program``: preflight-appwrapper;
-    ``more``: further arguments of kube-apiserver. Raises :class:`BenchError` where it has no
-    binaries.
+    """A real one that knows AppWrappers and the kind that they wrap. ``program``:
+    preflight-appwrapper; ``more``: further arguments of kube-apiserver. Raises :class:`BenchError`
+    where it has no binaries.
     """
     home.mkdir(exist_ok=True)
     with ApiServer(home, binaries(), more=more) as server:

@@ -98,9 +98,7 @@ def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
         told.close()
     ranks = {json.loads(roster)["rank"] for roster in told.rosters.values()}
     if ranks != set(range(size)):
-        raise BenchError(
-            f"{size} pods were told {len(ranks)} different ranks; nothing was measured."
-        )
+        raise BenchError(f"{size} pods have {len(ranks)} different ranks; nothing was measured.")
     after = quiet(running)
     removed(server, namespace)
     written = 'preflight_gang_writes_total{kind="%s",result="written"}'
@@ -142,7 +140,9 @@ def many_gangs(server: Server, gangs: int, size: int) -> float:
 
 
 def memory(folder: Path) -> float:
-    """The controller's memory at its peak, when it has mirrored what is stamped of a large cluster."""
+    """The controller's memory at its peak, when it has mirrored what is stamped of
+    a large cluster.
+    """
     with ApiDouble() as double:
         double.within(lambda: double.create("namespaces", {"metadata": {"name": "many"}}))
         size = 16
@@ -206,7 +206,7 @@ def api_server(folder: Path) -> Iterator[Server]:
     binaries = assets()
     if binaries is None:
         print(
-            f"{ASSETS} is not set: measured against the API double, which is no API server's speed",
+            f"{ASSETS} is not set: measured against the API double, which is not an API server's speed",
             flush=True,
         )
         with ApiDouble() as double:

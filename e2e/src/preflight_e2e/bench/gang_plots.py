@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from .plots import BLUE, GREY, ORANGE, picture
+from .plots import BLUE, GRAY, ORANGE, picture
 
 __all__ = ["BARS", "draw"]
 
@@ -24,7 +24,7 @@ def draw(figures: dict[str, Any], folder: Path, suffix: str) -> Path:
     with picture(path, title, "pods in the gang", "seconds") as axes:
         for key, style, color, label in (
             ("seconds", "o-", BLUE, "seconds"),
-            ("cpu_seconds", "s:", GREY, "CPU of the controller in all"),
+            ("cpu_seconds", "s:", GRAY, "CPU of the controller in all"),
         ):
             axes.plot(
                 sizes, [row[key] for row in rows.values()], style, ms=4, color=color, label=label

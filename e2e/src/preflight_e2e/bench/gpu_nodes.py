@@ -214,7 +214,9 @@ class Nodes:
 
 
 def pod(name: str, claim: str, count: int, *, gang: int = 0, scheduler: str = SCHEDULER) -> Json:
-    """As the webhook admits it; without a claim, one that the stock scheduler places by counting."""
+    """As the webhook admits it; without a claim, one that the stock scheduler
+    places by counting.
+    """
     resource = f"{PREFIX}gpu" if claim else "nvidia.com/gpu"
     amounts = {resource: str(count), "cpu": "1", "memory": "1Gi"}
     variables = [

@@ -205,7 +205,9 @@ class Bench:
             return json.loads(answer.read())
 
     def _binds(self, cluster: Nodes) -> Json:
-        """As kube-scheduler asks for them, :data:`AT_ONCE` at a time, each on a node that has room."""
+        """As kube-scheduler asks for them, :data:`AT_ONCE` at a time,
+        each on a node that has room.
+        """
         found: Json = {}
         free = list(cluster.names)
         for count, number in DIRECT.items():
@@ -298,7 +300,8 @@ class Bench:
                 there = set(watching.bound)
                 began = time.monotonic()
                 cluster.delete(gone)
-                until(lambda: set(watching.bound) - there, "a pod that waits has the GPU")  # noqa: B023 (called at once)
+                # The lambda is called at once.
+                until(lambda: set(watching.bound) - there, "a pod that waits has the GPU")  # noqa: B023
                 (name,) = set(watching.bound) - there
                 seconds.append(watching.bound[name] - began)
                 cluster.pods([pod(f"next-{WAITING + n}", "one", 1)])

@@ -36,7 +36,9 @@ def binaries(*more: str) -> Path:
 
 
 def until(true: Callable[[], Any], what: str, seconds: float = 300.0, pause: float = 0.05) -> Any:
-    """What ``true`` says once it is something. Raises :class:`BenchError` when that takes longer."""
+    """What ``true`` says once it is something. Raises :class:`BenchError` when
+    that takes longer.
+    """
     end = time.monotonic() + seconds
     while not (found := true()):
         if time.monotonic() > end:

@@ -34,7 +34,7 @@ def by_url(url: str) -> Served:
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:
         raise BenchError(
-            f'--peer-url: "{url}" is no https URL; give one such as https://127.0.0.1:9443/mutate.'
+            f'--peer-url: "{url}" is not an https URL; give one such as https://127.0.0.1:9443/mutate.'
         )
     return Served(f"{parts.hostname}:{parts.port or 443}", parts.path or "/")
 

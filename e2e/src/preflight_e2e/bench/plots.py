@@ -10,9 +10,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "GREY", "ORANGE", "picture"]
+__all__ = ["BLUE", "GRAY", "ORANGE", "picture"]
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#d95f02", "#777777"
+BLUE, ORANGE, GRAY = "#1f5fa8", "#d95f02", "#777777"
 
 
 @contextmanager

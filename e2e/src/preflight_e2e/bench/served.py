@@ -79,7 +79,9 @@ def program(name: str) -> str:
     """An argument's type: where a program is that can be run."""
     found = shutil.which(name)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{name} is no program here; run this with `nox -s bench`")
+        raise argparse.ArgumentTypeError(
+            f"{name} is not a program here; run this with `nox -s bench`"
+        )
     return found
 
 
@@ -125,7 +127,9 @@ def pinned(
 
 @contextmanager
 def paused(pids: Iterable[int]) -> Iterator[None]:
-    """These processes stand still meanwhile: what nobody asks does not take part in what is measured."""
+    """These processes stand still meanwhile: what nobody asks does not take part in
+    what is measured.
+    """
     pids = list(pids)
     try:
         for pid in pids:

@@ -195,7 +195,9 @@ def _on(lab: Lab, gangs: int, say: Callable[[str], None]) -> tuple[list[Pod], li
 
 
 def _gang(lab: Lab, namespace: str, name: str) -> list[Pod]:
-    """A gang's pods, once all have started. Raises :class:`BenchError` where a check did not pass."""
+    """A gang's pods, once all have started. Raises :class:`BenchError` where a
+    check did not pass.
+    """
     created: dict[str, float] = {}
     for rank in range(GANG):
         body = _body(f"{name}-{rank}", name, lab.nodes[rank])

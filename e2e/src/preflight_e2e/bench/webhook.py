@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Load(NamedTuple):
-    """How the servers are driven: by the load generator, on a core of its own where there is one."""
+    """How the servers are driven: by the load generator, on a core of its own
+    where there is one.
+    """
 
     folder: Path
     cpu: int | None
@@ -64,7 +66,9 @@ class Load(NamedTuple):
         return path
 
     def drive(self, server: Served, body: Path, **more: Any) -> Figures:
-        """One run: what :func:`~.load.drive` gives, and cpu_us of the server's own time a review."""
+        """One run: what :func:`~.load.drive` gives, and cpu_us of the server's
+        own time a review.
+        """
         fixed = {"connections": self.connections, "seconds": self.seconds, "cpu": self.cpu}
         before = server.cpu_seconds()
         measured = drive(server.address, body, path=server.path, **{**fixed, **more})
@@ -217,13 +221,13 @@ def median(runs: list[Figures], prefix: str) -> Figures:
 
 
 def check_answer(one: Figures) -> None:
-    """Rates of refusals are no result: the last answer must be a patch that injects, and stamps the
-    gang's member.
+    """Rates of refusals are not a result: the last answer must be a patch that injects, and stamps
+    the gang's member.
     """
     patch = json.dumps(peer.patch_of(one["answer"]))
     if one["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
         raise BenchError(
-            f"{one['failed']} of {one['requests']} answers were no patch; nothing was measured."
+            f"{one['failed']} of {one['requests']} answers were not patches; nothing was measured."
         )
 
 

@@ -27,7 +27,7 @@ class Existing:
         path = os.environ.get("KUBECONFIG", "")
         if not path or not Path(path).is_file():
             raise Unusable(
-                f'KUBECONFIG: "{path}" is no file; set it to the kubeconfig of the cluster to test on.'
+                f'KUBECONFIG: "{path}" is not a file; set it to the kubeconfig of the cluster to test on.'
             )
         if load_command is not None and "{archive}" not in load_command:
             raise Unusable(

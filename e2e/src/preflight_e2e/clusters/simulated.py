@@ -250,7 +250,9 @@ class SimulatedLab(Lab):
     # --- what a scenario asks of a lab
 
     def values(self, changes: dict[str, Any]) -> None:
-        """Webhook and controller run with the configuration that the charts make of these values."""
+        """Webhook and controller run with the configuration that the charts make
+        of these values.
+        """
         engine = {
             **injector_values({})["dcgm"],
             "hostengineAddr": f"$(NODE_IP):{self._engine_port}",

@@ -13,7 +13,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt() -> None:
-    """What a check leaves behind when it is killed becomes a child of this process, which ends it."""
+    """What a check leaves behind when it is killed becomes a child of this process,
+    which ends it.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

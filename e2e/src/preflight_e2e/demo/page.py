@@ -26,7 +26,9 @@ MARKS = {
 
 
 def page(story: Story, scenario: Scenario, seconds: float) -> str:
-    """The whole document. ``seconds`` is how long the run took from its first process to its last."""
+    """The whole document. ``seconds`` is how long the run took from its first
+    process to its last.
+    """
     running = sum(pod.runs for pod in story.pods)
     held = len(story.pods) - running
     expected = (

@@ -105,7 +105,7 @@ def _end(console: Console, story: Story, scenario: Scenario, report: Path, secon
 
 def _story(lab: SimulatedLab, problems: list[str]) -> Story:
     logs = {node: lab.node_log(node) for node in lab.nodes}
-    # Their removal afterwards is no part of the story.
+    # Their removal afterwards is not part of the story.
     history = [
         (when, pod) for when, pod in lab.history if "deletionTimestamp" not in pod["metadata"]
     ]

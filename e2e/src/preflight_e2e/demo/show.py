@@ -30,7 +30,9 @@ STYLES = {
 
 
 class Screen:
-    """Say things, and show pods as their states arrive (:meth:`see` may be called from any thread)."""
+    """Say things, and show pods as their states arrive (:meth:`see` may be called
+    from any thread).
+    """
 
     def __init__(self, console: Console) -> None:
         self.console, self._started = console, time.monotonic()

@@ -161,7 +161,9 @@ def main(argv: list[str] | None = None) -> int:
     programs = []
     for name in (args.webhook, args.gang):
         if (found := shutil.which(name)) is None:
-            print(f"fuzz: {name} is no program here; run this with `nox -s fuzz`.", file=sys.stderr)
+            print(
+                f"fuzz: {name} is not a program here; run this with `nox -s fuzz`.", file=sys.stderr
+            )
             return 2
         programs.append(found)
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(10**6)

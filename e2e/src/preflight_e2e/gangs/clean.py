@@ -46,7 +46,7 @@ class Counted:
     gangs: int = 0
     members: int = 0
     fatal_events: int = 0
-    localised: int = 0
+    localized: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.monotonic)
 
@@ -55,7 +55,7 @@ class Counted:
             "gangs": self.gangs,
             "members": self.members,
             "fatal_events": self.fatal_events,
-            "localised": self.localised,
+            "localised": self.localized,
             "outcomes": dict(self.outcomes.most_common()),
             "seconds": round(time.monotonic() - self.started, 1),
         }
@@ -143,7 +143,7 @@ def _real(controller: Controlled, home: Path, name: str, counted: Counted, *, sh
             counted.outcomes[f"{end.result.outcome} {end.result.code}"] += 1
             counted.fatal_events += sum(event.is_fatal for event in one.connector.events)
         counted.gangs += 1
-        counted.localised += "of localisation" in gang.members[0].output
+        counted.localized += "of localisation" in gang.members[0].output
     controller.forget(name, 3)
 
 
@@ -259,7 +259,7 @@ def _scripted(
     with lock:
         counted.gangs += 1
         counted.members += size
-        counted.localised += "of localisation" in logs[0].read_text()
+        counted.localized += "of localisation" in logs[0].read_text()
         counted.outcomes.update(f"{one.outcome} {one.code}" for one in results)
         counted.fatal_events += sum(
             event.is_fatal for one in connectors[:size] for event in one.events

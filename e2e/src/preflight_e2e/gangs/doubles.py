@@ -1,4 +1,6 @@
-"""A check on gloo whose workers get a topology file all the same, as NCCL's do on a node with GPUs."""
+"""A check on gloo whose workers get a topology file all the same,
+as NCCL's do on a node with GPUs.
+"""
 
 from __future__ import annotations
 

@@ -116,7 +116,9 @@ class Member:
         self.popen.stdout.close()
 
     def children(self) -> list[int]:
-        """Process ids of everything that this member has started, by its mark in their environment."""
+        """Process ids of everything that this member has started, by its mark in
+        their environment.
+        """
         return [pid for pid, mark in marked() if mark == str(self.home)]
 
 

@@ -208,7 +208,9 @@ class SwitchedGang(Gang):
     def shape(
         self, rank: int, sends: int, receives: int | None = None, *, beyond: bool = False
     ) -> None:
-        """Mbit/s of one member's adapter, or of the cable ``beyond`` it; the other one is healthy."""
+        """Mbit/s of one member's adapter, or of the cable ``beyond`` it;
+        the other one is healthy.
+        """
         speeds = (sends, receives or sends)
         adapter, cable = ((LINE, LINE), speeds) if beyond else (speeds, (LINE, LINE))
         self._tbf(self.names[rank], "eth0", adapter[0])

@@ -100,7 +100,9 @@ def stand_in() -> int:
 
 
 class Loaded:
-    """Forks agents, kills those whose stand-in is gone, and tells stand-ins how their agents ended."""
+    """Forks agents, kills those whose stand-in is gone, and tells stand-ins how
+    their agents ended.
+    """
 
     def __init__(self, path: str) -> None:
         self._children: dict[int, socket.socket] = {}

@@ -29,7 +29,9 @@ PATIENT = {"GANG_TIMEOUT": "300s", "CHECK_TIMEOUT": "300s", "NCCL_ALLREDUCE_SIZE
 
 
 def warmed(gang: Gang, code: str = CHECK, **variables: str) -> float:
-    """Start every member, seal when each has torch loaded; when that was, on the monotonic clock."""
+    """Start every member, seal when each has torch loaded; when that was,
+    on the monotonic clock.
+    """
     gang.start(*range(gang.size), code=code, **variables)
     for one in gang.members.values():
         one.said("torch is loaded", 300)
@@ -38,7 +40,9 @@ def warmed(gang: Gang, code: str = CHECK, **variables: str) -> float:
 
 
 def verdict(members: int, *, hangs: bool) -> dict[str, Any]:
-    """One gang with one culprit; seconds until every member has the verdict, reported it and ended."""
+    """One gang with one culprit; seconds until every member has the verdict,
+    reported it and ended.
+    """
     with tempfile.TemporaryDirectory() as name, SwitchedGang(Path(name)) as gang:
         gang.join(members)
         defect = {"MUTANT": "hang", "MUTANT_RANK": str(SICK_ONE)} if hangs else {}

@@ -1,4 +1,4 @@
-"""Strip from a tool's output what tells whose machine it was: UUIDs, serial numbers, addresses and
+"""Strip from a tool's output what says whose machine it was: UUIDs, serial numbers, addresses and
 names.
 
 The same word gets the same stand-in throughout, so a document still says which GPU is which.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["Anonymiser"]
+__all__ = ["Anonymizer"]
 
 _UUID: Final = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F]{4,}(?:-[0-9a-fA-F]+)*")
 _SERIALS: Final = (
@@ -24,7 +24,7 @@ _IPV4: Final = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 _MAC_OR_IPV6: Final = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){5,7}[0-9a-fA-F]{1,4}(?![\w:])")
 
 
-class Anonymiser:
+class Anonymizer:
     """``names``: words that name the machine or its owner; ``serials``: serial numbers that are
     known already.
     """

@@ -3,7 +3,7 @@ GPUs are ours.
 
 Where there is one address, it is asked and what it says holds. Where there are several, one that
 does not answer, or whose GPUs are not this pod's, is passed over with a line in the log; if none is
-right, the reason of each is told.
+right, the reason of each is given.
 """
 
 from __future__ import annotations

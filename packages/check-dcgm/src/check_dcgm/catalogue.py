@@ -226,7 +226,7 @@ def overridden(text: str, where: str) -> dict[int, KnownError]:
     for number, row in raw.items():
         if not (number.isascii() and number.isdigit() and isinstance(row, dict)):
             raise BadTable(
-                f'{where}: "{number}" is no error id with keys under it; write e.g. [30] and fatal = false.'
+                f'{where}: "{number}" is not an error id with keys under it; write e.g. [30] and fatal = false.'
             )
         table[int(number)] = _row(int(number), row, table.get(int(number)), where)
     return table
@@ -251,7 +251,9 @@ def _row(number: int, row: dict[str, Any], base: KnownError | None, where: str) 
                 f'{where}: [{number}] has "{key}", which is not one of {", ".join(_KINDS)}.'
             )
         if not isinstance(value, _KINDS[key]) or (isinstance(value, bool) and _KINDS[key] is int):
-            raise BadTable(f"{where}: [{number}] {key} = {value!r} is no {_KINDS[key].__name__}.")
+            raise BadTable(
+                f"{where}: [{number}] {key} = {value!r} is not of type {_KINDS[key].__name__}."
+            )
     severity, category = row.get("severity"), row.get("category")
     if severity is not None and severity not in set(ErrorSeverity):
         raise BadTable(f"{where}: [{number}] severity = {severity} is not from 0 to 6.")

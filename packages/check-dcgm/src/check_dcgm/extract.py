@@ -26,8 +26,8 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"|["{}\[\]]')
 
 
 def objects(text: str, holding: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Every JSON object on the outermost level of ``text``, in order; what is no object is passed
-    over.
+    """Every JSON object on the outermost level of ``text``, in order; what is not an object is
+    passed over.
 
     ``holding``: only those in whose text one of these words stands; the others are not even
     decoded.

@@ -89,7 +89,7 @@ class Hostengine:
 
     @property
     def version(self) -> str:
-        """The engine's version in words; empty where it does not tell."""
+        """The engine's version in words; empty where it does not say."""
         return ".".join(map(str, self.engine_version)) if self.engine_version > (0,) else ""
 
 
@@ -251,7 +251,7 @@ def parse_statuses(stdout: str) -> dict[str, str]:
 
 
 def parse_versions(stdout: str) -> tuple[Version, Version]:
-    """(client, engine) from ``dcgmi -v --host``; one that does not tell is version (0,)."""
+    """(client, engine) from ``dcgmi -v --host``; one that does not say is version (0,)."""
     found = [
         tuple(int(n) for n in v.split("."))
         for v in re.findall(r"(?i)version\s*:\s*(\d+(?:\.\d+)+)", stdout)

@@ -2,7 +2,7 @@
 
 A UUID alone proves little: every request names ours, so an engine that repeats them knows them. A
 serial number is not in the request. It keeps a wrong node's engine out and an engine that knows
-nothing of the node. It is no secret, though: a program that once ran on these GPUs can have read
+nothing of the node. It is not a secret, though: a program that once ran on these GPUs can have read
 it. Against such an engine only its address helps, which is why it should be an IP of the node.
 """
 
@@ -30,7 +30,9 @@ def said(serial: str) -> str:
 
 
 def same_serial(one: str, other: str) -> bool:
-    """Whether two serial numbers are the same; leading zeros and letter case are not part of one."""
+    """Whether two serial numbers are the same; leading zeros and letter case are
+    not part of one.
+    """
     return one.strip().lstrip("0").lower() == other.strip().lstrip("0").lower()
 
 

@@ -32,7 +32,9 @@ from .parse import UNREADABLE, Document, DocumentProblem, TestResult
 __all__ = ["DiagRequest", "by_exit_status", "judge", "presence_of"]
 
 RAN = frozenset({0, 205, 226})
-"""Exit statuses of a diagnostic that ran: nothing found, an isolate error (-51), some error (-30)."""
+"""Exit statuses of a diagnostic that ran: nothing found, an isolate error (-51),
+some error (-30).
+"""
 
 _GPU_FACTS = {
     237: (
@@ -284,7 +286,7 @@ def _problem(
     finding = _finding(
         problem, result, subject, document, request, outcome=outcome, fatal=fatal, says=says
     )
-    reason = f"{finding.message} is no verdict about hardware ({summary.short(problem.text)})"
+    reason = f"{finding.message} is not a verdict about hardware ({summary.short(problem.text)})"
     if says is not None:
         reason += f": {says.says} ({says.link})"
     return _Graded(outcome, finding.code, f"{reason}.", finding)

@@ -24,7 +24,7 @@ def confirmed(verdict: Verdict, listed: Mapping[str, int], statuses: Mapping[str
 
     Two sources make it fatal: the driver does not list the GPU, and the engine, which lists the
     GPUs that are there, calls it lost or does not list it either while the driver calls it lost. An
-    engine that lists none of the pod's GPUs is no source.
+    engine that lists none of the pod's GPUs is not a source.
     """
     findings = tuple(_confirmed(finding, listed, statuses) for finding in verdict.findings)
     return replace(verdict, findings=findings)

@@ -4,13 +4,17 @@ NVIDIA publishes no stable schema for it, so everything is looked for and nothin
 has another shape than expected is passed over, and the judge asks for a Pass of each test on every
 GPU before it believes in health.
 
-| DCGM | whose a result is | problems |
-| --- | --- | --- |
-| 2.4 to 3.2 | ``gpu_ids`` (one id as text); deployment tests: nobody's | ``warnings`` is a text, from 3.2.5 with ``error_id`` beside it |
-| 3.3.1 | ``gpu_id`` as text; deployment tests: nobody's, a row for each problem | a list; deployment tests: a text with its ids beside it |
-| 3.3.3 to 3.3.9 | the same; deployment tests: ``gpu_id`` of the last problem, -1 for none | a list, in deployment tests with the text under ``warnings`` |
-| 4.0 to 4.4 | ``entity_group_id`` and ``entity_id`` | a list; what is nobody's stands in ``test_summary`` |
-| from 4.5 | the same | ``test_summary`` repeats every problem of the test, without its entity |
+Whose a result is, and where its problems are:
+
+- 2.4 to 3.2: ``gpu_ids`` (one id as text), deployment tests are nobody's; ``warnings`` is a text,
+  from 3.2.5 with ``error_id`` beside it.
+- 3.3.1: ``gpu_id`` as text, deployment tests are nobody's, with a row for each problem; a list, of
+  deployment tests a text with its ids beside it.
+- 3.3.3 to 3.3.9: the same, and of deployment tests ``gpu_id`` of the last problem, -1 for none; a
+  list, of deployment tests with the text under ``warnings``.
+- 4.0 to 4.4: ``entity_group_id`` and ``entity_id``; a list, and what is nobody's is in
+  ``test_summary``.
+- from 4.5: the same; ``test_summary`` repeats every problem of the test, without its entity.
 """
 
 from __future__ import annotations
@@ -223,7 +227,7 @@ def _with_reason(name: str, rows: list[TestResult], summary: dict[str, Any]) -> 
 
 
 def _identified(row: TestResult) -> TestResult:
-    """The row with ids for problems that have none, where their words tell."""
+    """The row with ids for problems that have none, where their words show it."""
     if all(problem.error_id is not None for problem in row.problems):
         return row
     found = (

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from preflight_proto import names
 
-from .anonymous import Anonymiser
+from .anonymous import Anonymizer
 from .hostengine import Hostengine, diag_argv, parse_listing, parse_versions
 from .settings import TIMEOUTS
 
@@ -123,18 +123,18 @@ def record(
         environ.get(names.ENV_POD_NAME, ""),
     ]
     address = host.rpartition(":")[0]
-    anonymiser = Anonymiser(
+    anonymizer = Anonymizer(
         [*machine, "" if address == "localhost" else address], [s for s in serials if s.isalnum()]
     )
     for run in raw:  # serial numbers of one output are stripped from all
-        anonymiser.strip(run.stdout)
+        anonymizer.strip(run.stdout)
     return [
         Ran(
-            [anonymiser.strip(word) for word in run.argv],
+            [anonymizer.strip(word) for word in run.argv],
             run.exit_status,
             run.seconds,
-            anonymiser.strip(run.stdout),
-            anonymiser.strip(run.stderr),
+            anonymizer.strip(run.stdout),
+            anonymizer.strip(run.stderr),
         )
         for run in raw
     ]

@@ -85,7 +85,7 @@ class Settings:
         found = endpoint_problems(names.ENV_DCGM_HOSTENGINE, ",".join(self.addresses))
         levels = required(4)
         found += [
-            f'DCGM_OPTIONAL_TESTS: "{name}" is no test that a level requires; they are {", ".join(sorted(levels))}.'
+            f'DCGM_OPTIONAL_TESTS: "{name}" is not a test that a level requires; they are {", ".join(sorted(levels))}.'
             for name in self.optional_tests
             if canonical_test(name) not in levels
         ]

@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 from preflight_proto.check import Action, Finding, Outcome, Verdict
 
-from . import localise, syndrome
+from . import localize, syndrome
 from .control.messages import Failure, VerdictMessage
-from .localise import Kind, Status, Zone
+from .localize import Kind, Status, Zone
 from .probing import EndpointMap
 
-__all__ = ["Localised", "by_syndrome", "together", "verdict", "verdict_of"]
+__all__ = ["Localized", "by_syndrome", "together", "verdict", "verdict_of"]
 
 _MESSAGES: Final = {
     "LOW_BANDWIDTH": "the gang's all-reduce was too slow",
@@ -47,12 +47,12 @@ _NOTHING_FOUND: Final = frozenset({Kind.PAIR, Kind.TRANSIENT, Kind.UNEXPLAINED})
 
 
 @dataclass(frozen=True)
-class Localised:
+class Localized:
     """The end of localisation. ``causes``: local troubles of members in probes, by rank, the
     strongest first; ``in_time``: nothing was cut.
     """
 
-    verdict: localise.Verdict
+    verdict: localize.Verdict
     shape: EndpointMap
     causes: tuple[tuple[int, Failure], ...] = ()
     in_time: bool = True
@@ -80,7 +80,7 @@ def by_syndrome(verdict: VerdictMessage, told: syndrome.Culprit) -> VerdictMessa
     )
 
 
-def verdict(base: VerdictMessage, zone: Zone, found: Localised) -> VerdictMessage:
+def verdict(base: VerdictMessage, zone: Zone, found: Localized) -> VerdictMessage:
     """``base``, the verdict on the gang's own all-reduce, with what localisation adds to it."""
     what = found.verdict
     outcome, code = _outcome(base, zone, found)
@@ -122,7 +122,7 @@ def together(one: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]
     }
 
 
-def _outcome(base: VerdictMessage, zone: Zone, found: Localised) -> tuple[str, str]:
+def _outcome(base: VerdictMessage, zone: Zone, found: Localized) -> tuple[str, str]:
     kind = found.verdict.kind
     if found.verdict.inconclusive:
         return "inconclusive", "MEMBER_LOST"
@@ -138,7 +138,7 @@ def _outcome(base: VerdictMessage, zone: Zone, found: Localised) -> tuple[str, s
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
 
 
-def _undecided(found: Localised) -> Sequence[str]:
+def _undecided(found: Localized) -> Sequence[str]:
     late = (
         ()
         if found.in_time
@@ -147,7 +147,7 @@ def _undecided(found: Localised) -> Sequence[str]:
     return (*found.verdict.undecided, *late)
 
 
-def _blamed(found: Localised) -> dict[int, str]:
+def _blamed(found: Localized) -> dict[int, str]:
     """By rank, the code of what its node is blamed for."""
     symptoms = {one.member: one.symptom for one in found.verdict.suspects}
     devices = {
@@ -160,7 +160,7 @@ def _blamed(found: Localised) -> dict[int, str]:
     }
 
 
-def _named(found: Localised) -> dict[int, str]:
+def _named(found: Localized) -> dict[int, str]:
     """By rank, what is known of a node that is named and not blamed, and what would settle it."""
     scores = {one.member: one for one in found.verdict.suspects}
     told: dict[int, str] = {}
@@ -171,12 +171,12 @@ def _named(found: Localised) -> dict[int, str]:
         how = f" ({one.score.told()})" if one.score is not None else ""
         told |= dict.fromkeys(
             found.shape.ranks[node],
-            f"it is named and not blamed{how}; to settle it: {localise.settle(one)}",
+            f"it is named and not blamed{how}; to settle it: {localize.settle(one)}",
         )
     return told
 
 
-def _evidence(found: Localised) -> dict[int, str]:
+def _evidence(found: Localized) -> dict[int, str]:
     """By rank, how sure it is that a blamed node is at fault."""
     scores = {one.member: one.score for one in found.verdict.suspects if one.score is not None}
     blamed = [node for node in found.verdict.fatal_for if node in scores]

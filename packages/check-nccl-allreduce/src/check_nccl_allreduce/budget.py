@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["GANG_SHARE", "LOCALISATION_SHARE", "REPORT", "Budget"]
+__all__ = ["GANG_SHARE", "LOCALIZATION_SHARE", "REPORT", "Budget"]
 
 GANG_SHARE: Final = 0.4
-LOCALISATION_SHARE: Final = 0.5
+LOCALIZATION_SHARE: Final = 0.5
 REPORT: Final = 10.0
 """Seconds in which the verdict reaches every member; a tenth of a CHECK_TIMEOUT that is shorter
 than 100 s.
 """
 LONG_REPORT: Final = 0.015
 """Of a CHECK_TIMEOUT that is longer than eleven minutes, as that of a large gang is: it has more
-members to tell.
+members to inform.
 """
 LEAST_REPORT: Final = 2.0
-LEAST_LOCALISATION: Final = 0.5
+LEAST_LOCALIZATION: Final = 0.5
 """Of localisation's share, what a launch without topology files leaves of it: where that launch is
 slow too, pairs are still measured.
 """
@@ -56,9 +56,9 @@ class Budget:
         """For a launch without topology files after one that ``took`` so long; 0 where it does not
         fit.
         """
-        most = self.left(spent) - LEAST_LOCALISATION * LOCALISATION_SHARE * self.allowed
+        most = self.left(spent) - LEAST_LOCALIZATION * LOCALIZATION_SHARE * self.allowed
         return most if most >= LONGER * took else 0.0
 
     def probes(self, spent: float, since: float) -> float:
         """The same for probes, the first of which could start at ``since``."""
-        return min(self.left(spent), LOCALISATION_SHARE * self.allowed - (spent - since))
+        return min(self.left(spent), LOCALIZATION_SHARE * self.allowed - (spent - since))

@@ -55,7 +55,7 @@ LEAST_PATIENCE: Final = 30.0
 
 @dataclass
 class Equipment:
-    """What this pod brings. With ``trouble`` it cannot take part, and the gang is told."""
+    """What this pod brings. With ``trouble`` it cannot take part, and the gang hears of it."""
 
     backend: str = "gloo"
     workers: int = 1
@@ -63,13 +63,15 @@ class Equipment:
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the workers get besides the environment."""
     topology_file: str = ""
-    """As the gang is told of it; see :class:`.control.messages.Hello`."""
+    """As the gang hears of it; see :class:`.control.messages.Hello`."""
     topology_content: bytes | None = None
     trouble: Failure | None = None
     nvlink: str = ""
     """The NVLink domain that the driver says these GPUs are in."""
     own: Verdict | None = None
-    """What this member knows of itself, whatever the gang concludes: a GPU of its own is missing."""
+    """What this member knows of itself, whatever the gang concludes:
+    a GPU of its own is missing.
+    """
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
 
 def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:
     """What the node brings; what the operator says of the fabric stands before what was found."""
-    found = nics.recognise(tree, os.environ.get("NCCL_IB_HCA", ""))
+    found = nics.recognize(tree, os.environ.get("NCCL_IB_HCA", ""))
     run.progress(f"network adapters: {found.nic or 'none that this pod may use for RDMA'}")
     for finding in found.findings:
         run.progress(f"network adapter {finding}")
@@ -195,8 +197,8 @@ async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
 
 
 async def _equipment(run: Run[Settings]) -> Equipment:
-    """Trouble in finding the GPUs is told to the gang, which then ends together instead of waiting
-    for this pod.
+    """Trouble in finding the GPUs is reported to the gang, which then ends together instead of
+    waiting for this pod.
     """
     wanted = run.settings.backend
     if wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0):
@@ -293,7 +295,7 @@ async def _watch_roster(
         now = await run.roster_changed(roster)
         code, reason = (
             "GANG_CHANGED",
-            f"generation {roster.generation} no longer holds: the controller says {now.answer}",
+            f"generation {roster.generation} is no longer valid: the controller says {now.answer}",
         )
         if now.answer == "fail":
             code, reason = "PEER_FAILED", now.reason or "another member failed"

@@ -29,7 +29,7 @@ _RENDEZVOUS: Final = re.compile(
 
 def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
     """The trouble of a worker that raised ``error`` (empty: torchrun itself ended), or whose
-    ``output`` tells more.
+    ``output`` says more.
     """
     known = nccl.classify(f"{output}\n{error}")
     if known is not None and known.kind is not nccl.ErrorKind.CLASS:
@@ -59,8 +59,8 @@ def died(who: str, output: str) -> Failure:
 
 
 def stuck(*, asleep: bool) -> Failure:
-    """Killed workers that are not gone. That alone is no fact about a device: tearing eight of them
-    down at once takes its time.
+    """Killed workers that are not gone. That alone is not a fact about a device: tearing eight of
+    them down at once takes its time.
     """
     where = (
         "in the kernel (state D), where no signal ends it"

@@ -29,7 +29,7 @@ _LOOK: Final = {
 
 
 def chosen(environ: Mapping[str, str]) -> bool:
-    """Whether the workload has told NCCL to go by TCP: then nothing has fallen back."""
+    """Whether the workload has set NCCL to go by TCP: then nothing has fallen back."""
     return environ.get("NCCL_NET", "").lower() == "socket" or environ.get(
         "NCCL_IB_DISABLE", "0"
     ) not in {"", "0"}

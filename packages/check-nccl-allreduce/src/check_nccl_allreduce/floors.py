@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 SIZES: Final = range(4 * 1024**3, 16 * 1024**3 + 1)
-"""Bytes per rank for which the rows hold: their own 4 GiB, and what is larger, which is not slower."""
+"""Bytes per rank for which the rows hold: their own 4 GiB, and what is larger,
+which is not slower.
+"""
 
 
 @dataclass(frozen=True, slots=True)

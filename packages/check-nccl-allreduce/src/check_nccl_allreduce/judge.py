@@ -2,7 +2,7 @@
 Pure: no clock, no I/O.
 
 What the gang's own all-reduce says blames nobody: a verdict on the gang's bandwidth is not one on a
-node, and where a sentence names a pod, it says where to look. That is what :mod:`.localise` is
+node, and where a sentence names a pod, it says where to look. That is what :mod:`.localize` is
 asked for.
 """
 
@@ -21,7 +21,7 @@ from . import (
     fallback,
     floors,
     gate,
-    localise,
+    localize,
     memory,
     probing,
     syndrome,
@@ -38,7 +38,7 @@ from .control.messages import (
     VerdictMessage,
 )
 from .control.rounds import LaunchRound, ProbeRound, Probes
-from .localise import Zone
+from .localize import Zone
 from .settings import DEFAULT_SIZE, Settings
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class JudgePlan:
     allow another launch, a seed.
 
     ``now``: seconds on the clock of the rounds. ``spare``: seconds that a launch without topology
-    files may take, 0 where it does not fit. ``say`` hears what the log should tell besides the
+    files may take, 0 where it does not fit. ``say`` hears what the log should have besides the
     verdict.
     """
 
@@ -152,10 +152,10 @@ def _next(
             return verdict
     if (found := zone_of(plan.settings, hellos, last, plan.seed)) is None:
         return verdict
-    return _localised(plan, hellos, last, probed, base=verdict, found=found)
+    return _localized(plan, hellos, last, probed, base=verdict, found=found)
 
 
-def _localised(
+def _localized(
     plan: JudgePlan,
     hellos: Mapping[int, Hello],
     last: LaunchRound,
@@ -170,13 +170,13 @@ def _localised(
     )
     if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
         shape = shape.counted(one.results for one in (last, *probed))
-    state = localise.State(shape.endpoints, plan.seed).after_gang(
+    state = localize.State(shape.endpoints, plan.seed).after_gang(
         zone, gbps, _corrupted(shape, hellos, last, zone)
     )
     state = probing.replay(state, shape, hellos, last.start, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
-    step, in_time = localise.next(state, plan.now, until), True
-    if isinstance(step, localise.Round):
+    step, in_time = localize.next(state, plan.now, until), True
+    if isinstance(step, localize.Round):
         hung = zone in {Zone.HANG, Zone.ERROR}
         probes = probing.next_probes(
             step,
@@ -200,7 +200,7 @@ def _localised(
                 plan.say(shape.told())
             waits = f", in {step.wait:.0f} s" if step.wait >= 1 else ""
             suspects = ", ".join(
-                shape.endpoints[one].name for one in localise.suspected(state)[:SUSPECTS]
+                shape.endpoints[one].name for one in localize.suspected(state)[:SUSPECTS]
             )
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
@@ -208,10 +208,10 @@ def _localised(
             )
             return replace(probes, round=number)
         step, in_time = probing.finish(state), False
-    for line in localise.matrix(state, step):
+    for line in localize.matrix(state, step):
         plan.say(f"edges| {line}")
     verdict = blame.verdict(
-        base, zone, blame.Localised(step, shape, probing.causes(probed), in_time)
+        base, zone, blame.Localized(step, shape, probing.causes(probed), in_time)
     )
     return msgspec.structs.replace(verdict, seen=memory.seen(shape.ranks, state))
 
@@ -219,7 +219,7 @@ def _localised(
 def _corrupted(
     shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone
 ) -> int:
-    """The node whose part of the gang's own sum was wrong, -1 where that is not told."""
+    """The node whose part of the gang's own sum was wrong, -1 where that is not known."""
     told = syndrome.gang(last.start.world, hellos, last.results) if zone is Zone.WRONG else None
     return shape.endpoint(told.member) if told is not None and told.rank >= 0 else -1
 
@@ -269,7 +269,7 @@ def _curious(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound,
     middles = sorted(median(result.times) for result in last.results.values())
     if middles[-1] > CONTRAST * middles[len(middles) // 2]:
         return True
-    return localise.chance(seed) < settings.localise_share / 100
+    return localize.chance(seed) < settings.localize_share / 100
 
 
 def first(plan: JudgePlan, hellos: Mapping[int, Hello]) -> LaunchOrder | VerdictMessage:
@@ -439,9 +439,9 @@ def _of_devices(
         if one.kind == "device"
     }
     same = {one: codes[hello.node] for one, hello in sorted(hellos.items()) if hello.node in codes}
-    if len(codes) <= localise.many(len({hello.node for hello in hellos.values()})):
+    if len(codes) <= localize.many(len({hello.node for hello in hellos.values()})):
         return msgspec.structs.replace(verdict, blamed=same)
-    told = f"{verdict.reason[:-1]}; {len(codes)} nodes tell of a device fault at the same moment, so that one cause is likely, and none is blamed."
+    told = f"{verdict.reason[:-1]}; {len(codes)} nodes report a device fault at the same moment, so that one cause is likely, and none is blamed."
     return msgspec.structs.replace(verdict, reason=told)
 
 
@@ -474,9 +474,9 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
     )
     all_alike = len(set(stages.values())) == 1
     who = (
-        f"every rank stands {place}"
+        f"every rank stopped {place}"
         if all_alike
-        else f"{names} stand(s) {place}, the others further on"
+        else f"{names} stopped {place}, the others further on"
     )
     return VerdictMessage(
         "inconclusive",

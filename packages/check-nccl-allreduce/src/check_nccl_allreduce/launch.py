@@ -1,7 +1,7 @@
 """torchrun as a child: loaded while the gang is awaited, started once, watched over a socket, ended
 without a trace.
 
-torchrun itself tells too little and too late: its agents hold on to each other at the end for
+torchrun itself says too little and too late: its agents hold on to each other at the end for
 minutes, and exit 1 for everything. So the workers speak to this process over a unix socket of their
 own, and their word alone counts. They hold their connections open until they are ended: none falls
 over a peer that was done first.
@@ -328,7 +328,9 @@ class Agent:
 
     @property
     def output(self) -> str:
-        """What torchrun and its workers printed, its last part, without what NCCL merely narrates."""
+        """What torchrun and its workers printed, its last part, without what NCCL
+        merely narrates.
+        """
         return self._output.text
 
     def _failure(self, number: int) -> RankReport:

@@ -48,8 +48,8 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 @dataclass
 class Worker:
-    """One worker, as far as it has told. ``heard`` and, of its launch, ``entered`` and ``timed``
-    (see :class:`Began`) in seconds.
+    """One worker, as far as it has reported. ``heard`` and, of its launch, ``entered`` and
+    ``timed`` (see :class:`Began`) in seconds.
     """
 
     rank: int
@@ -95,7 +95,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Began:
-    """A launch, on the clock of :func:`anyio.current_time`: told to start, torchrun done with
+    """A launch, on the clock of :func:`anyio.current_time`: ordered to start, torchrun done with
     starting its ranks, first timed iteration.
     """
 

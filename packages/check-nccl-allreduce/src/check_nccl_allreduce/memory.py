@@ -10,15 +10,15 @@ from typing import Final
 import msgspec
 from preflight_proto.history import Past, Sighting, said
 
-from . import localise
+from . import localize
 from .control.messages import Hello, LaunchOrder, VerdictMessage
-from .localise import past
+from .localize import past
 from .settings import show_size
 
 __all__ = ["details", "kind", "known", "seen", "slower"]
 
 MOST_GOOD: Final = 256
-"""Nodes of a gang, beyond which only those that were bad in a pair are told of: everybody gets the
+"""Nodes of a gang, beyond which only those that were bad in a pair are listed: everybody gets the
 one message that has them all.
 """
 
@@ -52,11 +52,11 @@ def slower(hellos: Mapping[int, Hello], start: LaunchOrder, gbps: float) -> bool
     return less > len(hellos) / 2
 
 
-def seen(ranks: Sequence[Sequence[int]], state: localise.State) -> dict[int, Sighting]:
+def seen(ranks: Sequence[Sequence[int]], state: localize.State) -> dict[int, Sighting]:
     """By rank, what localisation has seen of each node. ``ranks``: the members on each of its
     endpoints.
     """
-    found = list(enumerate(localise.sightings(state)))
+    found = list(enumerate(localize.sightings(state)))
     if len(found) > MOST_GOOD:
         found = [(node, one) for node, one in found if one.bad][:MOST_GOOD]
     return {rank: one for node, one in found if one != Sighting() for rank in ranks[node]}

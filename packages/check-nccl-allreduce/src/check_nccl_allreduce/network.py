@@ -1,4 +1,4 @@
-"""This pod's side of the network: the interface that NCCL and gloo must be told, where there are
+"""This pod's side of the network: the interface that NCCL and gloo must be given, where there are
 several, and ports.
 """
 

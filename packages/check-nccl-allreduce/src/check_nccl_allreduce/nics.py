@@ -27,7 +27,7 @@ __all__ = [
     "kind_of",
     "ports",
     "reaches",
-    "recognise",
+    "recognize",
 ]
 
 PORTS: Final = "sys/class/infiniband"
@@ -121,7 +121,7 @@ def able(nic: str) -> tuple[str, int, float] | None:
     return (match[1], int(match[2]), float(match[3])) if match else None
 
 
-def recognise(tree: Mapping[str, str], hca: str = "") -> Adapters:
+def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
     """The node's adapters. ``hca``: the workload's NCCL_IB_HCA, which leaves NCCL some of them."""
     imex = reaches(tree)
     if apertures := len({path.split("/")[2] for path in tree if path.startswith(f"{APERTURES}/")}):
@@ -219,7 +219,7 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
 
 def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] | None:
     """Of speeds such as ``32.0 GT/s PCIe`` and widths; a virtual function's and an unplugged
-    adapter's are no figures, or none that are possible.
+    adapter's are not figures, or none that are possible.
     """
     speeds = [re.match(r"[0-9]{1,3}(?:\.[0-9])? GT/s", text, re.ASCII) for text in texts[:2]]
     widths = [int(text) if re.fullmatch(r"[0-9]{1,2}", text, re.ASCII) else 0 for text in texts[2:]]

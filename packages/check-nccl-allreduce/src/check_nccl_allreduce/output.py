@@ -1,7 +1,7 @@
 """What torchrun and its workers print: the end of it to show and to explain a failure, and which
 network NCCL says it took. Pure.
 
-NCCL tells its network at the level INFO alone, as one line of each rank: ``Using network IB``. Its
+NCCL names its network at the level INFO alone, as one line of each rank: ``Using network IB``. Its
 other INFO lines are dropped as they come; with thousands of ranks they would push out the errors.
 """
 

@@ -73,7 +73,7 @@ TRANSPORT: Final[Mapping[str, str]] = {
     "rx_drops": "ports/{port}/hw_counters",
 }
 """Of congestion, of adaptive routing, or of any place between the two ends: the log has them, and
-they are no evidence about a node.
+they are not evidence about a node.
 """
 
 Reading = Mapping[tuple[str, str], int]
@@ -97,7 +97,9 @@ class PortFault(msgspec.Struct, frozen=True):
 
 
 class PortErrors(msgspec.Struct, frozen=True):
-    """A counter of a port that grew by ``count`` in ``seconds`` under load, in so many ``rounds``."""
+    """A counter of a port that grew by ``count`` in ``seconds`` under load,
+    in so many ``rounds``.
+    """
 
     port: str
     counter: str

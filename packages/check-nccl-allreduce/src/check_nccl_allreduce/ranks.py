@@ -34,7 +34,7 @@ __all__ = ["TOPOLOGY_FILE", "Ranks"]
 
 TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
-"""Seconds that the driver has to tell of a GPU that it has lost: others wait to hear how this
+"""Seconds that the driver has to report a GPU that it has lost: others wait to hear how this
 member fared.
 """
 REPORT: Final = 1.0
@@ -111,7 +111,9 @@ class Ranks:
                 return await self._watched(self._probe(order, changed))
 
     async def _watched(self, work: Coroutine[None, None, RankReport]) -> RankReport:
-        """What the work reports, with the error counters of this node's ports that grew meanwhile."""
+        """What the work reports, with the error counters of this node's ports that
+        grew meanwhile.
+        """
         try:
             before, since = await self._counters.read(), anyio.current_time()
         except BaseException:
@@ -201,7 +203,7 @@ class Ranks:
 
         ``looped``: so many that speak to each other over the node's NICs, which takes workers of
         their own. ``time``: seconds until they must have found each other; whether the old ones are
-        gone has to be told before.
+        gone has to be reported before.
         """
         agent, roster = self._agent, self._roster
         assert agent is not None

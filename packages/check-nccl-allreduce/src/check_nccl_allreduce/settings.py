@@ -58,7 +58,7 @@ class Settings(TopologySettings):
     warmup: int = setting(
         "NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them"
     )
-    localise_share: int = setting(
+    localize_share: int = setting(
         "NCCL_ALLREDUCE_LOCALISE_PERCENT",
         whole_number(0, 100),
         default=0,

@@ -5,7 +5,7 @@ position of the period is its weight there. What all ranks' sum differs by from 
 *residual*) is then a syndrome: where one rank's part was lost, counted twice, scaled, old or had
 one bit flipped, the residuals follow that rank's values and nobody else's. What does not follow any
 single rank's (several culprits, exchanged chunks, an addend that has nothing to do with the data)
-is told of nobody.
+is said of nobody.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .worker import pattern
 __all__ = ["LEAST_ODDS", "Culprit", "Decoded", "ResidualSample", "decode", "gang", "holding"]
 
 LEAST_ODDS: Final = 1e6
-"""A rank is told where residuals that have nothing to do with its data would follow them at most
+"""A rank is named where residuals that have nothing to do with its data would follow them at most
 once in so many times.
 """
 BITS: Final = 32
@@ -38,7 +38,7 @@ collective takes at once.
 
 class ResidualSample(NamedTuple):
     """One wrong element: what one rank held, less what it had to hold. A residual of 0 stands for
-    one that is no exact number.
+    one that is not an exact number.
     """
 
     iteration: int
@@ -60,7 +60,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Culprit:
-    """What the syndrome tells: the worker's ``rank`` or -1, its ``member`` and ``gpu`` (UUID, empty
+    """What the syndrome shows: the worker's ``rank`` or -1, its ``member`` and ``gpu`` (UUID, empty
     where it has none), and it in words.
     """
 
@@ -201,7 +201,7 @@ def holding(ranks: Sequence[int], world: int) -> str:
 def gang(
     world: int, hellos: Mapping[int, Hello], results: Mapping[int, RankReport]
 ) -> Culprit | None:
-    """What the gang's own sum tells; None where no residuals came (no sum, or a worker that reports
+    """What the gang's own sum shows; None where no residuals came (no sum, or a worker that reports
     none).
     """
     reports = [
@@ -219,12 +219,12 @@ def gang(
             -1,
             -1,
             "",
-            f"not told by the syndrome: the residuals follow no single rank's data; {where}",
+            f"not decided by the syndrome: the residuals follow no single rank's data; {where}",
             where,
         )
     best = min(told, key=lambda one: one.odds)
     if set(holders) not in ({best.rank}, set(range(world))):
-        why = f"not told by the syndrome: the residuals follow the data of rank {best.rank}, but {where}"
+        why = f"not decided by the syndrome: the residuals follow the data of rank {best.rank}, but {where}"
         return Culprit(-1, -1, "", why, where)
     member, report = next((member, one) for member, one in reports if best.rank in one.ranks)
     gpu = _gpu(report, best.rank)

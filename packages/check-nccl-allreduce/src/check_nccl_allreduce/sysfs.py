@@ -1,4 +1,4 @@
-"""What the kernel tells of this node's network adapters: their description, once, for :mod:`.nics`;
+"""What the kernel says of this node's network adapters: their description, once, for :mod:`.nics`;
 their ports' counters, for :mod:`.ports`.
 
 Every read is bounded: so many files of a pattern, so many bytes of a file, and nothing but regular
@@ -43,7 +43,9 @@ are not asked for any more.
 
 
 def snapshot(root: Path = Path("/")) -> dict[str, str]:
-    """By path below ``root``, what each file says. Never raises: what cannot be read is left out."""
+    """By path below ``root``, what each file says. Never raises:
+    what cannot be read is left out.
+    """
     found: dict[str, str] = {}
     for pattern in _FILES:
         for path in _matching(root, pattern):
@@ -89,7 +91,8 @@ class Counters:
         )
         thread.start()
         give_up = time.monotonic() + self._within
-        while thread.is_alive() and time.monotonic() < give_up:  # noqa: ASYNC110 (a thread of its own answers)
+        # There is no event to wait for: a thread of its own answers.
+        while thread.is_alive() and time.monotonic() < give_up:  # noqa: ASYNC110
             await anyio.sleep(0.005)
         if not answer:
             self._watched = ()
@@ -98,7 +101,9 @@ class Counters:
 
 
 def _text(path: Path) -> str | None:
-    """The beginning of a regular file; None where there is none that can be read without waiting."""
+    """The beginning of a regular file; None where there is none that can be read
+    without waiting.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """A gang below its floor whose members gave NCCL a topology file: is the file the cause? Pure.
 
-One launch without any file tells, before pairs are measured. Whose file it is makes no difference:
-a mapping can be as wrong as a workload, and the loopback check does not ask either. Pairs are then
-measured without it too, so that what they show is the hardware's.
+One launch without any file shows it, before pairs are measured. Whose file it is makes no
+difference: a mapping can be as wrong as a workload, and the loopback check does not ask either.
+Pairs are then measured without it too, so that what they show is the hardware's.
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ class DriverWatch:
 
 
 async def probe(run: Run[Settings]) -> Verdict:
-    """Reduce over all GPUs of this pod, and find out why where that is slow, wrong or impossible."""
+    """Reduce over all GPUs of this pod, and find out why where that is slow,
+    wrong or impossible.
+    """
     gpus = await run.gpus()
     if mig := [gpu for gpu in gpus if gpu.mig]:
         return Verdict(

@@ -16,13 +16,13 @@ from typing import Final
 from preflight_proto.check import Outcome, Verdict
 from preflight_proto.check.nccl import ErrorKind
 
-from . import localise, unjudged, verdicts
-from .localise import Contrast, Mode
+from . import localize, unjudged, verdicts
+from .localize import Contrast, Mode
 from .progress import SMALLER, SWEEP, Progress, Step, StepKind, StepResult
 
 __all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult", "decide"]
 
-LOCALISABLE: Final = frozenset(
+LOCALIZABLE: Final = frozenset(
     {"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCCL_CUDA_ERROR", "NCCL_REMOTE_ERROR"}
 )
 """Classes that may be some GPU's doing. Wrong usage and time-outs are nobody's."""
@@ -33,7 +33,7 @@ faster by a quarter.
 """
 
 COSTS: Final = 0.9
-"""With the workload's variables less than this part of the clean run's bandwidth is told to the
+"""With the workload's variables less than this part of the clean run's bandwidth is reported to the
 workload.
 """
 _TOPOLOGY: Final = "NCCL_TOPO_FILE"
@@ -52,7 +52,9 @@ the GPUs.
 
 
 def decide(case: Progress) -> Step | Verdict:
-    """The next step, or the verdict. Ends after a bounded number of steps, whatever they come to."""
+    """The next step, or the verdict. Ends after a bounded number of steps,
+    whatever they come to.
+    """
     decided = _decide(case)
     if case.throttled > THROTTLED and isinstance(decided, Verdict) and decided.code in BY_TIME:
         return unjudged.throttled(case.throttled, decided)
@@ -78,7 +80,7 @@ def _decide(case: Progress) -> Step | Verdict:
     wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
     if wrong:
         return _next_pair(case, "wrong") or verdicts.wrong(
-            case.gpus, wrong[0].result, localise.contrast(len(case.gpus), case.pairs, "wrong")
+            case.gpus, wrong[0].result, localize.contrast(len(case.gpus), case.pairs, "wrong")
         )
     broken = next((t for t in whole if t.result.busbw is None), None)
     if broken is not None:
@@ -137,7 +139,7 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
     found = _contrast(case, "slow")
     if not found.accused and (step := _next_group(case)):
         return step
-    alone = localise.left_out(best, case.without)
+    alone = localize.left_out(best, case.without)
     if not found.accused and alone is not None:
         return verdicts.slow_without(
             case.gpus, bar, alone, case.without[alone], case.signed(case.gpus[alone].uuid)
@@ -176,7 +178,7 @@ def _broken(case: Progress, broken: StepResult) -> Step | Verdict:
         return unjudged.unexplained(result, case.shm)
     if error.kind is ErrorKind.ENVIRONMENT:
         return unjudged.environment(error, case.shm)
-    if error.code not in LOCALISABLE:
+    if error.code not in LOCALIZABLE:
         return unjudged.refused(error)
     if case.held:
         return unjudged.held(error, case.held)
@@ -211,7 +213,7 @@ def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:
 
 
 def _contrast(case: Progress, mode: Mode) -> Contrast:
-    return localise.contrast(
+    return localize.contrast(
         len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds
     )
 
@@ -220,7 +222,7 @@ def _next_pair(case: Progress, mode: Mode) -> Step | None:
     if case.exhausted or (mode == "slow" and not case.comparable and not case.kinds):
         return None
     kinds = {} if case.comparable else case.kinds
-    pair = localise.next_pair(len(case.gpus), case.pairs, mode, kinds)
+    pair = localize.next_pair(len(case.gpus), case.pairs, mode, kinds)
     return Step(StepKind.PAIR, pair, case.full_runs[-1].step.size) if pair is not None else None
 
 

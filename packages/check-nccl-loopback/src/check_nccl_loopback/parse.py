@@ -51,7 +51,7 @@ BYTES: Final = {
 @dataclass(frozen=True, slots=True)
 class Half:
     """Out-of-place or in-place: ``time`` in microseconds, bandwidths in GB/s. ``wrong`` counts
-    elements and is None where nothing was compared or the era tells a deviation instead."""
+    elements and is None where nothing was compared or the era has a deviation instead."""
 
     time: float
     algbw: float
@@ -138,7 +138,9 @@ def parse(output: str) -> Report:
 
 
 def parse_json(text: str) -> Report | None:
-    """What ``-J`` wrote (nccl-tests 2.17.6 and newer); None where it cannot be used. Never raises."""
+    """What ``-J`` wrote (nccl-tests 2.17.6 and newer); None where it cannot be used.
+    Never raises.
+    """
     try:
         document = json.loads(text)
         results = document["results"]

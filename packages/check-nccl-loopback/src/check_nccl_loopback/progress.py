@@ -12,7 +12,7 @@ from typing import Final
 from preflight_proto.check import Finding, Gpu
 
 from .floors import Floor
-from .localise import Pair
+from .localize import Pair
 from .measurement import Measurement
 
 __all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult"]
@@ -34,7 +34,7 @@ class StepKind(StrEnum):
     WITHOUT = "all GPUs but one, to find which one it is"
     TOPOLOGY = "all GPUs with the workload's topology file, which can only be right or slow"
     VARIABLES = "all GPUs with the workload's own variables, beside the run that decides"
-    VARIABLE = "all GPUs with one of the workload's variables, to tell which one costs"
+    VARIABLE = "all GPUs with one of the workload's variables, to find which one costs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Progress:
     """All that is known.
 
     ``floors`` maps a size to its floor, for this hardware only. ``comparable``: every pair is
-    joined alike by design; ``kinds`` tells what joins each pair otherwise. ``variables`` are names
+    joined alike by design; ``kinds`` says what joins each pair otherwise. ``variables`` are names
     of the workload's variables. ``lost`` are GPUs that the driver has lost, with its words;
     ``held`` are GPUs that processes of somebody else hold, with their number; ``signs`` are
     findings of the scan around the load, a second kind of evidence. ``throttled``: in which part of

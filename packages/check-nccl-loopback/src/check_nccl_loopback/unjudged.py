@@ -65,7 +65,7 @@ def refused(error: NcclError) -> Verdict:
 
 
 def not_verified(result: Measurement) -> Verdict:
-    """A bandwidth without correctness is no pass."""
+    """A bandwidth without correctness is not a pass."""
     return Verdict.inconclusive(
         "NOT_VERIFIED",
         f'all_reduce_perf {result.version} compared no element ("{result.said}"); is it a patched build?',

@@ -14,7 +14,7 @@ from preflight_proto.check import Action, Finding, Gpu, Outcome, Subject, Verdic
 from preflight_proto.check.nccl import NcclError
 
 from .floors import Floor
-from .localise import Contrast, Pair
+from .localize import Contrast, Pair
 from .measurement import Measurement
 from .settings import size_text
 
@@ -323,7 +323,7 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
         action=Action.CONTACT_SUPPORT,
         metadata=metadata,
     )
-    reason = f"{count}, and no single GPU can be told as the cause; take the node out of service and contact support."
+    reason = f"{count}, and no single GPU can be named as the cause; take the node out of service and contact support."
     return _failed("WRONG_DATA", reason, (finding,), clears=clears)
 
 
@@ -414,7 +414,9 @@ def failed_class(
         )
         for subject in subjects
     )
-    who = f"only with {', '.join(named)}" if named else "and no single GPU can be told as the cause"
+    who = (
+        f"only with {', '.join(named)}" if named else "and no single GPU can be named as the cause"
+    )
     reason = f'{error.says} ("{error.line}"), {who}; see the lines above, and the driver\'s log on the node (dmesg, Xid).'
     return _failed(
         error.code,

@@ -7,7 +7,6 @@ there is is read before anything else is decided.
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -15,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 from preflight_kube import jsonpatch
 from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound
+from preflight_kube.logs import get_logger
 from preflight_kube.refusals import cause_of
 
 from . import cluster
@@ -34,9 +34,11 @@ from .together import together
 __all__ = ["Actor", "wrapper_path"]
 
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
-"""What an API server will say again to the same create: malformed, not served, too large, invalid."""
+"""What an API server will say again to the same create: malformed, not served,
+too large, invalid.
+"""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def wrapper_path(namespace: str, name: str) -> str:
@@ -164,8 +166,7 @@ class Actor:
         except KubeError as error:
             if isinstance(error, Fenced) or error.status == 0:
                 raise
-            about = {"path": f"{path}/{action.name}", "error": cause_of(error)}
-            log.warning("not deleted", extra={"about": about})
+            log.warning("object not deleted", path=f"{path}/{action.name}", error=cause_of(error))
         memory.attempts[action.key] = _now()
 
     # --- everything at once
@@ -183,7 +184,9 @@ class Actor:
         return any(await together([pods(), self._look_at_components(wrapper, memory)]))
 
     async def still(self, wrapper: AppWrapper, pod: Pod, memory: Memory) -> bool:
-        """Whether a pod is as it was seen; the components are read, too. Raises :class:`KubeError`."""
+        """Whether a pod is as it was seen; the components are read, too.
+        Raises :class:`KubeError`.
+        """
         path = f"/api/v1/namespaces/{wrapper.metadata.namespace}/pods/{quote(pod.name, safe='')}"
 
         async def same() -> bool:

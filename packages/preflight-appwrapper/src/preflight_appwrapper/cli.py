@@ -53,13 +53,13 @@ A configuration file is YAML. These are all its sections, with their defaults; d
   faultTolerance:
     admissionGracePeriod: 1m            # until all pods exist
     warmupGracePeriod: 5m               # until all pods run
-    failureGracePeriod: 1m              # for the workload to mend itself
+    failureGracePeriod: 1m              # for the workload to recover by itself
     retryPausePeriod: 90s               # between the end of deletion and the next creation; doubles with evacuations in a row
     retryLimit: 3                       # counted resets
     forcefulDeletionGracePeriod: 10m    # until what is left is deleted by force
     successTTL: 168h                    # until what has succeeded is deleted
     gracePeriodMaximum: 24h             # bounds every other period
-    preflightAllowance: 20m             # of preflight's checks, which are no warm-up
+    preflightAllowance: 20m             # of preflight's checks, which are not warm-up
     failedPods: unreplaced              # or any: a failed pod counts even if its controller has made up for it
   autopilot:
     injectAntiAffinities: true

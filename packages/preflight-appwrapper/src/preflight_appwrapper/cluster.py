@@ -52,7 +52,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Thing(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that may be a component. ``owner``: its controller, if it has one. ``labelled``: it
+    """An object that may be a component. ``owner``: its controller, if it has one. ``labeled``: it
     has a wrapper's label, without which no mirror shows it."""
 
     kind: Kind
@@ -63,7 +63,7 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True):
     going: bool = False
     finalizers: tuple[str, ...] = ()
     owner: OwnerReference | None = None
-    labelled: bool = True
+    labeled: bool = True
     verdict: Verdict = Verdict()
 
     @property
@@ -126,7 +126,7 @@ def thing(raw: Loose, kind: Kind, rules: Iterable[FailureRule]) -> Thing:
         going=metadata.deletion_timestamp is not None,
         finalizers=metadata.finalizers,
         owner=metadata.controller,
-        labelled=LABEL in metadata.labels,
+        labeled=LABEL in metadata.labels,
         verdict=says,
     )
 

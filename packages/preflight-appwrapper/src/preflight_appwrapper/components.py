@@ -22,7 +22,9 @@ _MOST_PREFIX: Final = 58
 
 
 class ComponentError(ValueError):
-    """The component cannot be created, whatever is tried; one sentence that begins with its path."""
+    """The component cannot be created, whatever is tried; one sentence that
+    begins with its path.
+    """
 
 
 class Named(Struct, frozen=True):
@@ -106,7 +108,7 @@ def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
         not isinstance(one, dict) or one.get("controller") for one in owners
     ):
         raise ComponentError(
-            f"{where}.template.metadata.ownerReferences: names another controller, or is no list; remove it."
+            f"{where}.template.metadata.ownerReferences: names another controller, or is not a list; remove it."
         )
     mine = {
         "apiVersion": API_VERSION,

@@ -7,7 +7,6 @@ stands in it; nothing that matters is kept here.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Final
 import anyio
 from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, PreconditionFailed
 from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
 from preflight_kube.workqueue import Key, Queue
 
 from . import conditions as c
@@ -56,11 +56,13 @@ _BEGINS: Final = frozenset({"resume", "retry"})
 _VERIFIED: Final = frozenset(
     {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
 )
-"""Rows that cannot be taken back: they are decided once more, on what the API server says by then."""
+"""Rows that cannot be taken back: they are decided once more, on what the API
+server says by then.
+"""
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Of names that are made up: without those that are mistaken for others, or make words."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Controller:
@@ -134,17 +136,18 @@ class _Leader:
                 self._speaker.say(wrapper, one)
                 if one.reason == BAD_ANNOTATION:
                     about = {"namespace": key[0], "name": key[1], "uid": wrapper.metadata.uid}
-                    log.warning(
-                        "an annotation does not hold",
-                        extra={"about": {**about, "why": one.message}},
-                    )
+                    log.warning("annotation ignored", **about, why=one.message)
             self._note(wrapper, made, memory)
             if made.actions:
                 await self._act(key, wrapper, made.actions, memory, seen)
             elif made.status == wrapper.status and not made.row:
                 return self._timer(key, made, now)
-        about = {"wrapper": "/".join(key), "next": made.next.what if made.next else ""}
-        log.warning("is not settled; looked at again", extra={"about": about})
+        log.warning(
+            "AppWrapper not settled yet, tried again",
+            namespace=key[0],
+            name=key[1],
+            next=made.next.what if made.next else "",
+        )
         return 1.0
 
     async def _verify(self, wrapper: AppWrapper, made: Step, seen: Seen, memory: Memory) -> None:
@@ -223,10 +226,14 @@ class _Leader:
         ):
             forced = str(any(one.startswith("DeletionForced/") for one in memory.said)).lower()
             self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
-        about = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
         moved = {"transition": made.row, "from": before.status.phase, "to": phase}
         log.info(
-            "transition", extra={"about": {**about, **moved, "resets": made.status.resetting_count}}
+            "transition",
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            **moved,
+            resets=made.status.resetting_count,
         )
 
     def _note(self, wrapper: AppWrapper, made: Step, memory: Memory) -> None:
@@ -234,9 +241,11 @@ class _Leader:
             memory.blocked = bool(made.blocked)
             self._metrics.blocked.inc(1 if memory.blocked else -1)
             if made.blocked:
-                about = {"namespace": wrapper.metadata.namespace, "name": wrapper.metadata.name}
                 log.warning(
-                    "deletion is blocked", extra={"about": {**about, "by": list(made.blocked)}}
+                    "deletion blocked",
+                    namespace=wrapper.metadata.namespace,
+                    name=wrapper.metadata.name,
+                    by=list(made.blocked),
                 )
 
     def _timer(self, key: Key, made: Step, now: datetime) -> float | None:

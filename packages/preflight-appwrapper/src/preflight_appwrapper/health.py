@@ -262,7 +262,7 @@ def _too_few(
     queued = next((i for i, one in enumerate(seen.components) if one.verdict.suspended), None)
     if queued is not None and queued < len(wrapper.status.component_status):
         known = wrapper.status.component_status[queued]
-        sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up stands still"
+        sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up is stopped"
         return Judgement(result="waiting", holding=_held(9, found, sentence))
     start = _started(wrapper.status, seen, now)
     missing = found.expected - found.existing

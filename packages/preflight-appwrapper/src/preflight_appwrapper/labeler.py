@@ -4,7 +4,6 @@ through any restart."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
@@ -14,6 +13,7 @@ import msgspec
 from preflight_kube import jsonpatch
 from preflight_kube.client import Client, Conflict, NotFound, PreconditionFailed
 from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Key, Queue
 
@@ -24,11 +24,11 @@ __all__ = ["Labeler", "wanted"]
 
 _WORKERS: Final = 4
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Of a node; its heartbeats are no change."""
+    """Of a node; its heartbeats are not changes."""
 
     type: str
     status: str = ""
@@ -119,6 +119,10 @@ class Labeler:
             self._metrics.writes.labels("label", "conflict").inc()
             return 1.0  # another node, or another label by now: the watch brings it
         self._metrics.writes.labels("label", "written").inc()
-        said = {"node": about.name, "label": self._health.key, "value": value}
-        log.info("labelled" if value else "label removed", extra={"about": said})
+        log.info(
+            "node labeled" if value else "label removed from node",
+            node=about.name,
+            label=self._health.key,
+            value=value,
+        )
         return None

@@ -47,7 +47,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def take(self, row: str, status: Status, **more: object) -> Step:
-        """A step that takes a row of the table, which gives the phase; ``more``: fields of the step."""
+        """A step that takes a row of the table, which gives the phase; ``more``:
+        fields of the step.
+        """
         return msgspec.structs.replace(
             Step(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p), **more
         )

@@ -70,7 +70,9 @@ class Memory(msgspec.Struct, kw_only=True):
     def tried(
         self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False
     ) -> None:
-        """A create of component ``index`` has failed; ``unclear``: it may have been done all the same."""
+        """A create of component ``index`` has failed; ``unclear``:
+        it may have been done all the same.
+        """
         known = self.creates.get(index)
         tries = known.tries + 1 if known is not None else 1
         self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)

@@ -1,4 +1,4 @@
-"""What the controller tells Prometheus."""
+"""The controller's metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 labels of nodes.
 
 A mirror of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been
-answered goes in here, too: it is newer than what a watch has told so far.
+answered goes in here, too: it is newer than what a watch has brought so far.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 from preflight_kube.client import Client, KubeError
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Key
 
@@ -33,12 +33,12 @@ from .unhealthy_nodes import sick_resources
 __all__ = ["WRAPPERS", "Mirrors"]
 
 WRAPPERS: Final = f"/apis/{API_VERSION}/{PLURAL}"
-_LABELLED: Final = {"labelSelector": LABEL}
+_LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
 """Seconds between two looks at a mirror that cannot be opened."""
 _FORBIDDEN: Final = 403
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Name = tuple[Kind, str]
 Place = tuple[str, Kind, str]
@@ -79,7 +79,7 @@ class Mirrors:
         self._open: dict[Kind, _Mirror] = {}
         self._group: TaskGroup | None = None
         self._wrapper_mirror = self._reflector(WRAPPERS, self._wrapper_changed, {})
-        self._pod_mirror = self._reflector("/api/v1/pods", self._pod_changed, _LABELLED)
+        self._pod_mirror = self._reflector("/api/v1/pods", self._pod_changed, _LABELED)
         self._node_mirror = Reflector(client, "/api/v1/nodes", Node, on_change=self._node_changed)
 
     async def run(self) -> None:
@@ -207,8 +207,8 @@ class Mirrors:
                 barred = isinstance(problem, KubeError) and problem.status == _FORBIDDEN
                 if barred and not mirror.barred:
                     log.warning(
-                        "this kind may not be listed; add it to wrappedKinds",
-                        extra={"about": {"kind": "/".join(part for part in kind if part)}},
+                        "kind may not be listed; add it to wrappedKinds",
+                        kind="/".join(part for part in kind if part),
                     )
                     mirror.barred = True
                     self._wake(kind)
@@ -221,7 +221,7 @@ class Mirrors:
                 self._changed(key)
 
     def _component_mirror(self, path: str, kind: Kind) -> Reflector[Loose]:
-        return self._reflector(path, lambda change: self._thing_changed(change, kind), _LABELLED)
+        return self._reflector(path, lambda change: self._thing_changed(change, kind), _LABELED)
 
     def _reflector(
         self, path: str, changed: Callable[[Change[Loose]], None], params: dict[str, str]

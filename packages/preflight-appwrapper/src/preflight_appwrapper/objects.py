@@ -129,7 +129,7 @@ class Condition(_Object, frozen=True, kw_only=True):
 
 
 class PodSet(_Object, frozen=True, kw_only=True):
-    """Equal pods of a component; ``path`` is where in it their template stands."""
+    """Equal pods of a component; ``path`` is where in it their template is."""
 
     path: str = ""
     replicas: int | None = None

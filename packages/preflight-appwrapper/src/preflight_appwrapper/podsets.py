@@ -54,7 +54,7 @@ def pod_template(template: object, path: str) -> dict[str, Any]:
     match = _PATH.fullmatch(path) if len(path) <= _LONGEST else None
     if match is None:
         raise PodSetError(
-            f'"{path:.80}" is no path; write template, then .field or [index], e.g. template.spec.template'
+            f'"{path:.80}" is not a path; write template, then .field or [index], e.g. template.spec.template'
         )
     found: Any = template
     walked = "template"
@@ -81,7 +81,7 @@ def _below(found: Any, step: re.Match[str], walked: str) -> Any:
             raise PodSetError(f'"{walked:.80}" has no field "{step[1]:.60}"; correct the path')
         return found[step[1]]
     if not isinstance(found, list) or int(step[2]) >= len(found):
-        size = f"has {len(found)} items" if isinstance(found, list) else "is no list"
+        size = f"has {len(found)} items" if isinstance(found, list) else "is not a list"
         raise PodSetError(f'"{walked:.80}" {size}, and [{step[2]}] was asked for; correct the path')
     return found[int(step[2])]
 
@@ -122,7 +122,7 @@ def pod_sets(component: _Component) -> tuple[PodSet, ...]:
 
 
 def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
-    """``status.componentStatus`` at first sight; a component whose pod sets cannot be told has
+    """``status.componentStatus`` at first sight; a component whose pod sets cannot be inferred has
     none.
     """
     return tuple(ComponentStatus(pod_sets=_or_none(one)) for one in components)
@@ -144,7 +144,7 @@ def _must(*places: Keys) -> Callable[[Object], Iterable[Keys]]:
 
 
 class _Sets(NamedTuple):
-    """How pod sets of a kind are told. ``needs``: where in an object there must be a template.
+    """How pod sets of a kind are found. ``needs``: where in an object there must be a template.
     ``roles``: those whose pods count, in Kueue's order (empty: all, in the object's). ``marks``:
     annotations for Kueue's topology-aware scheduling, of an object and the place of a template."""
 

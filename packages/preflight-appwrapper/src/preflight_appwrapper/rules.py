@@ -210,7 +210,7 @@ def _period(
     try:
         asked = seconds(text)
     except ValueError as error:
-        problem = f'annotation {annotation}: "{shown}" is no duration ({printable(str(error))}); {format_duration(value)} holds instead.'
+        problem = f'annotation {annotation}: "{shown}" is not a duration ({printable(str(error))}); {format_duration(value)} holds instead.'
         return Parameter(
             name=name,
             annotation=annotation,
@@ -239,7 +239,7 @@ def _success_ttl(annotations: Mapping[str, str], rules: Rules) -> Parameter:
     try:
         asked = seconds(text)
     except ValueError as error:
-        problem = f'annotation {annotation}: "{shown}" is no duration ({printable(str(error))}); {format_duration(value)} holds instead.'
+        problem = f'annotation {annotation}: "{shown}" is not a duration ({printable(str(error))}); {format_duration(value)} holds instead.'
         return Parameter(
             name=name,
             annotation=annotation,
@@ -267,7 +267,7 @@ def _retry_limit(annotations: Mapping[str, str], rules: Rules) -> Parameter:
     shown = printable(text, 60)
     asked = _int32(text)
     if asked is None:
-        problem = f'annotation {annotation}: "{shown}" is no whole number of 32 bits; write e.g. 3; {int(value)} holds instead.'
+        problem = f'annotation {annotation}: "{shown}" is not a whole number of 32 bits; write e.g. 3; {int(value)} holds instead.'
         return Parameter(
             name=name,
             annotation=annotation,
@@ -301,7 +301,7 @@ def _codes(
     bad = [printable(part, 20) or '""' for part, code in found.items() if code is None]
     problem = (
         f"annotation {annotation}: {', '.join(bad[:8])}{' …' if len(bad) > 8 else ''} "
-        f"{'is no whole number and is' if len(bad) == 1 else 'are no whole numbers and are'} skipped; write e.g. 3, 10."
+        f"{'is not a whole number and is' if len(bad) == 1 else 'are not whole numbers and are'} skipped; write e.g. 3, 10."
     )
     codes = frozenset(code for code in found.values() if code is not None)
     return codes, ((f"{annotation}={printable(text, 60)}", problem),) if bad else ()

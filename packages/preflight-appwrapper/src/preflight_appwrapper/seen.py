@@ -37,7 +37,7 @@ State = Literal["unknown", "absent", "present", "going"]
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A create that did not succeed. ``fatal``: it never will. ``unclear``: no answer came, and
-    only a GET can tell. ``tries``: how many there were since the component was last begun."""
+    only a GET can say. ``tries``: how many there were since the component was last begun."""
 
     error: str
     at: datetime

@@ -4,7 +4,6 @@ own, and so is there once.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
@@ -12,6 +11,7 @@ from typing import Any, Final, NoReturn
 import anyio
 from preflight_kube.client import Client, Fenced, KubeError
 from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.logs import get_logger
 
 from .metrics import Metrics
 from .objects import API_VERSION, KIND, AppWrapper
@@ -25,7 +25,7 @@ _MOST: Final = 10_000
 _TRIES: Final = 5
 _WORKERS: Final = 4
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Speaker:
@@ -88,7 +88,9 @@ class Speaker:
 
     def _failed(self, body: dict[str, Any], error: KubeError) -> None:
         self._metrics.writes.labels("event", "failed").inc()
-        about = {"namespace": body["metadata"]["namespace"], "name": body["involvedObject"]["name"]}
         log.warning(
-            "an Event could not be written", extra={"about": {**about, "error": str(error)}}
+            "Event not written",
+            namespace=body["metadata"]["namespace"],
+            name=body["involvedObject"]["name"],
+            error=str(error),
         )

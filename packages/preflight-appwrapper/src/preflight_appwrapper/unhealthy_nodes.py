@@ -1,4 +1,6 @@
-"""Nodes whose labels say that running pods must leave, and what preflight has found in a pod. Pure."""
+"""Nodes whose labels say that running pods must leave, and what preflight has found
+in a pod. Pure.
+"""
 
 from __future__ import annotations
 

@@ -107,13 +107,13 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ConfigInvalid(f"field {one_line(key, 60)} stands twice; keep one of them")
+            raise ConfigInvalid(f"field {one_line(key, 60)} is there twice; keep one of them")
         found[key] = value
     return found
 
 
 def _no_number(text: str) -> Any:
-    raise ConfigInvalid(f"{text} is no JSON; write a number or text")
+    raise ConfigInvalid(f"{text} is not JSON; write a number or text")
 
 
 def _shown(value: object) -> str:

@@ -109,7 +109,7 @@ def _domains(seen: Seen) -> list[str]:
             )
         elif not fits_as_name(one.template):
             found.append(
-                f"{name} asks for a ResourceClaimTemplate {one_line(one.template, 80)!r}, which can be no object's name; make it anew"
+                f"{name} asks for a ResourceClaimTemplate {one_line(one.template, 80)!r}, which cannot be an object's name; make it anew"
             )
         elif there is not None and owner(there) != about.uid:
             found.append(

@@ -84,7 +84,7 @@ def read(text: str, *, mode: str = "", isolation: str = "") -> Gates:
     values = {**KNOWN, **given}
     if mode and mode not in _MODES:
         problems.append(
-            f"IMEX_MODE: {one_line(mode, 200)!r} is no mode; use {' or '.join(_MODES)}."
+            f"IMEX_MODE: {one_line(mode, 200)!r} is not a mode; use {' or '.join(_MODES)}."
         )
     if isolation == "channel":
         problems.append(
@@ -92,7 +92,7 @@ def read(text: str, *, mode: str = "", isolation: str = "") -> Gates:
         )
     elif isolation and isolation not in _ISOLATIONS:
         problems.append(
-            f"IMEX_ISOLATION: {one_line(isolation, 200)!r} is no kind of isolation; use domain."
+            f"IMEX_ISOLATION: {one_line(isolation, 200)!r} is not a kind of isolation; use domain."
         )
     if mode == "hostManaged" and not (values[ALIAS] or values[GATE]):
         problems.append(
@@ -129,7 +129,7 @@ def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
         known = name in KNOWN or name in IGNORED
         if not known:
             problems.append(
-                f"FEATURE_GATES: {one_line(name, 200)!r} is no feature gate; known are {', '.join(sorted(KNOWN))}."
+                f"FEATURE_GATES: {one_line(name, 200)!r} is not a feature gate; known are {', '.join(sorted(KNOWN))}."
             )
         if (on := _BOOLEANS.get(value)) is None:
             found = repr(one_line(value, 200)) if sign else "no value"

@@ -12,7 +12,7 @@ from preflight_kube.connection import connection
 
 from .names import DRIVER, GROUP, LABEL, PLURAL, VERSION
 from .objects import ClaimTemplate, ComputeDomain, Slice
-from .seen import Claim, Labelled, Pod, Seen
+from .seen import Claim, Labeled, Pod, Seen
 
 __all__ = ["look"]
 
@@ -61,10 +61,10 @@ async def _look(client: Client, namespace: str) -> Seen:
     seen.slices = await every(
         "/apis/resource.k8s.io/v1/resourceslices", Slice, fieldSelector=f"spec.driver={DRIVER}"
     )
-    seen.nodes = await every("/api/v1/nodes", Labelled)
+    seen.nodes = await every("/api/v1/nodes", Labeled)
     seen.plugins = await every("/api/v1/pods", Pod, labelSelector=_PLUGINS)
-    seen.daemons = await every("/apis/apps/v1/daemonsets", Labelled, labelSelector=LABEL)
+    seen.daemons = await every("/apis/apps/v1/daemonsets", Labeled, labelSelector=LABEL)
     seen.cliques = await every(
-        f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labelled, missing=True
+        f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labeled, missing=True
     )
     return seen

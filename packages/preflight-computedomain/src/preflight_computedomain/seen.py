@@ -22,7 +22,7 @@ from .objects import (
     Slice,
 )
 
-__all__ = ["Claim", "Labelled", "Pod", "Seen", "is_daemon_template"]
+__all__ = ["Claim", "Labeled", "Pod", "Seen", "is_daemon_template"]
 
 DAEMON: Final = "Daemon"
 """Value of the label by which driver-managed mode marks its daemons' templates."""
@@ -32,7 +32,7 @@ class _Struct(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     pass
 
 
-class Labelled(_Struct, frozen=True, kw_only=True):
+class Labeled(_Struct, frozen=True, kw_only=True):
     """Any object of which its name and labels are enough."""
 
     metadata: Metadata
@@ -115,11 +115,11 @@ class Seen:
     templates: list[ClaimTemplate] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
-    nodes: list[Labelled] = field(default_factory=list)
+    nodes: list[Labeled] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
     plugins: list[Pod] = field(default_factory=list)
-    daemons: list[Labelled] = field(default_factory=list)
-    cliques: list[Labelled] = field(default_factory=list)
+    daemons: list[Labeled] = field(default_factory=list)
+    cliques: list[Labeled] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
 

@@ -7,7 +7,6 @@ Exit statuses: 0 after SIGTERM, 1 this node or its cluster does not allow it, 2 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Final
 from preflight_kube import commands
 from preflight_kube.commands import BadInput, Failed
 from preflight_kube.connection import Connection, connection
+from preflight_kube.logs import get_logger
 
 from . import gates
 from .gates import Gates, GatesInvalid
@@ -24,7 +24,7 @@ __all__ = ["Failed", "Start", "begin", "gates_of", "parser", "say"]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def begin(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> 
     problems: list[str] = []
     if args.log_level not in LEVELS:
         problems.append(
-            f"LOG_LEVEL: {args.log_level!r:.60} is no level; use one of {', '.join(LEVELS)}."
+            f"LOG_LEVEL: {args.log_level!r:.60} is not a level; use one of {', '.join(LEVELS)}."
         )
     try:
         found = gates_of(environ)

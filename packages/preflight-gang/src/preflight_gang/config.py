@@ -137,7 +137,9 @@ def json_schema() -> dict[str, Any]:
 
 CHART: Final = "preflight-gang"
 OWN: Final = helm_values.DEPLOYED | {"crd"}
-"""Values that say how the chart itself is deployed; the others are the controller's configuration."""
+"""Values that say how the chart itself is deployed; the others are the
+controller's configuration.
+"""
 
 
 def parse(text: str) -> Config:

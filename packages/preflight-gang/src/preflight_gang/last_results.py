@@ -51,7 +51,7 @@ class LastResults:
             self._nodes.popitem(last=False)
 
     def forget(self, node: str) -> None:
-        """It is no node of the cluster any more."""
+        """It is not a node of the cluster any more."""
         self._nodes.pop(node, None)
 
     def clear(self) -> None:

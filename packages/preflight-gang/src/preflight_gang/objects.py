@@ -64,7 +64,9 @@ _MOST_CONTAINERS: Final = 128
 _MOST_OWNER: Final = 1024
 """Characters of an owner reference's texts: names have 253."""
 _MOST_MESSAGE: Final = 4096
-"""Characters: a kubelet's limit for one termination message (MaxContainerTerminationMessageLength)."""
+"""Characters: a kubelet's limit for one termination message
+(MaxContainerTerminationMessageLength).
+"""
 _MOST_WORDS: Final = 400
 """Characters of what a condition says: eight of them must fit into a roster."""
 
@@ -320,8 +322,8 @@ class Pod(_Object, frozen=True, kw_only=True):
 
 
 class ConfigMap(_Object, frozen=True, kw_only=True):
-    """Of a ConfigMap that is no gang's, by its name, the metadata alone; of one that is, what makes
-    its record.
+    """Of a ConfigMap that is not a gang's, by its name, the metadata alone; of one that is, what
+    makes its record.
     """
 
     metadata: Metadata

@@ -1,4 +1,6 @@
-"""Whether the pods of a namespace are to be checked, by its label and the configured lists. Pure."""
+"""Whether the pods of a namespace are to be checked, by its label and the
+configured lists. Pure.
+"""
 
 from __future__ import annotations
 

@@ -126,7 +126,9 @@ def _refusals(
     found = []
     where = f"annotation {names.CLAIM_ANNOTATION}"
     if not _NAME.fullmatch(name) or len(name) > 253:
-        found.append(f"{where}: {_shown(name)} is no name of a GpuClaim; write the claim's name.")
+        found.append(
+            f"{where}: {_shown(name)} is not the name of a GpuClaim; write the claim's name."
+        )
     elif claim is None and rules.missing_claim == "deny":
         found.append(f"{where}: there is no GpuClaim {name} in this namespace; create it first.")
     if spec.node_name:

@@ -29,13 +29,13 @@ __all__ = ["Agent", "AgentMeters"]
 log = get_logger(__name__)
 
 LOOK: Final = 5.0
-"""Seconds between two looks at NVML: a sick GPU is told of within them."""
+"""Seconds between two looks at NVML: a sick GPU is reported within them."""
 SETTLE: Final = 0.2
 """Seconds from a change to the look, as changes come together."""
 
 
 class Driver(Protocol):
-    """What tells of the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
+    """What reports the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
 
     def facts(self) -> list[Facts]: ...
 

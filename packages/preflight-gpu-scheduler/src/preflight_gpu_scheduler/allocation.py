@@ -73,7 +73,7 @@ def parse_allocated(text: str) -> Allocation | None:
 
 
 def literal_ids(text: str) -> str | None:
-    """`2,3` of `node-a:2,3`, in the order given there; None where it is no allocation."""
+    """`2,3` of `node-a:2,3`, in the order given there; None where it is not an allocation."""
     return text.partition(":")[2] if parse_allocated(text) else None
 
 
@@ -95,8 +95,8 @@ def written(reserved: Reserved) -> str:
 
 
 def reclaimed(pod_annotations: Mapping[str, str]) -> int:
-    """How many reservations have been taken back. What is no number counts as none: the next raise
-    writes a number over it.
+    """How many reservations have been taken back. What is not a number counts as none: the next
+    raise writes a number over it.
     """
     text = pod_annotations.get(names.RECLAIMED_ANNOTATION, "")
     return int(text) if _NUMBER.fullmatch(text) else 0

@@ -43,7 +43,7 @@ def files(paths: list[str]) -> Files:
             documents = list(yaml.safe_load_all(commands.read(path)))
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             problems.append(
-                f"{path}: is no YAML ({' '.join(str(error).split()):.200}); correct it."
+                f"{path}: is not YAML ({' '.join(str(error).split()):.200}); correct it."
             )
             continue
         for n, one in enumerate(documents):
@@ -57,7 +57,7 @@ def files(paths: list[str]) -> Files:
 def _take(found: Files, raw: Any) -> list[str]:
     kind = raw.get("kind") if isinstance(raw, dict) else None
     if not isinstance(raw, dict) or kind not in ("Pod", "GpuClaim", "Node", "GpuNodeStatus"):
-        return ["is no Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
+        return ["is not a Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
     if kind == "Pod":
         found.pod = raw
         return []

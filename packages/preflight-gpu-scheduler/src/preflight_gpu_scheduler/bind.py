@@ -1,4 +1,4 @@
-"""From a pod and the node that the scheduler chose to a bound pod: the page of the extender, as
+"""From a pod and the node that the scheduler chose to a bound pod: the extender's main flow, as
 steps of the protocol.
 
 A Binding is one write: node, the GPUs' annotations, and as preconditions the uid and the version of

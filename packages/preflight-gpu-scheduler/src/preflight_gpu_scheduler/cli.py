@@ -174,7 +174,7 @@ def _parse(text: str) -> Config:
         return of(yaml.safe_load(text))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(
-            [f"is no YAML ({' '.join(str(error).split()):.200}); correct it."]
+            [f"is not YAML ({' '.join(str(error).split()):.200}); correct it."]
         ) from None
 
 

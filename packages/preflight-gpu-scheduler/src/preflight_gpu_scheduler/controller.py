@@ -42,7 +42,7 @@ CLAIM_PATIENCE: Final = 5.0
 """Seconds that a pod waits for its claim before an Event says so."""
 WORKERS: Final = 4
 _HELD_FOR: Final = 2.0
-"""Seconds after which a pod that holds GPUs and is not bound is told that it does."""
+"""Seconds after which a pod that holds GPUs and is not bound gets an Event that says so."""
 _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
 _NUDGE_REST: Final = 0.2
@@ -71,7 +71,9 @@ class Controller:
         self._said: dict[Key, dict[str, Any]] = {}
         self._sick: set[tuple[str, int]] = set()
         self._unplaced: set[Key] = set()
-        self._reserved: dict[Key, tuple[str, int]] = {}  # reservations that people were told of
+        self._reserved: dict[
+            Key, tuple[str, int]
+        ] = {}  # reservations that an Event was written about
         self._news = Queue("news")
         self._conflicts: dict[str, tuple[str, ...]] = {}
         self._words = Words(client)
@@ -158,8 +160,8 @@ class Controller:
             self._ganging.look()
 
     def _placed(self, key: Key, pod: Pod | None) -> None:
-        """Of a pod that is seen to become bound people are told; what was bound before this replica
-        led has been told.
+        """Of a pod that is seen to become bound an Event is written; what was bound before this
+        replica led has its Event.
         """
         if pod is not None and pod.claim and not pod.bound:
             self._unplaced.add(key)
@@ -170,7 +172,9 @@ class Controller:
                 self._news.add(key)
 
     def _queue(self, lease: Lease) -> None:
-        """By the holder's namespace: one that has many leases to collect does not hold up another."""
+        """By the holder's namespace: one that has many leases to collect does not
+        hold up another.
+        """
         self._leases.add(((lease.pod or ("", ""))[0], lease.metadata.name))
 
     # --- collection
@@ -225,7 +229,7 @@ class Controller:
             await anyio.sleep(self._config.seconds("sweep"))
 
     async def _tell_reserved(self, lease: Lease, lasts: float) -> None:
-        """Once of a reservation; a gang's members have been told when they were planned."""
+        """Once of a reservation; a gang's members have had their Events when they were planned."""
         pod = self._seen.pods.get(lease.pod or ("", ""))
         if pod is None or pod.reserved is not None:
             return
@@ -350,7 +354,7 @@ class Controller:
     async def _tell_sick(
         self, node: str, inventory: Inventory, leases: Mapping[int, Lease]
     ) -> None:
-        """A pod keeps a GPU that turned sick, and is told so once."""
+        """A pod keeps a GPU that turned sick, and gets one Event that says so."""
         for device in inventory.devices:
             lease = leases.get(device.id)
             pod = (

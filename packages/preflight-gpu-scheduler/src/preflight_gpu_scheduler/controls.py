@@ -32,7 +32,7 @@ class Gate(Enum):
 
 
 def gate(pod: Pod, claim: Claim | None) -> Gate:
-    """A gang's plan takes the gates of its members away itself, in the write that tells them what
+    """A gang's plan takes the gates of its members away itself, in the write that gives them what
     they have.
     """
     if not pod.gated:
@@ -122,7 +122,9 @@ def nudge_patch(pod: Pod, word: str) -> list[Operation]:
 
 
 def reclaim_patch(pod: Pod, number: int) -> list[Operation]:
-    """The fence as a JSON patch: refused unless the pod is still the version that was seen unbound."""
+    """The fence as a JSON patch: refused unless the pod is still the version that
+    was seen unbound.
+    """
     return [*_same(pod), set_annotation(names.RECLAIMED_ANNOTATION, str(number))]
 
 

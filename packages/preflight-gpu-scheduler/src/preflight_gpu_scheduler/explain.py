@@ -51,7 +51,7 @@ def explain(
     busy: Mapping[str, Collection[int]],
     config: Config,
 ) -> Explained:
-    """``busy``: ids by node that others hold. Nodes are told in the order in which the extender
+    """``busy``: ids by node that others hold. Nodes are listed in the order in which the extender
     likes them: best first, then those that fail.
     """
     verdict = admit(pod, claim, config.rules)

@@ -36,7 +36,7 @@ Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
 class Ganging:
-    """``say``: tells a pod something, as :meth:`.words.Words.of_pod`."""
+    """``say``: writes an Event of a pod, as :meth:`.words.Words.of_pod`."""
 
     def __init__(
         self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say
@@ -122,7 +122,8 @@ class Ganging:
         planned again.
         """
         with anyio.move_on_after(_LOOK):
-            while any(self._seen.pods.get(one.key) == one for one in pods):  # noqa: ASYNC110 - one look for many pods
+            # One look for many pods.
+            while any(self._seen.pods.get(one.key) == one for one in pods):  # noqa: ASYNC110
                 await anyio.sleep(0.02)
 
     async def _waits(self, gang: Gang, why: str) -> None:

@@ -107,7 +107,7 @@ def reserve(
 
 
 def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
-    """The pod as it was told; else whether it may have been told without our knowing."""
+    """The pod with its answer; else whether it may have one without our knowing."""
     about = pod.metadata
     unknown = False
     for _ in range(_TRIES):
@@ -135,7 +135,7 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
             return False
         if (
             found.reserved == reserved
-        ):  # before all else: it may have been told late, and be bound already
+        ):  # before all else: its answer may have come late, and be bound already
             return found
         if found.bound:
             return True
@@ -146,9 +146,9 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
 
 
 def _undo(told: Sequence[Pod], leases: Sequence[Lease]) -> Steps[None]:
-    """Those that were told are fenced, the first one first, and their leases are void: collection
-    deletes them. Those that were not have theirs deleted at once. A fence that does not hold, as
-    the member changed meanwhile, is set by collection when the time is over."""
+    """Those that have an answer are fenced, the first one first, and their leases are void:
+    collection deletes them. Those that have none have theirs deleted at once. A fence that does not
+    hold, as the member changed meanwhile, is set by collection when the time is over."""
     for n, pod in enumerate(told):
         if not (yield from raise_number(pod, pod.number)) and n == 0:
             break  # the others must not be fenced before the first one

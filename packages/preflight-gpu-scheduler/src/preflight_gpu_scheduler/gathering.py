@@ -65,7 +65,9 @@ class Gathering:
                 self._begun.discard(plan)
 
     def arrival(self, mine: Waiting, first: Pod | None) -> Arrival:
-        """Whether ``mine`` may be bound now. ``first``: the plan's first member as a mirror has it."""
+        """Whether ``mine`` may be bound now. ``first``: the plan's first member as
+        a mirror has it.
+        """
         reserved = mine.pod.reserved
         begun = mine.plan in self._begun or (
             reserved is not None

@@ -128,7 +128,7 @@ def read(raw: Mapping[str, Any]) -> Inventory:
     for what, seen in (("id", [str(one) for one in ids]), ("uuid", uuids)):
         if twice := sorted({one for one in seen if seen.count(one) > 1}):
             wrong.append(
-                f"status.devices: the {what} {', '.join(twice)} stands more than once; each GPU has its own."
+                f"status.devices: the {what} {', '.join(twice)} is there more than once; each GPU has its own."
             )
     return Inventory(
         node=node,

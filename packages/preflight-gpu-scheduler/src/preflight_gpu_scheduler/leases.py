@@ -128,7 +128,7 @@ def adoption(lease: Lease) -> AdoptLease:
 
 
 def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]:
-    """After an answer that was no success: the lease created after all, True where the pod's own
+    """After an answer that was not a success: the lease created after all, True where the pod's own
     was adopted, False where it is busy, or why the whole attempt cannot go on."""
     for _ in range(_TRIES):
         if isinstance(answer, Refused):

@@ -110,7 +110,7 @@ def listener(host: str, port: int) -> socket.socket:
         local = False
     if not local:
         raise ValueError(
-            f"{host} is no loopback address, and whoever can call bind can place any pod; use 127.0.0.1"
+            f"{host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.create_server((host, port), family=family, backlog=1024)

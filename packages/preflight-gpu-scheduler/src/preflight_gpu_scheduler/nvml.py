@@ -92,7 +92,7 @@ class Nvml:
         return pynvml
 
     def _register(self, nvml: Any) -> None:
-        """Ask to be told of critical XIDs. Where that is not possible health rests on the other
+        """Subscribe to critical XIDs. Where that is not possible health rests on the other
         signs.
         """
         try:

@@ -240,7 +240,9 @@ async def _annotate(
     *,
     ungate: bool = False,
 ) -> Answer:
-    """In exactly this version of the pod; a strategic patch, as that takes a gate away by its name."""
+    """In exactly this version of the pod; a strategic patch, as that takes a gate
+    away by its name.
+    """
     about = {"uid": request.uid, "resourceVersion": request.version, "annotations": annotations}
     gates = (
         {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}} if ungate else {}

@@ -92,7 +92,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 def gather(
     pods: Iterable[Pod], claims: Mapping[Key, Claim], groups: Mapping[Key, int]
 ) -> dict[Key, Gang]:
-    """The gangs of ``pods``. ``claims`` and ``groups`` (a PodGroup's minimum) by (namespace, name)."""
+    """The gangs of ``pods``. ``claims`` and ``groups`` (a PodGroup's minimum) by
+    (namespace, name).
+    """
     found: dict[Key, list[Member]] = {}
     for pod in pods:
         claim = claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None

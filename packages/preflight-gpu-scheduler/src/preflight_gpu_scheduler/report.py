@@ -29,7 +29,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
     ``ecc_pending``: uncorrectable errors wait for a reset; ``remap_failed``: a row could not be
     remapped. ``xids``: those seen since the driver was loaded. ``processes``: None where they
-    cannot be told."""
+    cannot be decided."""
 
     uuid: str
     place: Place

@@ -102,7 +102,9 @@ def webhook(
     host: str,
     port: int,
 ) -> int:
-    """``certificates``: the folder with tls.crt, tls.key and ca.crt, read again when they change."""
+    """``certificates``: the folder with tls.crt, tls.key and ca.crt,
+    read again when they change.
+    """
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:

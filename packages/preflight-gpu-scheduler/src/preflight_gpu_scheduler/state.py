@@ -186,7 +186,9 @@ class State:
         return {name: self._busy(name) for name in self.inventories}
 
     def device_states(self) -> dict[str, dict[str, int]]:
-        """By node, how many GPUs are leased, free, and neither: sick, unknown or cut into slices."""
+        """By node, how many GPUs are leased, free, and neither: sick,
+        unknown or cut into slices.
+        """
         found = {}
         for name, inventory in self.inventories.items():
             leased = {gpu for gpu, _ in self.leases_on(name)}
@@ -254,7 +256,7 @@ class State:
             if written is not None and written[0].metadata.uid == request.uid:
                 self._forget(request.name)
 
-    # --- what the mirrors tell
+    # --- what the mirrors report
 
     def _pod(self, change: Change[Pod]) -> None:
         pod = change.object

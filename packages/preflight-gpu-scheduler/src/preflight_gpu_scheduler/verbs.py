@@ -94,7 +94,7 @@ def read_args(body: bytes) -> FilterArgs | str:
     try:
         args = _ARGS.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return f"the call is no ExtenderArgs: {' '.join(str(error).split()):.200}"
+        return f"the call is not an ExtenderArgs: {' '.join(str(error).split()):.200}"
     if args.node_names is None:
         return "the call has no NodeNames; set nodeCacheCapable: true for this extender"
     return args
@@ -107,7 +107,7 @@ def read_binding(body: bytes) -> BindingArgs | str:
     try:
         args = _BINDING.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return f"the call is no ExtenderBindingArgs: {' '.join(str(error).split()):.200}"
+        return f"the call is not an ExtenderBindingArgs: {' '.join(str(error).split()):.200}"
     return (
         args
         if args.pod_name and args.pod_namespace and args.pod_uid and args.node

@@ -24,7 +24,9 @@ def busy_ids(leases: Iterable[Lease], look: Look) -> frozenset[int]:
     found = set()
     for lease in leases:
         if lease.gpu is None:
-            continue  # not one GPU's by what it says; a create under its name fails, and the choice goes on without it
+            # Not one GPU's by what it says; a create under its name fails, and the choice goes on
+            # without it.
+            continue
         pod = lease.pod
         if pod is None or judge(lease, look(pod)) not in {State.FREE, State.UNSURE}:
             found.add(lease.gpu[1])

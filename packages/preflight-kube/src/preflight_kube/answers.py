@@ -51,7 +51,7 @@ _DONE: Final = msgspec.json.Decoder(_Done)
 
 
 def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
-    """Raises :class:`KubeError` where it is no answer of an API server's, such as the page of a
+    """Raises :class:`KubeError` where it is not an answer of an API server's, such as the page of a
     proxy: nobody knows whether it was done.
 
     ``bare``: a Status of success is what is answered, and not the object.
@@ -63,7 +63,7 @@ def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
             decode(_OBJECT, body)
     except Undecodable as error:
         raise KubeError(
-            f"{what}: the answer {code} is no object ({error}); does a proxy stand in between?"
+            f"{what}: the answer {code} is not an object ({error}); does a proxy stand in between?"
         ) from None
 
 
@@ -109,8 +109,8 @@ async def whole(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 def kind_of(data: bytes) -> type[KubeError]:
-    """Of the error that ``data`` cannot be read. What has no name is no object that somebody made
-    so: another try may find a better one.
+    """Of the error that ``data`` cannot be read. What has no name is not an object that somebody
+    made so: another try may find a better one.
     """
     return Unusable if unreadable(data, "").metadata.name else KubeError
 

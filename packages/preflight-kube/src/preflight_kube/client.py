@@ -72,7 +72,9 @@ silent break could be noticed."""
 
 @dataclass
 class Requests:
-    """What was sent so far, by Kubernetes' verbs: get, list, watch, create, update, patch, delete."""
+    """What was sent so far, by Kubernetes' verbs: get, list, watch, create, update,
+    patch, delete.
+    """
 
     count: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
@@ -128,7 +130,9 @@ class Client:
         await self._pool.aclose()
 
     def sibling(self, *, concurrency: int, timeout: float) -> Client:
-        """A client of the same server with connections of its own, counted together with this one."""
+        """A client of the same server with connections of its own,
+        counted together with this one.
+        """
         made = Client(
             self.target,
             concurrency=concurrency,
@@ -191,7 +195,7 @@ class Client:
         """The collection at ``path``, page by page, each with the version of the whole list.
 
         A page has ``limit`` objects at most, and fewer where they are large. What cannot be read is
-        left out, counted, and told to ``on_unreadable``.
+        left out, counted, and passed to ``on_unreadable``.
 
         Raises:
             Gone: the list has become too old while it was read; begin again.
@@ -408,7 +412,8 @@ class Client:
                 if attempt == self._attempts or wait is None:
                     raise refusal(answer.status_code, said, f"{verb} {path}")
                 pause = wait
-            await anyio.sleep(pause * random.uniform(1.0, 1.5))  # noqa: S311 - never earlier than asked
+            # Never earlier than asked.
+            await anyio.sleep(pause * random.uniform(1.0, 1.5))  # noqa: S311
         raise AssertionError("unreachable")
 
     async def _write(

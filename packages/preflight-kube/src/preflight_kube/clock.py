@@ -4,7 +4,7 @@ Only durations are measured, never compared with another machine's time. A readi
 would put off by as much what is due; here time then stands still for a moment. One that jumps
 forward makes things due early, which costs a look or a write: a holder gives up its lease, and
 another's is taken. What is written carries preconditions and its leader's epoch, so even two that
-both believe to lead cannot tell a gang two things.
+both believe to lead cannot give a gang two answers.
 """
 
 from __future__ import annotations

@@ -274,7 +274,9 @@ def port(text: str) -> int:
 
 
 def number(least: int, most: int, what: str) -> Callable[[str], int]:
-    """An argument's type: a whole number from ``least`` to ``most``; ``what`` is how it is called."""
+    """An argument's type: a whole number from ``least`` to ``most``; ``what`` is
+    how it is called.
+    """
 
     def parse(text: str) -> int:
         value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1

@@ -4,14 +4,11 @@ and the old one stays.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 __all__ = ["ConfigError", "ConfigFile", "read"]
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Stamp = tuple[int, int, int] | None
@@ -46,7 +43,7 @@ class ConfigFile(Generic[T]):
     """``config`` is the newest good one. Raises :class:`ConfigError` when the first is none.
 
     ``accepted`` is called with each good one, the first too; ``refused`` with the problems of one
-    that is not, which are logged.
+    that is not, for the log and metrics. Nothing is logged here: command lines import this module.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class ConfigFile(Generic[T]):
         path: Path,
         *,
         accepted: Callable[[T], None] = lambda _: None,
-        refused: Callable[[list[str]], None] = lambda _: None,
+        refused: Callable[[list[str]], None],
     ) -> None:
         self.path, self._parse, self._accepted, self._refused = path, parse, accepted, refused
         self._seen = self._stamp()
@@ -78,11 +75,6 @@ class ConfigFile(Generic[T]):
                 else ConfigError([f"{self.path}: {raised!r:.200}."])
             )
             self._refused(error.problems)
-            log.error(
-                "new configuration refused, the old one stays: %s",
-                " ".join(error.problems),
-                extra={"about": {"problems": error.problems}},
-            )
             return False
         self._accepted(self.config)
         return True

@@ -38,7 +38,9 @@ class Connection:
     expires: float | None = None
     """When (seconds since the epoch) what a plug-in said is no longer good."""
     plugin: bool = False
-    """Whether a plug-in said who we are; it may be asked again when the server does not believe it."""
+    """Whether a plug-in said who we are; it may be asked again when the server does
+    not believe it.
+    """
 
     def contents(self) -> tuple[bytes, ...]:
         """What is in ``files`` now. Raises OSError."""
@@ -53,7 +55,7 @@ def connection(
     """By ``KUBECONFIG`` when that is set, else as the pod's ServiceAccount, else by kubectl's own
     kubeconfig below ``home``.
 
-    People's commands give ``home``; a service uses only what it is told of.
+    People's commands give ``home``; a service uses only what it is given.
 
     Raises:
         NoCluster: none of them is there.

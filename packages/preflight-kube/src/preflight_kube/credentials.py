@@ -202,7 +202,8 @@ def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credentia
         done = subprocess.run(
             argv,
             stdin=None if talks else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # and its standard error is ours: what it says to people reaches them
+            # Its standard error is this process's: what it says to people reaches them.
+            stdout=subprocess.PIPE,
             env={**environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(info)},
             timeout=None if talks else PATIENCE,
             check=False,
@@ -219,7 +220,7 @@ def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credentia
         said = one_line(done.stdout.decode(errors="replace"), 200)
         more = f' and printed "{said}"' if said else ""
         raise KubeconfigError(
-            f"its plug-in {argv[0]} ended with exit status {done.returncode}{more}; what it said stands above"
+            f"its plug-in {argv[0]} ended with exit status {done.returncode}{more}; what it said is above"
         )
     return _answer(argv[0], done.stdout, str(version))
 
@@ -241,7 +242,7 @@ def _hint(plugin: Mapping[str, Any]) -> str:
 
 
 def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plug-in that asks for it is told of the cluster."""
+    """What a plug-in that asks for it gets about the cluster."""
     told = {
         key: cluster[key]
         for key in (
@@ -304,7 +305,7 @@ def _moment(text: Any, bad: Callable[[str], KubeconfigError]) -> float:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
         raise bad(
-            f'answered with expirationTimestamp "{one_line(str(text), 40)}", which is no RFC 3339 time'
+            f'answered with expirationTimestamp "{one_line(str(text), 40)}", which is not an RFC 3339 time'
         ) from None
     seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if seconds <= datetime.now(UTC).timestamp():

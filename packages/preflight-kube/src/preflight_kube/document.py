@@ -120,7 +120,9 @@ def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
 
 
 def _unprintable(text: str) -> str:
-    """Where a character is that YAML does not allow: PyYAML says so only when the loader is made."""
+    """Where a character is that YAML does not allow: PyYAML says so only when the
+    loader is made.
+    """
     found = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if found is None:
         return ""

@@ -25,7 +25,7 @@ class BadAccess(KubeError):
 
 
 class NoCluster(BadAccess):
-    """There is no API server to ask: this is no pod, and no kubeconfig is named."""
+    """There is no API server to ask: this is not a pod, and no kubeconfig is named."""
 
 
 class NotFound(KubeError):

@@ -87,7 +87,7 @@ class HealthServer:
             del self._waiting[longest]
             longest.transport.abort()
         try:
-            # What ends here is somebody else's connection, and told to nobody: too slow, too long,
+            # What ends here is somebody else's connection, and logged nowhere: too slow, too long,
             # cut off.
             with suppress(
                 OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError

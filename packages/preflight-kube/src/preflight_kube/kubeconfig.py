@@ -17,7 +17,9 @@ Entry = dict[str, Any]
 _FILES: Final = frozenset(
     {"certificate-authority", "client-certificate", "client-key", "tokenFile"}
 )
-"""The fields of clusters and users that name files: relative to the kubeconfig that they stand in."""
+"""The fields of clusters and users that name files: relative to the kubeconfig
+that they stand in.
+"""
 _LISTS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 
 
@@ -54,7 +56,7 @@ def chosen(documents: Iterable[tuple[Path, Any]]) -> Chosen:
             continue
         if not isinstance(document, dict):
             raise KubeconfigError(
-                f"{path}: is no kubeconfig; it must be a map with clusters, users and contexts"
+                f"{path}: is not a kubeconfig; it must be a map with clusters, users and contexts"
             )
         current = current or str(document.get("current-context") or "")
         for kind, inner in _LISTS.items():

@@ -18,7 +18,7 @@ from .logs import get_logger
 __all__ = ["Leadership", "lead"]
 
 RELEASE_SECONDS: Final = 3.0
-"""How long an orderly end may take to tell the others; after that they find out by themselves."""
+"""How long an orderly end may take to inform the others; after that they find out by themselves."""
 
 log = get_logger(__name__)
 
@@ -70,7 +70,8 @@ class _Candidate:
         self._log = log.bind(lease=lock.path, identity=lock.identity)
 
     def pause(self) -> float:
-        return self._retry * random.uniform(0.8, 1.2)  # noqa: S311 - candidates should not look all at once
+        # Candidates should not look all at once.
+        return self._retry * random.uniform(0.8, 1.2)  # noqa: S311
 
     async def acquired(self) -> Leadership:
         """Wait until the lease is free or its holder has been silent for too long, and take it."""
@@ -90,7 +91,9 @@ class _Candidate:
     async def serve(
         self, leadership: Leadership, body: Callable[[Leadership], Awaitable[None]]
     ) -> None:
-        """Run ``body`` while the lease is renewed; then end the leadership and release the lease."""
+        """Run ``body`` while the lease is renewed; then end the leadership and
+        release the lease.
+        """
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:

@@ -52,7 +52,9 @@ class Leadership:
         self, epoch: int, until: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.epoch = epoch
-        """Rises by one with each acquisition, whoever acquires (``leaseTransitions`` of the Lease)."""
+        """Rises by one with each acquisition, whoever acquires
+        (``leaseTransitions`` of the Lease).
+        """
         self._until, self._clock = until, clock
 
     def valid(self) -> bool:
@@ -135,8 +137,8 @@ class LeaseLock:
 
         Raises:
             LeaseLost: another has it already.
-            KubeError: nobody was told; they find out by themselves. The leadership has ended in any
-            case.
+            KubeError: nobody was informed; they find out by themselves. The leadership has ended in
+            any case.
         """
         held = leadership.valid()
         leadership._end()
@@ -218,7 +220,7 @@ class LeaseLock:
             found = msgspec.convert(lease, _Lease)
         except (msgspec.ValidationError, RecursionError) as error:
             raise KubeError(
-                f"{self.path}: the answer is no Lease ({error}); does a proxy stand in between?"
+                f"{self.path}: the answer is not a Lease ({error}); does a proxy stand in between?"
             ) from None
         if found.metadata.name != self.path.rpartition("/")[2]:
             raise KubeError(

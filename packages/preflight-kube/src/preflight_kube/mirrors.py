@@ -30,7 +30,7 @@ def collection(path: str) -> str:
 
 
 class Mirrors:
-    """``unreadable`` counts by collection; ``clock`` tells seconds."""
+    """``unreadable`` counts by collection; ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.unreadable: Counter[str] = Counter()

@@ -88,7 +88,7 @@ async def read_page(
     """The page that ``pieces`` are. ``alone``: it has one object, which is passed over if it is too
     long.
 
-    Raises :class:`TooMuch`, and :class:`~.errors.KubeError` where the answer is no list.
+    Raises :class:`TooMuch`, and :class:`~.errors.KubeError` where the answer is not a list.
     """
     kept, size = [], 0
     async for piece in pieces:
@@ -146,5 +146,5 @@ def _ended(page: Page[T], scanner: Scanner, size: int, path: str) -> Page[T]:
 def _no_list(path: str) -> KubeError:
     """What holds no version, or breaks off, must not be taken for a list without objects."""
     return KubeError(
-        f"{path}: the answer is no list of an API server's; does a proxy stand in between?"
+        f"{path}: the answer is not a list of an API server's; does a proxy stand in between?"
     )

@@ -50,7 +50,7 @@ def parse_quantity(text: str) -> int:
     """
     if len(text) > _LONGEST:
         raise ValueError(
-            f'"{text[:_LONGEST]}…" has {len(text)} characters, which is no quantity; write e.g. 8, 500m or 64Gi'
+            f'"{text[:_LONGEST]}…" has {len(text)} characters, which is not a quantity; write e.g. 8, 500m or 64Gi'
         )
     return _parsed(text)
 

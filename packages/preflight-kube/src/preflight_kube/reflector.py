@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """One difference between the store and the cluster, told after the store has it.
+    """One difference between the store and the cluster, reported after the store has it.
 
     ``object`` is the new state, for ``deleted`` the last one known; ``before`` is what the store
     held.
@@ -59,14 +59,14 @@ class Reflector(Generic[T]):
     seconds; one of the core group is never missing, whoever says so.
 
     ``kept`` says what the store has of an object, where ``on_change`` keeps what there is more of
-    it; it must differ from version to version. Then a list is told while it comes, and what has
+    it; it must differ from version to version. Then a list is reported while it comes, and what has
     gone at its end; else what has gone first.
 
     What cannot be read is not in the store, also where it was there before: what was known of it
-    may be true no longer, and nobody would notice when it is not. ``on_unreadable`` is told of it,
-    with True; with False when it can be read again or has gone. The same holds for an object over
-    which ``on_change`` or an index raises: a fault of ours must not stop what concerns all other
-    objects.
+    may be true no longer, and nobody would notice when it is not. ``on_unreadable`` is called with
+    it, with True; with False when it can be read again or has gone. The same holds for an object
+    over which ``on_change`` or an index raises: a fault of ours must not stop what concerns all
+    other objects.
 
     ``indexes``: by name, a function that finds values in what the store has of an object
     (:mod:`.indexes` has some); :meth:`by_index` asks them. They are current when ``on_change``
@@ -197,11 +197,11 @@ class Reflector(Generic[T]):
         for key, one in unread.items():
             self._cannot_read(key, one)
         for key, item in found.items():
-            if item is not None:  # else it has been told already
+            if item is not None:  # else it has been reported already
                 self._put(key, item)
 
     async def _follow(self, version: str) -> None:
-        """One watch, to its end. After a failure it must hold for a while, or tell something,
+        """One watch, to its end. After a failure it must hold for a while, or report something,
         before the store counts as level.
         """
         failure: KubeError | None = None
@@ -294,7 +294,7 @@ class Reflector(Generic[T]):
         return True
 
     def _tell(self, change: Change[T]) -> bool:
-        """False where a fault of the listener kept it from being told."""
+        """False where a fault of the listener kept it from being reported."""
         try:
             self._on_change(change)
         except Exception:

@@ -84,7 +84,9 @@ class Refusals(Generic[K]):
         return max(0.0, known.until - now) if known is not None else 0.0
 
     def cause(self, key: K) -> str:
-        """Why it cannot be written, in words; empty where it can, or where it is too early to say."""
+        """Why it cannot be written, in words; empty where it can, or where it is
+        too early to say.
+        """
         known = self._refused.get(key)
         return known.cause if known is not None else ""
 

@@ -75,7 +75,8 @@ class Scanner:
         at, kept_from, end = 0, 0, len(data)
         while at < end:
             if self._text is not None:
-                stop = _TEXT.match(data, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+                # The pattern matches an empty text, too: there is always a match.
+                stop = _TEXT.match(data, at).end()  # type: ignore[union-attr]
                 if (room := MOST_TEXT - len(self._text)) > 0:
                     self._text += data[at : min(stop, at + room)]
                 at = stop

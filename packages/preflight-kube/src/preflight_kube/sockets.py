@@ -1,5 +1,5 @@
-"""The sockets under the HTTP clients: noticed when the peer is gone, closed whenever their connection
-does not come about, and a request's head and body leave together.
+"""The sockets under the HTTP clients: noticed when the peer is gone, closed whenever their
+connection does not come about, and a request's head and body leave together.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Transport(httpx.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """As its base, without a Location in the answer."""
         answer = await super().handle_async_request(request)
-        # Nobody follows it, but httpx looks at it all the same, and some that are no address raise
-        # what is no HTTPError.
+        # Nobody follows it, but httpx looks at it all the same, and some that are not addresses
+        # raise what is not an HTTPError.
         answer.headers.pop("Location", None)
         return answer
 
@@ -85,7 +85,8 @@ class _Backend(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """Closed when the handshake on it is cancelled: httpcore 1.0 closes a stream after errors alone.
+    """Closed when the handshake on it is cancelled: httpcore 1.0 closes a stream after errors
+    alone.
 
     The head of a request that has a body waits for that: alone it would be a system call, a TLS
     record and a packet of its own.

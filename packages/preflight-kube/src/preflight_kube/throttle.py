@@ -37,5 +37,6 @@ class Throttle:
         """Wait until requests may pass."""
         left = self._until - self._clock()
         while left > 0:
-            await anyio.sleep(left * random.uniform(1.0, _SPREAD))  # noqa: S311 - never earlier than asked
+            # Never earlier than asked.
+            await anyio.sleep(left * random.uniform(1.0, _SPREAD))  # noqa: S311
             left = self._until - self._clock()  # it may have been paused again

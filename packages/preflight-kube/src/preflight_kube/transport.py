@@ -1,4 +1,6 @@
-"""The connections to the API server: kept alive, authenticated, trusted anew where files changed."""
+"""The connections to the API server: kept alive, authenticated,
+trusted anew where files changed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class ConnectionPool:
         self._headers = {
             "User-Agent": agent,
             "Accept": "application/json",
-            "Accept-Encoding": "identity",  # large lists would be compressed: CPU at both ends, within one network
+            # Large lists would be compressed: CPU at both ends, within one network.
+            "Accept-Encoding": "identity",
         }
         self._free: list[Http1Connection] = []
         self._streams = self._watching()

@@ -67,10 +67,10 @@ class Event(Generic[T]):
 async def events(
     pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str
 ) -> AsyncIterator[Event[T]]:
-    """What ``pieces`` tell, in order.
+    """What ``pieces`` report, in order.
 
     Raises :class:`~.errors.KubeError`: by what the server says at the end of a watch, for a line
-    that is no event, or that breaks off.
+    that is not an event, or that breaks off.
     """
     line = _Line()
     async for piece in pieces:
@@ -147,7 +147,7 @@ def _kind(said: str, path: str) -> Kind:
 
 def _no_event(path: str) -> KubeError:
     return KubeError(
-        f"watch {path}: a line is no event of an API server's; does a proxy stand in between?"
+        f"watch {path}: a line is not an event of an API server's; does a proxy stand in between?"
     )
 
 

@@ -100,7 +100,9 @@ class Answer(NamedTuple):
 
     @property
     def allowed(self) -> bool:
-        """Whether the PodClique is admitted, with ``patch``; an answer that ``needs`` something is none yet."""
+        """Whether the PodClique is admitted, with ``patch``; an answer that ``needs``
+        something is none yet.
+        """
         return self.result not in {"denied", "needs"} and not (
             self.result == "unsupported" and self.message
         )
@@ -307,7 +309,9 @@ def _patch(
 
 
 def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
-    """A decision that a template brought along is nobody's: the controller would make what it says."""
+    """A decision that a template brought along is nobody's: the controller would
+    make what it says.
+    """
     return tuple(annotate(meta.annotations, {}, (DECISION,)))
 
 
@@ -341,7 +345,9 @@ def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
 def _make(
     domain: Domain, made: Decision, review: Review, config: Config, known: Known
 ) -> tuple[dict[str, Any], ...]:
-    """In `literal` mode, as the requirement has it: both objects exist before the PodClique does."""
+    """In `literal` mode, as the requirement has it: both objects exist before the
+    PodClique does.
+    """
     labels = labels_of(domain, made.gang, config.instance)
     set_ = known.set_
     owner = (

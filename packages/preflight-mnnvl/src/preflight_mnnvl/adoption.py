@@ -65,7 +65,9 @@ def abandoned(meta: Metadata) -> list[dict[str, Any]]:
 
 
 def announcement(gang: Metadata) -> dict[str, Any] | None:
-    """The merge patch that says on a PodGang that its objects belong to it; None where it says so."""
+    """The merge patch that says on a PodGang that its objects belong to it;
+    None where it says so.
+    """
     if gang.annotation(ADOPTED) == "true":
         return None
     return {"metadata": {"uid": gang.uid, "annotations": {ADOPTED: "true"}}}

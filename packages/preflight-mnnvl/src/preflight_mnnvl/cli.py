@@ -157,12 +157,14 @@ def _services(added: Any) -> None:
 def _live(value: str) -> str:
     kind, _, name = value.partition("/")
     if kind not in {"pcs", "podcliqueset", "podcliquesets"} or not is_name(name):
-        raise argparse.ArgumentTypeError(f'"{shown(value, 60)}" is no PodCliqueSet; write pcs/NAME')
+        raise argparse.ArgumentTypeError(
+            f'"{shown(value, 60)}" is not a PodCliqueSet; write pcs/NAME'
+        )
     return name
 
 
 _EXPLAIN = """Expands the set into the PodCliques that Grove will make, and runs each through the webhook's own decision. The cluster is taken to have NVIDIA's
-DRA driver; what resource claims ask for is not looked up. The owner of a domain is told by Grove's rule for PodGangs."""
+DRA driver; what resource claims ask for is not looked up. The owner of a domain follows from Grove's rule for PodGangs."""
 
 
 def _controller(args: argparse.Namespace) -> int:

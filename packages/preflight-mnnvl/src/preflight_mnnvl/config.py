@@ -94,7 +94,7 @@ def _meaning(config: Config) -> list[str]:
         ("gpuDeviceClasses", config.gpu_device_classes),
     ):
         twice = sorted({glob for glob in globs if globs.count(glob) > 1})
-        problems += [f'{key}: "{glob}" stands in it more than once; remove one.' for glob in twice]
+        problems += [f'{key}: "{glob}" is in it more than once; remove one.' for glob in twice]
     if config.mode == "literal" and config.placement == "fabric":
         problems.append(
             'placement: "fabric" has no part in mode "literal"; set it to "any", or mode to "driver".'

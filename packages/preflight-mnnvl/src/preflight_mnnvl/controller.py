@@ -1,5 +1,5 @@
 """The page: what changes in the cluster → which domains to look at → one turn each → its writes →
-adoption → what is told.
+adoption → Events.
 
 All replicas mirror the cluster; the one that leads writes. It keeps nothing that matters: each turn
 begins from the objects, so whoever leads next goes on from there.
@@ -38,10 +38,10 @@ are under way.
 LOOKS: Final = 3
 """Turns of one look, where what was found in the way is no longer in the way."""
 TELLERS: Final = 4
-"""Events told at the same time: they come after everything else."""
+"""Events written at the same time: they come after everything else."""
 MOST_UNTOLD: Final = 1000
-"""Events that wait to be told. Where there are more, a turn that wrote nothing says its own when it
-comes again: it says the same then, and thousands of sentences need not be kept meanwhile.
+"""Events that wait to be written. Where there are more, a turn that wrote nothing says its own when
+it comes again: it says the same then, and thousands of sentences need not be kept meanwhile.
 """
 SAID_LATER: Final = 15.0
 REFUSED_AGAIN: Final = 600.0
@@ -189,7 +189,9 @@ class Controller:
         )
 
     def _adopted(self, key: Key, seen: Seen, turn: Turn) -> None:
-        """Count an adoption, and have the PodGangs looked at to which the domain may belong by now."""
+        """Count an adoption, and have the PodGangs looked at to which the domain
+        may belong by now.
+        """
         adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in turn.actions)
         if not adopts and turn.state != "adopted":
             return

@@ -21,7 +21,9 @@ MOST_TEXT: Final = 16 * 1024
 
 
 class Decision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """``gpu_claims``: the pod's own claims that give GPUs, as they were looked up at the creation."""
+    """``gpu_claims``: the pod's own claims that give GPUs, as they were looked up
+    at the creation.
+    """
 
     v: int
     mode: Mode

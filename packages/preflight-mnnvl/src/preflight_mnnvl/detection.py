@@ -66,9 +66,8 @@ class Detection:
             pause = await self.look()
             with anyio.move_on_after(pause):
                 await self._poke.wait()
-                await anyio.sleep(
-                    UNANSWERED
-                )  # what is being removed or made takes a moment, and this is no herd
+                # What is being removed or made takes a moment, and this pause keeps requests few.
+                await anyio.sleep(UNANSWERED)
 
     async def look(self) -> float:
         """Ask once; the seconds until the next time."""
@@ -92,7 +91,9 @@ class Detection:
         return PRESENT if domains else ABSENT
 
     async def _channel_required(self, versions: tuple[str, ...]) -> bool:
-        """Whether the schema of ComputeDomain wants `spec.channel`; every account may read schemas."""
+        """Whether the schema of ComputeDomain wants `spec.channel`;
+        every account may read schemas.
+        """
         version = "v1beta1" if "v1beta1" in versions else versions[0]
         path = f"/openapi/v3/apis/{COMPUTE_DOMAIN_GROUP}/{version}"
         found = await self._client.get_or_none(path, dict[str, Any])

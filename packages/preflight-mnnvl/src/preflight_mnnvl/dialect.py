@@ -1,4 +1,6 @@
-"""The shapes of what is made: a ComputeDomain in both modes, and in `literal` mode the claim. Pure."""
+"""The shapes of what is made: a ComputeDomain in both modes, and in `literal` mode
+the claim. Pure.
+"""
 
 from __future__ import annotations
 

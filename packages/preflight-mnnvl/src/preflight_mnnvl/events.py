@@ -1,5 +1,5 @@
-"""What people are told in Events: one for each fact and object, under a name that is made of the
-fact, so that it is told once. Pure.
+"""The Events: one for each fact and object, under a name that is made of the
+fact, so that it is said once. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNSUPPORTED = "MnnvlUnsupported"
 ANNOUNCEMENT_REFUSED = "MnnvlAnnouncementRefused"
 _WARNINGS = frozenset({BLOCKED, RECREATED, TEMPLATE_MISSING, UNSUPPORTED, ANNOUNCEMENT_REFUSED})
 MOST_SUBJECTS = 16
-"""PodCliques that one fact is told on."""
+"""PodCliques that one fact is said on."""
 
 
 class Subject(NamedTuple):
@@ -47,8 +47,8 @@ class Subject(NamedTuple):
 
 
 class Event(NamedTuple):
-    """``name`` is made of the fact and the subject: the API server takes each once. ``reason``: one of
-    the constants above.
+    """``name`` is made of the fact and the subject: the API server takes each once. ``reason``: one
+    of the constants above.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Event(NamedTuple):
 
 
 def about(subjects: Iterable[Subject], reason: str, message: str, fact: str) -> tuple[Event, ...]:
-    """The Events that tell ``message`` of the first subjects; ``fact`` says what is the same
-    however often it is told.
+    """The Events that say ``message`` of the first subjects; ``fact`` says what is the same
+    however often it is said.
     """
     return tuple(
         Event(

@@ -42,8 +42,8 @@ class Planned(NamedTuple):
 
     @property
     def pattern(self) -> Pattern | None:
-        """The names that its domains will have; None where they are those of the whole replica, or there
-        are none.
+        """The names that its domains will have; None where they are those of the whole replica, or
+        there are none.
         """
         if self.scope is None or (self.scope == "scalingGroupReplica" and self.group is None):
             return None

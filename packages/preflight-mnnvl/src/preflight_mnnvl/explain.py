@@ -1,5 +1,5 @@
-"""What will become of a PodCliqueSet, told without a cluster: the same decisions, on the PodCliques
-that Grove would make. Pure.
+"""What will become of a PodCliqueSet, found without a cluster: the same decisions, on the
+PodCliques that Grove would make. Pure.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def explain(found: Object, config: Config, nodes: int | None = None, facts: Fact
     """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
     label, where that is known; ``facts``: of its cluster.
 
-    Raises :class:`~.objects.BadObject` for what is no PodCliqueSet.
+    Raises :class:`~.objects.BadObject` for what is not a PodCliqueSet.
     """
     set_ = decode(msgspec.json.encode(found), PodCliqueSet)
     support = judge(facts._replace(fabric_nodes=nodes), config)
@@ -203,7 +203,9 @@ def _after(found: Object, patch: tuple[Operation, ...]) -> Object:
 
 
 def _gpus(pod: PodSpec | None, config: Config) -> int:
-    """Whole GPUs of one pod by its containers' limits; what is no whole number counts as none."""
+    """Whole GPUs of one pod by its containers' limits; what is not a whole number
+    counts as none.
+    """
     count = 0
     for one in (pod.containers if pod else None) or ():
         for name, amount in ((one.resources.limits if one.resources else None) or {}).items():

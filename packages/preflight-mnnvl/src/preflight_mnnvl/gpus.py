@@ -52,7 +52,9 @@ def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
 def gpu_claims(
     pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]], of_gpus: Collection[str]
 ) -> tuple[str, ...]:
-    """Names of the pod's claims that give GPUs; ``classes`` are the device classes each asks for."""
+    """Names of the pod's claims that give GPUs; ``classes`` are the device
+    classes each asks for.
+    """
     return tuple(
         sorted(name for name, ref in claim_refs(pod).items() if _any(classes.get(ref, ()), of_gpus))
     )
@@ -110,4 +112,4 @@ def _asks(amount: Any, path: str) -> bool:
         with suppress(ValueError):
             return parse_quantity(str(amount)) != 0
     found = f'"{shown(amount, 40)}"' if isinstance(amount, str) else shown(str(amount), 40)
-    raise Refused(f"{path} is {found}, which is no amount; write e.g. 8")
+    raise Refused(f"{path} is {found}, which is not an amount; write e.g. 8")

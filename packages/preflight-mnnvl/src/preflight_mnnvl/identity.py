@@ -39,7 +39,9 @@ class Identity(NamedTuple):
 
 
 def set_of(metadata: Metadata) -> str:
-    """The PodCliqueSet that the labels name, the operator's own first; empty where they name none."""
+    """The PodCliqueSet that the labels name, the operator's own first;
+    empty where they name none.
+    """
     return next((value for key in reversed(PCS_NAME) if (value := metadata.label(key))), "")
 
 
@@ -56,7 +58,7 @@ def identify(metadata: Metadata, scope: str) -> Identity:
     prefix = f"{pcs}-{replica}-"
     if not metadata.name.startswith(prefix) or metadata.name == prefix:
         raise Refused(
-            f'its labels say replica {replica} of "{shown(pcs)}", so its name must begin with "{shown(prefix)}"; mend name or labels'
+            f'its labels say replica {replica} of "{shown(pcs)}", so its name must begin with "{shown(prefix)}"; correct the name or the labels'
         )
     clique = metadata.name.removeprefix(prefix)
     group, index = _group(metadata, prefix), ""
@@ -66,7 +68,7 @@ def identify(metadata: Metadata, scope: str) -> Identity:
         if not clique.startswith(within) or clique == within:
             raise Refused(
                 f'its labels say replica {index} of the scaling group "{shown(group)}", so its name must begin with "{shown(prefix + within)}"; '
-                "mend name or labels"
+                "correct the name or the labels"
             )
         template = clique.removeprefix(within)
     else:
@@ -104,7 +106,7 @@ def _index(metadata: Metadata, keys: tuple[str, str], scope: str) -> str:
     if not _INDEX.fullmatch(value):
         key = keys[0] if metadata.label(keys[0]) else keys[1]
         raise Refused(
-            f'the label {key} is "{shown(value, 40)}", expected a whole number such as 0; mend it'
+            f'the label {key} is "{shown(value, 40)}", expected a whole number such as 0; correct it'
         )
     return value
 
@@ -115,7 +117,7 @@ def _group(metadata: Metadata, prefix: str) -> str:
     if full is not None and full != "":
         if not full.startswith(prefix) or full == prefix:
             raise Refused(
-                f'the label {PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; mend it'
+                f'the label {PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; correct it'
             )
         full = full.removeprefix(prefix)
     if short and full and short != full:
@@ -131,4 +133,4 @@ def _missing(keys: tuple[str, str], scope: str) -> Refused:
 
 
 def _contradiction(keys: tuple[str, str], ours: str, groves: str) -> str:
-    return f'the labels {keys[0]} ("{shown(ours)}") and {keys[1]} ("{shown(groves)}") contradict each other; mend one of them'
+    return f'the labels {keys[0]} ("{shown(ours)}") and {keys[1]} ("{shown(groves)}") contradict each other; correct one of them'

@@ -1,4 +1,6 @@
-"""One look at a cluster for `show` and `explain --live`: everything that turns read, listed once."""
+"""One look at a cluster for `show` and `explain --live`: everything that turns
+read, listed once.
+"""
 
 from __future__ import annotations
 

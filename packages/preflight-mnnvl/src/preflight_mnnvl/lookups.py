@@ -65,7 +65,7 @@ class Lookups:
         """Have an object exist (mode `literal`): None where it was made, the labels of the one that
         is there otherwise.
 
-        Of many that want the same object at once one asks, and the others hear what it was told.
+        Of many that want the same object at once one asks, and the others get its answer.
         """
         meta = body["metadata"]
         plural = "computedomains" if body["kind"] == "ComputeDomain" else "resourceclaims"

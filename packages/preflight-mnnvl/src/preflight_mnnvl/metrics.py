@@ -34,7 +34,8 @@ class Metrics:
     """One registry for a replica of the controller or of the webhook."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
+        # Else each has a second series: when this process began.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._states: dict[Key, tuple[str, bool, bool]] = {}
         self._counts: Count[str] = Count()

@@ -66,7 +66,9 @@ def unclaimed(clique: PodClique) -> bool:
 
 
 class Mirror:
-    """``touch`` is told each key that changed: a domain's, or a PodGang's (see :func:`gang_key`)."""
+    """``touch`` is called with each key that changed: a domain's, or a PodGang's (see
+    :func:`gang_key`).
+    """
 
     def __init__(
         self, config: Config, touch: Callable[[Key], None], clock: Callable[[], float]
@@ -129,7 +131,9 @@ class Mirror:
         self._touch(key)
 
     def set_(self, found: PodCliqueSet, *, gone: bool = False) -> None:
-        """Take in a PodCliqueSet, or (``gone``) that the one of this uid does not exist any more."""
+        """Take in a PodCliqueSet, or (``gone``) that the one of this uid does not
+        exist any more.
+        """
         meta = found.metadata
         key = (meta.namespace, meta.name)
         if not _kept(self.sets, key, found, gone):

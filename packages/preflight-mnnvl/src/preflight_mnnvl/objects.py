@@ -219,9 +219,9 @@ def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
     try:
         found = decoder.decode(raw)
     except RecursionError:
-        raise BadObject(f"it is no {type_.__name__}: it is nested too deeply") from None
+        raise BadObject(f"it is not a {type_.__name__}: it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise BadObject(f"it is no {type_.__name__}: {shown(str(error))}") from None
+        raise BadObject(f"it is not a {type_.__name__}: {shown(str(error))}") from None
     if (
         isinstance(found, PodCliqueSet)
         and max(len(found.cliques), len(found.groups)) > MOST_CLIQUES

@@ -38,7 +38,9 @@ class SetAnswer(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What the user reads: the first problems, and how many more there are; empty where there is none."""
+        """What the user reads: the first problems, and how many more there are;
+        empty where there is none.
+        """
         rest = len(self.problems) - MOST_PROBLEMS
         more = f" {rest} more problems." if rest > 0 else ""
         return (

@@ -1,5 +1,5 @@
 """One turn of the controller about one domain: what is seen, and the time → what is to be done,
-told, and looked at again. Pure.
+said in Events, and looked at again. Pure.
 
 Nothing is remembered that a restart would miss: each turn begins from the objects, and ends where
 it ended the last time if nothing has changed.
@@ -35,7 +35,7 @@ from .support import Support
 __all__ = ["Action", "Seen", "Turn", "decide"]
 
 TEMPLATE_PATIENCE = 30.0
-"""Seconds after which a ComputeDomain without a claim template is told."""
+"""Seconds after which an Event says that a ComputeDomain has no claim template."""
 BLOCKED_AGAIN = 60.0
 """Seconds after which a foreign object is looked at again, if nothing has changed."""
 RELEASE_PATIENCE = 5.0
@@ -43,7 +43,7 @@ RELEASE_PATIENCE = 5.0
 moment.
 """
 TOLD_FOR = 3600.0
-"""Seconds that the API server keeps an Event: of older objects nothing is told again."""
+"""Seconds that the API server keeps an Event: of older objects nothing is said again."""
 
 MOST_NAMED = 5
 """PodCliques that one Event calls by name; it has room for 1,024 characters."""
@@ -391,7 +391,7 @@ def _young(meta: Metadata, now: float) -> bool:
 
 
 def _when(text: str | None) -> float | None:
-    """Seconds of the epoch; None for what is no time."""
+    """Seconds of the epoch; None for what is not a time."""
     try:
         return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):

@@ -256,7 +256,8 @@ class _Moving:
 
     async def _watch_over(self, reflector: Reflector[ComputeDomain]) -> None:
         """Ask what is served once the mirror says that this kind is not."""
-        while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110 - a reflector has no event for it
+        # A reflector has no event for it.
+        while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110
             await anyio.sleep(GLANCE)
         self._watches.detection.ask()
 

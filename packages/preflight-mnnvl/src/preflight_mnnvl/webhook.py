@@ -79,7 +79,9 @@ class Webhook:
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been read once. What the cluster does not serve is read as absent."""
+        """Whether everything has been read once. What the cluster does not serve is
+        read as absent.
+        """
         return (
             self.detection.known.is_set()
             and self._nodes.synced.is_set()
@@ -211,7 +213,9 @@ class Webhook:
             del self._sets[meta.namespace]
 
     async def _classes(self) -> None:
-        """Follow whether the class of the driver's templates exists, in the version that is served."""
+        """Follow whether the class of the driver's templates exists,
+        in the version that is served.
+        """
         if self._config.mode != "driver":
             return
         await self.detection.known.wait()

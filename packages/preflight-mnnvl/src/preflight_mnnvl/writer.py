@@ -28,8 +28,8 @@ __all__ = ["AGENT", "Ending", "Taken", "Writer"]
 
 AGENT: Final = "preflight-mnnvl"
 MOST_TOLD: Final = 50_000
-"""Names of Events that are remembered as told; of those that fall out the API server says that they
-exist.
+"""Names of Events that are remembered as written; of those that fall out the API server says that
+they exist.
 """
 _DONE: Final[dict[str, str]] = {"make": "created", "adopt": "adopted", "release": "released"}
 
@@ -113,8 +113,8 @@ class Writer:
         self._metrics.writes.labels("PodGang", "announced").inc()
 
     async def tell(self, one: Event) -> None:
-        """Create an Event that was not told before. Raises :class:`KubeError` where another try may
-        help.
+        """Create an Event that was not written before. Raises :class:`KubeError` where another try
+        may help.
         """
         if one.name in self._told:
             return
@@ -138,13 +138,13 @@ class Writer:
         try:
             await self._client.create(f"/api/v1/namespaces/{subject.namespace}/events", body)
         except Conflict:
-            pass  # an earlier leader has told it
+            pass  # an earlier leader has written it
         except KubeError as error:
             self._count("Event", error)
             if not for_good(error) and not isinstance(error, NotFound):
                 raise
             if "being terminated" not in str(error):
-                log.warning("an Event is not told", event=one.name, error=str(error))
+                log.warning("Event not written", event=one.name, error=str(error))
         else:
             self._metrics.writes.labels("Event", "told").inc()
         self._told[one.name] = None

@@ -29,7 +29,7 @@ def gang_run(ranks: int) -> float:
     """Seconds that an all-reduce over so many GPUs may take, localisation included, where
     ``CHECK_TIMEOUT`` is not set.
 
-    The check allows itself as much, and the webhook tells it in advance. A communicator of
+    The check allows itself as much, and the webhook says it in advance. A communicator of
     thousands of ranks takes minutes to come up.
     """
     return _RUN + _EACH * max(0, ranks - _LARGE)
@@ -54,7 +54,9 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest Go duration for ``seconds``, to the nanosecond: 90 → ``1m30s``, 0.5 → ``500ms``."""
+    """The shortest Go duration for ``seconds``, to the nanosecond: 90 → ``1m30s``,
+    0.5 → ``500ms``.
+    """
     nanos = round(
         abs(Fraction(str(seconds))) * 10**9
     )  # as it is written, not as it is stored: 0.1 is 100ms

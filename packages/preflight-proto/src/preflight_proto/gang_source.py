@@ -30,7 +30,7 @@ BUILT_IN: Final = (
     ),
     *("kubeflow", "lws", "jobset", "grove", "kueueWorkload", "job"),
 )
-"""Sources that the webhook knows without being told of them; no configured one may have their
+"""Sources that the webhook knows without configuration; no configured one may have their
 names.
 """
 

@@ -47,7 +47,7 @@ Values = dict[str, Any]
 
 class Part(NamedTuple):
     """``config``: the program's own configuration. ``chart``: the chart's own values, by key; None
-    where the file is no Helm values. ``common``: what stands once for all parts. ``path``: what
+    where the file is not Helm values. ``common``: what stands once for all parts. ``path``: what
     stands before the paths of ``config`` in the file. ``said``: what was taken, in words; empty for
     a bare configuration."""
 

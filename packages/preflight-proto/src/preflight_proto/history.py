@@ -1,5 +1,5 @@
 """What is remembered of a node from gang to gang: what its check says of it (check → gang), and
-what the next gang is told (gang → check).
+what the next gang gets (gang → check).
 
 Pure. The gang controller keeps one bounded record per node. A check's word is about its own node
 alone, and every number and length in it is bounded here, whoever wrote it.
@@ -29,7 +29,9 @@ __all__ = [
 ]
 
 MAX_GBPS: Final = 1e6
-"""Bandwidths beyond are no measurements; the fastest NVLink domain has about a thousandth of it."""
+"""Bandwidths beyond are not measurements; the fastest NVLink domain has about a
+thousandth of it.
+"""
 MOST_SPELLS: Final = 4
 """Bad spells that are remembered of one node."""
 MOST_PARTNERS: Final = 4

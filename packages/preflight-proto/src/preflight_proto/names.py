@@ -21,7 +21,9 @@ CHECKED_LABEL: Final = PREFIX + "checked"
 CHECKED: Final = "true"
 """Of that label: the pod carries checks."""
 NO_CHECK_APPLIES: Final = "none"
-"""Of that label: the pod gets GPUs, the webhook has seen it, and no configured check can test it."""
+"""Of that label: the pod gets GPUs, the webhook has seen it, and no configured
+check can test it.
+"""
 GANG_LABEL: Final = PREFIX + "gang"
 GANG_ANNOTATION: Final = PREFIX + "gang"
 CLAIMS_ANNOTATION: Final = PREFIX + "claims"

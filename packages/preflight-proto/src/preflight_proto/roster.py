@@ -89,7 +89,9 @@ def encode_roster(roster: Roster) -> str:
 
 
 def decode_roster(data: bytes | str) -> Roster:
-    """Read a roster. Raises :class:`ContractError` on anything unreadable or of a higher version."""
+    """Read a roster. Raises :class:`ContractError` on anything unreadable or of a
+    higher version.
+    """
     return decode("roster", VERSION, Roster, data)
 
 

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 VERSION: Final = 2
-"""1 named gangs by their raw ids alone: the source was no part of :func:`gang_hash` and
+"""1 named gangs by their raw ids alone: the source was not part of :func:`gang_hash` and
 :func:`configmap_name`.
 """
 NATIVE: Final = "schedulingGroup"

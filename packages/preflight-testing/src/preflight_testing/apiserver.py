@@ -85,7 +85,8 @@ class ApiServer:
                 "--service-account-issuer=https://kubernetes.default.svc",
                 f"--service-account-key-file={home}/sa.key",
                 f"--service-account-signing-key-file={home}/sa.key",
-                "--disable-admission-plugins=ServiceAccount",  # nobody here makes the accounts that it waits for
+                # Nobody here makes the accounts that it waits for.
+                "--disable-admission-plugins=ServiceAccount",
                 *([f"--feature-gates={','.join(feature_gates)}"] if feature_gates else []),
                 *([f"--runtime-config={','.join(runtime_config)}"] if runtime_config else []),
                 *more,

@@ -183,7 +183,9 @@ def pods(clique: Json) -> list[Json]:
 
 
 def owner(found: Json, kind: str) -> Json:
-    """The reference by which Grove's controller owns what it makes; ``found`` has its uid already."""
+    """The reference by which Grove's controller owns what it makes; ``found`` has
+    its uid already.
+    """
     return {
         "apiVersion": "grove.io/v1alpha1",
         "kind": kind,

@@ -35,7 +35,7 @@ Right = tuple[str, str, str]
 NOT_SENT: Final[Mapping[Right, str]] = {
     ("", "configmaps", "delete"): (
         "asked for by the admission plug-in OwnerReferencesPermissionEnforcement where the owners of a record change; "
-        "it is no request of its own, so no audit log has it"
+        "it is not a request of its own, so no audit log has it"
     ),
 }
 """Rights that are used although no request shows it, and who uses them."""

@@ -92,7 +92,8 @@ class Metrics:
     """One set of metrics with a registry of its own."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series of each: when this process began
+        # Else each has a second series: when this process began.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
@@ -114,7 +115,7 @@ class Metrics:
         )
         self.rejected = counter(
             "preflight_webhook_bad_requests",
-            "Requests that were no admission review, by status.",
+            "Requests that were not admission reviews, by status.",
             ["status"],
         )
         self.certificate_expiry = gauge(
@@ -147,7 +148,7 @@ class Metrics:
         )
         self.config_valid = gauge(
             "preflight_webhook_config_valid",
-            "0 while the configuration file holds one that was refused; the one before it holds.",
+            "0 while the configuration file is refused and the one before it is in use.",
         )
         self.config_refused = counter(
             "preflight_webhook_config_refused", "Configurations that were refused."
@@ -183,7 +184,7 @@ class Metrics:
         )
         self.policies_behind = gauge(
             "preflight_webhook_preflight_configs_behind",
-            "1 while PreflightConfigs cannot be read; those seen last hold.",
+            "1 while PreflightConfigs cannot be read; those seen last apply.",
         )
 
     def decided(self, result: str, seconds: float) -> None:

@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or (eq (toString (get $gates "HostManagedIMEX")) "true") (and (eq (toString (get $gates "HostManagedIMEXDaemon")) "true") (eq $mode "hostManaged")) -}}yes{{- end -}}
 {{- end }}
 
-{{/* The gates as they stand in the values. */}}
+{{/* The gates as they are in the values. */}}
 {{- define "preflight-computedomain.gates" -}}
 {{- $said := list -}}
 {{- range $name, $value := .Values.featureGates | default dict -}}
@@ -57,7 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- join "," $said -}}
 {{- end }}
 
-{{/* What both programs are told. */}}
+{{/* Variables of both programs. */}}
 {{- define "preflight-computedomain.env" -}}
 - name: FEATURE_GATES
   value: {{ include "preflight-computedomain.gates" . | quote }}

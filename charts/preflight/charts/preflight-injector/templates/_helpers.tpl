@@ -47,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- toYaml $own -}}
 {{- end }}
 
-{{/* Takes from a map, and from the maps in it, the keys that somebody has set to null: the service's default holds for them. */}}
+{{/* Takes from a map, and from the maps in it, the keys that somebody has set to null: the service's default applies to them. */}}
 {{- define "preflight-injector.prune" -}}
 {{- range $key, $value := . -}}
 {{- if kindIs "invalid" $value -}}{{- $_ := unset $ $key -}}

@@ -5,6 +5,6 @@ Multi-node NVLink for Grove is installed in namespace {{ .Release.Namespace }} (
   kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ include "preflight-mnnvl.controller" . }}
   kubectl get computedomains -A -l grove.io/mnnvl-managed=true
 
-A PodCliqueSet asks for it by the annotation grove.io/mnnvl-enabled: "true". What becomes of one is told by
+A PodCliqueSet asks for it by the annotation grove.io/mnnvl-enabled: "true". What becomes of one is shown by
 `preflight-mnnvl explain -f pcs.yaml`, and what there is by `preflight-mnnvl show -n NAMESPACE`.
 {{- end }}

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from check_nccl_allreduce import localise
-from check_nccl_allreduce.localise import (
+from check_nccl_allreduce import localize
+from check_nccl_allreduce.localize import (
     Endpoint,
     Local,
     PortErrors,
@@ -49,7 +49,7 @@ class FabricWorld:
     """What gangs are drawn from. Spreads are standard deviations of natural logarithms.
 
     ``fault``: ``none``, ``nodes`` (bad NICs), ``dead`` (their paths do not come up), ``pause`` (and
-    their leaf suffers), or what is no node's fault: ``uplink``, ``leaf``, ``oversubscription``,
+    their leaf suffers), or what is not a node's fault: ``uplink``, ``leaf``, ``oversubscription``,
     ``link``, ``remote`` (one node in a rack of its own), ``lone`` (a slow uplink with one node
     behind it), ``tiers`` (one to three nodes in another pod), ``card`` (part of a leaf),
     ``outliers`` (fast nodes), ``busy`` (somebody else's traffic on a node's NICs), ``hash`` (paths
@@ -199,7 +199,7 @@ class Fabric:
         ).after_gang(Zone.BELOW)
         for fault in self.faults:
             if fault.name == "link":
-                first = localise.next(self.state)
+                first = localize.next(self.state)
                 assert isinstance(first, Round)
                 fault.touched = frozenset(random.choice(first.probes).members)
         self._on_paths = [fault for fault in self.faults if fault.name not in _ON_NODES]

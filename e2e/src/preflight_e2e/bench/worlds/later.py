@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from check_nccl_allreduce import localise
-from check_nccl_allreduce.localise import Past, Sighting, Spell, State, Verdict
+from check_nccl_allreduce import localize
+from check_nccl_allreduce.localize import Past, Sighting, Spell, State, Verdict
 
 from .fabrics import Fabric
 
@@ -53,7 +53,7 @@ def follow(fabric: Fabric, number: int, play: Callable[[Fabric], tuple[Verdict, 
         earlier = Fabric(replace(world, before=0, name=f"{world.name} {gang}"), number)
         verdict, state = play(earlier)
         named |= bool(earlier.bad) and set(earlier.bad) <= set(verdict.named)
-        seen = localise.sightings(state)
+        seen = localize.sightings(state)
         alike: dict[int, list[Sighting]] = {}
         for fate, one in zip(_fates(earlier), seen, strict=True):
             alike.setdefault(fate, []).append(one)

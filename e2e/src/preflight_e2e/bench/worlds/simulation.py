@@ -20,8 +20,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from check_nccl_allreduce import localise
-from check_nccl_allreduce.localise import Phase, Result, Round, State, Status, Verdict
+from check_nccl_allreduce import localize
+from check_nccl_allreduce.localize import Phase, Result, Round, State, Status, Verdict
 
 from ...program import leave, says_version
 from . import later
@@ -39,7 +39,7 @@ def play(
     and the last state.
     """
     now = 0.0
-    step = localise.next(state, now)
+    step = localize.next(state, now)
     while isinstance(step, Round):
         if step.phase is Phase.GANG:
             raise ValueError(
@@ -47,11 +47,11 @@ def play(
             )
         now += step.wait + seconds
         state = state.after(step, measure(step), now)
-        step = localise.next(state, now)
+        step = localize.next(state, now)
     return step, state
 
 
-def _localised(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, State]:
+def _localized(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, State]:
     """The last of several gangs. Whoever was named in one of them is named."""
     after = later.follow(fabric, number, lambda one: play(one.state, one.measure))
     tally.remembered += after.healthy
@@ -69,7 +69,7 @@ def _part(job: tuple[FabricWorld, range]) -> tuple[FabricWorld, range, Tally]:
     for number in numbers:
         fabric = Fabric(world, number)
         verdict, state = (
-            _localised(fabric, number, tally)
+            _localized(fabric, number, tally)
             if world.before
             else play(fabric.state, fabric.measure)
         )

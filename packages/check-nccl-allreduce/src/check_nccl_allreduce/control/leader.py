@@ -1,4 +1,4 @@
-"""The leader: rank 0's parent listens, starts rounds, and tells every member the one verdict.
+"""The leader: rank 0's parent listens, starts rounds, and sends every member the one verdict.
 
 It does not measure: rank 0 is a member like the others and connects to its own leader. When it is
 lost another member leads; see :mod:`.succession`.

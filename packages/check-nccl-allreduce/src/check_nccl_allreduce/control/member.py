@@ -94,7 +94,7 @@ class _Over(Exception):
 
 @dataclass
 class MemberSession:
-    """This pod's part in its gang. ``begun`` tells whether the leader has started the first round;
+    """This pod's part in its gang. ``begun`` says whether the leader has started the first round;
     ``pace``: None for that of a gang of this size.
 
     ``lead``: have this pod lead, at that place among those who may; None where it cannot.
@@ -200,7 +200,9 @@ class MemberSession:
         return f"the leader, rank {one.rank} at {one.address}:{self.roster.control_port}{known}"
 
     async def leave(self, code: str, reason: str) -> None:
-        """Tell the leader that this ends the run; returns once the verdict had its time to come."""
+        """Report to the leader that this ends the run; returns once the verdict had
+        its time to come.
+        """
         self._leaving = Leaving(code, reason)
         if self._channel is not None:
             self._channel.send(self._leaving)

@@ -114,9 +114,13 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     imex: bool = False
     """Whether this pod may reach GPUs of other nodes by NVLink."""
     nvlink: str = ""
-    """The NVLink domain that NVML says its GPUs are in, where this pod may use it; empty otherwise."""
+    """The NVLink domain that NVML says its GPUs are in, where this pod may use it;
+    empty otherwise.
+    """
     adapters: tuple[str, ...] = ()
-    """What is wrong with its network adapters: ports that are down, or slower than their siblings."""
+    """What is wrong with its network adapters: ports that are down,
+    or slower than their siblings.
+    """
     ports: tuple[PortFault, ...] = ()
     """The same, and ports behind a PCIe link that could do more: evidence where other nodes of its
     kind are not so.
@@ -245,8 +249,8 @@ class Residuals(msgspec.Struct, frozen=True):
     """Workers that hold one and the same wrong sum: their ranks, their GPUs' UUIDs, and some of its
     wrong elements.
 
-    ``samples``: (iteration, element, what was there less what had to be); 0 for what is no exact
-    number. Spread over all wrong elements, and at most as many as ``worker.measure.SAMPLES``.
+    ``samples``: (iteration, element, what was there less what had to be); 0 for what is not an
+    exact number. Spread over all wrong elements, and at most as many as ``worker.measure.SAMPLES``.
     """
 
     ranks: tuple[int, ...]
@@ -269,7 +273,9 @@ class RankReport(msgspec.Struct, frozen=True, tag="result"):
     where: str = ""
     trouble: Failure | None = None
     latency: float = 0.0
-    """Seconds of the fastest of some small all-reduces, the slowest worker's; 0 where not measured."""
+    """Seconds of the fastest of some small all-reduces, the slowest worker's;
+    0 where not measured.
+    """
     detail: Detail | None = None
     """Where a probe asked for it, and it came in time."""
     networks: tuple[str, ...] = ()
@@ -301,19 +307,23 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     expected: float | None = None
     metadata: dict[str, str] = {}
     blamed: dict[int, str] = {}
-    """Of the members on nodes at fault, by rank: the code of the fatal event that they alone raise."""
+    """Of the members on nodes at fault, by rank: the code of the fatal event that
+    they alone raise.
+    """
     named: dict[int, str] = {}
     """Of the members on nodes that are only named, by rank: what is known of it, and what would
     settle it.
     """
     evidence: dict[int, str] = {}
-    """Of the members on nodes at fault, by rank: how sure that is, and by which kinds of evidence."""
+    """Of the members on nodes at fault, by rank: how sure that is,
+    and by which kinds of evidence.
+    """
     seen: dict[int, Sighting] = {}
     """By rank, what localisation has seen of the member's node, for the gangs to come."""
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
-    """The verdict that all are about to be told. Leader → those who may follow it, before anybody
+    """The verdict that all are about to get. Leader → those who may follow it, before anybody
     else hears it; and member → successor.
     """
 
@@ -360,7 +370,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Raises :class:`ValueError` for anything that is no message."""
+    """Raises :class:`ValueError` for anything that is not a message."""
     try:
         message: Message = _DECODER.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

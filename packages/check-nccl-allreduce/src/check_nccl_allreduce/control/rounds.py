@@ -109,7 +109,9 @@ class ProbeRound(_Heard):
         return self.order.round
 
     def failed(self, group: tuple[int, ...]) -> bool:
-        """Whether one probe cannot end well any more: the others of it need not be waited for long."""
+        """Whether one probe cannot end well any more: the others of it need not be
+        waited for long.
+        """
         return any(
             rank in self.lost
             or ((held := self.opened.get(rank)) is not None and held.trouble is not None)

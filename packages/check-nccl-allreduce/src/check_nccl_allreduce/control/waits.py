@@ -13,7 +13,9 @@ from .rounds import LaunchRound, ProbeRound
 __all__ = ["SETTLE", "Wait", "of_launch", "of_probe"]
 
 SETTLE: Final = 3.0
-"""Seconds to hear the others once one member has failed: who fell over whom is then in the reports."""
+"""Seconds to hear the others once one member has failed: who fell over whom is then
+in the reports.
+"""
 STALLED_AFTER: Final = 30.0
 """Seconds in which no rank gets further once all communicators work, and then it hangs."""
 PROBE_STALLED_AFTER: Final = 10.0
@@ -21,7 +23,7 @@ PROBE_STALLED_AFTER: Final = 10.0
 STALL_SHARE: Final = 0.5
 """Of the time that a launch or a probe has, where that is less."""
 HEARTBEATS: Final = 3
-"""Of which one at least tells of an iteration that was done: a stall is no shorter."""
+"""Of which one at least reports an iteration that was done: a stall is not shorter."""
 
 
 class Wait:

@@ -27,7 +27,7 @@ def few(names: Sequence[str], separator: str = ", ") -> str:
 
 
 def fitting(verdict: VerdictMessage, rank: int) -> VerdictMessage:
-    """The verdict as this member is told it: all of it, or, where that is too much for one message,
+    """The verdict as this member gets it: all of it, or, where that is too much for one message,
     without what concerns others alone.
     """
     if len(encode(verdict)) <= MAX_MESSAGE:

@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def tell_end(child: int, number: int) -> None:
-    """Tell the check when this launch's torchrun has ended."""
+    """Report to the check when this launch's torchrun has ended."""
     with suppress(ChildProcessError):  # it was killed for the next one, and reaped already
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     tell(over=number)

@@ -61,7 +61,8 @@ def threads(pid: int, proc: str = "/proc") -> list[str]:
     driver or on a disk. Empty where it is gone.
     """
     try:
-        names = os.listdir(f"{proc}/{pid}/task")  # noqa: PTH208 (pathlib is one import more in every worker)
+        # pathlib would be one import more in every worker.
+        names = os.listdir(f"{proc}/{pid}/task")  # noqa: PTH208
     except OSError:
         return []
     return [fields[0] for name in names if (fields := _stat(f"{proc}/{pid}/task/{name}/stat"))]

@@ -20,9 +20,11 @@ from . import pattern
 __all__ = ["MeasureTask", "MeasuredTimes", "Task", "device_of", "measure", "reduce_all", "timed"]
 
 ROWS_AT_ONCE = 256
-"""Rows of the period compared in one step: bounds the memory that verifying takes to about 80 MB."""
+"""Rows of the period compared in one step: bounds the memory that verifying takes
+to about 80 MB.
+"""
 SAMPLES = 48
-"""Residuals that a rank reports at most, and of one iteration: enough of them to tell whose part of
+"""Residuals that a rank reports at most, and of one iteration: enough of them to find whose part of
 the sum is wrong, in 2 kB.
 """
 SAMPLES_AT_ONCE = 8
@@ -71,7 +73,7 @@ class MeasuredTimes:
     latency: float = 0.0
     samples: list[tuple[int, int, float]] = field(default_factory=list)
     """Of a wrong sum: (iteration, element, residual), spread over its wrong elements; a residual of
-    0 is no exact number.
+    0 is not an exact number.
     """
     gpu: str = ""
     """Of a wrong sum: the UUID of the GPU that holds it."""
@@ -262,7 +264,7 @@ def _spread(count: int) -> list[int]:
 
 
 def _uuid(device: torch.device) -> str:
-    """As the driver calls it; empty for a processor, and where this torch does not tell."""
+    """As the driver calls it; empty for a processor, and where this torch does not say."""
     known = (
         getattr(torch.cuda.get_device_properties(device), "uuid", None)
         if device.type == "cuda"

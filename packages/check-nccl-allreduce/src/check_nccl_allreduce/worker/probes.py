@@ -20,7 +20,7 @@ __all__ = ["ProbeTask", "Prober"]
 
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=300)
 SMALL: Final = 10
-"""Small all-reduces of a pair, the fastest of which tells how many switches are between the two."""
+"""Small all-reduces of a pair, the fastest of which shows how many switches are between the two."""
 TRIALS: Final = 2
 """Of a rail or a direction, which are hints; the better one counts, since chance only slows."""
 

@@ -60,7 +60,7 @@ def _open(
 
 
 def _refine(link: ParentPipe, prober: probes.Prober, order: probes.ProbeTask) -> None:
-    """Rails and directions. They are hints: the probe's result is told, and whatever goes wrong
+    """Rails and directions. They are hints: the probe's result is reported, and whatever goes wrong
     here changes nothing of it.
     """
     try:

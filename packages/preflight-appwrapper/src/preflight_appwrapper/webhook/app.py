@@ -63,7 +63,7 @@ class Reviewer:
             user=request.user_info.username,
             uid=request.user_info.uid,
             default_queue=self._rules.default_queue,
-            labelled=bool(labels),
+            labeled=bool(labels),
         )
         return Response(patch=made)
 

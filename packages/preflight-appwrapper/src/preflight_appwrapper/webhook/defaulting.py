@@ -27,9 +27,9 @@ def label_value(text: str) -> str:
 
 
 def patch(
-    wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", labelled: bool
+    wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", labeled: bool
 ) -> list[dict[str, Any]]:
-    """A JSON Patch; what the user wrote into our two labels is replaced. ``labelled``: the object
+    """A JSON Patch; what the user wrote into our two labels is replaced. ``labeled``: the object
     has a map of labels.
 
     Never ``status``, and no owner: an object that is being created has no uid.
@@ -41,7 +41,7 @@ def patch(
         key: value for key, value in labels.items() if wrapper.metadata.labels.get(key) != value
     }
     ops: list[dict[str, Any]] = []
-    if wanted and not labelled:
+    if wanted and not labeled:
         ops.append({"op": "add", "path": "/metadata/labels", "value": wanted})
     elif wanted:
         ops += [
@@ -63,7 +63,7 @@ def patch(
 
 
 def _inferred(template: object) -> tuple[Any, ...]:
-    """None where they cannot be told: what is wrong is said by validation, with its path."""
+    """None where they cannot be inferred: what is wrong is said by validation, with its path."""
     try:
         return podsets.inferred(template)
     except podsets.PodSetError:

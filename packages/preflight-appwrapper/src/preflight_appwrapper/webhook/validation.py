@@ -152,10 +152,10 @@ def _of_declared(component: Component, name: str, where: str) -> Iterator[str]:
     for j, one in enumerate(component.pod_sets):
         here = f"{where}.podSets[{j}]"
         if not one.path:
-            yield f"{here}.path: is empty; write where the pod template stands, e.g. template.spec.template."
+            yield f"{here}.path: is empty; write where the pod template is, e.g. template.spec.template."
             continue
         if paths.setdefault(one.path, j) != j:
-            yield f"{here}.path: {printable(one.path, 120)} stands in podSets[{paths[one.path]}] already; remove one of the two."
+            yield f"{here}.path: {printable(one.path, 120)} is in podSets[{paths[one.path]}] already; remove one of the two."
             continue
         if one.replicas is not None and not 0 <= one.replicas < 2**31:
             yield f"{here}.replicas: is {one.replicas}; set a number of pods from 0 to {2**31 - 1}."

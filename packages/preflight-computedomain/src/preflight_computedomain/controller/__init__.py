@@ -1,1 +1,3 @@
-"""What one leader of the cluster does: templates for ComputeDomains. It does not know the plugin."""
+"""What one leader of the cluster does: templates for ComputeDomains.
+It does not know the plugin.
+"""

@@ -65,6 +65,8 @@ class Latest(Generic[K, T]):
 
 
 def _version(found: _Object) -> int:
-    """Versions of one kind rise from write to write; one that is no number counts as the oldest."""
+    """Versions of one kind rise from write to write; one that is not a number
+    counts as the oldest.
+    """
     version = found.metadata.resource_version
     return int(version) if version.isdecimal() else 0

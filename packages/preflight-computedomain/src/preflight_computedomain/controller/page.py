@@ -7,7 +7,6 @@ of it stands in the objects, so whoever leads next goes on from there.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ import anyio
 from preflight_kube.client import Client, Conflict, Fenced, KubeError
 from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.text import one_line
 from preflight_kube.workqueue import Queue
@@ -34,11 +34,13 @@ COMPONENT: Final = "compute-domain-controller"
 WORKERS: Final = 24
 """ComputeDomains looked at at the same time; mostly they wait for answers to their writes."""
 AGAIN: Final = 1.0
-"""Seconds after which is looked again what stood in the way, though nothing has been heard of it."""
+"""Seconds after which is looked again what stood in the way, though nothing has
+been heard of it.
+"""
 SWEEP: Final = 600.0
 """Seconds between two looks for templates whose ComputeDomain has gone."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Controller:
@@ -53,7 +55,7 @@ class Controller:
             set
         )  # by a template's place, who asks for it
         self._templates: dict[Place, ClaimTemplate] = {}
-        self._labelled: dict[str, set[Place]] = defaultdict(
+        self._labeled: dict[str, set[Place]] = defaultdict(
             set
         )  # templates, by the uid that label or configuration names
         self._said: set[tuple[str, str, str]] = set()
@@ -107,9 +109,9 @@ class Controller:
         place = (found.metadata.namespace, found.metadata.name)
         for one in filter(None, (change.before, found)):
             for uid in self._uids(one):
-                self._labelled[uid].discard(place)
-                if not self._labelled[uid]:
-                    del self._labelled[uid]
+                self._labeled[uid].discard(place)
+                if not self._labeled[uid]:
+                    del self._labeled[uid]
                 if uid in self._by_uid:
                     self.queue.add(self._by_uid[uid])
         if change.kind == "deleted":
@@ -121,7 +123,7 @@ class Controller:
         else:
             self._templates[place] = found
             for uid in self._uids(found):
-                self._labelled[uid].add(place)
+                self._labeled[uid].add(place)
         for who in self._wanted.get(place, ()):
             self.queue.add(who)
 
@@ -169,21 +171,17 @@ class Controller:
         try:
             await actor.act(place[0], domain, seen, said.actions)
         except Blocked as why:
-            log.info("waits", extra={"about": {**_about(domain), "for": str(why)}})
+            log.info("ComputeDomain waits", **_about(domain), why=str(why))
             again = AGAIN
         else:
             if said.actions:
                 names = [type(one).__name__ for one in said.actions]
                 log.info(
-                    "done",
-                    extra={
-                        "about": {
-                            **_about(domain),
-                            "actions": names,
-                            "status": said.status,
-                            "next": said.next,
-                        }
-                    },
+                    "ComputeDomain reconciled",
+                    **_about(domain),
+                    actions=names,
+                    status=said.status,
+                    next=said.next,
                 )
         for one in said.events:
             await self._say(domain, one, leadership)
@@ -193,7 +191,7 @@ class Controller:
         namespace, uid = domain.metadata.namespace, domain.metadata.uid
         places = {
             (namespace, domain.template),
-            *(one for one in self._labelled.get(uid, ()) if one[0] == namespace),
+            *(one for one in self._labeled.get(uid, ()) if one[0] == namespace),
         }
         now = self._known.clock()
         found = (self._known.templates.of(one, self._templates.get(one), now) for one in places)
@@ -221,7 +219,7 @@ class Controller:
             message=one.message,
             now=timestamp(datetime.now(UTC)),
         )
-        log.warning(one.message, extra={"about": {**_about(domain), "reason": one.reason}})
+        log.warning(one.message, **_about(domain), reason=one.reason)
         try:
             await self._client.fenced(leadership.valid).create(
                 f"/api/v1/namespaces/{about.namespace}/events", body
@@ -231,15 +229,14 @@ class Controller:
         except Fenced:
             return
         except KubeError as error:
-            log.warning(
-                "an Event could not be made",
-                extra={"about": {**_about(domain), "error": str(error)}},
-            )
+            log.warning("Event not written", **_about(domain), error=str(error))
             return
         self._said.add(key)
 
     async def _sweep(self, actor: Actor) -> None:
-        """Remove templates of ours whose ComputeDomain has gone: its finalizer was removed by hand."""
+        """Remove templates of ours whose ComputeDomain has gone: its finalizer was
+        removed by hand.
+        """
         while True:
             self._known.forget()
             for one in list(self._templates.values()):
@@ -252,12 +249,12 @@ class Controller:
                 except (Blocked, KubeError) as why:
                     if isinstance(why, Fenced):
                         return  # the next leader does it
-                    told = {
-                        "namespace": about.namespace,
-                        "name": one_line(about.name, 200),
-                        "error": str(why),
-                    }
-                    log.warning("a stale template could not be removed", extra={"about": told})
+                    log.warning(
+                        "stale template not deleted",
+                        namespace=about.namespace,
+                        name=one_line(about.name, 200),
+                        error=str(why),
+                    )
             await anyio.sleep(self._sweep_seconds)
 
 

@@ -241,7 +241,7 @@ def _conflict(there: ClaimTemplate) -> Say:
 
 def _no_name(domain: ComputeDomain) -> Say:
     message = (
-        f"spec.channel.resourceClaimTemplate.name is {one_line(domain.template, 100)!r}, which can be no object's name; make this ComputeDomain "
+        f"spec.channel.resourceClaimTemplate.name is {one_line(domain.template, 100)!r}, which cannot be an object's name; make this ComputeDomain "
         "anew with lower-case letters, digits, '-' and '.', 253 at most"
     )
     return Say("InvalidResourceClaimTemplateName", message, domain.metadata.uid)

@@ -31,7 +31,9 @@ def document(uid: str, major: int) -> bytes:
 
 
 def uid_of(file: str) -> str:
-    """The claim's uid in the name of such a file, finished or not; empty where it is none of ours."""
+    """The claim's uid in the name of such a file, finished or not;
+    empty where it is none of ours.
+    """
     if not file.startswith(CDI_PREFIX):
         return ""
     return file.removeprefix(CDI_PREFIX).removesuffix(".tmp").removesuffix(".json")

@@ -41,7 +41,7 @@ _CHECKSUM: Final = re.compile(rb'(\{\s*"checksum"\s*:\s*)[0-9]+')
 
 
 class Corrupt(ValueError):
-    """The bytes are no checkpoint; one sentence says why."""
+    """The bytes are not a checkpoint; one sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def decode(data: bytes) -> Checkpoint:
             )
             if not count or read.checksum != checksum(zeroed):
                 raise Corrupt(
-                    f"its version 2 does not have the checksum {read.checksum} that stands in it"
+                    f"its version 2 does not have the checksum {read.checksum} that it states"
                 )
         return Checkpoint(
             {uid: _read(uid, one) for uid, one in (read.claims or {}).items()}, read.boot

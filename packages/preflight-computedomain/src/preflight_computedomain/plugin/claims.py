@@ -7,7 +7,7 @@ Pure, and never raises: whatever stands in a claim ends in a :class:`Request` or
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,11 +26,35 @@ from ..names import (
 )
 from ..objects import AllocationConfig, AllocationResult, ClaimStatus, ResourceClaim
 
-__all__ = ["NO_DAEMONS", "Ref", "Refusal", "Request", "read", "unusable"]
+__all__ = ["NO_DAEMONS", "REASONS", "Ref", "Refusal", "Request", "read", "unusable"]
 
 NO_DAEMONS: Final = (
     "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
 )
+REASONS: Final[Mapping[str, str]] = {
+    "bad-name": "the kubelet's request names no possible claim",
+    "gone": "the claim has been deleted",
+    "other-claim": "another claim has the name by now",
+    "unreadable": "the claim's status cannot be read",
+    "no-allocation": "the claim has no allocation",
+    "results": "the claim does not ask for exactly one device of this driver on this node",
+    "device": "the device is not on this node",
+    "daemon": "the claim is a daemon's, of driver-managed IMEX",
+    "config": "the configuration is missing, there twice, or wrong",
+    "allocation-mode": "the allocationMode is another than Single",
+    "no-domain": "the ComputeDomain has been deleted or belongs to another namespace",
+    "no-clique": "the node has no NVLink clique",
+    "aborted": "the claim's preparation was aborted",
+    "channel-in-use": "another claim has channel 0 of the node",
+    "ended": "the kubelet has unprepared the claim in the meantime",
+    "undone": "another plugin of the node has just unprepared the claim",
+    "api-server": "the claim or its ComputeDomain could not be read",
+    "lock": "the plugin's folder is locked by another process",
+    "checkpoint": "the checkpoint cannot be read",
+    "disk": "the node's disk refuses, or does not answer in time",
+    "internal": "an error of the driver's own, which its log describes",
+}
+"""Why a claim is not prepared, in a word for metrics and logs, and what it means."""
 _CLAIM: Final = "FromClaim"
 _STATUS: Final = msgspec.json.Decoder(ClaimStatus)
 
@@ -50,7 +74,7 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a claim is not prepared. ``permanent``: no use in waiting for it within a call.
-    ``reason``: a word for metrics.
+    ``reason``: one of :data:`REASONS`.
     """
 
     reason: str
@@ -87,7 +111,7 @@ def unusable(ref: Ref) -> Refusal | None:
             shown = one_line(getattr(ref, field), 80)
             return Refusal(
                 "bad-name",
-                f"field {field} of the kubelet's request is {shown!r}, which can be no claim's",
+                f"field {field} of the kubelet's request is {shown!r}, which cannot be a claim's",
             )
     return None
 

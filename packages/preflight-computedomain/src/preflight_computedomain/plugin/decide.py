@@ -98,14 +98,14 @@ def decide(
     if request.domain not in domains:
         return Refusal(
             "no-domain",
-            f"domainID {one_line(request.domain, 80)} is no ComputeDomain of namespace {request.ref.namespace}: it has been deleted or "
+            f"domainID {one_line(request.domain, 80)} is not a ComputeDomain of namespace {request.ref.namespace}: it has been deleted or "
             "belongs to another namespace; make the ComputeDomain and the pod anew",
         )
     if not clique:
         return Refusal(
             "no-clique",
             "host-managed IMEX requires an NVLink clique on this node, but NVML reports none; run the pod on a node of a multi-node "
-            "NVLink system, or mend its fabric manager",
+            "NVLink system, or repair its fabric manager",
         )
     return in_use(entries, request.ref.uid) or Prepare(request)
 

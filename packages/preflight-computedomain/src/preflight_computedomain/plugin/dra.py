@@ -6,7 +6,6 @@ empty one.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -32,7 +31,6 @@ __all__ = ["VERSIONS", "service_name", "services"]
 VERSIONS: Final = ("v1", "v1beta1")
 _REQUEST: Final[Shape] = {1: {1: TEXT, 2: TEXT, 3: TEXT}}
 """Of both requests: claims, each with namespace, uid and name."""
-_log = logging.getLogger(__name__)
 
 
 def service_name(version: str) -> str:

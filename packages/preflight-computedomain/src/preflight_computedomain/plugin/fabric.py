@@ -61,7 +61,7 @@ def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
                     else f"state {gpu.state}, not {COMPLETED}"
                 )
                 raise FabricBroken(
-                    f"GPU {name}: its registration with the NVLink fabric has {what}; refusing to start: mend the fabric "
+                    f"GPU {name}: its registration with the NVLink fabric has {what}; refusing to start: repair the fabric "
                     "manager, or set featureGates.CrashOnNVLinkFabricErrors=false."
                 )
             continue

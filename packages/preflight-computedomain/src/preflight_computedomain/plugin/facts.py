@@ -17,7 +17,9 @@ __all__ = ["NodeFacts", "Unfit", "boot_id", "driver_fits", "imex_major", "node_n
 
 
 class Unfit(Exception):
-    """The plugin cannot start on this node; one sentence says what was found where, and what to do."""
+    """The plugin cannot start on this node; one sentence says what was found where,
+    and what to do.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,11 @@ def imex_major(text: str, where: str = "/proc/devices") -> int:
     if len(majors) > 1:
         shown = ", ".join(one_line(major, 20) for major in majors[:5])
         raise Unfit(
-            f"{where}: {MAJOR_NAME} stands {len(majors)} times ({shown}); reload the NVIDIA driver."
+            f"{where}: {MAJOR_NAME} is there {len(majors)} times ({shown}); reload the NVIDIA driver."
         )
     if not re.fullmatch(r"[0-9]{1,9}", majors[0]) or not 0 < int(majors[0]) <= _MOST_MAJOR:
         raise Unfit(
-            f"{where}: the major of {MAJOR_NAME} is {one_line(majors[0], 40)!r}, which is no device's number."
+            f"{where}: the major of {MAJOR_NAME} is {one_line(majors[0], 40)!r}, which is not a device's number."
         )
     return int(majors[0])
 
@@ -71,7 +73,7 @@ def driver_fits(version: str) -> None:
     parts = version.strip().split(".")
     if not 2 <= len(parts) <= 4 or not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
         raise Unfit(
-            f"NVML: {one_line(version, 40)!r} is no driver version; install {OLDEST_DRIVER} or newer."
+            f"NVML: {one_line(version, 40)!r} is not a driver version; install {OLDEST_DRIVER} or newer."
         )
     if tuple(map(int, parts)) < tuple(map(int, OLDEST_DRIVER.split("."))):
         raise Unfit(
@@ -83,7 +85,9 @@ def boot_id(text: str, where: str = "/proc/sys/kernel/random/boot_id") -> str:
     """The kernel's id of this boot. Raises :class:`Unfit`."""
     found = text.strip()
     if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", found):
-        raise Unfit(f"{where}: {one_line(found, 40)!r} is no boot id; name the kernel's own file.")
+        raise Unfit(
+            f"{where}: {one_line(found, 40)!r} is not a boot id; name the kernel's own file."
+        )
     return found
 
 
@@ -91,6 +95,6 @@ def node_name(text: str) -> str:
     """The node's name, as ``NODE_NAME`` gives it. Raises :class:`Unfit`."""
     if not fits_as_name(text):
         raise Unfit(
-            f"NODE_NAME: {one_line(text, 200)!r} is no node's name; set it by the downward API (spec.nodeName)."
+            f"NODE_NAME: {one_line(text, 200)!r} is not a node's name; set it by the downward API (spec.nodeName)."
         )
     return text

@@ -63,7 +63,7 @@ class Metrics:
         )
         self.permanent_errors = Counter(
             "compute_domain_permanent_errors_total",
-            "Claims not prepared for a reason that waiting does not mend.",
+            "Claims not prepared for a reason that does not go away by waiting.",
             ("reason",),
             registry=own,
         )

@@ -7,7 +7,6 @@ Nothing is read of IMEX, and nothing is started.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,13 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from preflight_kube.logs import get_logger
+
 from .fabric import FabricBroken, FabricInfo, clique
 from .facts import NodeFacts, Unfit, boot_id, driver_fits, imex_major, node_name
 
 __all__ = ["CliqueOwner", "Nvml", "NvmlFailed", "node_facts", "patiently"]
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _PROC_DEVICES: Final = "/proc/devices"
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _MOST_BYTES: Final = 1024 * 1024
@@ -102,16 +103,14 @@ class CliqueOwner:
         try:
             found = clique(await patiently(self._nvml.fabric, self._patience), crash=self._crash)
         except FabricBroken as error:
-            _log.error("the node has no clique any more: %s", error)
+            _log.error("the node has no clique any more", error=str(error))
             found = ""
         except NvmlFailed as error:
-            _log.warning(
-                "the clique could not be read anew, and is taken to be what it was: %s", error
-            )
+            _log.warning("clique not read, the last one stays", error=str(error))
             return self._current
         if found != self._current:
             _log.info(
-                "the node's clique is %s; it was %s", found or "none", self._current or "none"
+                "clique of the node changed", clique=found or "none", before=self._current or "none"
             )
         self._current = found
         return found

@@ -1,8 +1,8 @@
-"""The way of a claim, on one page: claim → request → decide → checkpoint → CDI → answer.
+"""The way of a claim: claim → request → decide → checkpoint → CDI → answer.
 
 Every claim of every call gets an answer, 40 s later at most (the kubelet gives up after 45): its
-devices, or one sentence. What waiting does not mend is answered at once, and nothing is written for
-it.
+devices, or one sentence. What does not go away by waiting is answered at once, and nothing is
+written for it.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ class Page:
     async def _retried(
         self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
     ) -> Result:
-        """Try again what waiting may mend, in growing pauses, for as long as a call may take; then
-        the last cause.
+        """Try again what may go away by waiting, in growing pauses, for as long as a call may take;
+        then the last cause.
 
         ``last``: the cause where not even the first attempt has ended.
         """
@@ -280,7 +280,7 @@ class Page:
         except OSError as error:
             what = one_line(f"{error.strerror or error}: {error.filename or 'no file'}", 300)
             return Refusal(
-                "disk", f"the node's disk refuses ({what}); make room, or mend it", False
+                "disk", f"the node's disk refuses ({what}); make room, or repair it", False
             )
 
     async def _fly(
@@ -295,7 +295,12 @@ class Page:
             try:
                 result = await work(flight)
             except Exception:
-                _log.exception(f"claim {ref} ({ref.uid}): an error of this program's own")
+                _log.exception(
+                    "an error of this program's own at a claim",
+                    namespace=one_line(ref.namespace, 63),
+                    name=one_line(ref.name, 253),
+                    uid=one_line(ref.uid, 80),
+                )
                 result = Refusal(
                     "internal", "an error of the driver's own, which its log describes", False
                 )
@@ -353,7 +358,9 @@ class Page:
 
 
 async def _whole(work: Callable[[], Any]) -> Any:
-    """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns of it afterwards."""
+    """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns
+    of it afterwards.
+    """
     task = asyncio.ensure_future(asyncio.to_thread(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -362,6 +369,6 @@ async def _whole(work: Callable[[], Any]) -> Any:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        task.exception()  # seen, so that nobody is told of it later
+        task.exception()  # seen, so that it is not reported later
         raise cancelled
     return task.result()

@@ -7,13 +7,13 @@ been away for long; so it is put back as often as it goes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
 import anyio
 import msgspec
 from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Reflector
 
 from ..names import DRIVER, slice_name
@@ -27,7 +27,7 @@ FIRST: Final = 0.1
 LONGEST: Final = 10.0
 """Seconds, from the first and at most, until a write that was refused is tried again."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Metadata(msgspec.Struct):
@@ -83,10 +83,7 @@ class Publisher:
                     await self._publish()
                     pause = FIRST
                 except KubeError as error:
-                    log.warning(
-                        "the ResourceSlice is not written yet",
-                        extra={"about": {"error": str(error)}},
-                    )
+                    log.warning("ResourceSlice not written yet", error=str(error))
                     await anyio.sleep(pause)
                     pause = min(pause * 2, LONGEST)
                     continue
@@ -120,10 +117,8 @@ class Publisher:
                 await self._client.replace(f"{SLICES}/{found.metadata.name}", body)
                 self._told("update", body["spec"]["pool"]["generation"])
         except (Conflict, NotFound) as error:
-            # The watch brings what there is; but one that another selector hides is told of once.
-            log.info(
-                "the ResourceSlice has changed meanwhile", extra={"about": {"error": str(error)}}
-            )
+            # The watch brings what there is; but one that another selector hides is logged once.
+            log.info("ResourceSlice changed meanwhile, read again", error=str(error))
             await anyio.sleep(FIRST)
 
     async def _remove(self, other: Slice) -> None:
@@ -131,14 +126,9 @@ class Publisher:
             await self._client.delete(f"{SLICES}/{other.metadata.name}", uid=other.metadata.uid)
         except (Conflict, NotFound):
             return
-        log.warning(
-            "a ResourceSlice too many is removed", extra={"about": {"slice": other.metadata.name}}
-        )
+        log.warning("surplus ResourceSlice deleted", slice=other.metadata.name)
         self._written("delete")
 
     def _told(self, verb: str, generation: int) -> None:
-        log.info(
-            "the ResourceSlice is written",
-            extra={"about": {"verb": verb, "generation": generation}},
-        )
+        log.info("ResourceSlice written", verb=verb, generation=generation)
         self._written(verb)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from preflight_kube.logs import get_logger
 from preflight_kube.text import one_line
 
 from .._generated.registration import (
@@ -23,7 +23,7 @@ from .wire import TEXT, VARINT
 __all__ = ["SERVICE", "Registration"]
 
 SERVICE: Final = "pluginregistration.Registration"
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Registration:
@@ -60,6 +60,6 @@ class Registration:
         if request.plugin_registered:
             _log.info("registered with the kubelet")
         else:
-            _log.error("the kubelet refuses the plugin: %s", one_line(request.error, 500))
+            _log.error("the kubelet refuses the plugin", error=one_line(request.error, 500))
         self._told(self.registered)
         return RegistrationStatusResponse()

@@ -5,7 +5,6 @@ while it runs.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import signal
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Final
 import anyio
 from preflight_kube.client import Client
 from preflight_kube.health import HealthServer
+from preflight_kube.logs import get_logger
 
 from ..names import DRIVER
 from ..startup import Failed, Start, say
@@ -49,7 +49,7 @@ ANSWER: Final = 15.0
 late.
 """
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,11 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
     except Unfit as error:
         raise Failed(str(error)) from None
     log.info(
-        "the node is fit",
-        extra={
-            "about": {
-                "node": facts.node,
-                "major": facts.major,
-                "boot": facts.boot,
-                "clique": found or "none",
-            }
-        },
+        "the node can have channels",
+        node=facts.node,
+        major=facts.major,
+        boot=facts.boot,
+        clique=found or "none",
     )
     folders = Folders.of(start.environ)
     metrics = Metrics(facts.node)
@@ -115,10 +111,7 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
         health = _health(start, metrics, serving, publisher)
         try:
             await _begin(folders, page, serving)
-            log.info(
-                "started",
-                extra={"about": {"port": health.port, "socket": str(folders.own / "dra.sock")}},
-            )
+            log.info("started", port=health.port, socket=str(folders.own / "dra.sock"))
             async with anyio.create_task_group() as group:
                 group.start_soon(_stop_on_signal, group.cancel_scope)
                 group.start_soon(serving.watch)
@@ -130,7 +123,7 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
             with anyio.CancelScope(shield=True):
                 await asyncio.gather(serving.stop(GRACE), page.stop(GRACE))
             health.close()
-            log.info("stopped", extra={"about": {"node": facts.node}})
+            log.info("stopped", node=facts.node)
 
 
 async def _begin(folders: Folders, page: Page, serving: Serving) -> None:
@@ -176,7 +169,7 @@ def _health(start: Start, metrics: Metrics, serving: Serving, publisher: Publish
 async def _stop_on_signal(scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
-            log.info("stopping", extra={"about": {"signal": signal.Signals(number).name}})
+            log.info("stopping", signal=signal.Signals(number).name)
             scope.cancel()
 
 
@@ -192,14 +185,11 @@ async def _mend(page: Page) -> None:
         try:
             mended = await page.mend()
         except (LockHeld, OSError, Corrupt) as error:
-            log.warning(
-                "CDI files could not be looked after", extra={"about": {"error": str(error)}}
-            )
+            log.warning("CDI files not checked, tried again", error=str(error))
             continue
         for uid in mended:
             log.warning(
-                "the CDI file of a prepared claim was missing or altered, and is made again",
-                extra={"about": {"uid": uid}},
+                "CDI file of a prepared claim was missing or altered, written again", uid=uid
             )
 
 
@@ -207,12 +197,12 @@ async def _sweep(page: Page) -> None:
     try:
         stale = await page.sweep()
     except (Unreachable, OSError, Corrupt) as error:
-        log.warning(
-            "claims that have gone could not be looked for", extra={"about": {"error": str(error)}}
-        )
+        log.warning("deleted claims not looked for, tried again", error=str(error))
         return
     for ref in stale:
-        about = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
         log.warning(
-            "a prepared claim exists no longer; its container may still run", extra={"about": about}
+            "prepared claim no longer exists; its container may still run",
+            namespace=ref.namespace,
+            name=ref.name,
+            uid=ref.uid,
         )

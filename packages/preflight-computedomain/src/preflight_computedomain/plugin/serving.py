@@ -5,12 +5,12 @@ taken away in order.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import grpc
+from preflight_kube.logs import get_logger
 
 from .._generated.dra import NodePrepareResourcesRequest, NodePrepareResourcesResponse
 from .._generated.registration import InfoRequest, PluginInfo
@@ -24,7 +24,7 @@ from .sockets import Socket
 
 __all__ = ["Serving"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LOOK: Final = 5.0
 _AGAIN: Final = 30.0
 
@@ -86,18 +86,14 @@ class Serving:
             except TimeoutError:
                 await self._restore()
             except OSError as error:
-                _log.error(
-                    "%s: the socket cannot be made again (%s); trying again", self._door.path, error
-                )
+                _log.error("socket not made, tried again", path=self._door.path, error=str(error))
 
     async def _restore(self) -> None:
         for socket in (self._plugin, self._door):
             try:
                 await socket.restored()
             except OSError as error:
-                _log.error(
-                    "%s: the socket cannot be made again (%s); trying again", socket.path, error
-                )
+                _log.error("socket not made, tried again", path=socket.path, error=str(error))
 
     async def stop(self, grace: float = 10.0) -> None:
         """Not be found any more, then finish what runs within ``grace`` seconds."""
@@ -105,7 +101,9 @@ class Serving:
         await self._plugin.stop(grace)
 
     async def alive(self, patience: float = 5.0) -> bool:
-        """Whether both sockets answer, asked as the kubelet asks: who are you, and prepare nothing."""
+        """Whether both sockets answer, asked as the kubelet asks: who are you,
+        and prepare nothing.
+        """
         try:
             async with _channel(self._door.path) as channel:
                 info = await _ask(channel, f"/{SERVICE}/GetInfo", bytes(InfoRequest()), patience)

@@ -7,7 +7,6 @@ answered UNIMPLEMENTED by grpcio itself.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -16,13 +15,14 @@ from typing import Any, Final
 
 import betterproto2
 import grpc
+from preflight_kube.logs import get_logger
 
 from .wire import Shape, fits
 
 __all__ = ["Method", "Socket", "unary"]
 
 Method = Callable[[bytes, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[bytes]]
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _CONNECT: Final = 1.0
 """Seconds; a socket of this machine that is served takes a connection at once."""
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 * 1024 * 1024))
@@ -99,7 +99,7 @@ class Socket:
         """
         if self.there() or await self._served():
             return False
-        _log.warning("%s has been removed or replaced, and is made again", self.path)
+        _log.warning("socket removed or replaced, made again", path=self.path)
         old, self._server = self._server, None
         await self.start()
         if old is not None:

@@ -10,12 +10,13 @@ plugin may have written it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from preflight_kube.logs import get_logger
 
 from ..names import cdi_file, fits_as_uid
 from .cdi import document, uid_of
@@ -38,7 +39,7 @@ from .facts import NodeFacts
 __all__ = ["CHECKPOINT", "Store", "utc_now"]
 
 CHECKPOINT: Final = "checkpoint.json"
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def utc_now() -> datetime:
@@ -99,8 +100,7 @@ class Store:
         found = self._read()
         if found.boot and found.boot != self._facts.boot:
             _log.info(
-                "the node has been rebooted: %d claims of the last boot are dropped",
-                len(found.claims),
+                "the node was rebooted, claims of the last boot dropped", claims=len(found.claims)
             )
             found = Checkpoint()
         if found.boot != self._facts.boot or not self._path.exists():
@@ -114,7 +114,7 @@ class Store:
         kept = {cdi_file(uid) for uid, one in claims.items() if one.state == COMPLETED}
         for path in self._files():
             if uid_of(path.name) and path.name not in kept:
-                _log.info("%s belongs to no prepared claim, and is removed", path)
+                _log.info("CDI file of no prepared claim removed", path=path)
                 self._disk.remove(path)
 
     def prepare(self, request: Request, domains: Collection[str], clique: str) -> Done | Refusal:
@@ -189,11 +189,11 @@ class Store:
         claims = self._last.claims or self._in_files()
         other = self._path.with_name(f"{CHECKPOINT}.corrupt-{self.now():%Y%m%dT%H%M%S.%fZ}")
         _log.error(
-            "%s is not used: %s; it is kept as %s, and what this process knows, or the CDI files say, is written anew (claims: %s)",
-            self._path,
-            error,
-            other.name,
-            ", ".join(claims) or "none",
+            "checkpoint not readable, moved aside and written anew",
+            path=self._path,
+            error=str(error),
+            moved_to=other.name,
+            claims=", ".join(claims) or "none",
         )
         self.corrupt += 1
         self._disk.rename(self._path, other)

@@ -29,7 +29,8 @@ _DECIDED: Final = frozenset({names.CHECKED, names.NO_CHECK_APPLIES})
 """What the webhook writes to pods that it has decided about; any other value is somebody else's,
 and says nothing.
 """
-_MIRROR: Final = "kubernetes.io/config.mirror"  # the API server's picture of a pod that the kubelet has from a file
+# The API server's picture of a pod that the kubelet has from a file.
+_MIRROR: Final = "kubernetes.io/config.mirror"
 _ANNOTATIONS: Final = frozenset({_MIRROR, names.CHECKS_ANNOTATION, names.CLAIMS_ANNOTATION})
 
 

@@ -37,7 +37,9 @@ __all__ = [
 
 ROSTER_VERSION: Final = 1
 PORT: Final = 29500
-"""torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next one."""
+"""torch's own default for the rendezvous, as in ADR-026; the parents' channel
+takes the next one.
+"""
 
 _HOST_PORTS: Final = range(20000, 30000, 2)
 """Where pods share their node's ports, each generation of each gang has a pair of its own, outside

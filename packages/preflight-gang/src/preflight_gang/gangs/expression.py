@@ -108,5 +108,5 @@ def _sum(found: Any, path: Path, step: int, left: list[int]) -> int:
     if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= 9:
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise NoNumber(f"{path.text} is no whole number")
+        raise NoNumber(f"{path.text} is not a whole number")
     return found

@@ -73,7 +73,9 @@ _RUNTIMES_WORDS: Final = {
 _TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
 
 Key = tuple[str, str]
-"""A gang: its namespace, and source and raw id as :func:`~preflight_proto.stamp.gang_id` has them."""
+"""A gang: its namespace, and source and raw id as
+:func:`~preflight_proto.stamp.gang_id` has them.
+"""
 
 
 class MemberStage(StrEnum):
@@ -270,7 +272,7 @@ def read(container: str, end: ContainerTerminated) -> Result:
             result,
             outcome="inconclusive",
             code="BAD_RESULT",
-            reason=f"its result says {said!r}, which is no outcome",
+            reason=f"its result says {said!r}, which is not an outcome",
         )
     if code_word(result.code) != result.code:
         result = msgspec.structs.replace(result, code="BAD_CODE")

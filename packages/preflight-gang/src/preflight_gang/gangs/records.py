@@ -180,7 +180,7 @@ def _size(found: ConfigMap) -> int:
 
 
 def _version(found: ConfigMap) -> int:
-    """Resource versions of one resource are comparable as numbers (KEP-5504); what is no number
+    """Resource versions of one resource are comparable as numbers (KEP-5504); what is not a number
     counts as oldest.
     """
     text = found.metadata.resource_version

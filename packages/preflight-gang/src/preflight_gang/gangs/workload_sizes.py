@@ -25,7 +25,7 @@ class SizedKind(msgspec.Struct, frozen=True, kw_only=True):
     type: type[SizedObject]
 
 
-class _Labelled(SizedMetadata, kw_only=True):
+class _Labeled(SizedMetadata, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -34,7 +34,7 @@ def sized_by(expression: Expression) -> type[SizedObject]:
     """Objects whose size ``expression`` says; of them nothing but that is kept."""
 
     class Configured(SizedObject, kw_only=True):
-        metadata: _Labelled
+        metadata: _Labeled
         spec: Any = None
         status: Any = None
         declared: DeclaredSize = DeclaredSize()

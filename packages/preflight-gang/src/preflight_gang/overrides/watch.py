@@ -30,7 +30,9 @@ log = get_logger(__name__)
 
 
 class OverrideController:
-    """Mirrors while :meth:`mirror` runs; acts while :meth:`lead` does. No gang waits for any of it."""
+    """Mirrors while :meth:`mirror` runs; acts while :meth:`lead` does.
+    No gang waits for any of it.
+    """
 
     def __init__(self, client: Client, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -73,7 +75,8 @@ class OverrideController:
                 continue
             about = policy.metadata
             if not await writer.status(path(namespace, about.name), body):
-                return  # another version by now, which the watch brings; until then nobody is put in force
+                # Another version by now, which the watch brings; until then nobody is put in force.
+                return
             if verdict.reason == "Invalid":
                 self._metrics.config_errors.labels("preflightconfig").inc()
             (log.info if verdict.accepted else log.warning)(

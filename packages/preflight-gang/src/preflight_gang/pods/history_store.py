@@ -110,7 +110,9 @@ class HistoryStore:
     # --- where it is kept
 
     async def load(self) -> None:
-        """Read what the last leader has kept. Where that fails, gangs go without until it is there."""
+        """Read what the last leader has kept. Where that fails, gangs go without
+        until it is there.
+        """
         if not self._on or not self._home:
             return
         params = {"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"}

@@ -106,8 +106,9 @@ class NodeHistory:
         gbps: float = 0.0,
     ) -> None:
         """A gang (``whose``: namespace and gang) has ended ``at`` that Unix time and has seen this
-        of the ``node`` (name and identity); ``gbps``: of its all-reduce, 0 where it is no figure of
-        a healthy gang. What is older than the newest is known already, from whichever leader."""
+        of the ``node`` (name and identity); ``gbps``: of its all-reduce, 0 where it is not a figure
+        of a healthy gang. What is older than the newest is known already, from whichever leader.
+        """
         record, shard = self._record(*node, at), self._shards[number := shard_of(node[0])]
         if at <= max(record.last, record.since, shard.since):
             return

@@ -55,7 +55,7 @@ class Body:
 
 
 class Refused(Exception):
-    """The request is no review, or there is no answer to it: an HTTP status, and one sentence.
+    """The request is not a review, or there is no answer to it: an HTTP status, and one sentence.
     ``uid``: the review's, where it was read.
     """
 
@@ -65,7 +65,7 @@ class Refused(Exception):
 
 
 def problem(scope: Scope, paths: Collection[str]) -> Refused | None:
-    """Why this is no review to one of ``paths``, as far as that shows before its body."""
+    """Why this is not a review to one of ``paths``, as far as that shows before its body."""
     if scope["path"] not in paths:
         return Refused(404, f"not found; POST an AdmissionReview to {' or '.join(paths)}")
     if scope["method"] != "POST":

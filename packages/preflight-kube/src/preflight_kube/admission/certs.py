@@ -231,7 +231,7 @@ async def keep(
                 ]
                 if (
                     any(published) and stored is not None
-                ):  # else there is nobody to tell, or nothing is served yet
+                ):  # else there is nobody to inform, or nothing is served yet
                     await anyio.sleep(settle_seconds)
                 await _write(client, target, secret, fresh, owner)
                 log.info("certificate made", why=reason, **about)

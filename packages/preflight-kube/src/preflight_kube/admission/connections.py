@@ -242,7 +242,8 @@ class Connections:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
-            except OSError as error:  # no descriptor, no memory: whoever waits for a place goes, and it is tried again
+            except OSError as error:
+                # No descriptor, no memory: whoever waits for a place goes, and it is tried again.
                 log.warning(
                     "cannot accept a connection", port=self._name, error=error.strerror or error
                 )
@@ -309,8 +310,8 @@ class Connections:
             self._refused(error)
 
     def _refused(self, error: Exception) -> None:
-        """A handshake that came to nothing: counted by its reason, and told once where an operator
-        must do something.
+        """A handshake that came to nothing: counted by its reason, and logged once where an
+        operator must do something.
         """
         reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
         if any(alert in reason for alert in _ALERTS):
@@ -337,7 +338,7 @@ class Connections:
             )
 
     def certificate_changed(self) -> None:
-        """What was told about the old one may be told anew."""
+        """What was logged about the old one may be logged anew."""
         self._told.clear()
 
 
@@ -360,9 +361,9 @@ class Bounded(HttpToolsProtocol):
     _idle_timer: asyncio.TimerHandle | None = None
     _fed = _chunk = 0  # bytes of this request before what came last, and those of that
     _in_head = _large_head = _over = _dropped = False
-    _held = _told = (
-        False  # whether bytes of it are being counted, and whether it has had an answer, as its Connections know
-    )
+    # Whether bytes of it are being counted, and whether it has had an answer, as its Connections
+    # know.
+    _held = _told = False
 
     @property
     def waits(self) -> bool:

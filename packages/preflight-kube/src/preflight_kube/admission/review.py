@@ -35,7 +35,9 @@ __all__ = [
 T = TypeVar("T")
 API_VERSION: Final = "admission.k8s.io/v1"
 MOST_TEXT: Final = 1024
-"""Characters of a message or a warning; what of it is a tenant's must not fill logs and terminals."""
+"""Characters of a message or a warning; what of it is a tenant's must not fill
+logs and terminals.
+"""
 MOST_WARNINGS: Final = 16
 """An API server shows 4,096 characters of warnings."""
 _REASONS: Final = {
@@ -123,7 +125,7 @@ class Response:
 
     ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already;
     Raw is what stands in the answer as it is, base64 in quotes.
-    ``message`` and ``code`` (an HTTP status from 400 to 599) are what the user is told where it is
+    ``message`` and ``code`` (an HTTP status from 400 to 599) are what the user sees where it is
     not; ``reason`` follows from the code where it is empty. ``warnings`` are shown to the user in
     any case; ``annotations`` are in the audit log.
     """
@@ -138,7 +140,7 @@ class Response:
 
     @classmethod
     def denied(cls, message: str, *, code: int = 403, warnings: Sequence[str] = ()) -> Response:
-        """A refusal that tells the user ``message``."""
+        """A refusal that shows the user ``message``."""
         return cls(allowed=False, message=message, code=code, warnings=warnings)
 
 

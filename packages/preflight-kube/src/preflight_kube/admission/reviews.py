@@ -167,7 +167,9 @@ class Reviews:
         return Refused(500, why, about["uid"])
 
     def _unread(self, path: str, beginning: bytes, why: str, status: int) -> bytes:
-        """The answer to a review that was not read: it is denied. What is not a review is refused."""
+        """The answer to a review that was not read: it is denied. What is not a
+        review is refused.
+        """
         if not (uid := review.uid_of(beginning)):
             raise Refused(status, why)
         self._metrics.reviews.labels(path, "denied").inc()

@@ -62,8 +62,8 @@ def _announce(server: HttpServer) -> None:
 
 
 class HttpServer:
-    """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready. One
-    that says it is ``immediate`` is an :class:`~.at_once.Application`.
+    """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
+    One that says it is ``immediate`` is an :class:`~.at_once.Application`.
 
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
     handshakes that fail, and may have the gauges ``certificate_expiry`` and ``certificate_valid``.
@@ -186,7 +186,8 @@ class HttpServer:
         if certificate.refresh():
             server.connections.certificate_changed()
             if certificate.client_ca is not None:
-                server.connections.retire()  # who is connected showed a certificate to the authority of before
+                # Who is connected showed a certificate to the authority of before.
+                server.connections.retire()
         problem = certificate.problem(self._now())
         for name, value in (("expiry", certificate.expires), ("valid", 0 if problem else 1)):
             if (gauge := getattr(self._metrics, f"certificate_{name}", None)) is not None:

@@ -47,7 +47,9 @@ class Certificate:
         self.context, self.begins, self.expires = self._load()
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed; a broken pair is logged and the old one stays."""
+        """Read the files again if they have changed; a broken pair is logged and
+        the old one stays.
+        """
         try:
             stamp = self._stamp()
             if stamp == self._seen:
@@ -94,7 +96,7 @@ class Certificate:
             context.load_cert_chain(self.folder / CERT, self.folder / KEY)
         except (OSError, ssl.SSLError) as error:
             raise CertificateError(
-                f"{self.folder / CERT} and {KEY} are no matching pair ({error.strerror or error}); write both anew"
+                f"{self.folder / CERT} and {KEY} are not a matching pair ({error.strerror or error}); write both anew"
             ) from None
         if self.client_ca is not None:
             try:

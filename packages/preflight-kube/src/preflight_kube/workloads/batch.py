@@ -30,8 +30,8 @@ def job_marks(spec: Object, name: str, mode: str) -> PodMarks:
 
 
 def at_once(parallelism: object, completions: object) -> int:
-    """How many pods of a Job exist at the same time, when it begins; what is no whole number counts
-    as not given (the API server's default for ``parallelism`` is 1).
+    """How many pods of a Job exist at the same time, when it begins; what is not a whole number
+    counts as not given (the API server's default for ``parallelism`` is 1).
     """
     pods = whole(parallelism, 1)
     return min(pods, whole(completions, pods))

@@ -61,7 +61,9 @@ class _JobSetSpec(Section, kw_only=True):
 
 
 class JobSet(SizedObject, kw_only=True):
-    """jobset.x-k8s.io JobSet; the gang's id is its name, or `name/group` for a group of its jobs."""
+    """jobset.x-k8s.io JobSet; the gang's id is its name, or `name/group` for a
+    group of its jobs.
+    """
 
     spec: _JobSetSpec = msgspec.field(default_factory=_JobSetSpec)
 

@@ -120,7 +120,7 @@ class TrainingJob(SizedObject, kw_only=True):
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
         maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
-        # An MPI launcher starts when its workers run: it is no part of what is tested (nor is it
+        # An MPI launcher starts when its workers run: it is not part of what is tested (nor is it
         # stamped as one).
         roles = [(role.lower(), one.replicas) for specs in maps for role, one in specs.items()]
         return added(

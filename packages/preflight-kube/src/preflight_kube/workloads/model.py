@@ -114,11 +114,11 @@ def dotted(keys: Keys) -> str:
 
 def replicas(item: Any, *keys: str | int) -> int:
     """The whole number at ``keys``, 1 where nothing is there. Raises :class:`ValueError` with the
-    path of what is no whole number.
+    path of what is not a whole number.
     """
     value = at(item, keys)
     if value is None:
         return 1
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{dotted(keys)} is no whole number")
+        raise ValueError(f"{dotted(keys)} is not a whole number")
     return value

@@ -28,7 +28,9 @@ class Place(NamedTuple):
 
 
 def places(item: Object, kind: WorkloadKind) -> Iterator[Place]:
-    """The templates of an object of this kind, path by path; none where another object holds them."""
+    """The templates of an object of this kind, path by path; none where another
+    object holds them.
+    """
     for path in kind.paths:
         yield from _below(item, path, (), "")
 

@@ -34,7 +34,9 @@ _ALL: Final = (
 KINDS: Final = tuple(one.title for one in _ALL)
 """What people may give, as they write it."""
 _QUEUED: Final = frozenset({"Job", "JobSet"})
-"""Kinds whose pods Kueue labels with their pod set, once it admits what has the label of a queue."""
+"""Kinds whose pods Kueue labels with their pod set, once it admits what has the
+label of a queue.
+"""
 
 
 class PodTemplate(NamedTuple):

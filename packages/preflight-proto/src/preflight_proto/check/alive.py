@@ -31,10 +31,13 @@ async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
     a GPU.
     """
     answers: dict[str, str | None] = {}
-    for gpu in gpus:  # threads of their own: one that never comes back must hold up neither the others nor the process's end
+    # Threads of their own: one that never comes back must hold up neither the others nor the
+    # process's end.
+    for gpu in gpus:
         threading.Thread(target=_ask, args=(gpu, answers), daemon=True).start()
     give_up = time.monotonic() + within
-    while len(answers) < len(gpus) and time.monotonic() < give_up:  # noqa: ASYNC110 (threads of their own answer)
+    # There is no event to wait for: threads of their own answer.
+    while len(answers) < len(gpus) and time.monotonic() < give_up:  # noqa: ASYNC110
         await anyio.sleep(0.02)
     late = f"no answer within {within:g} s"
     told = {gpu.uuid: answers.get(gpu.uuid, late) for gpu in gpus}

@@ -123,7 +123,8 @@ async def run(
             if not await _drained(out, err):
                 processes.kill(processes.holders({out.inode, err.inode}))
                 await _drained(out, err)
-            group.cancel_scope.cancel()  # what holds them now cannot be killed, and is not waited for
+            # What holds them now cannot be killed, and is not waited for.
+            group.cancel_scope.cancel()
     except anyio.get_cancelled_exc_class():
         if callable(terminate):
             with anyio.CancelScope(shield=True):

@@ -21,7 +21,7 @@ __all__ = ["look", "nvlink_domain", "sampled"]
 T = TypeVar("T")
 
 PATIENCE: Final = 30.0
-"""Seconds that one look may take; a driver that hangs is no finding of the scan."""
+"""Seconds that one look may take; a driver that hangs is not a finding of the scan."""
 EVERY: Final = 0.2
 """Seconds between two samples."""
 FIRST: Final = 0.05

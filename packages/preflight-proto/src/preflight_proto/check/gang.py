@@ -87,7 +87,9 @@ class GangSettings:
 
 
 class GangMembership:
-    """The gang controller's answers to this pod. ``clock`` gives seconds since the check's start."""
+    """The gang controller's answers to this pod. ``clock`` gives seconds since
+    the check's start.
+    """
 
     def __init__(
         self, settings: GangSettings, say: Callable[[str], None], clock: Callable[[], float]

@@ -64,7 +64,9 @@ class Gpu:
 
 
 class GpusUnavailable(Exception):
-    """The GPUs cannot be listed, which says nothing about their health. ``reason`` is one sentence."""
+    """The GPUs cannot be listed, which says nothing about their health. ``reason``
+    is one sentence.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -96,7 +98,9 @@ class GpusMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """``gpus`` that answered, and errors of those that did not: address, or ``index N``, → words."""
+    """``gpus`` that answered, and errors of those that did not: address,
+    or ``index N``, → words.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +109,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the kernel and the container runtime tell of GPUs; tests have their own."""
+    """Where the kernel and the container runtime list GPUs; tests have their own."""
 
     driver: Path = Path("/proc/driver/nvidia/gpus")
     devices: Path = Path("/sys/bus/pci/devices")
@@ -223,7 +227,7 @@ _NONE: Final = (
 def _evidence(
     named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places
 ) -> PresenceEvidence:
-    """What else tells of GPUs that are not listed."""
+    """What else shows GPUs that are not listed."""
     driver = {}
     for file in sorted(places.driver.glob("*/information")):
         with suppress(OSError):
@@ -338,7 +342,8 @@ def _ask_lost(gpus: Sequence[Gpu], places: Places = Places()) -> dict[str, str]:
 
         pynvml.nvmlInit()
     except Exception:
-        return {}  # no binding, no library or no driver: a matter of the environment, not of one GPU
+        # No binding, no library or no driver: a matter of the environment, not of one GPU.
+        return {}
     gone: dict[str, str] = {}
     unknown: dict[str, str] = {}
     answered = False

@@ -16,7 +16,9 @@ OBSERVE: Final = "observe"
 
 @dataclass(frozen=True)
 class KitSettings:
-    """What the webhook gives to every injected check; a check's ``--help`` says what each is for."""
+    """What the webhook gives to every injected check; a check's ``--help`` says
+    what each is for.
+    """
 
     socket: str = setting(
         names.ENV_CONNECTOR_SOCKET,

@@ -40,7 +40,8 @@ _NEVER: Final = (
         "NCCL_BLOCKING_WAIT",
         "NCCL_DESYNC_DEBUG",
     ),  # torch's; it still reads the old names
-    "OMPI_COMM_WORLD_*",  # a program built with MPI would take itself for a rank of the workload's job
+    # A program built with MPI would take itself for a rank of the workload's job.
+    "OMPI_COMM_WORLD_*",
     "PMI_*",
     "PMIX_*",
     "CUDA_LAUNCH_BLOCKING",
@@ -69,10 +70,11 @@ _KEPT: Final = (
 secret.
 """
 _TORCH: Final = {"TORCH_NCCL_USE_COMM_NONBLOCKING": "0"}
-"""torch 2.6.0 to 2.7.0 make communicators that do not block once they are told the device, and hang
-at random with them.
+"""torch 2.6.0 to 2.7.0 make communicators that do not block once they are given the device, and
+hang at random with them.
 """
-_NO_SETTINGS: Final = {"HOME": "/tmp", "NCCL_CONF_FILE": "/dev/null"}  # noqa: S108 (an empty volume of the check's own)
+# The folder is an empty volume of the check's own.
+_NO_SETTINGS: Final = {"HOME": "/tmp", "NCCL_CONF_FILE": "/dev/null"}  # noqa: S108
 _NETWORK: Final = (
     *(
         "NCCL_IB_*",
@@ -171,8 +173,8 @@ _ON_FABRIC: Final[Mapping[str, tuple[str, ...]]] = {
     "efa": _EFA,
     "tcpxo": _TCPXO,
 }
-"""By class of fabric, what its vendor tells everybody to set there, and its published figures were
-measured with.
+"""By class of fabric, what its vendor recommends everybody to set there, and its published figures
+were measured with.
 """
 _TRANSPORT: Final = ("NCCL_*", "OFI_NCCL_*", "FI_*", "UCX_*")
 _MOST_SHOWN: Final = 100

@@ -1,4 +1,4 @@
-"""What NCCL's words mean: which kind of trouble an output tells of, in the words of NCCL 2.14 to
+"""What NCCL's words mean: which kind of trouble an output shows, in the words of NCCL 2.14 to
 2.30, nccl-tests, CUDA and torch.
 
 NCCL's error classes alone accuse nobody: a full /dev/shm prints as an *internal error*, and what
@@ -31,7 +31,7 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NcclError:
-    """The error that an output tells of.
+    """The error that an output shows.
 
     ``says`` and ``fix`` are constant per ``code``; ``line`` is the output's own. ``device`` is the
     CUDA index that NCCL printed in brackets, None where it printed none. ``fatal`` is ADR-026's
@@ -81,11 +81,13 @@ _E, _D, _P, _C = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE, ErrorKind.PEER, ErrorK
 
 # The first rule that matches any line decides.
 _RULES: Final = (
-    # --- environment: what the container or the node's software lacks. nccl-tests#166: ENOSPC ends as "internal error".
+    # --- environment: what the container or the node's software lacks. nccl-tests#166: ENOSPC ends
+    # as "internal error".
     _rule(
         _E,
         "SHM_FULL",
-        r"/dev/shm\S* .*No space left|failed to extend /dev/shm|posix_fallocate failed.*No space left"  # noqa: S108 (NCCL's)
+        # The path is NCCL's.
+        r"/dev/shm\S* .*No space left|failed to extend /dev/shm|posix_fallocate failed.*No space left"  # noqa: S108
         r"|creating shared memory segment \S+ \(size \d+\)(?!.*(?:Permission|invalid))",
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
@@ -100,7 +102,8 @@ _RULES: Final = (
     _rule(
         _E,
         "DUPLICATE_GPU",
-        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",  # the latter since NCCL 2.30
+        # The latter since NCCL 2.30.
+        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
         "one GPU was handed out twice",
         "switch off time-slicing for pods that ask for several GPUs",
     ),
@@ -182,8 +185,8 @@ _RULES: Final = (
         action=Action.CONTACT_SUPPORT,
         fatal=True,
     ),
-    # --- environment again. After device faults: NCCL warns of the first two and goes on, and of a peer that died of a fault neither the
-    # shared memory nor the listening sockets are left.
+    # --- environment again. After device faults: NCCL warns of the first two and goes on, and of a
+    # peer that died of a fault neither the shared memory nor the listening sockets are left.
     _rule(
         _E,
         "TOPOLOGY_FILE_UNREADABLE",
@@ -206,7 +209,8 @@ _RULES: Final = (
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
     ),
-    # --- peer, by what only an open connection can say: once a peer has died, others are refused when they connect to it
+    # --- peer, by what only an open connection can say: once a peer has died, others are refused
+    # when they connect to it
     _rule(
         _P,
         "NCCL_REMOTE_ERROR",
@@ -313,12 +317,12 @@ _DEVICE: Final = re.compile(r"\[(\d{1,3})\](?= )")
 
 
 def classify(output: str) -> NcclError | None:
-    """The error that ``output`` (stdout and stderr of an NCCL program) tells of; None when it names
+    """The error that ``output`` (stdout and stderr of an NCCL program) shows; None when it names
     none. Never raises.
     """
-    # INFO lines narrate; an "out of memory" or "timeout" in one of them is no error. But NCCL says
-    # at that level alone that it found no card, which is an error where somebody has named one and
-    # NCCL has not gone on with another network.
+    # INFO lines narrate; an "out of memory" or "timeout" in one of them is not an error. But NCCL
+    # says at that level alone that it found no card, which is an error where somebody has named one
+    # and NCCL has not gone on with another network.
     named = _HCA_NAMED in output and _GOES_ON not in output
     lines = [
         line.strip()

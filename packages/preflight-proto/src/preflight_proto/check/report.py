@@ -1,4 +1,4 @@
-"""Tell the node's platform connector: one batch a run, one budget of time for everything.
+"""Report to the node's platform connector: one batch a run, one budget of time for everything.
 
 A connector that is absent, slow, refusing or hanging never decides a verdict: :func:`send` returns
 what happened as a sentence and raises nothing.
@@ -85,7 +85,7 @@ async def send(
     if not events:
         return None
     if kit.socket == names.SOCKET_OFF:
-        progress("reports are switched off here; nothing is sent, the verdict stands")
+        progress("reports are switched off here; nothing is sent, the verdict is unchanged")
         return None
     path = kit.socket.removeprefix("unix://")
     message = batch(events, kit, datetime.datetime.now(datetime.UTC))
@@ -101,7 +101,9 @@ async def send(
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
     what = f"{len(events)} event{'s' if len(events) != 1 else ''}"
-    sentence = f"platform connector at {path}: {trouble}; {what} not delivered, the verdict stands"
+    sentence = (
+        f"platform connector at {path}: {trouble}; {what} not delivered, the verdict is unchanged"
+    )
     progress(sentence)
     return sentence
 

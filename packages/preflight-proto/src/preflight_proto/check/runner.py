@@ -67,8 +67,8 @@ GANG_MARGIN: Final = 60.0
 """Seconds beyond GANG_TIMEOUT after which even a wait that hangs ends."""
 
 LAST_REPORT: Final = 1.0
-"""Seconds that the report may take once the check is told to stop: some pods have little more until
-SIGKILL.
+"""Seconds that the report may take once the check is asked to stop: some pods have little more
+until SIGKILL.
 """
 LAST_SWEEP: Final = 1.0
 """Seconds to see the end of what tools have left behind."""
@@ -365,7 +365,9 @@ def _in_callback(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     what = (
         f"{type(error).__name__}: {error}" if error is not None else str(context.get("message", ""))
     )
-    log.say(printable(f"unexpected in the event loop: {what}; the verdict stands", log.MAX_LINE))
+    log.say(
+        printable(f"unexpected in the event loop: {what}; the verdict is unchanged", log.MAX_LINE)
+    )
 
 
 async def _report(run: Run[Any], batch: list[EventDraft]) -> str:
@@ -379,10 +381,12 @@ async def _report(run: Run[Any], batch: list[EventDraft]) -> str:
         try:
             said = await report.send(batch, run.kit, log.say)
         except Exception as error:
-            said = f"platform connector: the report failed ({type(error).__name__}: {error}); the verdict stands"
+            said = f"platform connector: the report failed ({type(error).__name__}: {error}); the verdict is unchanged"
             log.say(said)
     if run.reporting.cancelled_caught:
-        said = "platform connector: no answer before the check had to stop; the verdict stands"
+        said = (
+            "platform connector: no answer before the check had to stop; the verdict is unchanged"
+        )
         log.say(said)
     return re.split("[;,] ", said or "", maxsplit=1)[0]
 
@@ -441,7 +445,7 @@ async def _judge(run: Run[Any]) -> Verdict:
         return cleared(verdict, run.check.gpu_tests, run.present)
     if run.stopped:
         return Verdict.inconclusive(
-            "TERMINATED", "the check was told to stop before it could judge."
+            "TERMINATED", "the check was asked to stop before it could judge."
         )
     allowed = format_duration(round(run.allowed, 3))
     hint = f"raise {ENV_CHECK_TIMEOUT} if this hardware is just slow to test"

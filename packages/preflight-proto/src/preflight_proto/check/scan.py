@@ -1,7 +1,7 @@
 """What the driver knows of a pod's GPUs before, under and after a load, and what of it is a
 finding: siblings are the reference.
 
-Pure: :mod:`.counters` reads the facts. Every fact may be None, which is no finding: an older
+Pure: :mod:`.counters` reads the facts. Every fact may be None, which is not a finding: an older
 driver, a virtual machine and a GPU without the part all look alike. ``scan`` judges one look,
 ``load`` two looks around a load with the samples between them.
 """
@@ -57,7 +57,9 @@ _FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is no
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
 REPLAYS: Final = 10
-"""PCIe replays of one load from which on they are told: single ones are how PCIe repairs itself."""
+"""PCIe replays of one load from which on they are reported: single ones are how PCIe
+repairs itself.
+"""
 
 
 def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:

@@ -61,7 +61,7 @@ class FakeConnector(wire.PlatformConnectorBase):
         """The connector's one call, answered as ``mode`` says."""
         self.attempts += 1
         if self.mode == "refuse":
-            raise GRPCError(Status.UNAVAILABLE, "told to refuse")
+            raise GRPCError(Status.UNAVAILABLE, "set to refuse")
         if self.mode == "hang":
             await asyncio.Event().wait()
         self.batches.append(message)

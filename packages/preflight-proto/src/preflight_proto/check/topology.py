@@ -82,7 +82,7 @@ class TopologySettings:
 
 async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) -> TopologyFile:
     """Which file NCCL gets, and why. Raises :class:`Inconclusive`: NO_TOPOLOGY where it must have
-    one and there is none, TOPOLOGY_FILE_UNREADABLE where the workload's own is no file of the
+    one and there is none, TOPOLOGY_FILE_UNREADABLE where the workload's own is not a file of the
     volume that was mounted for it."""
     own, kind, mapping = (
         environ.get("NCCL_TOPO_FILE", ""),
@@ -115,7 +115,7 @@ async def _within(path: str, origin: str) -> None:
     try:
         real = await anyio.Path(path).resolve(strict=True)
         fits = real.is_relative_to(mount) and await real.is_file()
-        why = "" if fits else "is no regular file of the volume that holds it"
+        why = "" if fits else "is not a regular file of the volume that holds it"
     except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
         why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
     if why:

@@ -8,7 +8,9 @@ import msgspec
 
 
 class DoesNotApply(Exception):
-    """The patch cannot be applied to this object: the real server answers 422 without saying why."""
+    """The patch cannot be applied to this object: the real server answers 422
+    without saying why.
+    """
 
 
 def copied(value: Any) -> Any:

@@ -54,7 +54,9 @@ RESOURCES = (
 
 
 class Refused(Exception):
-    """An error as the server says it: HTTP status, reason, message, and the details of its Status."""
+    """An error as the server says it: HTTP status, reason, message,
+    and the details of its Status.
+    """
 
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -195,7 +197,7 @@ class Store:
     def update(
         self, resource: Resource, before: Object, body: Object, *, status: bool = False
     ) -> Object:
-        """Replace ``before`` by ``body``; ``status`` tells which of the two halves of the object
+        """Replace ``before`` by ``body``; ``status`` says which of the two halves of the object
         may change.
         """
         old, meta = (

@@ -1,7 +1,7 @@
 """Results of pure functions, kept for those who ask the same again and bounded by bytes.
 
-A count alone is no bound: what a pod is decided by is as large as its environment, and a thousand
-odd pods must not fill the memory.
+A count alone is not a bound: what a pod is decided by is as large as its environment, and a
+thousand odd pods must not fill the memory.
 """
 
 from __future__ import annotations

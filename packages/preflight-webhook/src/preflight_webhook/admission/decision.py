@@ -57,7 +57,9 @@ class Decision(msgspec.Struct):
     warnings: list[str] = []
     unseen: list[UnreadEnvFrom] = []
     claims: dict[str, SeenClaim] = {}
-    """What was known of the pod's resource claims, by their names in it; written down in the pod."""
+    """What was known of the pod's resource claims, by their names in it;
+    written down in the pod.
+    """
     logged: bytes = b""
     """What a log line about any of the alike pods says, once one has been written
     (:func:`~.logs.part`).

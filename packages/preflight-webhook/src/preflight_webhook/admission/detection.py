@@ -59,7 +59,8 @@ class Side:
     def __init__(self) -> None:
         self.running = 0  # by containers and sidecars together
         self.peak = 0  # during the greediest init step
-        self.held = 0  # by the sidecars before the checks' place: they run beside every later init container
+        # Held by sidecars before the checks' place, which run beside every later init container.
+        self.held = 0
 
     @property
     def effective(self) -> int:
@@ -113,7 +114,7 @@ def demands(resources: Resources | None) -> tuple[Demand, ...]:
     """What a container's ``resources`` say; a limit alone is a request too, as the API server
     defaults it.
 
-    Raises :class:`ValueError` with one sentence for an amount that is no quantity.
+    Raises :class:`ValueError` with one sentence for an amount that is not a quantity.
     """
     if resources is None:
         return ()

@@ -30,7 +30,9 @@ class User(NamedTuple):
 
 
 def _must(check: CheckConfig) -> bool:
-    """Whether a pod may not start without ``check``: rather than leave it out, the pod is denied."""
+    """Whether a pod may not start without ``check``: rather than leave it out,
+    the pod is denied.
+    """
     return check.is_required and check.enforcement == "enforce"
 
 

@@ -55,7 +55,7 @@ def ordered(pod: Pod, gang: Gang, config: GangDiscovery) -> str:
 
 
 def stamp(namespace: str, gang: Gang, *, takes_part: bool) -> Stamp:
-    """What the gang controller is told about a member."""
+    """What the gang controller learns about a member."""
     return Stamp(
         v=VERSION,
         id=gang.id,

@@ -78,7 +78,9 @@ class Injection:
 
 
 class Place(NamedTuple):
-    """Where checks stand among the init containers, and what the pod reserves as seen from there."""
+    """Where checks stand among the init containers, and what the pod reserves as
+    seen from there.
+    """
 
     position: int
     accounts: Mapping[str, ResourceTally]
@@ -375,7 +377,9 @@ def _made(  # noqa: PLR0917
 
 
 def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
-    """The environment that a check gets of us and of the operator, in its order; not to be changed."""
+    """The environment that a check gets of us and of the operator, in its order;
+    not to be changed.
+    """
     made, _ = _container(check, config, None, None, False, True, False)
     env: list[dict[str, Any]] = made.get("env") or []
     return env

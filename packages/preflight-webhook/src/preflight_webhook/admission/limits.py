@@ -52,7 +52,9 @@ RESOURCE_NAME: Final = 317
 ASKED: Final = 4096
 """Characters of the annotation that asks for checks."""
 VALUES: Final = 100_000
-"""Objects and lists in a whole pod that has to be taken apart because it carries something of ours."""
+"""Objects and lists in a whole pod that has to be taken apart because it carries
+something of ours.
+"""
 
 _raws: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(
     list[msgspec.Raw] | None
@@ -191,7 +193,7 @@ def _amounts(raw: bytes) -> Iterable[dict[str, msgspec.Raw]]:
 
 
 def _count(raw: bytes) -> int:
-    """How many entries a list has; none where it is no list."""
+    """How many entries a list has; none where it is not a list."""
     if raw.count(b"{") <= 1:
         return raw.count(b"{")
     try:

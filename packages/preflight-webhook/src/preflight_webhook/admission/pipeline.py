@@ -113,7 +113,7 @@ def decide(
     ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they
     matter and are not given, ``recall`` is asked, which may know all of them; else the result is
     ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no
-    hostPath volumes. Pure. Raises :class:`~.review.BadReview` when it is no pod.
+    hostPath volumes. Pure. Raises :class:`~.review.BadReview` when it is not a pod.
     """
     pod = read or decode_pod(raw)
     looked_up = detects(config)
@@ -168,7 +168,8 @@ def _facts(
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang = identify(pod, config.gang_discovery)
     everyone = () if not inheriting(config) else [*containers, *init] if init else containers
-    return DecisionKey(  # by position, as it is made for every pod: keywords would take five times as long
+    # By position, as it is made for every pod: keywords would take five times as long.
+    return DecisionKey(
         tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
         tuple([bytes(c.resources) for c in containers]),
         bytes(spec.resources),

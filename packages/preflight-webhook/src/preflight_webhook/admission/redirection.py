@@ -37,7 +37,7 @@ _HARMLESS_OPTIONS: Final = frozenset(
 
 @lru_cache(maxsize=256)
 def servers(check: CheckConfig, config: Config) -> tuple[Host, ...]:
-    """The names, not addresses, that ``check`` is told to connect to."""
+    """The names, not addresses, that ``check`` is set to connect to."""
     variables = variables_of(check, config)
     known: dict[str, str | None] = {one["name"]: _text(one) for one in variables}
     values = [one["value"] for one in variables if isinstance(one.get("value"), str)]
@@ -45,7 +45,9 @@ def servers(check: CheckConfig, config: Config) -> tuple[Host, ...]:
 
 
 def _text(variable: dict[str, Any]) -> str | None:
-    """What a variable holds: None for an IP address, `*` for what is only known in the container."""
+    """What a variable holds: None for an IP address, `*` for what is only known
+    in the container.
+    """
     value = variable.get("value")
     if isinstance(value, str):
         return value

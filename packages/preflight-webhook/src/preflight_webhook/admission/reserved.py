@@ -75,7 +75,7 @@ def misuse(pod: Pod, config: Config) -> str | None:
     pod has our label: it is rebuilt whoever wrote it. Any other under the prefix is the user's, and
     he counts on it.
 
-    Raises :class:`~.review.BadReview` when it is no pod.
+    Raises :class:`~.review.BadReview` when it is not a pod.
     """
     spec = pod.spec
     seen = pod.metadata.labels is not None and CHECKED_LABEL in pod.metadata.labels

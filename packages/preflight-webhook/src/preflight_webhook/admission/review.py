@@ -73,7 +73,9 @@ class TooDeep(BadReview):
 
 
 def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, what: str) -> T:
-    """The one place where text of others is read here. ``what`` begins the sentence of the error."""
+    """The one place where text of others is read here. ``what`` begins the
+    sentence of the error.
+    """
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -88,7 +90,7 @@ def decode_review(body: bytes | bytearray) -> Request:
     """The request of a review, with the fields we read of its pod. Raises :class:`BadReview`."""
     try:
         # Review and pod in one pass: what the body costs is paid once.
-        review = _decode(_review, body, "the body is no AdmissionReview of a pod")
+        review = _decode(_review, body, "the body is not an AdmissionReview of a pod")
     except TooDeep:
         raise
     except BadReview:
@@ -105,7 +107,7 @@ def decode_whole_of(body: bytes | bytearray) -> dict[str, Any]:
 
 def _any(body: bytes | bytearray) -> AnyReview:
     review = _decode(
-        _any_review, body, f"the body is no AdmissionReview; POST one of {API_VERSION} as JSON"
+        _any_review, body, f"the body is not an AdmissionReview; POST one of {API_VERSION} as JSON"
     )
     _check(review)
     return review
@@ -126,12 +128,12 @@ def _check(review: Review | AnyReview) -> None:
 
 def decode_pod(raw: bytes | bytearray | msgspec.Raw) -> Pod:
     """The fields we read of a pod. Raises :class:`BadReview`."""
-    return _decode(_pod, raw, "request.object is no pod")
+    return _decode(_pod, raw, "request.object is not a pod")
 
 
 def decode_whole(raw: bytes | bytearray | msgspec.Raw) -> dict[str, Any]:
     """A pod with everything in it. Raises :class:`BadReview`."""
-    return _decode(_whole, raw, "request.object is no pod")
+    return _decode(_whole, raw, "request.object is not a pod")
 
 
 def decode_resources(raw: bytes) -> Resources | None:
@@ -172,7 +174,7 @@ def decode_entries(raw: bytes) -> list[dict[str, Any]]:
 
 
 def _part(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
-    return _decode(decoder, raw, f"request.object is no pod: {what}")
+    return _decode(decoder, raw, f"request.object is not a pod: {what}")
 
 
 def encode_answer(uid: str, decision: Decision) -> bytes:

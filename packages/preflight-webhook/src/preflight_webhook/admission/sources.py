@@ -98,7 +98,9 @@ def coscheduling(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 
 def kai(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """KAI's PodGroup, where somebody wrote it before KAI's own pod-grouper does (after admission)."""
+    """KAI's PodGroup, where somebody wrote it before KAI's own pod-grouper does
+    (after admission).
+    """
     name = _name((pod.metadata.annotations or _NONE).get(keys.KAI_GROUP))
     return Gang(name, "kai", name) if name else None
 
@@ -112,7 +114,7 @@ def osmo(pod: Pod, _: GangDiscovery) -> Gang | None:
 def owner(pod: Pod, config: GangDiscovery) -> Gang | None:
     """For schedulers that derive the group from the owner after admission: the owner stands for it.
 
-    Where the pod's labels tell more than its direct owner (a JobSet makes Jobs, which make pods),
+    Where the pod's labels say more than its direct owner (a JobSet makes Jobs, which make pods),
     these count.
     """
     if pod.spec.scheduler_name not in config.owner_schedulers:
@@ -142,7 +144,9 @@ def kueue(pod: Pod, _: GangDiscovery) -> Gang | None:
 
 
 def kueue_workload(pod: Pod, _: GangDiscovery) -> Gang | None:
-    """The Workload of any kind of job that Kueue admits (written under topology-aware scheduling)."""
+    """The Workload of any kind of job that Kueue admits (written under
+    topology-aware scheduling).
+    """
     name = _name((pod.metadata.annotations or _NONE).get(keys.KUEUE_WORKLOAD))
     return Gang(name, "kueueWorkload", name) if name else None
 
@@ -324,5 +328,5 @@ def _size(text: str | None, kind: str, key: str) -> tuple[int | None, str]:
     shown = text if len(text) <= 40 else text[:39] + "…"
     return (
         None,
-        f'{kind} {key}: "{shown}" is no gang size; write a whole number from 1, or leave it out',
+        f'{kind} {key}: "{shown}" is not a gang size; write a whole number from 1, or leave it out',
     )

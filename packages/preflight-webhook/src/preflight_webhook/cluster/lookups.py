@@ -70,7 +70,9 @@ class _Answer(msgspec.Struct):
 
 
 class Unavailable(Exception):
-    """It cannot be found out; the API server's failurePolicy decides. The message is one sentence."""
+    """It cannot be found out; the API server's failurePolicy decides.
+    The message is one sentence.
+    """
 
 
 class Lookups:

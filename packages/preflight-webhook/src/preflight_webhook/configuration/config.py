@@ -334,7 +334,7 @@ def of(raw: Any) -> Config:
 _TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
     "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
 )
-"""1.0 is no whole number for us, as it is none for Kubernetes."""
+"""1.0 is not a whole number for us, as it is none for Kubernetes."""
 _VALIDATOR: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft202012Validator, type_checker=_TYPES
 )(json_schema())
@@ -435,7 +435,7 @@ def _about_check(path: str, check: dict[str, Any]) -> list[str]:
         name = variable.get("name") if isinstance(variable, dict) else None
         if isinstance(name, str) and name and not _ENV_NAME.fullmatch(name):
             problems.append(
-                f'{path}.env[{i}].name: "{in_one_line(name)}" is no name of a variable; use printable ASCII without "=".'
+                f'{path}.env[{i}].name: "{in_one_line(name)}" is not the name of a variable; use printable ASCII without "=".'
             )
     if check.get("required") is True or check.get("name") == names.DCGM_DIAG:
         problems += [

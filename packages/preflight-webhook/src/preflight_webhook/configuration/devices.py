@@ -98,7 +98,7 @@ def problems(raw: dict[str, Any]) -> list[str]:
             continue
         if name in seen:
             found.append(
-                f'deviceVariables.variables[{i}].name: "{name}" stands there twice; remove one.'
+                f'deviceVariables.variables[{i}].name: "{name}" is there twice; remove one.'
             )
         if name in _OURS:
             found.append(

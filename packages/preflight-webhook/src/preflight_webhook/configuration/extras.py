@@ -196,7 +196,7 @@ def _about_mounts(check: Any, path: str, extra: set[str]) -> Iterator[str]:
             what = ", ".join(sorted(extra)) or "none"
             yield f'{at}.name: "{name[:60]}" is none of the check\'s extraVolumes ({what}); add the volume there.'
         if isinstance(below, str) and (below.startswith("/") or ".." in below.split("/")):
-            yield f'{at}.subPath: "{below[:60]}" is no path below the volume; remove / at its beginning and "..".'
+            yield f'{at}.subPath: "{below[:60]}" is not a path below the volume; remove / at its beginning and "..".'
         if not isinstance(raw, str) or not raw.startswith("/"):
             continue
         where = normal(raw)

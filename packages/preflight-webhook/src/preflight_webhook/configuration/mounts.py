@@ -47,7 +47,9 @@ _SYSTEM: Final = frozenset(
         "workspace",
     ]
 )
-"""Folders of an image that hold programs, libraries, settings, state or whatever it is started in."""
+"""Folders of an image that hold programs, libraries, settings, state or whatever
+it is started in.
+"""
 _LITERAL: Final = re.compile(r"^/+([^/*?\[]+)(?:/|$|\*$)")
 """The first folder of a pattern, where it is written out; `/data*` names it well enough."""
 
@@ -94,7 +96,7 @@ class Mounts:
             return (
                 ""
                 if mount.get("name") in self._memory
-                else "its volume is no emptyDir of medium Memory"
+                else "its volume is not an emptyDir of medium Memory"
             )
         top = path.split("/")[1]
         if not top:

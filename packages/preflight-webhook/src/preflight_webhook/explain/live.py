@@ -26,7 +26,9 @@ _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/part-of=preflight"}
 
 
 class Release(NamedTuple):
-    """``config`` and ``where`` it was read; ``lists``: the namespaces of its webhook configuration."""
+    """``config`` and ``where`` it was read; ``lists``: the namespaces of its
+    webhook configuration.
+    """
 
     config: Config
     lists: Lists
@@ -135,5 +137,5 @@ async def _get(client: Client, path: str, params: Params | None = None) -> Objec
 
 
 def unreadable(error: KubeError) -> str:
-    """What a person is told who may not read the release's configuration."""
+    """What a person sees who may not read the release's configuration."""
     return f"the release's own configuration cannot be read ({str(error).rstrip('.')}); give it with --config."

@@ -79,7 +79,7 @@ def opt_in(namespace: str, labels: Mapping[str, str] | None, lists: Lists | None
     if label is None:
         return OptIn(
             "unknown",
-            f"only if namespace {namespace} is opted in, which is not known here; opt it in by `{how}`, and give its Namespace with -f to be told",
+            f"only if namespace {namespace} is opted in, which is not known here; opt it in by `{how}`, and give its Namespace with -f to find out",
         )
     if lists is None:
         return OptIn(

@@ -188,7 +188,9 @@ def _unseen(decision: Decision) -> Iterator[str]:
 
 
 def _code(decision: Decision, config: Config) -> Iterator[str]:
-    """Variables of the workload that may load code and reach a check, as the operator listed them."""
+    """Variables of the workload that may load code and reach a check,
+    as the operator listed them.
+    """
     configured = {
         (container_name(check.name), entry["name"])
         for check in config.checks
@@ -224,7 +226,9 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
     for name in sorted(name for name in there if of_the_fabric(name)):
         for value, patterns, checks in _patterns(inheriting, config):
             if inheritable(name, patterns) or not inheritable(name, (name,)):
-                continue  # it is there, or it never is: a rank, another communicator, a setting of the check itself
+                # It is there, or it never is: a rank, another communicator, a setting of the check
+                # itself.
+                continue
             if loads_code(name):
                 why, how = "it may load code or name a file", "list the very name"
             elif inheritable(name, ("*",)):
@@ -273,7 +277,7 @@ def _lines(told: _Told) -> Iterator[str]:
     if (gang := decision.stamp) is not None:
         size = f"{gang.size} members" if gang.size is not None else "size not known at admission"
         part = "takes part" if gang.takes_part else "takes no part"
-        yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; told in ConfigMap {gang.config_map}"
+        yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; its roster is in ConfigMap {gang.config_map}"
     for skip in decision.skipped:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
     if told.delays:

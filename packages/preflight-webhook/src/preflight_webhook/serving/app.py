@@ -33,7 +33,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PATH: Final = "/mutate-pod"
 CONFINED_PATH: Final = PATH + "/confined"
-"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server tells
+"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server says
 those apart by their label, so nobody here has to ask for it."""
 WAITING: Final = 8 * 1024 * 1024
 """Bytes of the reviews of one namespace that may wait for claims at a time."""
@@ -134,7 +134,7 @@ class _Application:
 
 
 class Admission(_Application):
-    """Answers `POST /mutate-pod`. What is no review gets a 4xx with one sentence, and the server
+    """Answers `POST /mutate-pod`. What is not a review gets a 4xx with one sentence, and the server
     goes on.
     """
 
@@ -259,7 +259,7 @@ class Admission(_Application):
 
     def _unread(self, uid: str, why: str, size: int, status: int) -> Answer:
         """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore
-        admits nothing unchecked. What is no review is refused."""
+        admits nothing unchecked. What is not a review is refused."""
         if not uid:
             return self._refuse(status, why)
         self.state.metrics.decided("denied", 0.0)

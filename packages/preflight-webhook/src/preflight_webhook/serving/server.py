@@ -70,7 +70,7 @@ def serve(options: Options) -> None:
 
 
 def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
-    """The configuration file, counted and told about as it changes."""
+    """The configuration file, counted and logged as it changes."""
     generation = 0
 
     def accepted(config: Config) -> None:
@@ -82,7 +82,8 @@ def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
             checks = [check.name for check in config.checks]
             log.info("configuration reloaded", checks=checks)
 
-    def refused(_: list[str]) -> None:
+    def refused(problems: list[str]) -> None:
+        log.error("new configuration refused, the old one stays", problems=problems)
         metrics.config_valid.set(0)
         metrics.config_refused.inc()
 

@@ -94,7 +94,9 @@ def _of_kind(state: State, ones: list[int]) -> dict[int, Own]:
 
 
 def _unlike(those: int, nodes: int) -> bool:
-    """Whether so few nodes of a kind have a fault that it is theirs; of one alone nothing tells."""
+    """Whether so few nodes of a kind have a fault that it is theirs;
+    of one alone nothing can be said.
+    """
     return nodes > 1 and those <= max(1, HABIT * nodes)
 
 

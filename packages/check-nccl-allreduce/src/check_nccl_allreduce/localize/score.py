@@ -118,7 +118,7 @@ def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
             )
             if result.status is Status.OK:
                 share = result.gbps / reference
-                grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GREY
+                grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GRAY
             elif result.status in {Status.WRONG, Status.HANG, Status.ERROR}:
                 grade = Grade.BAD
         rows.append(
@@ -247,7 +247,7 @@ def _score(
     # A node that is as fast to itself as others are, or nearly, has a port that does not matter;
     # and no port makes wrong data.
     nearly = (
-        sum(1 for row in found.rows if row.a == one and row.grade is Grade.GREY)
+        sum(1 for row in found.rows if row.a == one and row.grade is Grade.GRAY)
         if ports.told
         else 0
     )
@@ -328,7 +328,7 @@ def _place(
         PositionSharing.SHARED
         if good_there
         else PositionSharing.ALONE
-        if shape.labelled
+        if shape.labeled
         else by_latency
     )
 
@@ -345,7 +345,7 @@ def _settle(
     if fine and not own:
         return "to itself it is as fast as others: look at its cable, its switch port and the path behind it"
     if place is PositionSharing.ALONE:
-        return "test it with a neighbour behind the same switch, or in another place: nobody else stands where it stands"
+        return "test it with a neighbour behind the same switch, or in another place: no other node is where it is"
     if own and not explained:
         return "it is slow to itself, but its paths are slower by far: look at its cable, its switch port and the path behind it"
     if not own:

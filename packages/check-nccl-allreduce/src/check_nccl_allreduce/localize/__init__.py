@@ -5,8 +5,8 @@ Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :
 the round
 it returns, adds the results to the state and calls again::
 
-    state = localise.State(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
-    while isinstance(step := localise.next(state, now(), until), localise.Round):
+    state = localize.State(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
+    while isinstance(step := localize.next(state, now(), until), localize.Round):
         await sleep(step.wait)
         state = state.after(step, await run(step), now())
 
@@ -172,7 +172,7 @@ def _matching(state: State, evidence: Evidence) -> Round | None:
     if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
         few_good = not crowded(
             evidence.map.seen, evidence.suspects
-        )  # a look at themselves tells who slows the others
+        )  # a look at themselves shows who slows the others
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None
@@ -221,7 +221,7 @@ def _following(
         return confirmation if at_once else _later(state, evidence, confirmation, now, until)
     dirty = (
         evidence.suspects
-        or evidence.grey
+        or evidence.gray
         or evidence.among_good
         or evidence.mild()
         or evidence.unreached

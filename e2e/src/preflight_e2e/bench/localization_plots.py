@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from .plots import BLUE, GREY, ORANGE, picture
+from .plots import BLUE, GRAY, ORANGE, picture
 
 __all__ = ["draw"]
 
@@ -52,7 +52,7 @@ def recall_against_severity(axes: Axes, figures: Figures) -> None:
     x = [float(f) for f in rows]
     axes.axvspan(BAD_BELOW, GOOD_FROM, color="#eeeeee", zorder=0)
     middle = (BAD_BELOW + GOOD_FROM) / 2
-    axes.text(middle, 0.5, "grey zone", rotation=90, ha="center", va="center", color=GREY)
+    axes.text(middle, 0.5, "grey zone", rotation=90, ha="center", va="center", color=GRAY)
     for key, says, color in (("recall_named", "named", ORANGE), ("recall_blamed", "blamed", BLUE)):
         axes.plot(x, [one[key] for one in rows.values()], "o-", ms=4, color=color, label=says)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -80,7 +80,7 @@ def blame_against_noise(axes: Axes, figures: Figures) -> None:
 def rounds_against_size(axes: Axes, figures: Figures) -> None:
     rows = figures["labels"]["rounds_by_size"]
     x = [int(n) for n in rows]
-    axes.plot(x, [one["max"] for one in rows.values()], "_:", color=GREY, label="most")
+    axes.plot(x, [one["max"] for one in rows.values()], "_:", color=GRAY, label="most")
     axes.plot(x, [one["mean"] for one in rows.values()], "o-", ms=4, color=BLUE, label="mean")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Measurement:
     figures = simulated(args.jobs, args.scale, args.keep)
     print("\n".join(table(figures)))
     if args.plots:
-        from .localisation_plots import draw  # matplotlib: not for those who only want figures
+        from .localization_plots import draw  # matplotlib: not for those who only want figures
 
         for path in draw(figures, args.plots, args.plot_format):
             print(f"plot: {path}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from check_nccl_allreduce.localise import (
+from check_nccl_allreduce.localize import (
     APART,
     Endpoint,
     Grade,
@@ -22,9 +22,9 @@ from check_nccl_allreduce.localise import (
     next,
     table,
 )
-from check_nccl_allreduce.localise.evidence import weigh
-from check_nccl_allreduce.localise.obstacles import ObstacleRule
-from check_nccl_allreduce.localise.silence import halved
+from check_nccl_allreduce.localize.evidence import weigh
+from check_nccl_allreduce.localize.obstacles import ObstacleRule
+from check_nccl_allreduce.localize.silence import halved
 from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
 from preflight_e2e.bench.worlds.simulation import play, simulate, worlds
 

@@ -1,4 +1,6 @@
-"""What healthy edges reach: endpoints in comparable classes, and the reference of each class. Pure."""
+"""What healthy edges reach: endpoints in comparable classes, and the reference of
+each class. Pure.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ BAD = 0.80
 :func:`_accusing_share`.
 """
 MANY = 32
-"""From so many values on, their own spread says how far below the reference noise alone can reach."""
+"""From so many values on, their own spread says how far below the reference noise
+alone can reach.
+"""
 MIXED = 3.0
 """How much wider values may lie below their upper quartile than above it before they are of two
 sorts.
@@ -59,7 +63,7 @@ class Reference:
         """The grade of a value in GB/s of this class of edges."""
         if gbps >= GOOD * self.gbps:
             return Grade.GOOD
-        return Grade.BAD if gbps < self.bad * self.gbps else Grade.GREY
+        return Grade.BAD if gbps < self.bad * self.gbps else Grade.GRAY
 
 
 class EdgeMap:
@@ -85,14 +89,14 @@ class EdgeMap:
         ]
         if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
             self.rack = [-1] * len(self.rack)
-        # Where no latency tells whether labels lie, nobody is cleared of having slowed another one
+        # Where no latency shows whether labels lie, nobody is cleared of having slowed another one
         # by a label.
         self.seen = (
             self.domain if near(latencies(state.rounds)) is not None else [-1] * len(self.domain)
         )
         self.domain_names = tuple(domains)
         self.size = len(state.endpoints)
-        self.labelled = all(d >= 0 for d in self.domain)
+        self.labeled = all(d >= 0 for d in self.domain)
 
     def edge_class(self, a: int, b: int) -> EdgeClass:
         """``NVLINK`` where what these two exchange stays inside an NVLink domain."""
@@ -175,7 +179,7 @@ def _reference(values: list[float]) -> Reference | None:
     alive = sum(1 for v in ranked if v > 0)
     if not alive:
         return None
-    # Of four or five the largest is no reference: it may be the one path that is too fast.
+    # Of four or five the largest is not a reference: it may be the one path that is too fast.
     rank = max(ceil(len(ranked) / 4), 2 if len(ranked) > FEW else 1)
     return Reference(ranked[min(rank, alive) - 1], _accusing_share(ranked))
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from check_nccl_allreduce.localise import (
+from check_nccl_allreduce.localize import (
     FATAL,
     MAX_ROUNDS,
     Endpoint,
@@ -31,7 +31,7 @@ from check_nccl_allreduce.localise import (
     Zone,
     next,
 )
-from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localize.evidence import weigh
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_e2e.bench.worlds.fabrics import SECONDS
@@ -391,7 +391,7 @@ def test_where_good_nodes_have_bad_edges_too_more_evidence_is_wanted() -> None:
 
 def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() -> None:
     code = (
-        "from check_nccl_allreduce.localise import *\n"
+        "from check_nccl_allreduce.localize import *\n"
         "s = State(tuple(Endpoint(f'n{i}', domain=f'd{i % 3}') for i in range(12)), 42).after_gang(Zone.BELOW)\n"
         "print([p.members for p in next(s).probes])"
     )

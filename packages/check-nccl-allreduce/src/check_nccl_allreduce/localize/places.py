@@ -14,7 +14,7 @@ from .model import Endpoint, Played, Status
 
 __all__ = ["PositionSharing", "latencies", "near", "shared", "trusted"]
 
-LABELLED = 0.8
+LABELED = 0.8
 """Of the endpoints, the least share that must have a label: what is missing groups nobody, and what
 is there compares too few.
 """
@@ -76,7 +76,7 @@ def trusted(endpoints: Sequence[Endpoint], rounds: Iterable[Played]) -> bool:
     """Whether the labels say where endpoints stand: they group most of them, and latencies do not
     contradict.
     """
-    if sum(1 for e in endpoints if e.domain is not None) < LABELLED * len(endpoints):
+    if sum(1 for e in endpoints if e.domain is not None) < LABELED * len(endpoints):
         return False
     sizes = Counter(e.domain for e in endpoints if e.domain is not None)
     grouped = sum(count for count in sizes.values() if count > 1)

@@ -95,7 +95,7 @@ class Zone(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Gang:
     """The gang's all-reduce: its zone, its bus bandwidth in GB/s where it has one, and whose part
-    of its sum was wrong, -1 if not told.
+    of its sum was wrong, -1 if not known.
     """
 
     zone: Zone
@@ -252,11 +252,11 @@ class State:
 
 
 class Grade(IntEnum):
-    """What one measured edge says: ``GREY`` neither clears nor accuses."""
+    """What one measured edge says: ``GRAY`` neither clears nor accuses."""
 
     NONE = 0
     BAD = 1
-    GREY = 2
+    GRAY = 2
     GOOD = 3
 
 
@@ -354,7 +354,7 @@ class Verdict:
     whose fault two independent kinds of evidence show, and ``fatal_for`` who reports it as fatal
     (never anybody else). ``named``: everyone the reader should look at, the blamed included.
     ``links``: pairs that are slow although both ends are good. ``undecided``: what this run could
-    not tell, in words. ``matrix``: every edge measured, for the log.
+    not decide, in words. ``matrix``: every edge measured, for the log.
     """
 
     kind: Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from check_nccl_allreduce.localise import (
+from check_nccl_allreduce.localize import (
     Endpoint,
     Fact,
     FactKind,
@@ -34,7 +34,7 @@ def gang(size: int, per_domain: int | None = None, *, zone: Zone = Zone.BELOW) -
     return State(endpoints, seed=7).after_gang(zone, 40.0)
 
 
-def localised(state: State, answer: Answer) -> Verdict:
+def localized(state: State, answer: Answer) -> Verdict:
     return play(state, lambda one: [answer(probe, one.number) for probe in one.probes])[0]
 
 
@@ -65,7 +65,7 @@ def nobody_is_blamed(verdict: Verdict) -> bool:
 
 
 def test_a_lost_member_makes_the_run_inconclusive_and_is_named() -> None:
-    verdict = localised(gang(8).with_fact(Fact(3, FactKind.LOST, "its connection ended")), slow())
+    verdict = localized(gang(8).with_fact(Fact(3, FactKind.LOST, "its connection ended")), slow())
     assert (verdict.kind, verdict.inconclusive, verdict.fails, verdict.named) == (
         Kind.LOST,
         True,
@@ -78,14 +78,14 @@ def test_a_lost_member_makes_the_run_inconclusive_and_is_named() -> None:
 
 def test_a_lost_member_comes_before_a_device_fault_which_is_still_told() -> None:
     device = Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")
-    verdict = localised(gang(8).with_fact(device).with_fact(Fact(3, FactKind.LOST, "gone")), slow())
+    verdict = localized(gang(8).with_fact(device).with_fact(Fact(3, FactKind.LOST, "gone")), slow())
     assert verdict.kind is Kind.LOST
     assert nobody_is_blamed(verdict)
     assert "GPU 2 fell off the bus" in verdict.reason
 
 
 def test_local_device_evidence_is_fatal_for_its_own_node_without_any_contrast() -> None:
-    verdict = localised(
+    verdict = localized(
         gang(8).with_fact(Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")), slow()
     )
     assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (
@@ -104,7 +104,7 @@ def test_device_evidence_seen_during_a_probe_is_never_evidence_about_its_peer() 
             )
         return ok()
 
-    assert localised(gang(8), answer).fatal_for == (2,)
+    assert localized(gang(8), answer).fatal_for == (2,)
 
 
 def test_a_member_that_twice_could_not_take_part_is_named_but_not_blamed() -> None:
@@ -115,7 +115,7 @@ def test_a_member_that_twice_could_not_take_part_is_named_but_not_blamed() -> No
             else ok()
         )
 
-    verdict = localised(gang(8), answer)
+    verdict = localized(gang(8), answer)
     assert (verdict.kind, verdict.fails, verdict.named) == (Kind.MEMBER, True, (2,))
     assert nobody_is_blamed(verdict)
 
@@ -128,7 +128,7 @@ def test_a_single_void_probe_accuses_neither_side() -> None:
             else ok()
         )
 
-    verdict = localised(gang(8), answer)
+    verdict = localized(gang(8), answer)
     assert verdict.kind is Kind.UNEXPLAINED
     assert not verdict.named
     assert any("no port" in clause for clause in verdict.undecided)
@@ -136,7 +136,7 @@ def test_a_single_void_probe_accuses_neither_side() -> None:
 
 def test_of_two_nodes_the_one_below_its_own_floor_is_to_blame() -> None:
     ends = (Endpoint("a", intra=False), Endpoint("b", intra=True))
-    verdict = localised(State(ends, 1).after_gang(Zone.BELOW), slow())
+    verdict = localized(State(ends, 1).after_gang(Zone.BELOW), slow())
     assert (verdict.kind, verdict.fatal_for, verdict.rounds) == (Kind.NODE, (0,), 1)
 
 
@@ -145,27 +145,27 @@ def test_of_two_nodes_without_a_local_contrast_nobody_is_to_blame(
     inside: tuple[bool | None, bool | None],
 ) -> None:
     ends = tuple(Endpoint(f"n{i}", intra=value) for i, value in enumerate(inside))
-    verdict = localised(State(ends, 1).after_gang(Zone.BELOW), slow())
+    verdict = localized(State(ends, 1).after_gang(Zone.BELOW), slow())
     assert (verdict.kind, verdict.fails, verdict.named) == (Kind.PAIR, True, (0, 1))
     assert nobody_is_blamed(verdict)
     assert verdict.undecided
 
 
 def test_one_node_alone_is_named_and_has_no_peer_to_be_blamed_by() -> None:
-    verdict = localised(gang(1), slow())
+    verdict = localized(gang(1), slow())
     assert verdict.named == (0,)
     assert nobody_is_blamed(verdict)
 
 
 def test_where_no_pair_works_the_cause_is_systemic() -> None:
-    verdict = localised(gang(8), lambda *_: Result(Status.ERROR))
+    verdict = localized(gang(8), lambda *_: Result(Status.ERROR))
     assert (verdict.kind, verdict.rounds, verdict.named) == (Kind.SYSTEMIC, 4, ())
     assert nobody_is_blamed(verdict)
 
 
 def test_pairs_alike_but_below_what_pairs_must_reach_are_systemic() -> None:
     ends = tuple(Endpoint(f"n{i}", pair_floor=1.5 * NORMAL) for i in range(8))
-    assert localised(State(ends, 1).after_gang(Zone.BELOW), slow()).kind is Kind.SYSTEMIC
+    assert localized(State(ends, 1).after_gang(Zone.BELOW), slow()).kind is Kind.SYSTEMIC
 
 
 def test_several_bad_paths_between_good_nodes_are_the_fabric() -> None:
@@ -176,14 +176,14 @@ def test_several_bad_paths_between_good_nodes_are_the_fabric() -> None:
             paths.add(probe.members)
         return ok(0.5 if probe.members in paths else 1.0)
 
-    verdict = localised(gang(16), answer)
+    verdict = localized(gang(16), answer)
     assert verdict.kind is Kind.FABRIC
     assert set(verdict.links) == paths
     assert nobody_is_blamed(verdict)
 
 
 def test_a_slow_uplink_is_the_fabric_at_the_boundary_of_its_domain() -> None:
-    verdict = localised(gang(16, 4), crossing([i // 4 for i in range(16)], 1))
+    verdict = localized(gang(16, 4), crossing([i // 4 for i in range(16)], 1))
     assert verdict.kind is Kind.FABRIC
     assert "leaf-1" in verdict.reason
     assert nobody_is_blamed(verdict)
@@ -193,19 +193,19 @@ def test_paths_between_all_domains_that_are_slow_alike_are_the_fabric() -> None:
     def answer(probe: Probe, _: int) -> Result:
         return ok(0.5 if len({i // 4 for i in probe.members}) > 1 else 1.0)
 
-    verdict = localised(gang(32, 4), answer)
+    verdict = localized(gang(32, 4), answer)
     assert verdict.kind is Kind.FABRIC
     assert "50%" in verdict.reason
 
 
 def test_a_domain_without_any_good_node_is_its_switch_and_not_its_nodes() -> None:
-    verdict = localised(gang(16, 4), slow(4, 5, 6, 7))
+    verdict = localized(gang(16, 4), slow(4, 5, 6, 7))
     assert (verdict.kind, verdict.fails, verdict.domains) == (Kind.DOMAIN, True, ("leaf-1",))
     assert nobody_is_blamed(verdict)
 
 
 def test_a_slow_leaf_that_most_paths_between_leaves_lead_into_is_not_its_nodes() -> None:
-    verdict = localised(gang(16, 8), slow(*range(8)))
+    verdict = localized(gang(16, 8), slow(*range(8)))
     assert (verdict.kind, verdict.domains) == (Kind.DOMAIN, ("leaf-0",))
     assert nobody_is_blamed(verdict)
 
@@ -218,12 +218,12 @@ def test_a_bad_node_elsewhere_is_blamed_beside_a_dark_domain() -> None:
         near = len({i // 4 for i in probe.members}) == 1
         return answer(probe, number)._replace(latency=2e-6 if near else 4e-6)
 
-    verdict = localised(gang(32, 4), told)
+    verdict = localized(gang(32, 4), told)
     assert (verdict.kind, verdict.fatal_for, verdict.domains) == (Kind.NODE, (20,), ("leaf-1",))
 
 
 def test_more_culprits_than_one_run_may_blame_are_correlated() -> None:
-    verdict = localised(gang(16, 8), slow(1, 4, 9, 13))
+    verdict = localized(gang(16, 8), slow(1, 4, 9, 13))
     assert (verdict.kind, verdict.fails, verdict.named) == (Kind.CORRELATED, True, (1, 4, 9, 13))
     assert nobody_is_blamed(verdict)
 
@@ -236,7 +236,7 @@ def beyond(*ones: int, share: float = 0.5) -> Answer:
 
 
 def test_without_labels_nodes_that_are_equally_slow_may_share_a_switch_and_are_only_named() -> None:
-    verdict = localised(gang(16), beyond(1, 5))
+    verdict = localized(gang(16), beyond(1, 5))
     assert (verdict.kind, verdict.named) == (Kind.CORRELATED, (1, 5))
     assert nobody_is_blamed(verdict)
 
@@ -245,12 +245,12 @@ def test_without_labels_nodes_that_are_differently_slow_are_both_blamed() -> Non
     def answer(probe: Probe, _: int) -> Result:
         return ok(0.3 if 1 in probe.members else 0.6 if 5 in probe.members else 1.0)
 
-    assert localised(gang(16), answer).fatal_for == (1, 5)
+    assert localized(gang(16), answer).fatal_for == (1, 5)
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 8, 33])
 def test_a_slow_node_is_blamed_and_nobody_else(size: int) -> None:
-    verdict = localised(gang(size), slow(2))
+    verdict = localized(gang(size), slow(2))
     assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (
         Kind.NODE,
         True,
@@ -273,20 +273,20 @@ def test_a_slow_node_is_blamed_and_nobody_else(size: int) -> None:
 def test_hangs_and_wrong_data_are_blamed_by_the_same_rule(
     status: Status, zone: Zone, says: str, size: int
 ) -> None:
-    verdict = localised(gang(size, zone=zone), broken(status, 2))
+    verdict = localized(gang(size, zone=zone), broken(status, 2))
     assert verdict.fatal_for == (2,)
     assert verdict.suspects[0].symptom is status
     assert f"node-2 {says}" in verdict.reason
 
 
 def test_a_node_that_is_a_little_slow_with_everyone_is_named_and_not_blamed() -> None:
-    verdict = localised(gang(8), slow(3, share=0.84))
+    verdict = localized(gang(8), slow(3, share=0.84))
     assert (verdict.kind, verdict.fails, verdict.named) == (Kind.SUSPECT, True, (3,))
     assert nobody_is_blamed(verdict)
 
 
 def test_the_only_node_of_its_domain_is_not_blamed_where_no_path_between_domains_was_good() -> None:
-    verdict = localised(gang(5, 4), slow(4))
+    verdict = localized(gang(5, 4), slow(4))
     assert (verdict.kind, verdict.named) == (Kind.SUSPECT, (4,))
     assert any("switch that only it is behind" in clause for clause in verdict.undecided)
 
@@ -300,7 +300,7 @@ def test_one_bad_path_between_good_nodes_is_a_link(size: int) -> None:
             sick.append(probe.members)
         return ok(0.5 if probe.members in sick else 1.0)
 
-    verdict = localised(gang(size), answer)
+    verdict = localized(gang(size), answer)
     assert (verdict.kind, verdict.fails, list(verdict.links)) == (Kind.LINK, True, sick)
     assert nobody_is_blamed(verdict)
 
@@ -309,18 +309,18 @@ def test_a_path_that_was_bad_once_is_transient() -> None:
     def answer(probe: Probe, number: int) -> Result:
         return ok(0.5 if number == 2 and 0 in probe.members else 1.0)
 
-    verdict = localised(gang(8), answer)
+    verdict = localized(gang(8), answer)
     assert (verdict.kind, verdict.links) == (Kind.TRANSIENT, ())
     assert nobody_is_blamed(verdict)
 
 
-def test_wrong_data_that_no_pair_repeats_is_not_localised() -> None:
-    verdict = localised(gang(8, zone=Zone.WRONG), slow())
+def test_wrong_data_that_no_pair_repeats_is_not_localized() -> None:
+    verdict = localized(gang(8, zone=Zone.WRONG), slow())
     assert (verdict.kind, verdict.fails) == (Kind.DATA_UNLOCALISED, True)
 
 
 def test_a_slow_gang_of_good_pairs_is_unexplained_after_its_halves() -> None:
-    verdict = localised(gang(8), slow())
+    verdict = localized(gang(8), slow())
     assert (verdict.kind, verdict.fails, verdict.rounds) == (Kind.UNEXPLAINED, True, 7)
     assert "only the whole gang is slow" in verdict.reason
 
@@ -331,26 +331,26 @@ def test_halves_that_are_slow_only_when_they_mix_are_the_fabric() -> None:
             0.5 if len(probe.members) > 2 and len({i // 4 for i in probe.members}) > 1 else 1.0
         )
 
-    assert localised(gang(8, 4), answer).kind is Kind.FABRIC
+    assert localized(gang(8, 4), answer).kind is Kind.FABRIC
 
 
 def test_nothing_comparable_is_unexplained_and_says_about_whom_nothing_is_known() -> None:
     ends = tuple(Endpoint(f"n{i}", kind=f"kind-{i}") for i in range(3))
-    verdict = localised(State(ends, 1).after_gang(Zone.BELOW), slow(1))
+    verdict = localized(State(ends, 1).after_gang(Zone.BELOW), slow(1))
     assert verdict.kind is Kind.UNEXPLAINED
     assert any("n0, n1, n2" in clause for clause in verdict.undecided)
 
 
 @pytest.mark.parametrize("zone", [Zone.BETWEEN, Zone.UNKNOWN])
 def test_above_its_floor_a_gang_fails_only_on_a_confirmed_contrast(zone: Zone) -> None:
-    assert localised(gang(8, zone=zone), slow(3)).fails
-    assert not localised(gang(8, zone=zone), slow(3, share=0.84)).fails
-    assert not localised(gang(8, zone=zone), slow()).fails
-    assert not localised(gang(2, zone=zone), slow()).fails
+    assert localized(gang(8, zone=zone), slow(3)).fails
+    assert not localized(gang(8, zone=zone), slow(3, share=0.84)).fails
+    assert not localized(gang(8, zone=zone), slow()).fails
+    assert not localized(gang(2, zone=zone), slow()).fails
 
 
 def test_a_gang_that_passes_its_gate_has_no_rounds() -> None:
-    verdict = localised(gang(8, zone=Zone.PASSED), slow(3))
+    verdict = localized(gang(8, zone=Zone.PASSED), slow(3))
     assert (verdict.kind, verdict.fails, verdict.rounds) == (Kind.PASSED, False, 1)
 
 
@@ -358,7 +358,7 @@ def test_a_round_whose_controls_are_slow_counts_but_says_nothing() -> None:
     def answer(probe: Probe, number: int) -> Result:
         return ok(0.5 if 3 in probe.members or number in {4, 5} else 1.0)
 
-    verdict = localised(gang(32), answer)
+    verdict = localized(gang(32), answer)
     assert (verdict.rounds, verdict.named) == (8, (3,))
     assert nobody_is_blamed(verdict)
     assert all(e.dropped for e in verdict.matrix if e.round in {4, 5})
@@ -379,7 +379,7 @@ def with_details(rails: Callable[[Probe], tuple[float, ...]]) -> Answer:
 
 
 def test_the_last_confirmation_names_the_rail_and_the_direction() -> None:
-    verdict = localised(
+    verdict = localized(
         gang(16), with_details(lambda p: (50, 12, 50, 50) if 3 in p.members else (50, 50, 50, 50))
     )
     assert verdict.fatal_for == (3,)
@@ -387,7 +387,7 @@ def test_the_last_confirmation_names_the_rail_and_the_direction() -> None:
 
 
 def test_a_rail_that_is_slow_on_every_node_is_the_fabric() -> None:
-    verdict = localised(gang(16), with_details(lambda _: (50, 12, 50, 50)))
+    verdict = localized(gang(16), with_details(lambda _: (50, 12, 50, 50)))
     assert verdict.kind is Kind.FABRIC
     assert "rail 1" in verdict.reason
     assert nobody_is_blamed(verdict)
@@ -395,7 +395,7 @@ def test_a_rail_that_is_slow_on_every_node_is_the_fabric() -> None:
 
 def test_the_matrix_of_a_small_gang_shows_every_measurement_as_a_share_of_normal() -> None:
     state = gang(3)
-    lines = matrix(state, localised(state, slow(2)))
+    lines = matrix(state, localized(state, slow(2)))
     assert lines[5:] == [
         "node-0 to itself: 100/100",
         "node-1 to itself: 100/100",
@@ -411,7 +411,7 @@ def test_the_matrix_of_a_small_gang_shows_every_measurement_as_a_share_of_normal
 
 def test_the_matrix_of_a_large_gang_shows_the_edges_worth_reading_and_counts_the_rest() -> None:
     state = gang(64)
-    lines = matrix(state, localised(state, slow(2)))
+    lines = matrix(state, localized(state, slow(2)))
     assert all("node-2" in line for line in lines[:-1])
     assert lines[-1].startswith("and ")
 

@@ -44,7 +44,7 @@ def cap(size: int) -> int:
 
 
 def many(size: int) -> int:
-    """How many endpoints may tell of a device fault of their own at the same moment, before it is
+    """How many endpoints may report a device fault of their own at the same moment, before it is
     one cause that they share.
     """
     return max(1, size // 20)
@@ -66,7 +66,9 @@ def by_facts(state: State) -> Verdict | None:
 
 
 def _facts_of_voids(state: State) -> list[Fact]:
-    """A void probe is a fact about one side; a mere process fault is believed at its second time."""
+    """A void probe is a fact about one side; a mere process fault is believed at
+    its second time.
+    """
     voids = [r for played in state.rounds for r in played.results if r.status is Status.VOID]
     times = Counter(r.member for r in voids if r.fact is FactKind.MEMBER)
     return [
@@ -269,9 +271,9 @@ class _Findings:
         self.too_many = len(guilty) > cap(evidence.map.size)
         self.blamed = [s for s in guilty if not self.obstacles[s]]
         rest = [s for s in self.proven if s not in set(self.blamed)]
-        self.alike = frozenset() if evidence.map.labelled else _alike(evidence, rest)
+        self.alike = frozenset() if evidence.map.labeled else _alike(evidence, rest)
         weak = {
-            *evidence.grey,
+            *evidence.gray,
             *evidence.mild(),
             *evidence.unreached,
             *evidence.ends,
@@ -419,7 +421,9 @@ def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
 
 
 def _all_slow(state: State, evidence: Evidence) -> bool:
-    """Whether edges are alike, and even their references stay below what two such nodes must reach."""
+    """Whether edges are alike, and even their references stay below what two such
+    nodes must reach.
+    """
     floors = [e.pair_floor for e in state.endpoints]
     if evidence.suspects or evidence.among_good or any(f is None for f in floors):
         return False

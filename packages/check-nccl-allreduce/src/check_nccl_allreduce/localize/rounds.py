@@ -174,12 +174,12 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     these keep silent.
     """
     suspects, edges = unsettled(evidence), open_edges(evidence)
-    open_still = {*evidence.grey, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
-    grey = sorted(
+    open_still = {*evidence.gray, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
+    gray = sorted(
         {one for one in open_still if evidence.confirmed[one] < CONFIRMATIONS}
         | set(evidence.restless)
     )
-    if not suspects and not edges and not grey:
+    if not suspects and not edges and not gray:
         return None
     number = len(state.rounds) + 2
     last = PAIR_ROUNDS if slow is None else MAX_ROUNDS - 1
@@ -199,10 +199,10 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     vouched = evidence.cleared_by_suspects
     good = [i for i in order if evidence.good[i] and i not in evidence.shaded]
     pools = [_Pools(evidence.map, good)]
-    if vouched and not evidence.map.labelled:
+    if vouched and not evidence.map.labeled:
         pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
-    position = {one: place for place, one in enumerate(order)} if suspects or grey else {}
-    accused = sorted(suspects, key=position.__getitem__) + sorted(grey, key=position.__getitem__)
+    position = {one: place for place, one in enumerate(order)} if suspects or gray else {}
+    accused = sorted(suspects, key=position.__getitem__) + sorted(gray, key=position.__getitem__)
     nearly = {one for one in accused if number == last or _nearly_settled(evidence, one)}
     probes += desk.pair_up(accused, pools, Role.ACCUSED, again=True, detail=nearly)
     for a, b in edges:

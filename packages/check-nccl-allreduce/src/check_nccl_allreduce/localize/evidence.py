@@ -26,7 +26,9 @@ from .silence import explained
 __all__ = ["BAD", "GOOD", "EdgeMap", "Evidence", "weigh"]
 
 EVIDENCE = 3
-"""Distinct rounds in which known-good endpoints must have found a suspect bad before it is blamed."""
+"""Distinct rounds in which known-good endpoints must have found a suspect bad
+before it is blamed.
+"""
 FLAKY = 0.03
 """Share of the matchings' edges that may be bad between known-good ends before bad edges count as
 common.
@@ -141,16 +143,16 @@ class Evidence:
     def _place(self) -> None:
         """Sort the endpoints by what their edges say: known good, bad, grey."""
         size = self.map.size
-        good, slow_good, bad, grey = (
+        good, slow_good, bad, gray = (
             bytearray(size),
             bytearray(size),
             bytearray(size),
             bytearray(size),
         )
-        full = {Grade.GOOD: good, Grade.BAD: bad, Grade.GREY: grey}
+        full = {Grade.GOOD: good, Grade.BAD: bad, Grade.GRAY: gray}
         # As good as others of a class that is slow itself: that clears nobody whom a class at full
         # speed accuses.
-        lesser = {Grade.GOOD: slow_good, Grade.BAD: grey, Grade.GREY: grey}
+        lesser = {Grade.GOOD: slow_good, Grade.BAD: gray, Grade.GRAY: gray}
         depressed = self.references.depressed
         met: dict[Pair, int] = {}
         witnessed: dict[EdgeClass, float] = {}
@@ -174,7 +176,7 @@ class Evidence:
         self.good = bytearray(
             g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True)
         )
-        self._accuse(bad, grey)
+        self._accuse(bad, gray)
 
     def tells(self, one: int, key: EdgeClass) -> bool:
         """Whether a good edge of this class shows that this end is good: not where the other end's
@@ -205,7 +207,7 @@ class Evidence:
         )
         return most >= GOOD * reference.gbps
 
-    def _accuse(self, bad: bytearray, grey: bytearray) -> None:
+    def _accuse(self, bad: bytearray, gray: bytearray) -> None:
         """Collect what known-good endpoints have against each suspect, and bad edges among
         themselves.
         """
@@ -215,9 +217,9 @@ class Evidence:
         for edge in accusing:
             bad[edge.a] = bad[edge.b] = 1
         accusing = self._unexplained(accusing)
-        self.judged = bool(self._witnessed or accusing or any(grey))
+        self.judged = bool(self._witnessed or accusing or any(gray))
         self.suspects = [i for i in range(self.map.size) if bad[i] and not good[i]]
-        self.grey = [i for i in range(self.map.size) if grey[i] and not bad[i] and not good[i]]
+        self.gray = [i for i in range(self.map.size) if gray[i] and not bad[i] and not good[i]]
         self.suspect_set = frozenset(self.suspects)
         self.against: dict[int, list[Measured]] = {s: [] for s in self.suspects}
         self.among_good: dict[Pair, list[Measured]] = defaultdict(list)

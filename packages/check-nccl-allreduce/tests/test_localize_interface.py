@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from check_nccl_allreduce.localise import (
+from check_nccl_allreduce.localize import (
     Endpoint,
     Kind,
     Phase,
@@ -48,10 +48,10 @@ def network(slow_nodes: dict[int, float], slow_paths: dict[int, float], seed: in
     return answer
 
 
-def driven(answer: Answer, labelled: bool) -> tuple[Verdict, list[Round]]:
+def driven(answer: Answer, labeled: bool) -> tuple[Verdict, list[Round]]:
     """Play a slow gang to its end, as docs/localisation.md says how."""
     endpoints = tuple(
-        Endpoint(f"n{i}", "H100/8", domain=f"leaf-{i // LEAF}" if labelled else None)
+        Endpoint(f"n{i}", "H100/8", domain=f"leaf-{i // LEAF}" if labeled else None)
         for i in range(NODES)
     )
     state, now, played = State(endpoints, seed=3).after_gang(Zone.BELOW, 0.4 * NORMAL), 0.0, []
@@ -65,14 +65,14 @@ def driven(answer: Answer, labelled: bool) -> tuple[Verdict, list[Round]]:
 
 
 def test_a_simulator_that_knows_public_names_alone_gets_a_slow_node_blamed() -> None:
-    for labelled in (True, False):
-        verdict, rounds = driven(network({7: 0.5}, {}), labelled)
+    for labeled in (True, False):
+        verdict, rounds = driven(network({7: 0.5}, {}), labeled)
         assert (verdict.kind, verdict.blamed, verdict.fatal_for) == (Kind.NODE, (7,), (7,))
         assert Phase.HAIRPIN in {one.phase for one in rounds}
         assert verdict.rounds <= 8
 
 
 def test_a_simulator_that_knows_public_names_alone_gets_nobody_blamed_for_a_slow_path() -> None:
-    for labelled in (True, False):
-        verdict, _ = driven(network({}, {7: 0.5}), labelled)
+    for labeled in (True, False):
+        verdict, _ = driven(network({}, {7: 0.5}), labeled)
         assert (verdict.blamed, verdict.named) == ((), (7,))

@@ -18,7 +18,9 @@ from .model import State
 __all__ = ["AGAIN", "ANOTHER_TIME", "below", "factor", "sources", "spells"]
 
 ANOTHER_TIME = 600.0
-"""Seconds between two gangs, from which one moment of somebody's traffic is no more what both saw."""
+"""Seconds between two gangs, from which one moment of somebody's traffic is no
+more what both saw.
+"""
 AGAIN = 10**1.5
 """How much likelier a spell in another gang is for a bad node: 1 to 7 % of healthy ones have one in
 the worlds of `simulation --group fleet`. The spells of one namespace count once, and two namespaces

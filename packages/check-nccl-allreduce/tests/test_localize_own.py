@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from check_nccl_allreduce.localise import (
+from check_nccl_allreduce.localize import (
     FATAL,
     Endpoint,
     Kind,
@@ -26,13 +26,13 @@ from check_nccl_allreduce.localise import (
     Zone,
     sightings,
 )
-from check_nccl_allreduce.localise.evidence import weigh
-from check_nccl_allreduce.localise.own import GROWTH, owned
-from check_nccl_allreduce.localise.score import hairpins, scored
+from check_nccl_allreduce.localize.evidence import weigh
+from check_nccl_allreduce.localize.own import GROWTH, owned
+from check_nccl_allreduce.localize.score import hairpins, scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_e2e.bench.worlds.simulation import play
-from test_localise import Chance, chances, gangs
+from test_localize import Chance, chances, gangs
 
 NORMAL = 100.0
 DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
@@ -77,7 +77,7 @@ def good(probe: Probe) -> Result:
     return Result(Status.OK, NORMAL)
 
 
-def localised(state: State, answer: Answer) -> Verdict:
+def localized(state: State, answer: Answer) -> Verdict:
     return play(state, lambda one: [answer(probe) for probe in one.probes])[0]
 
 
@@ -86,38 +86,38 @@ def localised(state: State, answer: Answer) -> Verdict:
 def test_bad_paths_and_a_port_below_its_siblings_are_two_kinds_of_evidence(
     fault: PortFault, size: int
 ) -> None:
-    verdict = localised(gang(size, {2: Local((fault,))}), slow(2))
+    verdict = localized(gang(size, {2: Local((fault,))}), slow(2))
     assert (verdict.kind, verdict.fatal_for) == (Kind.NODE, (2,))
     [suspect] = verdict.suspects
     assert suspect.score is not None
     assert (suspect.score.value >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
     assert f"n2: {fault.told} (1 of {size} nodes so)" in verdict.reason
     assert "and its own ports say why" in verdict.reason
-    assert localised(gang(size, {}), slow(2)).fatal_for == ()
+    assert localized(gang(size, {}), slow(2)).fatal_for == ()
 
 
 def test_a_port_that_is_down_names_its_node_and_does_not_blame_it() -> None:
-    verdict = localised(gang(8, {2: Local((DOWN,))}), good)
+    verdict = localized(gang(8, {2: Local((DOWN,))}), good)
     assert (verdict.kind, verdict.named, verdict.fatal_for) == (Kind.SUSPECT, (2,), ())
     assert "n2: mlx5_3:1 is DOWN (Polling), not ACTIVE" in verdict.reason
 
 
 def test_a_node_that_is_fast_to_itself_is_not_blamed_for_a_port() -> None:
-    verdict = localised(
+    verdict = localized(
         gang(8, {2: Local((DOWN,), (errors(),), counted=True)}), slow(2, to_itself=1.0)
     )
     assert (verdict.named, verdict.fatal_for) == ((2,), ())
 
 
 def test_a_node_that_is_nearly_as_fast_to_itself_is_not_blamed_for_a_port() -> None:
-    verdict = localised(gang(8, {2: Local((DOWN,))}), slow(2, to_itself=0.84))
+    verdict = localized(gang(8, {2: Local((DOWN,))}), slow(2, to_itself=0.84))
     assert (verdict.named, verdict.fatal_for) == ((2,), ())
 
 
 def test_what_all_nodes_show_is_a_habit_and_no_evidence() -> None:
     everywhere = {i: Local((DOWN,), (errors(),), counted=True) for i in range(8)}
     assert owned(gang(8, everywhere)) == {}
-    verdict = localised(gang(8, everywhere), slow(2))
+    verdict = localized(gang(8, everywhere), slow(2))
     assert (verdict.named, verdict.fatal_for) == ((2,), ())
     [suspect] = verdict.suspects
     assert suspect.score is not None
@@ -131,7 +131,7 @@ def test_a_good_part_of_the_nodes_is_a_habit_too() -> None:
 
 def test_no_port_makes_wrong_data() -> None:
     state = gang(8, {2: Local((DOWN,), (errors(),), counted=True)}, Zone.WRONG)
-    assert localised(state, slow(2, status=Status.WRONG)).fatal_for == ()
+    assert localized(state, slow(2, status=Status.WRONG)).fatal_for == ()
 
 
 def test_errors_count_by_the_share_of_nodes_that_show_as_many_and_by_rounds() -> None:
@@ -144,7 +144,7 @@ def test_errors_count_by_the_share_of_nodes_that_show_as_many_and_by_rounds() ->
 
 
 def test_errors_alone_are_never_a_kind_of_evidence() -> None:
-    verdict = localised(gang(64, {2: Local((), (errors(rounds=7),), counted=True)}), slow(2))
+    verdict = localized(gang(64, {2: Local((), (errors(rounds=7),), counted=True)}), slow(2))
     assert (verdict.named, verdict.fatal_for) == ((2,), ())
     assert (
         "mlx5_3:1 counted 5000 symbol_error in 7 round(s), more than other nodes" in verdict.reason
@@ -162,9 +162,9 @@ def test_errors_and_one_bad_look_at_itself_are_local_evidence_together() -> None
         return slow(2, to_itself=1.0)(probe)
 
     with_errors = gang(8, {2: Local((), (errors(),), counted=True)})
-    assert localised(with_errors, answer).fatal_for == (2,)
+    assert localized(with_errors, answer).fatal_for == (2,)
     looks = 0
-    assert localised(gang(8, {}), answer).fatal_for == ()
+    assert localized(gang(8, {}), answer).fatal_for == ()
 
 
 def test_what_a_link_within_its_specification_counts_is_nothing() -> None:
@@ -185,7 +185,7 @@ def test_counters_of_congestion_are_no_evidence() -> None:
 
 def test_of_two_nodes_the_one_with_a_bad_port_is_named() -> None:
     ends = [replace(one, intra=None) for one in gang(2, {1: Local((DOWN,))}).endpoints]
-    verdict = localised(State(tuple(ends), 7).after_gang(Zone.BELOW, 40.0), slow(1))
+    verdict = localized(State(tuple(ends), 7).after_gang(Zone.BELOW, 40.0), slow(1))
     assert (verdict.kind, verdict.named, verdict.fatal_for) == (Kind.PAIR, (1,), ())
     assert "look at that port first" in verdict.reason
     assert "n1: mlx5_3:1 is DOWN" in verdict.reason
@@ -313,5 +313,5 @@ def test_a_node_alone_in_its_place_is_not_blamed_for_a_port() -> None:
         replace(one, domain="far" if i == 4 else f"leaf-{i % 2}")
         for i, one in enumerate(state.endpoints)
     )
-    verdict = localised(replace(state, endpoints=tuple(ends)), slow(4))
+    verdict = localized(replace(state, endpoints=tuple(ends)), slow(4))
     assert (verdict.named, verdict.fatal_for) == ((4,), ())

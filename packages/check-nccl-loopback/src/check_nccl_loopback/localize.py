@@ -90,7 +90,9 @@ def contrast(
 
 
 def left_out(whole: float, without: Mapping[int, Measurement]) -> int | None:
-    """The one GPU without which the others are fast again, where no other's absence helps as much."""
+    """The one GPU without which the others are fast again, where no other's
+    absence helps as much.
+    """
     speeds = {gpu: m.busbw for gpu, m in without.items() if m.right and m.busbw is not None}
     restored = [gpu for gpu, speed in speeds.items() if speed >= RESTORED * whole]
     return restored[0] if len(restored) == 1 and len(speeds) == len(without) else None

@@ -1,7 +1,7 @@
 """What this gang has seen of each of its endpoints, for the gangs to come. Pure.
 
 A spell is noted where partners that are good with others found an endpoint bad, whatever the
-verdict said of it: whether that was the node, its path or chance is for the next gang to tell, with
+verdict said of it: whether that was the node, its path or chance is for the next gang to find, with
 other partners.
 """
 

@@ -1,4 +1,6 @@
-"""What one kind of evidence is worth and what two are, and what each sort of gang is measured by."""
+"""What one kind of evidence is worth and what two are, and what each sort of gang
+is measured by.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from check_nccl_allreduce.localise import (
+from check_nccl_allreduce.localize import (
     APART,
     FATAL,
     Endpoint,
@@ -24,7 +26,7 @@ from check_nccl_allreduce.localise import (
     Zone,
     next,
 )
-from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localize.evidence import weigh
 from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
 from preflight_e2e.bench.worlds.simulation import Tally, bound, play, simulate, worlds
 
@@ -42,7 +44,7 @@ def ok(share: float = 1.0, latency: float = 0.0) -> Result:
     return Result(Status.OK, NORMAL * share, latency=latency)
 
 
-def localised(state: State, answer: Answer, seconds: float = 5.0) -> tuple[Verdict, State]:
+def localized(state: State, answer: Answer, seconds: float = 5.0) -> tuple[Verdict, State]:
     return play(state, lambda one: [answer(probe, one) for probe in one.probes], seconds)
 
 
@@ -61,12 +63,12 @@ def bad(one: int, to_itself: float = 0.5) -> Answer:
 def test_slow_with_others_and_to_itself_is_fatal_and_slow_with_others_alone_is_named(
     size: int,
 ) -> None:
-    both, _ = localised(gang(size), bad(2))
+    both, _ = localized(gang(size), bad(2))
     assert (both.kind, both.fatal_for) == (Kind.NODE, (2,))
     [suspect] = both.suspects
     assert suspect.score is not None
     assert (suspect.score.value >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
-    path, _ = localised(gang(size), bad(2, to_itself=1.0))
+    path, _ = localized(gang(size), bad(2, to_itself=1.0))
     assert (path.kind, path.fatal_for, path.named) == (Kind.SUSPECT, (), (2,))
     assert "look at its cable, its switch port and the path behind it" in path.reason
 
@@ -76,7 +78,7 @@ def test_a_hairpin_that_lacks_less_than_two_thirds_of_what_the_paths_lack_blames
     to_itself: float, blamed: tuple[int, ...]
 ) -> None:
     """On a log scale; the paths are at half of normal."""
-    verdict, _ = localised(gang(8), bad(2, to_itself))
+    verdict, _ = localized(gang(8), bad(2, to_itself))
     assert (verdict.fatal_for, verdict.named) == (blamed, (2,))
     assert ("its paths are slower by far" in verdict.reason) is not bool(blamed)
 
@@ -94,7 +96,7 @@ def test_of_many_that_are_asked_one_is_bad_to_itself_by_chance_and_not_all(
             else 1.0
         )
 
-    verdict, _ = localised(gang(200, lambda i: f"leaf-{i % 10}"), answer)
+    verdict, _ = localized(gang(200, lambda i: f"leaf-{i % 10}"), answer)
     scores = {one.member: one.score for one in verdict.suspects}
     assert scores.keys() >= set(range(themselves))
     for one in range(themselves):
@@ -105,12 +107,12 @@ def test_of_many_that_are_asked_one_is_bad_to_itself_by_chance_and_not_all(
 
 def test_the_only_node_behind_its_switch_is_named_even_where_it_is_slow_to_itself() -> None:
     state = gang(9, lambda i: "far" if i == 4 else f"leaf-{i % 2}")
-    verdict, _ = localised(state, bad(4))
+    verdict, _ = localized(state, bad(4))
     assert (verdict.fatal_for, verdict.named) == ((), (4,))
 
 
 def test_hairpins_are_of_suspects_and_known_good_nodes_and_are_the_last_two_rounds() -> None:
-    _, last = localised(gang(12), bad(3))
+    _, last = localized(gang(12), bad(3))
     hairpins = [played.round for played in last.rounds if played.round.phase is Phase.HAIRPIN]
     assert last.rounds[-2:] == tuple(played for played in last.rounds if played.round in hairpins)
     assert len(hairpins) == 2
@@ -121,12 +123,12 @@ def test_hairpins_are_of_suspects_and_known_good_nodes_and_are_the_last_two_roun
 
 
 def test_a_hairpin_that_clears_every_suspect_is_not_made_twice() -> None:
-    _, last = localised(gang(12), bad(3, to_itself=1.0))
+    _, last = localized(gang(12), bad(3, to_itself=1.0))
     assert [played.round.phase for played in last.rounds].count(Phase.HAIRPIN) == 1
 
 
 def test_the_last_rounds_are_at_least_45_seconds_after_the_first_bad_edge() -> None:
-    _, last = localised(gang(12), bad(3))
+    _, last = localized(gang(12), bad(3))
     confirmations = [played for played in last.rounds if played.round.phase is Phase.CONFIRM]
     assert confirmations[0].round.wait == 0
     late = [played for played in last.rounds if played.at >= last.rounds[0].at + APART]
@@ -153,7 +155,7 @@ def test_wrong_data_and_hangs_need_no_second_moment() -> None:
         return Result(Status.WRONG) if 3 in probe.members else ok()
 
     state = replace(gang(8)).after_gang(Zone.WRONG)
-    verdict, last = localised(state, answer)
+    verdict, last = localized(state, answer)
     assert verdict.fatal_for == (3,)
     assert all(played.round.wait == 0 for played in last.rounds)
     [suspect] = verdict.suspects
@@ -167,7 +169,7 @@ def test_slow_controls_say_nothing_against_wrong_data() -> None:
             return Result(Status.WRONG)
         return ok(0.1 if probe.role is Role.HAIRPIN and probe.members == (1,) else 1.0)
 
-    verdict, _ = localised(replace(gang(3)).after_gang(Zone.WRONG), answer)
+    verdict, _ = localized(replace(gang(3)).after_gang(Zone.WRONG), answer)
     assert verdict.fatal_for == (2,)
 
 
@@ -175,14 +177,14 @@ def test_a_label_that_groups_nobody_or_that_latencies_contradict_is_no_label() -
     own = gang(8, lambda i: f"own-{i}")
     assert not weigh(own).map.believed
     assert weigh(gang(8, lambda i: f"leaf-{i % 2}")).map.believed
-    verdict, _ = localised(own, bad(2))
+    verdict, _ = localized(own, bad(2))
     assert verdict.fatal_for == (2,)
     lying = gang(16, lambda i: f"leaf-{i % 2}")
 
     def answer(probe: Probe, _: Round) -> Result:
         return ok(latency=2e-6 if len({i // 8 for i in probe.members}) == 1 else 5e-6)
 
-    _, last = localised(lying, answer)
+    _, last = localized(lying, answer)
     assert not weigh(last).map.believed
 
 
@@ -192,7 +194,7 @@ def test_nodes_with_other_adapters_are_not_compared() -> None:
     def answer(probe: Probe, _: Round) -> Result:
         return ok(0.5 if min(probe.members) < 3 else 1.0)
 
-    verdict, _ = localised(State(ends, 3).after_gang(Zone.BELOW), answer)
+    verdict, _ = localized(State(ends, 3).after_gang(Zone.BELOW), answer)
     assert verdict.named == ()
 
 
@@ -203,7 +205,7 @@ def test_a_bad_adapter_behind_nvlink_is_found_by_paths_between_the_domains() -> 
         inside = len(probe.members) == 2 and len({i // 6 for i in probe.members}) == 1
         return ok(2.5) if inside else ok(0.5 if 7 in probe.members else 1.0)
 
-    assert localised(State(ends, 3).after_gang(Zone.BELOW), answer)[0].fatal_for == (7,)
+    assert localized(State(ends, 3).after_gang(Zone.BELOW), answer)[0].fatal_for == (7,)
 
 
 def test_a_node_to_which_no_path_comes_up_is_named() -> None:
@@ -214,7 +216,7 @@ def test_a_node_to_which_no_path_comes_up_is_named() -> None:
                 Result(Status.UNJUDGED) if 1 in probe.members and len(probe.members) > 1 else ok()
             )
 
-        verdict, _ = localised(gang(size), answer)
+        verdict, _ = localized(gang(size), answer)
         assert (verdict.named, verdict.fatal_for) == ((1,), ())
         assert "no path to it came up" in verdict.reason
 
@@ -223,7 +225,7 @@ def test_a_node_all_of_whose_paths_are_an_eighth_slower_is_named() -> None:
     def answer(probe: Probe, _: Round) -> Result:
         return ok(0.89 if 5 in probe.members else 1.0)
 
-    verdict, _ = localised(gang(12), answer)
+    verdict, _ = localized(gang(12), answer)
     assert (verdict.named, verdict.fatal_for) == ((5,), ())
 
 
@@ -231,7 +233,7 @@ def test_bad_paths_that_share_one_end_are_that_ends_and_not_the_fabrics() -> Non
     def answer(probe: Probe, one: Round) -> Result:
         return ok(0.5 if 5 in probe.members and one.number % 2 and len(probe.members) == 2 else 1.0)
 
-    verdict, _ = localised(gang(24), answer)
+    verdict, _ = localized(gang(24), answer)
     assert (verdict.kind, verdict.fatal_for) == (Kind.INTERMITTENT, ())
     assert 5 in verdict.named
 

@@ -67,7 +67,7 @@ def at_once(state: State, facts: Sequence[Fact]) -> str:
     told = "; ".join(f"{state.endpoints[f.member].name}: {f.cause}" for f in facts[:MOST])
     more = f" and {len(facts) - MOST} more" if len(facts) > MOST else ""
     return (
-        f"{len({f.member for f in facts})} nodes tell of a device fault at the same moment: {told}{more}; "
+        f"{len({f.member for f in facts})} nodes report a device fault at the same moment: {told}{more}; "
         "so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power)."
     )
 
@@ -172,7 +172,7 @@ def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
     why = (
         "more than one run may blame"
         if too_many
-        else "about equally slow, and no topology labels tell them apart"
+        else "about equally slow, and no topology labels distinguish them"
     )
     return f"{gang(state)}; {len(members)} nodes look bad ({names(state, members)}), {why}: look for what they share."
 
@@ -287,7 +287,7 @@ def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float
 def undecided(
     state: State, evidence: Evidence, kind: Kind, dark: Sequence[int], *, guilty: bool
 ) -> Iterator[str]:
-    """What this run could not tell, one clause each."""
+    """What this run could not decide, one clause each."""
     shape = evidence.map
     sizes: dict[int, int] = {}
     for d in shape.domain:
@@ -295,7 +295,7 @@ def undecided(
     single = [s for s in evidence.suspects if shape.domain[s] >= 0 and sizes[shape.domain[s]] == 1]
     if single:
         yield f"for {names(state, single)}, whether the node or the switch that only it is behind is slow"
-    if guilty and not shape.labelled:
+    if guilty and not shape.labeled:
         yield "without topology labels on every node, whether a slow node shares its switch with at most two others"
     unlike = [s for s in evidence.suspects if not evidence.against[s] and s not in single]
     if unlike and kind is not Kind.SYSTEMIC:
@@ -367,7 +367,7 @@ def _rows(state: State, verdict: Verdict) -> Iterator[str]:
     told = [
         e
         for e in verdict.matrix
-        if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GREY}
+        if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GRAY}
     ]
     for e in told:
         ends = (

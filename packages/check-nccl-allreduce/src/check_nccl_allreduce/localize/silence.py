@@ -1,8 +1,8 @@
 """Who slows whom: what changes for suspects when others keep silent. Pure.
 
 A port that takes no more has its switch send pause frames, and those slow whoever shares the
-switch, perhaps even to themselves. A culprit is told from its victims only by a round in which it
-takes no part.
+switch, perhaps even to themselves. A culprit is distinguished from its victims only by a round in
+which it takes no part.
 """
 
 from __future__ import annotations
