@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from preflight_e2e.bench import gpu_nodes
+from preflight_e2e.bench import gpu_health, gpu_nodes
 from preflight_e2e.bench.gpu_nodes import Api, Tally, pod
 from preflight_e2e.bench.gpu_scheduler import bars, share
+from preflight_e2e.bench.load import BenchError
 from preflight_testing.apiserver import ApiServer
 
 BEFORE = """
@@ -33,7 +35,9 @@ FIGURES = {
     "double_bookings": 0,
     "reuse_p99_s": 0.5,
     "gang_128_s": 10.0,
-    "rss_mb": {"extender": 90.0, "controller": 80.0},
+    "health_s": 0.5,
+    "well_again_s": 0.5,
+    "rss_mb": {"extender": 90.0, "controller": 80.0, "agent": 39.0},
 }
 
 
@@ -108,8 +112,49 @@ def test_of_what_was_not_measured_nothing_is_asked() -> None:
 
 def test_every_bar_says_when_it_is_missed() -> None:
     assert all(bar.holds for bar in bars(FIGURES))
-    bad = {**FIGURES, "double_bookings": 1, "binds_per_s": {"1": 49.0, "8": 20.0}}
+    bad = {
+        **FIGURES,
+        "double_bookings": 1,
+        "binds_per_s": {"1": 49.0, "8": 20.0},
+        "health_s": 5.0,
+        "rss_mb": {"extender": 119.0, "agent": 41.0},
+    }
     assert [bar.says for bar in bars(bad) if not bar.holds] == [
         "one-GPU pods bound a second at least 50",
+        "a node condition's way to the filter, in s, below 5",
         "GPUs given twice at most 0",
+        "memory of the agent, in MiB, below 40",
     ]
+
+
+class Conditions:
+    """Stands in for the API: it keeps what a node's conditions name."""
+
+    def __init__(self) -> None:
+        self.named: list[str] = []
+        self.sick: list[str] = []
+
+    def patch(self, path: str, body: dict[str, Any]) -> None:
+        assert path == f"/api/v1/nodes/{gpu_health.NODE}/status"
+        messages = [one.get("message", "") for one in body["status"]["conditions"]]
+        self.sick = [
+            one for one in gpu_health.UUIDS if any(f"GPU_UUID:{one} " in m for m in messages)
+        ]
+        self.named += self.sick
+
+
+def test_every_gpu_turns_sick_as_often_as_the_others_and_only_its_own_is_missed() -> None:
+    api = Conditions()
+
+    def passes(count: dict[str, Any]) -> bool:
+        return int(count["count"]) <= 8 - len(api.sick)
+
+    found = gpu_health.turns(cast(Api, api), passes, ({"count": 8}, {"count": 7}))
+    assert Counter(api.named) == dict.fromkeys(gpu_health.UUIDS, 3)
+    assert found.keys() == {"health_s", "well_again_s"}
+
+
+def test_a_node_that_is_lost_with_one_sick_gpu_is_no_measurement() -> None:
+    api = Conditions()
+    with pytest.raises(BenchError, match="no seven are given"):
+        gpu_health.turns(cast(Api, api), lambda _: not api.sick, ({}, {}))

@@ -393,7 +393,7 @@ def test_the_api_server_takes_every_policy(cluster: Cluster) -> None:
         "GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     )["items"]
     ours = [one for one in listed if one["metadata"]["name"].startswith(NAME)]
-    assert len(ours) == 6
+    assert len(ours) == 8
 
 
 def test_an_agent_writes_the_status_of_its_own_node_only(cluster: Cluster) -> None:
@@ -516,3 +516,70 @@ def test_the_controller_writes_nothing_of_a_node_but_the_counted_resource(cluste
 
     cluster.until_denied(lambda: written({"cpu": "400"}), "its counted resource only")
     assert written({"gpu.scheduling/gpu": "8"})[0] == 200
+
+
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+BUNDLE = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="
+
+
+@pytest.fixture(scope="module")
+def configuration(cluster: Cluster) -> Object:
+    """As the chart makes it, but that no pod comes to it, as nobody answers here."""
+    [made_of_it] = [o for o in made() if o["kind"] == "MutatingWebhookConfiguration"]
+    [webhook] = made_of_it["webhooks"]
+    webhook["namespaceSelector"] = {"matchLabels": {"nobody": "has-this"}}
+    found: Object = cluster.server.call("POST", CONFIGURATIONS, made_of_it)
+    return found
+
+
+def test_the_certs_account_sets_the_ca_bundle_and_changes_nothing_else_of_the_webhook(
+    cluster: Cluster, configuration: Object
+) -> None:
+    path = f"{CONFIGURATIONS}/{NAME}?dryRun=All"
+    [webhook] = configuration["webhooks"]
+
+    def written(webhooks: list[Object], **about: Any) -> tuple[int, str]:
+        body = {"webhooks": webhooks, **({"metadata": about} if about else {})}
+        return cluster.ask("PATCH", path, body, account("certs"), patch=True)
+
+    fresh = {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": BUNDLE}}
+    everything = [{**webhook["rules"][0], "resources": ["*"], "apiGroups": ["*"]}]
+    theirs = {"url": "https://example.com/all", "caBundle": BUNDLE}
+    cluster.until_denied(
+        lambda: written([{**webhook, "rules": everything}]), "^.*rules: the account"
+    )
+    assert written([fresh]) == (200, "")
+    for what, (status, said) in {
+        "clientConfig.url, clientConfig.service": written([{**fresh, "clientConfig": theirs}]),
+        "namespaceSelector": written([{**fresh, "namespaceSelector": {}}]),
+        "matchConditions": written([{**fresh, "matchConditions": []}]),
+        "failurePolicy": written([{**fresh, "failurePolicy": "Ignore"}]),
+        "reinvocationPolicy": written([{**fresh, "reinvocationPolicy": "Never"}]),
+        "the list of webhooks": written([]),
+        "labels": written([fresh], labels={"a": "b"}),
+        "annotations": written([fresh], annotations={"cert-manager.io/inject-ca-from": "a/b"}),
+    }.items():
+        assert (status, f"{what}" in said, "nothing else" in said) == (403, True, True), said
+    assert cluster.ask("DELETE", path, None, account("certs"))[0] == 403
+    other = {"metadata": {"name": "another"}, "webhooks": []}
+    assert cluster.ask("POST", f"{CONFIGURATIONS}?dryRun=All", other, account("certs"))[0] == 403
+    assert cluster.ask("PATCH", path, {"webhooks": []}, "administrator", patch=True)[0] == 200
+
+
+def test_the_certs_account_writes_its_one_secret_of_its_one_type(cluster: Cluster) -> None:
+    path = "/api/v1/namespaces/preflight/secrets?dryRun=All"
+    data = {"tls.crt": BUNDLE, "tls.key": BUNDLE}
+    good = {"metadata": {"name": f"{NAME}-tls"}, "type": "kubernetes.io/tls", "data": data}
+    of_the_controller = {"kubernetes.io/service-account.name": f"{NAME}-controller"}
+    token = {
+        "metadata": {"name": f"{NAME}-tls", "annotations": of_the_controller},
+        "type": "kubernetes.io/service-account-token",
+    }
+
+    def made_by(body: Object, part: str = "certs") -> tuple[int, str]:
+        return cluster.ask("POST", path, body, account(part))
+
+    cluster.until_denied(lambda: made_by({**good, "metadata": {"name": "x"}}), "and no other")
+    assert made_by(good) == (201, "")
+    assert "and no other" in made_by(token)[1]
+    assert made_by({**good, "metadata": {"name": "x"}}, "controller")[0] == 201

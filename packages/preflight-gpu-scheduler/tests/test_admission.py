@@ -193,6 +193,22 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     assert refused.count("; ") == 3
 
 
+NONE = ["", " ", "Two", "a/b", "-a", "a-", "a.", "a..b", "a.-b", "a-.b", "a\n", "a" * 254]
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_a_name_that_no_claim_can_ever_have_is_refused_and_not_waited_for(name: str) -> None:
+    refused = admit(pod(annotations={names.CLAIM_ANNOTATION: name}), None, Rules()).refused
+    assert "is no name of a GpuClaim" in refused
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a-b.c", "a--b", "ip-10-0-0-1.ec2", "a" * 253])
+def test_a_name_that_a_claim_may_have_is_waited_for(name: str) -> None:
+    verdict = admit(pod(annotations={names.CLAIM_ANNOTATION: name}), None, Rules())
+    assert not verdict.refused
+    assert any(one["path"] == "/spec/schedulingGates" for one in verdict.patch)
+
+
 def test_a_missing_claim_is_refused_where_the_operator_wants_that() -> None:
     assert "there is no GpuClaim two" in admit(pod(), None, Rules(missing_claim="deny")).refused
 

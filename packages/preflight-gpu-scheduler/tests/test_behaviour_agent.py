@@ -142,6 +142,54 @@ def test_the_agent_says_what_nvml_and_the_node_say_of_each_gpu(
     anyio.run(body)
 
 
+def test_a_gpu_that_a_node_condition_names_is_nobodys_until_the_condition_clears(
+    real_api_server: ApiServer, library: Path
+) -> None:
+    """By the agent's own status, with a real scheduler and nothing else that knows of GPUs."""
+
+    async def body() -> None:
+        async with plane(real_api_server, count_resource="") as world:
+            await world.node("a", 0)
+            node = Node(world, library)
+            node.gpus(UUIDS)
+            node.start()
+            await node.until("four GPUs are listed", lambda found: len(found) == 4)
+            for name, count in (("three", 3), ("four", 4)):
+                await world.claim(name, count)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+
+            async def conditions(*more: dict[str, str]) -> None:
+                said = [{"type": "Ready", "status": "True"}, *more]
+                await world.client.merge_patch(
+                    "/api/v1/nodes/a/status", {"status": {"conditions": said}}
+                )
+
+            def usable() -> list[int]:
+                assert extender.state is not None
+                found = extender.state.inventories["a"].devices
+                return [one.id for one in found if one.usable]
+
+            message = f"fatal GPU_UUID:{UUIDS[1]} ;"
+            await conditions({"type": "GpuXidError", "status": "True", "message": message})
+            await world.until("it is out, and no other", lambda: usable() == [0, 2, 3])
+            await world.pod("p", "three")
+            pod = await world.bound("p")
+            assert pod.allocated is not None
+            assert pod.allocated.ids == (0, 2, 3)
+            await world.pod("q", "four")
+            await world.delete_pod("p")
+            await world.until("the others are free", lambda: not world.watcher.given)
+            assert not (await world.read_pod("q")).bound
+            await conditions()
+            pod = await world.bound("q")
+            assert pod.allocated is not None
+            assert pod.allocated.ids == (0, 1, 2, 3)
+
+    anyio.run(body)
+
+
 def test_after_a_reboot_with_another_order_each_gpu_has_its_id_still(
     real_api_server: ApiServer, library: Path
 ) -> None:

@@ -303,6 +303,10 @@ def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
             assert await _leases(world, 0)
             await world.pod("job-3", "one", native="job")
             await world.until("all of them run", lambda: len(world.watcher.given) == 4)
+            told = await world.until(
+                "a member is told", partial(_said, world, world.namespace, "GangReserved")
+            )
+            assert told.startswith("gang job is reserved whole; GPUs ")
             await world.explained()
 
     anyio.run(body)

@@ -11,6 +11,7 @@ import anyio
 import pytest
 import repeats
 from plane import Plane, plane
+from preflight_gpu_scheduler import names
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(300 * repeats.REPEAT)
@@ -57,12 +58,23 @@ def test_fifty_pods_that_want_eight_gpus_get_each_of_them_once(
                     await world.until("it has gone", partial(_gone, world, uid))
             await world.until("every GPU is given again", lambda: len(world.watcher.given) == GPUS)
             await world.explained()
+            seen = [
+                uuid for where in (world.namespace, other) for uuid in await _told(world, where)
+            ]
+            assert sorted(seen) == [f"GPU-a-{n}" for n in range(GPUS)]
 
     repeats.run(body)
 
 
 async def _create(world: Plane, name: str, namespace: str) -> None:
     await world.pod(name, "one", namespace=namespace)
+
+
+async def _told(world: Plane, namespace: str) -> list[str]:
+    """The UUIDs that the containers of all bound pods are told."""
+    pods = (await world.raw(f"/api/v1/namespaces/{namespace}/pods"))["items"]
+    annotations = [one["metadata"]["annotations"] for one in pods if one["spec"].get("nodeName")]
+    return [uuid for one in annotations for uuid in one[names.NVIDIA_ANNOTATION].split(",")]
 
 
 def _gone(world: Plane, uid: str) -> bool:

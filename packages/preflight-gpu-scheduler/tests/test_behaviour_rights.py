@@ -40,10 +40,16 @@ SELDOM = {
 """Rights that a quiet life does not use; the crashes and conflicts of other tests do."""
 
 
+ON = {NAME: {"enabled": True, "kubeScheduler": {"image": "x"}}}
+ADMISSION = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+
+
 def chart() -> list[Object]:
-    on = {NAME: {"enabled": True, "kubeScheduler": {"image": "x"}}}
     return [
-        o for o in render(UMBRELLA, on, namespace=HOME) if o["kind"] in {"ServiceAccount", *KINDS}
+        o for o in render(UMBRELLA, ON, namespace=HOME) if o["kind"] in {"ServiceAccount", *KINDS}
     ]
 
 
@@ -77,7 +83,13 @@ def _of_kubernetes(o: Object) -> bool:
 
 
 async def _accounts(world: Plane) -> dict[str, Path]:
-    """Create them; a kubeconfig for each part."""
+    """Create them; a kubeconfig for each part. What holds the certificates' account to what it does
+    is there, too; the agent's policy asks for a node in its token, which no node gave it here.
+    """
+    for o in render(UMBRELLA, ON, namespace=HOME):
+        if o["kind"] in ADMISSION and o["metadata"]["name"].startswith(f"{NAME}-certs-"):
+            path = f"/apis/admissionregistration.k8s.io/v1/{ADMISSION[o['kind']]}"
+            await world.client.create(path, o)
     for o in chart():
         namespace = o["metadata"].get("namespace")
         if o["kind"] == "ServiceAccount":

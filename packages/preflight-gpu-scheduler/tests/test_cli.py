@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,24 @@ def test_an_extender_listens_on_loopback_only(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "k"))
     assert ran(monkeypatch, "extender", "--listen", "0.0.0.0") == 2
     assert "is not a loopback address" in capsys.readouterr().err
+
+
+LOADED = """
+import sys
+sys.argv = ["preflight-gpu-scheduler", "agent"]
+from preflight_gpu_scheduler import agent, cli, config, nvml, service
+cli._parser()
+config.of({"sweep": "20s"})
+print(*sys.modules)
+"""
+
+
+def test_what_runs_on_every_node_loads_nothing_that_only_the_other_services_need() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOADED], stdout=subprocess.PIPE, check=True)
+    loaded = set(ran.stdout.decode().split())
+    assert "preflight_gpu_scheduler.report" in loaded
+    assert not loaded & {"cryptography", "jsonschema", "uvicorn", "uvloop"}
+    assert not loaded & {f"preflight_gpu_scheduler.{one}" for one in ("admission", "state", "plan")}
 
 
 CLAIM: dict[str, Any] = {

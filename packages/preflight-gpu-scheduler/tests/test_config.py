@@ -33,6 +33,7 @@ def test_an_empty_file_is_the_defaults() -> None:
         ({"lockNamespce": "x"}, "lockNamespce: unknown key; write lockNamespace instead"),
         ({"countResource": "a b"}, "countResource: must"),
         ([], "the file: must be a map"),
+        ({7: "x", None: "y"}, "7: unknown key"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_path(raw: object, words: str) -> None:

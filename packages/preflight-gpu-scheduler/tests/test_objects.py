@@ -54,6 +54,10 @@ def claim(**devices: object) -> dict[str, object]:
         ),
         ({"spec": {"topology": {"minBandwidthGBps": 300}}}, RULES[5].message),
         ({}, "spec: is missing; set it."),
+        (
+            {"spec": {7: "x"}},
+            "spec.7: unknown key; known here are devices, gangRef, selector, topology.",
+        ),
     ],
 )
 def test_a_claim_that_cannot_be_is_told_so_in_a_sentence(raw: object, words: str) -> None:

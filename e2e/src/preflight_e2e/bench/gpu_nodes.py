@@ -11,7 +11,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -136,20 +136,7 @@ class Nodes:
         self._beats.join()
 
     def _make(self, name: str) -> None:
-        amounts = {
-            "cpu": "128",
-            "memory": "2Ti",
-            "pods": "200",
-            f"{PREFIX}gpu": str(GPUS),
-            "nvidia.com/gpu": str(GPUS),
-        }
-        status = {
-            "capacity": amounts,
-            "allocatable": amounts,
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }
-        about = {"name": name, "labels": {"kubernetes.io/hostname": name}}
-        self.api.call("POST", "/api/v1/nodes", {"metadata": about, "status": status})
+        self.node(name, {f"{PREFIX}gpu": str(GPUS), "nvidia.com/gpu": str(GPUS)})
         kind = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus"}
         self.api.call(
             "POST",
@@ -167,6 +154,22 @@ class Nodes:
             for n in range(GPUS)
         ]
         self._report(name, {"total": GPUS, "devices": devices})
+
+    def node(self, name: str, counted: Mapping[str, str]) -> None:
+        """One without a GpuNodeStatus; ``counted``: what it has beside CPU, memory and pods."""
+        amounts = {"cpu": "128", "memory": "2Ti", "pods": "200", **counted}
+        status = {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        about = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+        self.api.call("POST", "/api/v1/nodes", {"metadata": about, "status": status})
+
+    def forget(self, name: str) -> None:
+        """The node goes, and what was said of it."""
+        for path in ("/api/v1/nodes", f"{GROUP}/gpunodestatuses"):
+            self.api.call("DELETE", f"{path}/{name}")
 
     def _report(self, name: str, status: Json) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,5 +1,5 @@
 """The GPU scheduler with a real kube-scheduler, API server and etcd: calls of the extender, binds a
-second, gangs, reuse, memory.
+second, gangs, reuse, health, memory.
 
 Beside it the stock scheduler counts `nvidia.com/gpu` on the same nodes, in the same run.
 """
@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 from preflight_testing.apiserver import ApiServer, free_port
 
-from . import served
+from . import gpu_health, served
 from .bars import Bar, Measurement, at_least, at_most, below
 from .gpu_nodes import GPUS, SCHEDULER, STOCK, Api, Nodes, Watching, pod
 from .load import BenchError, binaries, until
@@ -39,8 +39,10 @@ DIRECT = {1: 400, GPUS: 100}
 """Binds that are asked for without a scheduler, by how many GPUs."""
 REUSED = 100
 WAITING = 8
-PARTS = ("calls", "binds", "one", "reuse", "eight", "gang", "stock")
+PARTS = ("calls", "binds", "health", "one", "reuse", "eight", "gang", "stock")
 """In this order; ``reuse`` needs the GPUs that ``one`` has given."""
+MEMORY = {"extender": 120, "controller": 120, "agent": 40}
+"""MiB, at most, of each service."""
 STALLED = 120.0
 """Seconds without a bind after which a run is over."""
 
@@ -109,11 +111,16 @@ def bars(figures: Json) -> list[Bar]:
         made.append(below("p99 of a GPU's way to the next pod, in s,", figures["reuse_p99_s"], 2))
     if "gang_128_s" in figures:
         made.append(below("a gang of 128, in s,", figures["gang_128_s"], 15))
+    if "health_s" in figures:
+        made += [
+            below("a node condition's way to the filter, in s,", figures["health_s"], 5),
+            below("its clearing's, in s,", figures["well_again_s"], 5),
+        ]
     return [
         *made,
         at_most("GPUs given twice", figures["double_bookings"], 0),
         *(
-            below(f"memory of the {name}, in MiB,", one, 120)
+            below(f"memory of the {name}, in MiB,", one, MEMORY[name])
             for name, one in figures.get("rss_mb", {}).items()
         ),
     ]
@@ -141,15 +148,19 @@ class Bench:
                     figures |= self._calls(cluster, extender)
                 if "binds" in parts:
                     figures["bind"] = self._binds(cluster)
+                memory: Json = {}
+                if "health" in parts:
+                    figures |= self._health(cluster, memory)
                 with self._service("controller", "--namespace", "default") as controller:
                     _say(figures)
                     cluster.clear()
                     rates: dict[str, float] = {}
                     if "one" in parts:
                         before = _metrics(extender)
-                        rates["1"], figures["rss_mb"] = self._rate(
+                        rates["1"], taken = self._rate(
                             cluster, watching, "one", 1, (extender, controller)
                         )
+                        memory |= taken
                         figures["conflicts"] = share(before, _metrics(extender))
                     if "reuse" in parts:
                         figures["reuse_p99_s"] = self._reuse(cluster, watching)
@@ -161,7 +172,7 @@ class Bench:
                     if "gang" in parts:
                         figures["gang_128_s"] = self._gang(cluster, watching, min(gang, nodes))
                         cluster.clear()
-                    figures["binds_per_s"] = rates
+                    figures |= {"binds_per_s": rates, "rss_mb": memory}
                     figures["double_bookings"] = watching.doubles
                     watching.alive()
                     _say(figures)
@@ -243,6 +254,28 @@ class Bench:
             raise BenchError(f"{about['name']} was not bound to {node}: {said['Error']}.")
         return time.perf_counter() - began
 
+    # --- with an agent
+
+    def _health(self, cluster: Nodes, memory: Json) -> Json:
+        """``memory`` gets that of the agent, once it has seen all of its GPUs sick."""
+        cluster.node(gpu_health.NODE, {})  # a device plugin's GPUs there would be a conflict
+        asked = gpu_health.asked_about(cluster)
+
+        def passes(made: Json) -> bool:
+            said = self._ask(
+                "filter", json.dumps({"Pod": made, "NodeNames": [gpu_health.NODE]}).encode()
+            )
+            return bool(said["NodeNames"])
+
+        environ = gpu_health.driver(self._logs.parent / "nvml")
+        with self._service("agent", "--node", gpu_health.NODE, environ=environ) as agent:
+            found = gpu_health.turns(self.api, passes, asked)
+            memory["agent"] = agent.resident_mb()
+        for one in asked:
+            cluster.delete(one["metadata"]["name"])
+        cluster.forget(gpu_health.NODE)
+        return found
+
     # --- with a scheduler
 
     def _rate(
@@ -319,12 +352,14 @@ class Bench:
     # --- processes
 
     @contextmanager
-    def _service(self, name: str, *options: str) -> Iterator[served.Served]:
+    def _service(
+        self, name: str, *options: str, environ: Mapping[str, str] | None = None
+    ) -> Iterator[served.Served]:
         port = free_port()
         command = [self._program, name, *options, "--host", "127.0.0.1", "--port", str(port)]
-        environ = {"KUBECONFIG": str(self._kubeconfig)}
+        around = {"KUBECONFIG": str(self._kubeconfig), **(environ or {})}
         with served.pinned(
-            command, None, self._logs / f"{name}.log", environ, stderr=subprocess.STDOUT
+            command, None, self._logs / f"{name}.log", around, stderr=subprocess.STDOUT
         ) as process:
             until(lambda: process.poll() is not None or _ready(port), f"the {name} is ready")
             if process.poll() is not None:

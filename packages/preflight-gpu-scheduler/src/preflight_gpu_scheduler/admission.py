@@ -23,7 +23,8 @@ from .plan import tolerates
 __all__ = ["Rules", "Verdict", "admit"]
 
 Operation = dict[str, Any]
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _TOLERATION: Final = {
     "key": names.MANAGED_TAINT,
     "operator": "Equal",
@@ -125,7 +126,7 @@ def _refusals(
     """Everything that speaks against the pod, one sentence each."""
     found = []
     where = f"annotation {names.CLAIM_ANNOTATION}"
-    if not _NAME.fullmatch(name) or len(name) > 253:
+    if len(name) > 253 or not _NAME.fullmatch(name):
         found.append(
             f"{where}: {_shown(name)} is not the name of a GpuClaim; write the claim's name."
         )

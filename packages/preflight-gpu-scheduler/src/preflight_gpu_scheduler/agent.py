@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from . import names
 from .conditions import complaints
 from .config import Config
-from .crds import STATUSES
 from .inventory import Status
 from .nvml import NvmlFailed
 from .objects import Metadata, Node, Pod
@@ -92,7 +91,7 @@ class Agent:
             meters,
         )
         self._look = look
-        self._path = f"{STATUSES}/{node}"
+        self._path = f"{names.STATUSES}/{node}"
         self._woken = anyio.Event()
         mine = {"fieldSelector": f"spec.nodeName={node}"}
         self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
@@ -202,7 +201,7 @@ class Agent:
                 "spec": {"nodeName": self._node},
             }
             with suppress(Conflict):  # somebody else made it meanwhile
-                await self._client.create(STATUSES, made)
+                await self._client.create(names.STATUSES, made)
             await self._client.merge_patch(f"{self._path}/status", body)
 
     def _changed(self, _: Change[Any]) -> None:

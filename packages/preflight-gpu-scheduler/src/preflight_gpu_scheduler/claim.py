@@ -6,12 +6,11 @@ The Structs are the schema; :func:`problems` lists everything that is wrong with
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
-import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema_errors
 
 from . import names
 
@@ -170,29 +169,30 @@ def spec_schema() -> dict[str, Any]:
     return msgspec.json.schema(Spec)
 
 
-_WHOLE: Final = jsonschema.Draft202012Validator(
-    {"type": "object", "required": ["spec"], "properties": {"spec": spec_schema() | {"$defs": {}}}}
-    | {"$defs": spec_schema()["$defs"]}
-)
-
-
 def problems(raw: object) -> list[str]:
     """Every problem of a GpuClaim's data, one sentence each, beginning with its path; an empty list
     where there is none.
     """
-    found = schema_errors.sentences(_WHOLE.iter_errors(raw), "the claim")
-    if not isinstance(raw, dict):
-        return found
-    if found:
-        return [_exclusivity(raw, said) for said in found]
-    try:
-        spec = msgspec.convert(raw["spec"], Spec)
-    except (
-        msgspec.ValidationError,
-        RecursionError,
-    ):  # what the schema lets pass and the types do not, as 1.0 for 1
-        return ["spec: has a number with a fraction where a whole one belongs; write it without."]
-    return _meaning(spec)
+    found = _spec(raw)
+    return _meaning(found) if isinstance(found, Spec) else found
+
+
+def _spec(raw: object) -> Spec | list[str]:
+    """The spec in ``raw``, or every problem of its types."""
+    if isinstance(raw, dict) and "spec" in raw:
+        with suppress(msgspec.ValidationError, RecursionError):
+            return msgspec.convert(raw["spec"], Spec)
+    from preflight_kube import schema  # loads jsonschema: memory that good claims do not cost
+
+    spec = spec_schema()
+    whole = {"type": "object", "required": ["spec"], "properties": {"spec": spec | {"$defs": {}}}}
+    found = schema.problems(whole | {"$defs": spec["$defs"]}, raw, "the claim")
+    if isinstance(raw, dict):
+        found = [_exclusivity(raw, said) for said in found]
+    # What the schema lets pass and the types do not, as 1.0 for 1.
+    return found or [
+        "spec: has a number with a fraction where a whole one belongs; write it without."
+    ]
 
 
 def _exclusivity(raw: dict[str, Any], said: str) -> str:
@@ -219,7 +219,10 @@ def _meaning(spec: Spec) -> list[str]:
 
 def read(raw: Mapping[str, Any]) -> Claim | list[str]:
     """The claim in ``raw`` (an object as the API server gives it), or what is wrong with it."""
-    if found := problems(raw):
+    spec = _spec(raw)
+    if not isinstance(spec, Spec):
+        return spec
+    if found := _meaning(spec):
         return found
     about = raw.get("metadata")
     about = about if isinstance(about, dict) else {}
@@ -228,6 +231,6 @@ def read(raw: Mapping[str, Any]) -> Claim | list[str]:
         namespace=str(about.get("namespace", "")),
         name=str(about.get("name", "")),
         uid=str(about.get("uid", "")),
-        spec=msgspec.convert(raw["spec"], Spec),
+        spec=spec,
         generation=generation if isinstance(generation, int) else 0,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -132,7 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     _extender_port(scheduler)
     scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
 
-    _certs(subparsers)
+    if sys.argv[1:2] == ["certs"]:  # what makes certificates is memory that no service need carry
+        _certs(subparsers)
+    else:
+        subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
     commands.add_validate_config(
         subparsers,
         _parse,

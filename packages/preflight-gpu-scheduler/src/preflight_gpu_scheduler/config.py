@@ -4,16 +4,16 @@ once, each with its path.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema_errors
 from preflight_proto.durations import parse_duration
 
 from . import names
-from .admission import Rules
+
+if TYPE_CHECKING:
+    from .admission import Rules
 
 __all__ = ["Config", "ConfigError", "json_schema", "of"]
 
@@ -88,6 +88,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     @property
     def rules(self) -> Rules:
         """What admission follows."""
+        from .admission import Rules  # and all that decides with it, which an agent need not carry
+
         return Rules(
             scheduler_name=self.scheduler_name,
             count_resource=self.count_resource,
@@ -112,28 +114,32 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
-_VALIDATOR: Final = jsonschema.Draft202012Validator(json_schema())
-
-
 def of(raw: object) -> Config:
     """The configuration in the data of a file; None is an empty one. Raises :class:`ConfigError`
     with every problem.
     """
     raw = {} if raw is None else raw
-    problems = schema_errors.sentences(_VALIDATOR.iter_errors(raw), "the file")
-    if isinstance(raw, dict):
-        problems += _meaning(raw)
-    if problems:
-        raise ConfigError(problems)
+    meant = _meaning(raw) if isinstance(raw, dict) else []
     try:
-        return msgspec.convert(raw, Config)
-    except (
-        msgspec.ValidationError
-    ) as error:  # what the schema lets pass and the types do not, as 60.0 for 60
-        what, _, where = str(error).partition(" - at `$.")
-        raise ConfigError(
-            [f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]
-        ) from None
+        found = msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError([*_wrong(raw), *meant] or [_refused(error)]) from None
+    if meant:
+        raise ConfigError(meant)
+    return found
+
+
+def _wrong(raw: object) -> list[str]:
+    """Every problem, where the types name the first only."""
+    from preflight_kube import schema  # loads jsonschema: memory that a good file does not cost
+
+    return schema.problems(json_schema(), raw, "the file")
+
+
+def _refused(error: msgspec.ValidationError) -> str:
+    """What the schema lets pass and the types do not, as 60.0 for 60."""
+    what, _, where = str(error).partition(" - at `$.")
+    return f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."
 
 
 def _meaning(raw: dict[Any, Any]) -> list[str]:

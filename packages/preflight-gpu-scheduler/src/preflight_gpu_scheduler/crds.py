@@ -4,7 +4,7 @@ Pure.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,11 +13,7 @@ from preflight_kube.crd import Column, Int32
 
 from . import claim, inventory, names
 
-__all__ = ["CLAIMS", "STATUSES", "crds", "gpu_claim", "gpu_node_status"]
-
-CLAIMS: Final = f"/apis/{names.API_VERSION}/gpuclaims"
-STATUSES: Final = f"/apis/{names.API_VERSION}/gpunodestatuses"
-"""Where they are served, all namespaces together."""
+__all__ = ["crds", "gpu_claim", "gpu_node_status"]
 
 
 class Allocation(msgspec.Struct, rename="camel", frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Final
 __all__ = [
     "ALLOCATED_ANNOTATION",
     "API_VERSION",
+    "CLAIMS",
     "CLAIM_ANNOTATION",
     "COUNT_RESOURCE",
     "CUDA_ANNOTATION",
@@ -34,6 +35,7 @@ __all__ = [
     "RECLAIMED_ANNOTATION",
     "RESERVED_ANNOTATION",
     "SCHEDULER_NAME",
+    "STATUSES",
     "UNHEALTHY_ANNOTATION",
     "UUID_ANNOTATION",
     "VERSION",
@@ -45,6 +47,10 @@ GROUP: Final = "gpu.scheduling"
 VERSION: Final = "v1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 PREFIX: Final = f"{GROUP}/"
+
+CLAIMS: Final = f"/apis/{API_VERSION}/gpuclaims"
+STATUSES: Final = f"/apis/{API_VERSION}/gpunodestatuses"
+"""Where they are served, all namespaces together."""
 
 SCHEDULER_NAME: Final = "gpu-scheduler"
 LOCK_NAMESPACE: Final = "gpu-scheduler-leases"

@@ -1,36 +1,26 @@
-"""The parts of each process: extender, controller, webhook, agent."""
+"""The parts of each process: extender, controller, webhook, agent.
+
+Each loads what it is made of when it is asked for: the agent, which runs on every node, carries
+neither the server of the webhook nor what chooses GPUs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from preflight_kube.admission.metrics import AdmissionMetrics
-from preflight_kube.admission.reviews import Reviews
-from preflight_kube.admission.server import HttpServer
-from preflight_kube.admission.tls import Certificate
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
 from preflight_kube.manager import Election, Parts, run
 from prometheus_client import CollectorRegistry
 
-from .agent import Agent, AgentMeters
 from .config import Config
-from .controller import Controller
-from .extender import Extender
-from .loopback import Application, listener, serve
-from .meters import ControllerMeters, ExtenderMeters, MirrorAges
-from .nvml import Nvml
-from .state import State
-from .webhook import MUTATE, Webhook
 
 __all__ = ["LEASE", "agent", "controller", "extender", "webhook"]
 
 LEASE: Final = "gpu-scheduler-controller"
-Build = Callable[[Client], Awaitable[Parts]]
 _COMPONENT: Final = "gpu-scheduler"
 
 
@@ -40,6 +30,11 @@ def extender(
     """``listen``: where kube-scheduler finds it, on loopback. The exit status, as of the others
     here.
     """
+    from .extender import Extender
+    from .loopback import Application, listener, serve
+    from .meters import ExtenderMeters, MirrorAges
+    from .state import State
+
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
@@ -65,6 +60,10 @@ def extender(
 
 def controller(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
     """``namespace``: where the lease is by which one of the replicas leads."""
+    from .controller import Controller
+    from .meters import ControllerMeters, MirrorAges
+    from .state import State
+
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
@@ -105,6 +104,13 @@ def webhook(
     """``certificates``: the folder with tls.crt, tls.key and ca.crt,
     read again when they change.
     """
+    from preflight_kube.admission.metrics import AdmissionMetrics
+    from preflight_kube.admission.reviews import Reviews
+    from preflight_kube.admission.server import HttpServer
+    from preflight_kube.admission.tls import Certificate
+
+    from .webhook import MUTATE, Webhook
+
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
@@ -134,6 +140,9 @@ def webhook(
 
 def agent(target: Connection, config: Config, *, node: str, host: str, port: int) -> int:
     """``node``: the name of the node that it runs on."""
+    from .agent import Agent, AgentMeters
+    from .nvml import Nvml
+
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:

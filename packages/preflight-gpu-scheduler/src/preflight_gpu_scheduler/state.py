@@ -21,7 +21,6 @@ from . import names
 from .choice import Topology
 from .claim import Claim
 from .config import Config
-from .crds import CLAIMS, STATUSES
 from .holding import Sight, Sightings
 from .inventory import Inventory
 from .objects import Lease, Metadata, Node, Pod, PodGroup
@@ -90,14 +89,14 @@ class State:
             Reflector(client, "/api/v1/nodes", Node, on_change=self._node, kept=_without_noise),
             Reflector(
                 client,
-                CLAIMS,
+                names.CLAIMS,
                 _RawClaim,
                 on_change=self._claim,
                 on_unreadable=self._claim_unreadable,
             ),
             Reflector(
                 client,
-                STATUSES,
+                names.STATUSES,
                 _RawStatus,
                 on_change=self._status,
                 on_unreadable=self._status_unreadable,

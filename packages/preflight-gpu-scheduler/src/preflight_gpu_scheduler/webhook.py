@@ -20,7 +20,6 @@ from . import names
 from .admission import admit
 from .claim import Claim
 from .config import Config
-from .crds import CLAIMS
 from .objects import Metadata
 
 __all__ = ["MUTATE", "Webhook"]
@@ -42,7 +41,7 @@ class Webhook:
         self._client, self._config = client, config
         self._known: dict[Key, Claim | list[str]] = {}
         self.claims = Reflector(
-            client, CLAIMS, _Raw, on_change=self._changed, on_unreadable=self._unreadable
+            client, names.CLAIMS, _Raw, on_change=self._changed, on_unreadable=self._unreadable
         )
 
     async def __call__(self, request: Request) -> Response:

@@ -80,7 +80,7 @@ def _said(error: Problem, whole: str) -> list[str]:
     if rule == "additionalProperties" and isinstance(found, dict):
         return _unknown(
             below,
-            sorted(set(found) - set(schema.get("properties", {}))),
+            sorted(str(key) for key in set(found) - set(schema.get("properties", {}))),
             sorted(schema.get("properties", {})),
         )
     if rule == "required":
@@ -194,7 +194,8 @@ def _found(value: Any) -> str:
         return "a map" if value else "an empty map"
     if isinstance(value, list):
         return f"a list of {len(value)}" if value else "an empty list"
-    return f"the number {_in_one_line(str(value))}"
+    kind = "number" if isinstance(value, int | float) else type(value).__name__  # as a YAML date
+    return f"the {kind} {_in_one_line(str(value))}"
 
 
 def _word(value: Any) -> str:
