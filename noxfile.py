@@ -54,6 +54,8 @@ DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
 """Whose tests mostly wait, for leases, kubelets and clocks: more of them run side by side."""
+SHARED = tuple(folder for folder, said in _members().values() if said.get("for-tests"))
+"""Folders of what is made for the tests of other members."""
 FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "coverage" in said}
 """The least share of a member's source, in percent, that its own tests must run."""
 TORCHES = ("2.6", "2.13")
@@ -226,31 +228,31 @@ def gloo(session: nox.Session, torch: str) -> None:
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """In a minute: lint, and of each member that changed its tests, nearest to the change first (`-- BASE`, else the merge base)."""
+    """In a minute: lint, and of each member that changed (or whose tests use what did) its tests, nearest to the change first (`-- BASE`, else the merge base)."""
     start = time.monotonic()
     lint(session)
     changed = changed_files(session, *session.posargs[:1])
-    members = [
-        name
+    chosen = {
+        name: [f"{folder}/tests"]
         for name, folder in MEMBERS.items()
         if any(path.startswith(f"{folder}/") for path in changed)
-    ]
+    }
     if any(
         path.startswith(("tests/", "docs/", "packages/", "charts/")) or "/" not in path
         for path in changed
     ):
-        members.append("workspace")
-    session.log(f"changed: {len(changed)} files, of {', '.join(members) or 'no member'}")
+        chosen["workspace"] = ["tests"]
+    session.log(f"changed: {len(changed)} files, of {', '.join(chosen) or 'no member'}")
+    chosen = {**users_of(changed), **chosen}
     environments = Path(session.virtualenv.location).parent
-    for number, member in enumerate(members):
+    for number, (member, places) in enumerate(chosen.items()):
         environment = environments / f"test-{member}"
         if not (environment / "bin/pytest").exists():
             session.warn(
                 f"{member}: not tested, for it has no environment yet; run nox -s 'test({member})' --install-only once."
             )
             continue
-        left = max(5.0, (55 - (time.monotonic() - start)) / (len(members) - number))
-        folder = "tests" if member == "workspace" else f"{MEMBERS[member]}/tests"
+        left = max(5.0, (55 - (time.monotonic() - start)) / (len(chosen) - number))
         ignored = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
         words = [
             "-q",
@@ -261,9 +263,29 @@ def quick(session: nox.Session) -> None:
             "--changed",
             ",".join(changed),
             *ignored,
-            folder,
+            *places,
         ]
         session.run(str(environment / "bin/pytest"), *words, external=True, success_codes=[0, 5])
+
+
+def users_of(changed: list[str]) -> dict[str, list[str]]:
+    """By member: its test files that import what changed of what is made for tests."""
+    imports = []
+    for path in changed:
+        if path.endswith(".py") and path.startswith(tuple(f"{folder}/src/" for folder in SHARED)):
+            module = path.partition("/src/")[2].removesuffix(".py").removesuffix("/__init__")
+            parent, _, name = module.replace("/", ".").rpartition(".")
+            imports.append(rf"(from|import) {parent}\.{name}\b|from {parent} import .*\b{name}\b")
+    wanted = re.compile(rf"^ *({'|'.join(imports)})" if imports else r"(?!)", re.MULTILINE)
+    found = {
+        member: [
+            str(file)
+            for file in sorted(Path(folder, "tests").rglob("*.py"))
+            if file.name.startswith("test_") and wanted.search(file.read_text())
+        ]
+        for member, folder in MEMBERS.items()
+    }
+    return {member: files for member, files in found.items() if files}
 
 
 def changed_files(session: nox.Session, base: str | None = None) -> list[str]:

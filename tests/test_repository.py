@@ -106,6 +106,15 @@ def test_no_source_reaches_into_the_tests_of_another_member() -> None:
     assert not found, "what two members need belongs into the source of one"
 
 
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)
+def test_no_package_uses_the_e2e_not_even_in_its_tests(member: Path) -> None:
+    """It proves them from outside; what it shares with their tests is in preflight-testing."""
+    assert "preflight-e2e" not in (member / "pyproject.toml").read_text()
+    imports = re.compile(r"^\s*(?:from|import) preflight_e2e\b", re.MULTILINE)
+    found = [path for path in member.rglob("*.py") if imports.search(path.read_text())]
+    assert not found
+
+
 def said(node: ast.AST) -> str:
     """A text, or the texts that are joined to a path by slashes."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from preflight_e2e import observing
-from preflight_e2e.facts import GPUS, node_json, uuids
-from preflight_e2e.fault import Fault
 from preflight_e2e.lab import GANG_VALUES, injector_values
-from preflight_e2e.mistake import Mistake
-from preflight_e2e.proof import Proof
-from preflight_e2e.scenario import (
+from preflight_testing.helm import UMBRELLA, render
+from preflight_testing.matrix.facts import GPUS, node_json, uuids
+from preflight_testing.matrix.fault import Fault
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.proof import Proof
+from preflight_testing.matrix.rollout import CHECKS
+from preflight_testing.matrix.scenario import (
     MATRIX,
     Scenario,
     json_schema,
@@ -23,7 +25,6 @@ from preflight_e2e.scenario import (
     load_mistakes,
     load_proofs,
 )
-from preflight_testing.helm import UMBRELLA, render
 
 ROWS = load_all()
 FAULTS = load_faults()
@@ -111,7 +112,7 @@ def test_at_least_twenty_mistakes_are_pods_of_one_release_and_of_the_others_each
     pods = [row for row in MISTAKES if observing.as_pod(row)]
     assert len(pods) >= 20
     assert all(row.no_pod or not row.outcome for row in MISTAKES if row not in pods)
-    assert render(UMBRELLA, observing.values(observing.CHECKS, replicas=0))
+    assert render(UMBRELLA, observing.values(CHECKS, replicas=0))
 
 
 def test_the_charts_take_the_values_of_every_row() -> None:

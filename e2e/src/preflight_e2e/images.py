@@ -29,6 +29,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from preflight_testing.fakes import NvmlError, build_nvml
+
 from .labels import image_id, labels, version
 from .program import leave, says_version
 from .sources import Source, SourceError, checkout
@@ -374,27 +376,16 @@ def build_fake_node(
         context = Path(made) / "context"
         shutil.copytree(folder, context)
         shutil.copy(proto, context)
-        build_nvml(nvml, context / "libnvidia-ml.so.1")
+        try:
+            build_nvml(nvml, context / "libnvidia-ml.so.1")
+        except NvmlError as error:
+            raise ImageError(str(error)) from None
         engine.build(context / "Dockerfile", context, FAKE_NODE, {"BASE": base})
     engine.save(FAKE_NODE, archive)
     for older in cache.glob("preflight-fake-node-dev-*.tar"):
         if older != archive:
             older.unlink(missing_ok=True)
     return Built(FAKE_NODE, archive, time.monotonic() - started)
-
-
-def build_nvml(source: Path, library: Path) -> None:
-    """Compile the NVML stand-in. Raises ImageError where there is no C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise ImageError("the NVML stand-in needs a C compiler; install gcc.")
-    soname = "-Wl,-soname,libnvidia-ml.so.1"  # as NVIDIA's has it: whoever has loaded it by its path finds it by its name
-    words = [compiler, "-O1", "-shared", "-fPIC", soname, "-o", str(library), str(source)]
-    done = subprocess.run(words, stdout=2, check=False)
-    if done.returncode != 0:
-        raise ImageError(
-            f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why."
-        )
 
 
 def _built(

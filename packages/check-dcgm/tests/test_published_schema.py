@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engines import TESTS, VERSIONS, Fault, Skip, document, runtime_error
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # its stubs are a package more
-from preflight_e2e.images import COMPONENTS
 
 CLONE = os.environ.get("PREFLIGHT_DCGM_SOURCE")
-COMMIT = next(
-    source.commit for one in COMPONENTS for source in one.sources if source.name == "dcgm-4"
-)
+IMAGES = Path(__file__).parents[3] / "images.toml"
+COMMIT = tomllib.loads(IMAGES.read_text())["preflight-dcgm-diag"]["sources"]["dcgm-4"]["commit"]
 FOUR = [version for version in VERSIONS if version.startswith("4.")]
 pytestmark = pytest.mark.skipif(
     CLONE is None, reason="PREFLIGHT_DCGM_SOURCE does not name a clone of DCGM's repository"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce.localise import (
     FATAL,
     Endpoint,
@@ -31,7 +32,6 @@ from check_nccl_allreduce.localise.own import GROWTH, owned
 from check_nccl_allreduce.localise.score import hairpins, scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_e2e.bench.worlds.simulation import play
 from test_localise import Chance, chances, gangs
 
 NORMAL = 100.0
