@@ -40,9 +40,16 @@ def test_every_package_has_what_a_reader_looks_for(member: Path) -> None:
         .get("preflight", {})
         .get("image")
     )
-    if image and "dockerfile" not in tomllib.loads((ROOT / "images.toml").read_text())[image]:
+    if image and "dockerfile" not in image:
         wanted.add("Dockerfile")
     assert wanted <= {p.name for p in member.iterdir()}
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)
+def test_every_package_says_of_which_kind_it_is_for_the_contracts_of_imports(member: Path) -> None:
+    said = tomllib.loads((member / "pyproject.toml").read_text())["tool"]["preflight"]
+    assert said["kind"] in {"service", "check", "library", "tests"}
+    assert ("image" in said) == (said["kind"] in {"service", "check"})
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)

@@ -19,8 +19,8 @@ from engines import TESTS, VERSIONS, Fault, Skip, document, runtime_error
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # its stubs are a package more
 
 CLONE = os.environ.get("PREFLIGHT_DCGM_SOURCE")
-IMAGES = Path(__file__).parents[3] / "images.toml"
-COMMIT = tomllib.loads(IMAGES.read_text())["preflight-dcgm-diag"]["sources"]["dcgm-4"]["commit"]
+MEMBER = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+COMMIT = MEMBER["tool"]["preflight"]["image"]["sources"]["dcgm-4"]["commit"]
 FOUR = [version for version in VERSIONS if version.startswith("4.")]
 pytestmark = pytest.mark.skipif(
     CLONE is None, reason="PREFLIGHT_DCGM_SOURCE does not name a clone of DCGM's repository"
