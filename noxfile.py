@@ -54,8 +54,12 @@ DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
 """Whose tests mostly wait, for leases, kubelets and clocks: more of them run side by side."""
+SHARED = tuple(folder for folder, said in _members().values() if said.get("kind") == "tests")
+"""Folders of what is made for the tests of other members."""
 FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "coverage" in said}
 """The least share of a member's source, in percent, that its own tests must run."""
+KINDS = {"service": "SERVICES", "check": "CHECKS", "library": "LIBRARIES", "tests": "TESTS"}
+"""What a member can be, and how the contracts of import-linter name all of that kind."""
 TORCHES = ("2.6", "2.13")
 """The oldest torch that an image may bring, Debian's, and the newest, the lock's."""
 GENERATED = tuple(
@@ -169,7 +173,43 @@ def types(session: nox.Session, member: str) -> None:
 def layers(session: nox.Session) -> None:
     """import-linter: components are independent, layers point down, pure modules stay pure."""
     sync(session, "--all-packages", "--group", "layers")
-    session.run("lint-imports")
+    settings = Path(session.virtualenv.location) / "contracts.toml"
+    settings.write_text(contracts())
+    session.run("lint-imports", "--config", str(settings))
+
+
+def contracts() -> str:
+    """import-linter's settings: the root's, every member's module and own contracts, and in place
+    of SERVICES and the like the members of that kind."""
+    settings: dict[str, Any] = tomllib.loads(Path("pyproject.toml").read_text())["tool"][
+        "importlinter"
+    ]
+    every = settings.pop("contracts")
+    of_kind: dict[str, list[str]] = {name: [] for name in KINDS.values()}
+    settings["root_packages"] = []
+    for folder, said in _members().values():
+        modules = [path.parent.name for path in sorted(Path(folder).glob("src/*/__init__.py"))]
+        settings["root_packages"] += modules
+        of_kind.get(KINDS.get(said.get("kind", ""), ""), []).extend(modules)
+        own = tomllib.loads(Path(folder, "pyproject.toml").read_text()).get("tool", {})
+        every += own.get("importlinter", {}).get("contracts", [])
+    lines = ["[tool.importlinter]", *_toml(settings)]
+    for contract in every:
+        for key in ("source_modules", "modules", "forbidden_modules"):
+            if key in contract:
+                contract[key] = [m for one in contract[key] for m in of_kind.get(one, [one])]
+        sources = contract.get("source_modules", [])
+        if "forbidden_modules" in contract:
+            contract["forbidden_modules"] = [
+                one for one in contract["forbidden_modules"] if one not in sources
+            ]
+        lines += ["[[tool.importlinter.contracts]]", *_toml(contract)]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(table: Mapping[str, Any]) -> list[str]:
+    """Lines of TOML, which has texts, lists and booleans as JSON does."""
+    return [f"{key} = {json.dumps(value)}" for key, value in table.items()]
 
 
 @nox.session
@@ -252,31 +292,31 @@ def gloo(session: nox.Session, torch: str) -> None:
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """In a minute: lint, and of each member that changed its tests, nearest to the change first (`-- BASE`, else the merge base)."""
+    """In a minute: lint, and of each member that changed (or whose tests use what did) its tests, nearest to the change first (`-- BASE`, else the merge base)."""
     start = time.monotonic()
     lint(session)
     changed = changed_files(session, *session.posargs[:1])
-    members = [
-        name
+    chosen = {
+        name: [f"{folder}/tests"]
         for name, folder in MEMBERS.items()
         if any(path.startswith(f"{folder}/") for path in changed)
-    ]
+    }
     if any(
         path.startswith(("tests/", "docs/", "packages/", "charts/")) or "/" not in path
         for path in changed
     ):
-        members.append("workspace")
-    session.log(f"changed: {len(changed)} files, of {', '.join(members) or 'no member'}")
+        chosen["workspace"] = ["tests"]
+    session.log(f"changed: {len(changed)} files, of {', '.join(chosen) or 'no member'}")
+    chosen = {**users_of(changed), **chosen}
     environments = Path(session.virtualenv.location).parent
-    for number, member in enumerate(members):
+    for number, (member, places) in enumerate(chosen.items()):
         environment = environments / f"test-{member}"
         if not (environment / "bin/pytest").exists():
             session.warn(
                 f"{member}: not tested, for it has no environment yet; run nox -s 'test({member})' --install-only once."
             )
             continue
-        left = max(5.0, (55 - (time.monotonic() - start)) / (len(members) - number))
-        folder = "tests" if member == "workspace" else f"{MEMBERS[member]}/tests"
+        left = max(5.0, (55 - (time.monotonic() - start)) / (len(chosen) - number))
         ignored = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
         words = [
             "-q",
@@ -287,9 +327,29 @@ def quick(session: nox.Session) -> None:
             "--changed",
             ",".join(changed),
             *ignored,
-            folder,
+            *places,
         ]
         session.run(str(environment / "bin/pytest"), *words, external=True, success_codes=[0, 5])
+
+
+def users_of(changed: list[str]) -> dict[str, list[str]]:
+    """By member: its test files that import what changed of what is made for tests."""
+    imports = []
+    for path in changed:
+        if path.endswith(".py") and path.startswith(tuple(f"{folder}/src/" for folder in SHARED)):
+            module = path.partition("/src/")[2].removesuffix(".py").removesuffix("/__init__")
+            parent, _, name = module.replace("/", ".").rpartition(".")
+            imports.append(rf"(from|import) {parent}\.{name}\b|from {parent} import .*\b{name}\b")
+    wanted = re.compile(rf"^ *({'|'.join(imports)})" if imports else r"(?!)", re.MULTILINE)
+    found = {
+        member: [
+            str(file)
+            for file in sorted(Path(folder, "tests").glob("test_*.py"))
+            if wanted.search(file.read_text())
+        ]
+        for member, folder in MEMBERS.items()
+    }
+    return {member: files for member, files in found.items() if files}
 
 
 def changed_files(session: nox.Session, base: str | None = None) -> list[str]:

@@ -40,9 +40,16 @@ def test_every_package_has_what_a_reader_looks_for(member: Path) -> None:
         .get("preflight", {})
         .get("image")
     )
-    if image and "dockerfile" not in tomllib.loads((ROOT / "images.toml").read_text())[image]:
+    if image and "dockerfile" not in image:
         wanted.add("Dockerfile")
     assert wanted <= {p.name for p in member.iterdir()}
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)
+def test_every_package_says_of_which_kind_it_is_for_the_contracts_of_imports(member: Path) -> None:
+    said = tomllib.loads((member / "pyproject.toml").read_text())["tool"]["preflight"]
+    assert said["kind"] in {"service", "check", "library", "tests"}
+    assert ("image" in said) == (said["kind"] in {"service", "check"})
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)
@@ -104,6 +111,15 @@ def test_no_source_reaches_into_the_tests_of_another_member() -> None:
                 if into and into[1] != member:
                     found.append(f"{name}:{node.lineno}: {into[0]}")
     assert not found, "what two members need belongs into the source of one"
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda p: p.name)
+def test_no_package_uses_the_e2e_not_even_in_its_tests(member: Path) -> None:
+    """It proves them from outside; what it shares with their tests is in preflight-testing."""
+    assert "preflight-e2e" not in (member / "pyproject.toml").read_text()
+    imports = re.compile(r"^\s*(?:from|import) preflight_e2e\b", re.MULTILINE)
+    found = [path for path in member.rglob("*.py") if imports.search(path.read_text())]
+    assert not found
 
 
 def said(node: ast.AST) -> str:

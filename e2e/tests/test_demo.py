@@ -12,8 +12,8 @@ from preflight_e2e.demo.page import page
 from preflight_e2e.demo.run import SCENARIO
 from preflight_e2e.demo.show import final
 from preflight_e2e.demo.story import Story, changes, tell
-from preflight_e2e.facts import uuids
-from preflight_e2e.scenario import load
+from preflight_testing.matrix.facts import uuids
+from preflight_testing.matrix.scenario import load
 from rich.console import Console
 
 GPUS = uuids("node-c")

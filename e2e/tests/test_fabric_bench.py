@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +21,10 @@ from preflight_e2e.bench.fabric import (
     verdict_bars,
 )
 from preflight_e2e.bench.load import BenchError
+
+ROOT = Path(__file__).parents[2]
+SOURCES = (ROOT / "e2e/src", ROOT / "packages/allreduce-testing/src")
+"""Where the programs are; what they import is installed with the benches only."""
 
 
 def verdict(**changed: Any) -> dict[str, Any]:
@@ -117,4 +121,5 @@ def test_the_program_of_a_bench_is_a_module_that_is_there(
         bench.run(parser.parse_args([]))
     [[python, option, module, *_]] = started
     assert (python, option) == (sys.executable, "-m")
-    assert find_spec(module) is not None
+    place = f"{module.replace('.', '/')}.py"
+    assert [source for source in SOURCES if (source / place).exists()]

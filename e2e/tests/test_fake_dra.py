@@ -21,8 +21,8 @@ from typing import Any
 
 import grpc
 import pytest
-from preflight_e2e.facts import node_json, uuids
 from preflight_e2e.images import ROOT
+from preflight_testing.matrix.facts import node_json, uuids
 
 FOLDER = ROOT / "e2e/fakes/node"
 PROTOS = ("dra.proto", "pluginregistration.proto")

@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 import pytest
-from preflight_e2e.facts import node_json, uuids
 from preflight_e2e.images import ROOT
+from preflight_testing.matrix.facts import node_json, uuids
 
 FOLDER = ROOT / "e2e/fakes/node"
 PROTO = ROOT / "packages/preflight-proto/proto"

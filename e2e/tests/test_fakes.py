@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.facts import node_json, uuids
-from preflight_e2e.images import ROOT, build_nvml
+from preflight_testing.fakes import FAKES, NVML, build_nvml
+from preflight_testing.matrix.facts import node_json, uuids
 
-FAKES = ROOT / "e2e" / "fakes"
 MINE = uuids("node-a")
 
 
@@ -174,7 +173,7 @@ def test_nvml_shows_the_same(
 ) -> None:
     node.write_text(json.dumps(node_json("node-a", {}), indent=indent))
     library = tmp_path / f"libnvidia-ml-{indent}.so.1"
-    build_nvml(FAKES / "nvml" / "nvml.c", library)
+    build_nvml(NVML, library)
     monkeypatch.setenv("FAKE_NODE_JSON", str(node))
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", ",".join(MINE[4:6]))  # by number
     for index in (6, 7):  # and by claims

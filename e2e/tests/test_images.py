@@ -137,6 +137,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     return made
 
 
+def test_services_are_built_before_checks_and_the_largest_check_last() -> None:
+    assert [c.image for c in COMPONENTS if c.is_check] == [c.image for c in COMPONENTS[-3:]]
+    assert COMPONENTS[-1].image == "preflight-nccl-allreduce"
+
+
 def test_every_package_with_a_dockerfile_is_a_component() -> None:
     assert {c.package for c in COMPONENTS} >= {
         str(p.parent.relative_to(ROOT)) for p in ROOT.glob("packages/*/Dockerfile")
@@ -323,12 +328,12 @@ def test_an_image_may_have_a_base_of_the_operators(here: Here) -> None:
     [
         (
             ["--base", "nonsense=x"],
-            "--base nonsense: not in images.toml; known there: preflight-webhook",
+            "--base nonsense: in no package's pyproject.toml; known there: preflight-appwrapper",
         ),
         (["--base", "preflight-gang"], '"preflight-gang" is not NAME=VALUE'),
         (
             ["--source", "nccl=x"],
-            "--source nccl: not in images.toml; known there: dcgm-4, dcgm-3, plog, tclap, fmt, nccl-tests.",
+            "--source nccl: in no package's pyproject.toml; known there: dcgm-4, dcgm-3, plog, tclap, fmt, nccl-tests.",
         ),
     ],
 )
@@ -398,7 +403,7 @@ def test_another_architecture_is_passed_on_and_built_beside_this_ones(
     assert "--platform linux/arm64" in here.calls("build")[-1]
     with pytest.raises(
         ImageError,
-        match=r"^preflight-webhook: there is no base of it for s390x, only for amd64 and arm64\.$",
+        match=rf"^{COMPONENTS[0].image}: there is no base of it for s390x, only for amd64 and arm64\.$",
     ):
         build_all(images.Engine("docker", "s390x"), root=here.root, cache=here.cache)
 
@@ -417,14 +422,19 @@ def test_the_command_prints_what_each_image_is_known_by(
     assert (written["reference"], written["id"]) == (reference, ID)
 
 
-# --- images.toml against the charts, the lock and the Dockerfiles
+# --- the tables of the members against the charts, the lock and the Dockerfiles
 
 LOCKED = {
     one["name"]: one["version"]
     for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     if "version" in one
 }
-TABLES: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "images.toml").read_text())
+TABLES: dict[str, dict[str, Any]] = {
+    component.image: tomllib.loads((ROOT / component.package / "pyproject.toml").read_text())[
+        "tool"
+    ]["preflight"]["image"]
+    for component in COMPONENTS
+}
 
 
 def test_images_are_tagged_with_the_version_that_every_chart_asks_for() -> None:
@@ -451,7 +461,9 @@ def test_the_base_of_a_dockerfile_is_that_of_the_table() -> None:
 def test_every_check_has_a_recipe_for_its_tool_of_the_versions_that_the_table_names() -> None:
     checks = {component.image: component for component in COMPONENTS if component.is_check}
     assert all(component.recipe for component in checks.values())
-    dcgm, loopback, allreduce = checks.values()
+    dcgm, loopback, allreduce = (
+        checks[f"preflight-{name}"] for name in ("dcgm-diag", "nccl-loopback", "nccl-allreduce")
+    )
     told = {image: dict(component.versions) for image, component in checks.items()}
     source = {
         one.name: one.version.removeprefix("v")
@@ -503,7 +515,7 @@ def test_the_e2es_base_goes_on_trusting_the_authorities_of_what_it_is_built_on()
 
 def test_the_table_knows_no_word_that_is_not_read() -> None:
     known = {
-        "package",
+        "name",
         "dockerfile",
         "base",
         "recipe",

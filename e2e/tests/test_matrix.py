@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from preflight_e2e import observing
-from preflight_e2e.facts import GPUS, node_json, uuids
-from preflight_e2e.fault import Fault
 from preflight_e2e.lab import GANG_VALUES, injector_values
-from preflight_e2e.mistake import Mistake
-from preflight_e2e.proof import Proof
-from preflight_e2e.scenario import (
+from preflight_testing.helm import UMBRELLA, render
+from preflight_testing.matrix.facts import GPUS, node_json, uuids
+from preflight_testing.matrix.fault import Fault
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.proof import Proof
+from preflight_testing.matrix.rollout import CHECKS
+from preflight_testing.matrix.scenario import (
     MATRIX,
     Scenario,
-    json_schema,
-    load,
     load_all,
     load_faults,
     load_mistakes,
     load_proofs,
 )
-from preflight_testing.helm import UMBRELLA, render
 
 ROWS = load_all()
 FAULTS = load_faults()
 MISTAKES = load_mistakes()
 PROOFS = load_proofs()
 ROOT = MATRIX.parents[1]
-
-
-def test_the_schema_on_disk_is_the_type_s() -> None:
-    assert json.loads((MATRIX / "schema.json").read_text()) == json.loads(json.dumps(json_schema()))
 
 
 def test_there_are_at_least_forty_rows_of_dcgm() -> None:
@@ -82,17 +76,6 @@ def test_every_row_s_facts_can_be_made(row: Scenario) -> None:
             assert [gpu["uuid"] for gpu in facts["gpus"]] == uuids(f"node-{letter}")
 
 
-def test_an_unknown_key_is_refused_with_its_place(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    file.write_text('[[scenario]]\nid = "a"\nfault = "f"\nsees = "s"\ncolour = "red"\nsteps = []\n')
-    with pytest.raises(ValueError, match=r"x\.toml: .*colour.*scenario"):
-        load(file)
-
-
-def test_gpus_of_different_nodes_never_share_a_uuid() -> None:
-    assert not set(uuids("node-1")) & set(uuids("node-2"))
-
-
 def test_there_are_at_least_fifteen_mistakes_of_a_rollout_that_only_observes() -> None:
     assert len(MISTAKES) >= 15
 
@@ -111,7 +94,7 @@ def test_at_least_twenty_mistakes_are_pods_of_one_release_and_of_the_others_each
     pods = [row for row in MISTAKES if observing.as_pod(row)]
     assert len(pods) >= 20
     assert all(row.no_pod or not row.outcome for row in MISTAKES if row not in pods)
-    assert render(UMBRELLA, observing.values(observing.CHECKS, replicas=0))
+    assert render(UMBRELLA, observing.values(CHECKS, replicas=0))
 
 
 def test_the_charts_take_the_values_of_every_row() -> None:

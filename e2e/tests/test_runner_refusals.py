@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException
 from preflight_e2e.runner import run
-from preflight_e2e.scenario import Object, Pod, Scenario, Step
+from preflight_testing.matrix.scenario import Object, Pod, Scenario, Step
 
 
 class TwoNodes:

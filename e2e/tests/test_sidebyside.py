@@ -10,7 +10,7 @@ import pytest
 from preflight_e2e import sidebyside
 from preflight_e2e.lab import LabError
 from preflight_e2e.runner import Outcome
-from preflight_e2e.scenario import Pod, Scenario, Step
+from preflight_testing.matrix.scenario import Pod, Scenario, Step
 
 
 class Lab:

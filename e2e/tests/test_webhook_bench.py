@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from preflight_e2e.bench.load import BenchError
 from preflight_e2e.bench.peer import SKIPPED, additions, by_url, difference, serving
-from preflight_e2e.bench.reviews import NUMBER, realistic_review
 from preflight_e2e.bench.webhook import LARGE_BYTES, LEAST_BYTES, bars
+from preflight_testing.reviews import NUMBER, realistic_review
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p"},

@@ -1,6 +1,6 @@
 # The base of preflight-dcgm-diag: DCGM's client of two generations, compiled here, on BASE. `dcgmi` is the newer; `dcgmi3`, of 3.3.1, speaks
 # with engines from 3.3.1 on. Only the client and the library that it loads: no engine, no diagnostic and no CUDA, all of which the node has.
-# Build context: the repository's root; named contexts: sources of the commits that images.toml names. `nox -s images` calls this.
+# Build context: the repository's root; named contexts: sources of the commits that pyproject.toml beside it names. `nox -s images` calls this.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS compiler

@@ -1,5 +1,5 @@
 # The base of preflight-nccl-loopback: all_reduce_perf of nccl-tests, compiled here, with the NCCL that runs it, on BASE.
-# Build context: the repository's root; named context `nccl-tests`: its source, of the commit that images.toml names. NVIDIA's compiler
+# Build context: the repository's root; named context `nccl-tests`: its source, of the commit that pyproject.toml beside it names. NVIDIA's compiler
 # and NCCL come as packages of the Python index, so no vendor's image is needed. `nox -s images` calls this.
 ARG BASE=python:3.11-slim-bookworm
 

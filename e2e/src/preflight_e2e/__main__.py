@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight_testing.helm import ChartError
+from preflight_testing.matrix.scenario import Scenario, load_all
 from preflight_testing.rights import AUDIT_LOG
 
 from . import images, kube_scheduler
@@ -22,7 +23,6 @@ from .lab import GANG_VALUES, Lab, LabError, injector_values
 from .loading import loading
 from .program import leave, says_version
 from .reruns import PytestRun, allowed
-from .scenario import Scenario, load_all
 from .sidebyside import run_all
 
 CLUSTER_TESTS = Path(__file__).resolve().parents[2] / "tests" / "cluster"

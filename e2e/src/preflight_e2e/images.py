@@ -5,7 +5,8 @@
     --output out/ python -m preflight_e2e.images --source nccl-tests=/srv/git/nccl-tests.git --only
     preflight-nccl-loopback
 
-What an image is made of is written in images.toml; its tag is the version that the charts ask for.
+What an image is made of is written in its member's pyproject.toml, under [tool.preflight.image]; its
+tag is the version that the charts ask for.
 A check's image without its tool is not built. An archive whose inputs have not changed is not built
 again: archives are kept by the hash of their inputs in ``~/.cache/preflight/images``
 (``XDG_CACHE_HOME`` moves it).
@@ -28,6 +29,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from preflight_testing.fakes import NvmlError, build_nvml
 
 from .labels import image_id, labels, version
 from .program import leave, says_version
@@ -54,7 +57,19 @@ REAL_IMAGE, REAL_IMAGE_MISSING = "PREFLIGHT_REAL_LOOPBACK_IMAGE", "PREFLIGHT_REA
 
 @dataclass(frozen=True)
 class Component:
-    """One table of images.toml, which says what each field is."""
+    """The table [tool.preflight.image] of one member.
+
+    ``image``: its `name`; ``package``: the member's folder. ``shared``: its `dockerfile`, which
+    several packages share and which is given the package's name as MEMBER and what it is as
+    DESCRIPTION; None: the package has its own. ``base``: what it is built on, where neither
+    `--base IMAGE=BASE` nor a recipe says otherwise. ``recipe``: a Dockerfile that makes the base,
+    with the tool in it, from ``base`` and the sources. ``tool``: what the image must bring for the
+    check; a build without it fails. ``versions``: of the tool, and of what it works with, as the
+    recipe brings them. ``test_base``: what the e2e builds on instead: it puts stand-ins for the
+    tool on top; ``test_recipe``: a Dockerfile that makes that one from ``test_base``.
+    ``architectures``: what base and tool exist for. ``sources``: repository, version and commit of
+    what a recipe compiles, and which folders of it; without network `--source NAME=REPOSITORY`.
+    """
 
     image: str
     package: str
@@ -107,19 +122,26 @@ class Component:
         return (*(root / name for name in names), *copied)
 
 
-def read(text: str) -> tuple[Component, ...]:
-    """The images of an images.toml, in its order."""
-    return tuple(_component(image, table) for image, table in tomllib.loads(text).items())
+def read(root: Path) -> tuple[Component, ...]:
+    """The images of the packages in ``root``: services, then checks, and last those for which even
+    a base without the tool must be made.
+    """
+    found = []
+    for path in sorted(root.glob("packages/*/pyproject.toml")):
+        said = tomllib.loads(path.read_text()).get("tool", {}).get("preflight", {})
+        if "image" in said:
+            found.append(_component(str(path.parent.relative_to(root)), said["image"]))
+    return tuple(sorted(found, key=lambda one: (one.is_check, one.test_recipe is not None)))
 
 
-def _component(image: str, table: Mapping[str, Any]) -> Component:
+def _component(package: str, table: Mapping[str, Any]) -> Component:
     sources = tuple(
         Source(name, **{**about, "paths": tuple(about.get("paths", ()))})
         for name, about in table.get("sources", {}).items()
     )
     return Component(
-        image,
-        table["package"],
+        table["name"],
+        package,
         table["base"],
         shared=table.get("dockerfile"),
         recipe=table.get("recipe"),
@@ -132,7 +154,7 @@ def _component(image: str, table: Mapping[str, Any]) -> Component:
     )
 
 
-COMPONENTS = read((ROOT / "images.toml").read_text())
+COMPONENTS = read(ROOT)
 
 
 @dataclass(frozen=True)
@@ -281,7 +303,7 @@ def build_all(
 ) -> list[Built]:
     """Build (or find) the archive of every component, checks with the fakes on top where ``e2e``.
 
-    ``bases``: by image, instead of what images.toml says; ``sources``: by name, a repository that
+    ``bases``: by image, instead of what its table says; ``sources``: by name, a repository that
     has the commit. References are ``<image>:<version>``; for the e2e ``<image>:dev``, and
     ``<image>:e2e`` for those with fakes. Raises ImageError.
     """
@@ -378,28 +400,16 @@ def build_fake_node(
         context = Path(made) / "context"
         shutil.copytree(folder, context)
         shutil.copy(proto, context)
-        build_nvml(nvml, context / "libnvidia-ml.so.1")
+        try:
+            build_nvml(nvml, context / "libnvidia-ml.so.1")
+        except NvmlError as error:
+            raise ImageError(str(error)) from None
         engine.build(context / "Dockerfile", context, FAKE_NODE, {"BASE": base})
     engine.save(FAKE_NODE, archive)
     for older in cache.glob("preflight-fake-node-dev-*.tar"):
         if older != archive:
             older.unlink(missing_ok=True)
     return Built(FAKE_NODE, archive, time.monotonic() - started)
-
-
-def build_nvml(source: Path, library: Path) -> None:
-    """Compile the NVML stand-in. Raises ImageError where there is no C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise ImageError("the NVML stand-in needs a C compiler; install gcc.")
-    # As NVIDIA's has it: whoever has loaded it by its path finds it by its name.
-    soname = "-Wl,-soname,libnvidia-ml.so.1"
-    words = [compiler, "-O1", "-shared", "-fPIC", soname, "-o", str(library), str(source)]
-    done = subprocess.run(words, stdout=2, check=False)
-    if done.returncode != 0:
-        raise ImageError(
-            f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why."
-        )
 
 
 def _built(
@@ -478,7 +488,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=[],
         type=_pair,
         metavar="IMAGE=BASE",
-        help="another base for one image: Python 3.11 or newer, and the check's tool (images.toml names it)",
+        help="another base for one image: Python 3.11 or newer, and the check's tool (its pyproject.toml names it)",
     )
     parser.add_argument(
         "--source",
@@ -513,7 +523,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for option, given in (("--base", bases), ("--source", sources)):
         if unknown := sorted(set(given) - set(known[option])):
             parser.error(
-                f"{option} {', '.join(unknown)}: not in images.toml; known there: {', '.join(known[option])}."
+                f"{option} {', '.join(unknown)}: in no package's pyproject.toml; known there: {', '.join(known[option])}."
             )
     try:
         engine = find_engine(args.engine)

@@ -17,8 +17,7 @@ import urllib3
 import yaml
 from kubernetes import client, config, stream, utils, watch
 from preflight_testing.helm import Release
-
-from .facts import GPUS, node_json
+from preflight_testing.matrix.facts import GPUS, node_json
 
 __all__ = ["FAKES", "Lab", "LabError", "injector_values", "until"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .scenario import MATRIX, json_schema
+from preflight_testing.matrix.scenario import MATRIX, json_schema
 
 
 def main() -> None:

@@ -3,7 +3,7 @@ namespace of its own.
 
 The checks of the release take their settings from a ConfigMap of the pod's namespace, as an
 operator may have them do, so nobody can judge them beforehand and each namespace has one mistake.
-That the webhook refuses a mistake that it can see is seen when all are :func:`written_out`. Pure.
+That the webhook refuses a mistake that it can see is seen when all are written out. Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from preflight_testing.helm import Values
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.rollout import RIGHT, SETTINGS
 
 from .lab import GANG_VALUES, injector_values
-from .mistake import Mistake
 
-__all__ = ["CHECKS", "REASONS", "as_pod", "pod", "settings", "values", "written_out"]
+__all__ = ["REASONS", "as_pod", "pod", "settings", "values"]
 
 REASONS: Final = {
     "passed": "PreflightPassed",
@@ -24,47 +25,10 @@ REASONS: Final = {
     "inconclusive": "PreflightInconclusive",
 }
 """The Event of each outcome."""
-SETTINGS: Final = "check-settings"
-"""The ConfigMap of each namespace."""
 A_FILE: Final = "/etc/hostname"
 """In every container, by its kubelet."""
 WITHOUT_FAKES: Final = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"
 """PATH of an image that no tool has been put into."""
-
-RIGHT: Final = {
-    "dcgm-diag": {
-        "DCGM_HOSTENGINE_ADDR": "{address}:5555",
-        "DCGM_DIAG_LEVEL": "1",
-        "PLATFORM_CONNECTOR_SOCKET": "unix:///var/run/nvsentinel/nvsentinel.sock",
-        "PROCESSING_STRATEGY": "EXECUTE_REMEDIATION",
-    },
-    "nccl-loopback": {},
-    "nccl-allreduce": {"GANG_TIMEOUT": "60s", "PREFLIGHT_STATE_DIR": "/var/lib/preflight"},
-}
-"""By check, what the webhook sets itself and a row may have otherwise. The rest comes with the
-whole ConfigMap, which never wins over a variable that is set."""
-
-
-def _check(name: str, check: str) -> dict[str, Any]:
-    return {"name": name, "image": f"preflight-{check}:e2e", "enforcement": "observe"}
-
-
-def _by_reference(name: str) -> dict[str, Any]:
-    return {"name": name, "valueFrom": {"configMapKeyRef": {"name": SETTINGS, "key": name}}}
-
-
-CHECKS: Final = [
-    {
-        **_check(check, check),
-        "onInconclusive": "block",
-        "container": {
-            "env": [_by_reference(name) for name in right],
-            "envFrom": [{"configMapRef": {"name": SETTINGS}}],
-        },
-    }
-    for check, right in RIGHT.items()
-]
-"""The checks of a configuration that is taken."""
 
 
 def as_pod(row: Mistake) -> bool:
@@ -84,13 +48,6 @@ def settings(row: Mistake, address: str) -> dict[str, Any]:
     path = {"PATH": WITHOUT_FAKES} if row.without else {}
     wrong = {name: value.format(file=A_FILE) for name, value in row.env.items()}
     return {"metadata": {"name": SETTINGS}, "data": {**right, **path, **wrong}}
-
-
-def written_out(row: Mistake) -> dict[str, Any]:
-    """A check in a configuration that is refused, under a name of its own: with its variables as an
-    operator writes them.
-    """
-    return {**_check(row.id, row.check), **row.config}
 
 
 def values(checks: Iterable[dict[str, Any]], **gang: Any) -> Values:

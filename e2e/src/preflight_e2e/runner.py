@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 from kubernetes import client
+from preflight_testing.matrix.facts import uuids
+from preflight_testing.matrix.scenario import Claim, Interrupt, Pod, Scenario, Step
 
-from .facts import uuids
 from .lab import Lab, LabError, until
-from .scenario import Claim, Interrupt, Pod, Scenario, Step
 
 __all__ = ["Outcome", "run"]
 

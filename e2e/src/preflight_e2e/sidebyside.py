@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
+from preflight_testing.matrix.scenario import Scenario
+
 from .lab import Lab
 from .runner import Outcome, run
-from .scenario import Scenario
 
 __all__ = ["run_all"]
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.facts import GPUS
 from preflight_e2e.lab import BASE_VALUES, GANG_VALUES, Lab, until
+from preflight_testing.matrix.facts import GPUS
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]
 

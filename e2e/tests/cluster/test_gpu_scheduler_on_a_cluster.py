@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from preflight_e2e import kube_scheduler
-from preflight_e2e.facts import GPUS, uuids
 from preflight_e2e.gpu_claims import CHECKS, DCGM, LOOK, GpuClaims, GpuPlace
 from preflight_e2e.installed import until
 from preflight_e2e.lab import Lab
+from preflight_testing.matrix.facts import GPUS, uuids
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.fakes]
 

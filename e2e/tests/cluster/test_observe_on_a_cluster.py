@@ -19,9 +19,10 @@ import pytest
 from kubernetes import client
 from preflight_e2e import observing
 from preflight_e2e.lab import Lab, until
-from preflight_e2e.mistake import Mistake
 from preflight_e2e.runner import IMAGE
-from preflight_e2e.scenario import load_mistakes
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.rollout import CHECKS, written_out
+from preflight_testing.matrix.scenario import load_mistakes
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.fakes]
 
@@ -58,7 +59,7 @@ def rollout(fake_nodes: Lab) -> Iterator[Rollout]:
     namespaces: dict[str, str] = {}
     try:
         places = placed(lab)
-        lab.release.install(observing.values(observing.CHECKS, replicas=0))
+        lab.release.install(observing.values(CHECKS, replicas=0))
         say("installed")
         for row in sorted(PODS, key=lambda row: row.id != ALONE):
             if row.id in places:
@@ -72,8 +73,8 @@ def rollout(fake_nodes: Lab) -> Iterator[Rollout]:
                 lab.api.create_namespaced_pod(namespace, observing.pod(row, row.id, node, IMAGE))
         end_of(namespaces[ALONE], ALONE)
         say("the pod that asks for an absent controller has ended")
-        written = [observing.written_out(row) for row in REFUSED]
-        lab.release.upgrade(observing.values([*observing.CHECKS, *written]), wait=False)
+        written = [written_out(row) for row in REFUSED]
+        lab.release.upgrade(observing.values([*CHECKS, *written]), wait=False)
         pods = {row: end_of(namespace, row) for row, namespace in namespaces.items()}
         say("all pods have ended")
         refusal = until("the new webhook ends", lambda: refused(lab), 60)

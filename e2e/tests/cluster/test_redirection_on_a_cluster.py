@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 from kubernetes import client, config
 from preflight_e2e.actors import said
-from preflight_e2e.facts import GPUS, uuids
 from preflight_e2e.installed import Installed, until
 from preflight_e2e.lab import FAKES, Lab
 from preflight_testing.helm import Object
+from preflight_testing.matrix.facts import GPUS, uuids
 
 pytestmark = pytest.mark.timeout(400)
 

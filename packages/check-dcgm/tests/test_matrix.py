@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.facts import node_json, uuids
-from preflight_e2e.mistake import Mistake
-from preflight_e2e.scenario import MATRIX, Pod, Scenario, load, load_mistakes
 from preflight_proto.check.testing import FakeConnector, run_check
+from preflight_testing.fakes import FAKES
+from preflight_testing.matrix.facts import node_json, uuids
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.scenario import MATRIX, Pod, Scenario, load, load_mistakes
 
-FAKES = MATRIX.parent / "fakes"
 ROWS = load(MATRIX / "dcgm-diag.toml")
 MINE = [
     row

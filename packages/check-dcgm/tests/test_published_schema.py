@@ -10,19 +10,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engines import TESTS, VERSIONS, Fault, Skip, document, runtime_error
-
-# Its stubs are a package more.
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from preflight_e2e.images import COMPONENTS
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # its stubs are a package more
 
 CLONE = os.environ.get("PREFLIGHT_DCGM_SOURCE")
-COMMIT = next(
-    source.commit for one in COMPONENTS for source in one.sources if source.name == "dcgm-4"
-)
+MEMBER = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+COMMIT = MEMBER["tool"]["preflight"]["image"]["sources"]["dcgm-4"]["commit"]
 FOUR = [version for version in VERSIONS if version.startswith("4.")]
 pytestmark = pytest.mark.skipif(
     CLONE is None, reason="PREFLIGHT_DCGM_SOURCE does not name a clone of DCGM's repository"

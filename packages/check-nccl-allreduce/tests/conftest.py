@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
 
-from preflight_e2e.gangs.gang import Gang
+from allreduce_testing.gangs.gang import Gang
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
+from allreduce_testing.worlds.simulation import play, worlds
 from check_nccl_allreduce.localize import State, Verdict, table
 from check_nccl_allreduce.localize.obstacles import ObstacleRule
-from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
-from preflight_e2e.bench.worlds.simulation import play, worlds
 
 NOT_SUSPECT = "not a suspect at the end"
 ANOTHER = "another verdict, or the cap"

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import pytest
+from allreduce_testing.gangs import crowd
 from check_nccl_allreduce.control.pace import HeartbeatPace
-from preflight_e2e.gangs import crowd
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from allreduce_testing.gangs.gang import free_port
 from check_nccl_allreduce import localize, probing
 from check_nccl_allreduce.control.messages import Detail, Hello, LaunchOrder, RankReport, RankStage
 from check_nccl_allreduce.control.rounds import ProbeRound, Probes
 from check_nccl_allreduce.localize import Endpoint, Phase, Probe, Role, Round
 from needs import needs_torch
-from preflight_e2e.gangs.gang import free_port
 from worlds import Answer, World, slow
 
 MIB = 1024**2

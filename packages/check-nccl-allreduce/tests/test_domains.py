@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from allreduce_testing.gangs.gang import Gang
 from check_nccl_allreduce import domains
 from check_nccl_allreduce.control.messages import Hello, LaunchOrder
 from check_nccl_allreduce.probing import EndpointMap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import needs_torch
-from preflight_e2e.gangs.gang import Gang
 
 ACCELERATOR, LEAF, _, LAYER_3, SUBBLOCK = domains.LEVELS
 ZONE = "topology.kubernetes.io/zone"

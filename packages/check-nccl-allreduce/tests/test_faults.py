@@ -8,8 +8,8 @@ import os
 import signal
 
 import pytest
+from allreduce_testing.gangs.gang import MUTANTS, Gang
 from needs import needs_torch
-from preflight_e2e.gangs.gang import MUTANTS, Gang
 from preflight_proto.roster import Roster
 
 pytestmark = needs_torch

@@ -6,9 +6,9 @@ import re
 import socket
 
 import pytest
+from allreduce_testing.gangs import preloaded
+from allreduce_testing.gangs.gang import CHECK, MUTANTS, Gang
 from needs import needs_torch
-from preflight_e2e.gangs import preloaded
-from preflight_e2e.gangs.gang import CHECK, MUTANTS, Gang
 
 pytestmark = needs_torch
 

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 
 import pytest
-from preflight_e2e.gangs.gang import CHECK, MUTANTS, Gang
+from allreduce_testing.gangs.gang import CHECK, MUTANTS, Gang
 
 
 def gpus() -> int:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from allreduce_testing.worlds.fabrics import SECONDS
+from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play
 from check_nccl_allreduce.localize import (
     FATAL,
     MAX_ROUNDS,
@@ -34,8 +36,6 @@ from check_nccl_allreduce.localize import (
 from check_nccl_allreduce.localize.evidence import weigh
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_e2e.bench.worlds.fabrics import SECONDS
-from preflight_e2e.bench.worlds.simulation import Fabric, FabricWorld, play
 
 NORMAL = 100.0
 SLOW_ZONES = [zone for zone in Zone if zone is not Zone.PASSED]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
+from allreduce_testing.worlds.simulation import Tally, bound, play, simulate, worlds
 from check_nccl_allreduce.localize import (
     APART,
     FATAL,
@@ -27,8 +29,6 @@ from check_nccl_allreduce.localize import (
     next,
 )
 from check_nccl_allreduce.localize.evidence import weigh
-from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
-from preflight_e2e.bench.worlds.simulation import Tally, bound, play, simulate, worlds
 
 Answer = Callable[[Probe, Round], Result]
 NORMAL = 100.0

@@ -9,6 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce.localize import (
     FATAL,
     Endpoint,
@@ -31,7 +32,6 @@ from check_nccl_allreduce.localize.own import GROWTH, owned
 from check_nccl_allreduce.localize.score import hairpins, scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_e2e.bench.worlds.simulation import play
 from test_localize import Chance, chances, gangs
 
 NORMAL = 100.0

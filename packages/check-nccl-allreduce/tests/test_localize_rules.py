@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
+from allreduce_testing.worlds.simulation import play, simulate, worlds
 from check_nccl_allreduce.localize import (
     APART,
     Endpoint,
@@ -25,8 +27,6 @@ from check_nccl_allreduce.localize import (
 from check_nccl_allreduce.localize.evidence import weigh
 from check_nccl_allreduce.localize.obstacles import ObstacleRule
 from check_nccl_allreduce.localize.silence import halved
-from preflight_e2e.bench.worlds.fabrics import Fabric, FabricWorld
-from preflight_e2e.bench.worlds.simulation import play, simulate, worlds
 
 
 def gang(size: int, seed: int = 7, domains: int = 0) -> State:

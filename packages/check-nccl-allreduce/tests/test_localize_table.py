@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce.localize import (
     Endpoint,
     Fact,
@@ -20,7 +21,6 @@ from check_nccl_allreduce.localize import (
     matrix,
     next,
 )
-from preflight_e2e.bench.worlds.simulation import play
 
 Answer = Callable[[Probe, int], Result]
 NORMAL = 100.0

@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
+from allreduce_testing.gangs.links import may_shape
+from allreduce_testing.gangs.rows import Discarded, play, play_together
 from needs import needs_torch
-from preflight_e2e.fault import Fault
-from preflight_e2e.gangs.links import may_shape
-from preflight_e2e.gangs.rows import Discarded, play, play_together
-from preflight_e2e.scenario import load_faults
+from preflight_testing.matrix.fault import Fault
+from preflight_testing.matrix.scenario import load_faults
 
 ROWS = load_faults()
 MINE = [row for row in ROWS if not row.test]

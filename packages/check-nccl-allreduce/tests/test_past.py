@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
+from allreduce_testing.worlds.simulation import FabricWorld, play, simulate
 from check_nccl_allreduce import localize
 from check_nccl_allreduce.localize import (
     Endpoint,
@@ -22,7 +23,6 @@ from check_nccl_allreduce.localize import (
     Usual,
     Zone,
 )
-from preflight_e2e.bench.worlds.simulation import FabricWorld, play, simulate
 from preflight_proto.history import digest
 
 NODES, BAD = 12, 5

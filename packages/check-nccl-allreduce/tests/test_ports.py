@@ -16,6 +16,7 @@ import anyio
 import msgspec
 import pytest
 import trees
+from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce import (
     equipment,
     gate,
@@ -41,7 +42,6 @@ from check_nccl_allreduce.settings import Settings
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from preflight_e2e.bench.worlds.simulation import play
 from test_judge import at, hellos, start, trouble
 from worlds import HEALTHY, World, took
 

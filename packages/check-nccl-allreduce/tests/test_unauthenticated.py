@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from allreduce_testing.gangs.gang import MUTANTS, TOKEN, Ended, Gang
 from check_nccl_allreduce.control import frames
 from needs import needs_torch
-from preflight_e2e.gangs.gang import MUTANTS, TOKEN, Ended, Gang
 
 pytestmark = needs_torch
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e.facts import node_json
-from preflight_e2e.images import ROOT, build_nvml
-from preflight_e2e.scenario import MATRIX, Pod, Scenario, load
 from preflight_proto.check.testing import FakeConnector, run_check
+from preflight_testing.fakes import FAKES, NVML, build_nvml
+from preflight_testing.matrix.facts import node_json
+from preflight_testing.matrix.scenario import MATRIX, Pod, Scenario, load
 
-FAKES = ROOT / "e2e" / "fakes"
 ROWS = load(MATRIX / "nccl-loopback.toml")
 MINE = [row for row in ROWS if row.ring == "component" or os.environ.get("PREFLIGHT_ALL_ROWS")]
 """Those of ring `e2e` run on clusters; PREFLIGHT_ALL_ROWS runs them here as well."""
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
-    build_nvml(FAKES / "nvml" / "nvml.c", folder / "libnvidia-ml.so.1")
+    build_nvml(NVML, folder / "libnvidia-ml.so.1")
     return folder
 
 

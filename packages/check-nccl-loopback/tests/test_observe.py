@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from preflight_e2e.mistake import Mistake
-from preflight_e2e.scenario import load_mistakes
 from preflight_proto.check.testing import FakeConnector, run_check
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.scenario import load_mistakes
 
 ROWS = [row for row in load_mistakes() if row.check == "nccl-loopback" and row.outcome]
 

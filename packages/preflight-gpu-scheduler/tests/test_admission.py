@@ -199,7 +199,7 @@ NONE = ["", " ", "Two", "a/b", "-a", "a-", "a.", "a..b", "a.-b", "a-.b", "a\n", 
 @pytest.mark.parametrize("name", NONE)
 def test_a_name_that_no_claim_can_ever_have_is_refused_and_not_waited_for(name: str) -> None:
     refused = admit(pod(annotations={names.CLAIM_ANNOTATION: name}), None, Rules()).refused
-    assert "is no name of a GpuClaim" in refused
+    assert "is not the name of a GpuClaim" in refused
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a-b.c", "a--b", "ip-10-0-0-1.ec2", "a" * 253])

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from preflight_e2e.bench.reviews import EVERYTHING
+from preflight_testing.reviews import EVERYTHING
 from preflight_webhook.configuration.config import ConfigError, parse
 
 # ADR-026's example, with image names as a registry-less cluster has them.

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_e2e import observing
-from preflight_e2e.mistake import Mistake
-from preflight_e2e.scenario import load_mistakes
+from preflight_testing.matrix.mistake import Mistake
+from preflight_testing.matrix.rollout import CHECKS, written_out
+from preflight_testing.matrix.scenario import load_mistakes
 from preflight_webhook.configuration.config import ConfigError, parse
 
 ROWS = [row for row in load_mistakes() if row.config]
@@ -49,9 +49,9 @@ def test_what_only_the_check_can_know_is_left_to_it(row: Mistake) -> None:
 def test_values_by_reference_are_left_to_the_check_and_written_out_they_are_refused_together() -> (
     None
 ):
-    assert len(parse(json.dumps({"checks": observing.CHECKS})).checks) == len(observing.CHECKS)
+    assert len(parse(json.dumps({"checks": CHECKS})).checks) == len(CHECKS)
     with pytest.raises(ConfigError) as error:
-        parse(json.dumps({"checks": [observing.written_out(row) for row in REFUSED]}))
+        parse(json.dumps({"checks": [written_out(row) for row in REFUSED]}))
     assert len(error.value.problems) == len(REFUSED)
     for row, problem in zip(REFUSED, error.value.problems, strict=True):
         assert row.refused in problem

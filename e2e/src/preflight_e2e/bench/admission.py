@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.reviews import NUMBER, realistic_review
 
 from ..registered import register, write_certificate
 from . import served
 from .bars import Measurement, at_most
 from .cluster import Server
 from .load import BenchError, binaries
-from .reviews import NUMBER, realistic_review
 
 __all__ = ["add_arguments", "quantile", "run"]
 

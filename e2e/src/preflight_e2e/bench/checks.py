@@ -22,8 +22,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..facts import node_json, uuids
-from ..images import COMPONENTS, ROOT, ImageError, build_nvml
+from preflight_testing.fakes import NVML, NvmlError, build_nvml
+from preflight_testing.matrix.facts import node_json, uuids
+
+from ..images import COMPONENTS
 from . import start_delay
 from .bars import Bar, Measurement, below
 from .load import BenchError
@@ -182,8 +184,8 @@ def _node(folder: Path, check: Measured) -> dict[str, str]:
     (folder / "node.json").write_text(json.dumps(node_json("bench", {"serials": True})))
     (folder / "lib").mkdir()
     try:
-        build_nvml(ROOT / "e2e" / "fakes" / "nvml" / "nvml.c", folder / "lib" / "libnvidia-ml.so.1")
-    except ImageError as error:
+        build_nvml(NVML, folder / "lib" / "libnvidia-ml.so.1")
+    except NvmlError as error:
         raise BenchError(str(error)) from None
     return {
         "LD_LIBRARY_PATH": str(folder / "lib"),

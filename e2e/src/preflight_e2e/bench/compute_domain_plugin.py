@@ -20,9 +20,9 @@ from typing import Any
 
 import grpc
 from preflight_testing.apiserver import ApiServer, free_port
+from preflight_testing.fakes import FAKES, NVML, NvmlError, build_nvml
 
 from ..channels import DRIVER, GPU, config
-from ..images import ROOT, ImageError, build_nvml
 from .load import BenchError, resident_mb, until
 
 __all__ = ["NODE", "PLUGIN", "Plugin", "measured", "plugin", "requests_of"]
@@ -43,7 +43,7 @@ class Plugin:
     def __post_init__(self) -> None:
         out = [f"--python_out={self.folder}", f"--grpc_python_out={self.folder}"]
         protos = ("dra.proto", "pluginregistration.proto")
-        where = f"-I{ROOT / 'e2e/fakes/node'}"
+        where = f"-I{FAKES / 'node'}"
         subprocess.run(
             [sys.executable, "-m", "grpc_tools.protoc", where, *out, *protos], check=True
         )
@@ -92,8 +92,8 @@ def plugin(server: ApiServer, folder: Path, program: str) -> Iterator[Plugin]:
     for path in (root, folder / "registry", folder / "plugins", folder / "cdi"):
         path.mkdir(parents=True)
     try:
-        build_nvml(ROOT / "e2e/fakes/nvml/nvml.c", root / "libnvidia-ml.so.1")
-    except ImageError as error:
+        build_nvml(NVML, root / "libnvidia-ml.so.1")
+    except NvmlError as error:
         raise BenchError(str(error)) from None
     (root / "driver.json").write_text(json.dumps({"driver_version": "570.158.01", "gpus": [GPU]}))
     (folder / "devices").write_text("Character devices:\n235 nvidia-caps-imex-channels\n")

@@ -1,8 +1,8 @@
 """Gangs of real checks: healthy ones over and over (`clean`), faults over and over (`reals`), how
 soon a culprit is found (`verdict`), and thousands of members (`gang-scale`).
 
-Each is a program of ``preflight_e2e.gangs``, in a process of its own; here its figures are held
-against the bars.
+Each is a program of ``preflight_e2e.gangs`` or ``allreduce_testing.gangs``, in a process of its
+own; here its figures are held against the bars.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def add_scale_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_clean(args: argparse.Namespace) -> Measurement:
-    figures = _run("clean", "--real", str(args.real), "--scripted", str(args.scripted))
+    figures = _run(
+        "preflight_e2e.gangs.clean", "--real", str(args.real), "--scripted", str(args.scripted)
+    )
     for name, one in figures.items():
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in one["outcomes"].items())
         print(
@@ -89,12 +91,16 @@ def run_clean(args: argparse.Namespace) -> Measurement:
 
 def run_reals(args: argparse.Namespace) -> Measurement:
     only = [word for name in args.only for word in ("--only", name)]
-    figures = _run("reals", "--runs", str(args.runs), "--at-once", str(args.at_once), *only)
+    figures = _run(
+        "preflight_e2e.gangs.reals", "--runs", str(args.runs), "--at-once", str(args.at_once), *only
+    )
     return Measurement({"reals": figures}, reals_bars(figures), shown=False)
 
 
 def run_verdict(args: argparse.Namespace) -> Measurement:
-    figures = _run("verdict", "--members", str(args.members), "--runs", str(args.runs))
+    figures = _run(
+        "preflight_e2e.gangs.verdict", "--members", str(args.members), "--runs", str(args.runs)
+    )
     start = figures["start_up"]
     print(
         f"from the roster to the first timed iteration: {start['whole_s']:.3f} s, torchrun's own start {start['torchrun_s']:.3f} s, "
@@ -104,7 +110,7 @@ def run_verdict(args: argparse.Namespace) -> Measurement:
 
 
 def run_scale(args: argparse.Namespace) -> Measurement:
-    figures = _run("crowd", "--members", str(args.members))
+    figures = _run("allreduce_testing.gangs.crowd", "--members", str(args.members))
     return Measurement({"gang_scale": figures}, scale_bars(figures), shown=False)
 
 
@@ -169,11 +175,9 @@ def _run(program: str, *options: str) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
         done = subprocess.run(
-            [sys.executable, "-m", f"preflight_e2e.gangs.{program}", "--json", str(out), *options],
+            [sys.executable, "-m", program, "--json", str(out), *options],
             check=False,
         )
         if done.returncode != 0:
-            raise BenchError(
-                f"preflight_e2e.gangs.{program} ended with status {done.returncode}; see its words above."
-            )
+            raise BenchError(f"{program} ended with status {done.returncode}; see its words above.")
         return dict(json.loads(out.read_text()))

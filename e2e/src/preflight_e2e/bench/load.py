@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight_testing.apiserver import ASSETS, assets
-
-from ..cores import started
+from preflight_testing.cores import started
 
 __all__ = ["BenchError", "binaries", "built", "drive", "resident_mb", "server_of_nothing", "until"]
 

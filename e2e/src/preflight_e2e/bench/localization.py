@@ -60,7 +60,7 @@ def simulated(jobs: int, scale: float, keep: Path | None = None) -> Figures:
         command = [
             sys.executable,
             "-m",
-            "preflight_e2e.bench.worlds.simulation",
+            "allreduce_testing.worlds.simulation",
             "--json",
             str(out),
         ]
@@ -74,7 +74,7 @@ def simulated(jobs: int, scale: float, keep: Path | None = None) -> Figures:
         done = subprocess.run(command, check=False)
         if done.returncode != 0:
             raise BenchError(
-                f"preflight_e2e.bench.worlds.simulation ended with status {done.returncode}; see its words above."
+                f"allreduce_testing.worlds.simulation ended with status {done.returncode}; see its words above."
             )
         return dict(json.loads(out.read_text()))
 

@@ -23,11 +23,11 @@ from urllib.request import urlopen
 
 import trustme
 import yaml
+from preflight_testing.cores import started
+from preflight_testing.reviews import CLASS
 
 from ..answering import JsonHandler
-from ..cores import started
 from .load import BenchError, resident_mb
-from .reviews import CLASS
 
 __all__ = ["Served", "add_server", "claims", "paused", "pinned", "program", "webhook"]
 

@@ -18,11 +18,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from preflight_testing.reviews import EVERYTHING, NUMBER, realistic_review
+
 from ..registered import write_certificate
 from . import peer, served
 from .bars import Bar, Measurement, all_hold, at_least, below
 from .load import BenchError, drive, server_of_nothing
-from .reviews import EVERYTHING, NUMBER, realistic_review
 from .served import Served
 
 __all__ = ["add_arguments", "bars", "run"]

@@ -26,10 +26,11 @@ from typing import Any
 import trustme
 from kubernetes import client, config
 from preflight_testing.apidouble import ApiDouble, Resource, write_kubeconfig
+from preflight_testing.fakes import FAKES, NVML, NvmlError, build_nvml
 from preflight_testing.helm import UMBRELLA, render
+from preflight_testing.matrix.facts import node_json, uuids
 
-from ..facts import node_json, uuids
-from ..images import ROOT, ImageError, build_nvml
+from ..images import ROOT
 from ..lab import GANG_VALUES, OPTED_IN, Lab, LabError, injector_values, until
 from ..simcluster.admission import Admission
 from ..simcluster.nodes import Kubelets, Node, unimplemented
@@ -46,7 +47,6 @@ COMMANDS = {
 }
 """Image: the program that is its entry point, in an environment of its own of the same name."""
 
-FAKES = ROOT / "e2e" / "fakes"
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 120.0
 """For a process to be there: ten nodes took 57 at once on two cores with a load of 29."""
@@ -174,8 +174,8 @@ class SimulatedLab(Lab):
         library = self.root / "lib" / "libnvidia-ml.so.1"
         library.parent.mkdir()
         try:
-            build_nvml(FAKES / "nvml" / "nvml.c", library)
-        except ImageError as error:
+            build_nvml(NVML, library)
+        except NvmlError as error:
             self.say(f"{error} Until then the checks ask the fake nvidia-smi instead.")
             return environ
         return environ | {"LD_LIBRARY_PATH": str(library.parent)}

@@ -7,8 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..facts import GPUS
-from ..scenario import Scenario
+from preflight_testing.matrix.facts import GPUS
+from preflight_testing.matrix.scenario import Scenario
+
 from .story import CheckRun, PodStory, Story
 
 __all__ = ["page"]

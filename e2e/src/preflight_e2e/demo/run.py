@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 from preflight_testing.helm import ChartError
+from preflight_testing.matrix.scenario import Scenario, load
 from rich.console import Console
 from rich.markup import escape
 
 from ..clusters.simulated import SimulatedLab
 from ..lab import LabError
 from ..runner import run
-from ..scenario import Scenario, load
 from . import orphans
 from .page import page
 from .show import Screen, final

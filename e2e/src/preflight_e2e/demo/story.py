@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..facts import uuids
+from preflight_testing.matrix.facts import uuids
 
 __all__ = ["CheckRun", "PodStory", "Story", "changes", "tell"]
 

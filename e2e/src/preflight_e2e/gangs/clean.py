@@ -25,13 +25,13 @@ from queue import SimpleQueue
 from random import Random
 from typing import Any
 
+from allreduce_testing.gangs.gang import Gang
+from allreduce_testing.gangs.links import SwitchedGang, may_shape
 from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
 from preflight_proto.result import from_termination
 
 from ..bench.cluster import RosterWatch, Server, addressed, member
 from ..bench.gang import api_server, controller
-from .gang import Gang
-from .links import SwitchedGang, may_shape
 
 NAMESPACE = "clean"
 FLOOR = "0.015"
@@ -154,7 +154,7 @@ class Checks:
     """The process that forks checks; answers are handed to the thread that waits for them."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "preflight_e2e.gangs.scripted"]
+        command = [sys.executable, "-m", "allreduce_testing.gangs.scripted"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

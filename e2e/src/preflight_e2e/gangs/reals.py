@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .gang import Gang
-from .links import SICK, SwitchedGang, may_shape
-from .rows import APART, idle_share, processors
+from allreduce_testing.gangs.gang import Gang
+from allreduce_testing.gangs.links import SICK, SwitchedGang, may_shape
+from allreduce_testing.gangs.rows import APART, idle_share, processors
 
 QUICK = f"from check_nccl_allreduce.localize import score; score.APART = {APART}; "
 RUN = "from check_nccl_allreduce import check; check.main()"

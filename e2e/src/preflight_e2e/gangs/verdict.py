@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .gang import CHECK, MUTANTS, Gang
-from .links import SICK, SwitchedGang, may_shape
+from allreduce_testing.gangs.gang import CHECK, MUTANTS, Gang
+from allreduce_testing.gangs.links import SICK, SwitchedGang, may_shape
 
 BEGAN = re.compile(
     r"first timed iteration: ([0-9.]+) s; torchrun's own start: ([0-9.]+) s; without it: ([0-9.]+) s"

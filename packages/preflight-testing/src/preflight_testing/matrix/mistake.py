@@ -1,10 +1,10 @@
-"""One mistake of an operator in a rollout that only observes, a row of ``matrix/observe.toml``.
+"""One mistake of an operator in a rollout that only observes, a row of ``e2e/matrix/observe.toml``.
 
 It holds no pod back, and it is named: by the webhook's validation before any pod exists
 (``refused``), or by the check, in its log, its termination message, and so in an Event and a
 metric. Each check's own tests run its rows as processes, under ``GATE=observe``; the webhook's
-tests look at ``refused``. ``tests/cluster/test_observe_on_a_cluster.py`` runs them as pods of one
-release; see :mod:`.observing`.
+tests look at ``refused``. ``e2e/tests/cluster/test_observe_on_a_cluster.py`` runs them as pods of
+one release; see :mod:`.rollout`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from preflight_e2e.bench.worlds import kept, simulation
-from preflight_e2e.bench.worlds.fabrics import FabricWorld
+from allreduce_testing.worlds import kept, simulation
+from allreduce_testing.worlds.fabrics import FabricWorld
 
 WORLD = FabricWorld("kept", 120, nodes=8)
 

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from ..fault import Act, Fault
+from preflight_testing.matrix.fault import Act, Fault
+
 from .gang import Gang, Member
 from .links import SwitchedGang
 
@@ -136,7 +137,7 @@ def _code(row: Fault) -> str:
     changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []
     if row.defect is not None and row.defect.what == "topology-file":
         changes += [
-            "from preflight_e2e.gangs import doubles",
+            "from allreduce_testing.gangs import doubles",
             "doubles.gloo_gets_a_topology_file()",
         ]
     return "; ".join([*changes, "check.main()"])

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play, simulate, worlds
 from check_nccl_allreduce.localize import Kind, Phase, Probe, Role, Round, State, Status, Zone
-from preflight_e2e.bench.worlds.simulation import Fabric, FabricWorld, play, simulate, worlds
 
 
 def test_figures_do_not_depend_on_how_many_processes_share_the_gangs() -> None:
@@ -82,7 +82,7 @@ def test_the_program_writes_the_figures_of_the_chosen_worlds(tmp_path: Path) -> 
     command = [
         sys.executable,
         "-m",
-        "preflight_e2e.bench.worlds.simulation",
+        "allreduce_testing.worlds.simulation",
         "--json",
         str(out),
         "--scale",

@@ -15,7 +15,8 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-from ..fault import LINE
+from preflight_testing.matrix.fault import LINE
+
 from .gang import Gang
 
 SICK = 80
@@ -48,10 +49,12 @@ def may_shape() -> bool:
 
 
 def tbf(rate: int) -> list[str]:
+    """The words of `tc` for a token bucket of ``rate`` Mbit/s."""
     return ["rate", f"{rate}mbit", "burst", "128kb", "latency", "100ms"]
 
 
 def run(*words: str) -> None:
+    """Run a command. Raises CalledProcessError."""
     subprocess.run(words, check=True, capture_output=True)
 
 
@@ -277,7 +280,9 @@ class SwitchedGang(Gang):
         )
 
     def address(self, rank: int) -> str:
+        """Where a member listens, in its namespace."""
         return f"10.97.0.{rank + 1}"
 
     def command(self, rank: int, code: str) -> list[str]:
+        """How a member's check is started, in its namespace."""
         return ["ip", "netns", "exec", self.names[rank], *super().command(rank, code)]

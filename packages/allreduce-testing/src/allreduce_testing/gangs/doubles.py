@@ -17,6 +17,7 @@ __all__ = ["gloo_gets_a_topology_file"]
 
 
 def gloo_gets_a_topology_file() -> None:
+    """From now on a check in this process looks for a topology file, whatever its backend."""
     real = check._equipment
 
     async def equipment(run: Run[Settings]) -> check.Equipment:

@@ -1,5 +1,5 @@
-"""One fault of a gang's fabric, a row of ``matrix/nccl-allreduce.toml``: what is broken, when, and
-how each member ends.
+"""One fault of a gang's fabric, a row of ``e2e/matrix/nccl-allreduce.toml``: what is broken, when,
+and how each member ends.
 
 Members are named by their ranks; each has a node of its own. ``real`` rows run check processes that
 move data by gloo; in ``scripted`` ones something that is seen is made up: a device's error, or
@@ -52,7 +52,7 @@ class Uplink(_Row, frozen=True, kw_only=True):
 
 
 class Defect(_Row, frozen=True, kw_only=True):
-    """A rank's worker does ``what`` (see ``preflight_e2e.gangs.mutants``): ``once``, in its first
+    """A rank's worker does ``what`` (see ``allreduce_testing.gangs.mutants``): ``once``, in its first
     launch only; ``probes``, in probes only.
     """
 

@@ -1,4 +1,4 @@
-"""Agents that need not load torch: `-m preflight_e2e.gangs.preloaded` stands in the agent's place
+"""Agents that need not load torch: `-m allreduce_testing.gangs.preloaded` stands in the agent's place
 and has it forked from a process that has torch loaded.
 
 Loading torch takes two seconds of a processor, which is most of what a gang under test costs.
@@ -32,7 +32,7 @@ __all__ = ["PLACE", "place"]
 
 PLACE = "PRELOADED_AT"
 """Variable: path of the socket at which the loaded process listens."""
-MUTANTS = "preflight_e2e.gangs.mutants"
+MUTANTS = "allreduce_testing.gangs.mutants"
 POLL = 0.02
 """Seconds between looks at who has ended."""
 MAX_ENVIRONMENT = 1 << 20

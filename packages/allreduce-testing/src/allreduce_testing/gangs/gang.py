@@ -27,7 +27,7 @@ from . import preloaded
 
 CHECK = "from check_nccl_allreduce.check import main; main()"
 DEFECTIVE = (
-    "from check_nccl_allreduce import launch; launch.AGENT = 'preflight_e2e.gangs.mutants'; "
+    "from check_nccl_allreduce import launch; launch.AGENT = 'allreduce_testing.gangs.mutants'; "
 )
 MUTANTS = DEFECTIVE + CHECK
 """The check with a defective agent; see ``mutants``."""
@@ -81,6 +81,7 @@ class Member:
 
     @property
     def output(self) -> str:
+        """Its log so far."""
         return "\n".join(self.lines)
 
     def said(self, text: str, within: float = WITHIN) -> str:
@@ -96,6 +97,7 @@ class Member:
         raise AssertionError(f"rank {self.rank} never said {text!r}; it said:\n{self.output}")
 
     def ended(self, within: float = WITHIN) -> Ended:
+        """Wait for its end, at most ``within`` seconds. Raises TimeoutExpired."""
         code = self.popen.wait(within)
         self._reader.join(10)
         assert "Traceback" not in "\n".join(
@@ -204,12 +206,16 @@ class Gang:
             yield one
 
     def address(self, rank: int) -> str:
+        """Where a member listens."""
         return f"127.0.0.{rank + 1}"
 
     def command(self, rank: int, code: str) -> list[str]:
+        """How a member's check is started."""
         return [sys.executable, "-c", code]
 
     def start(self, *ranks: int, code: str = CHECK, **variables: str) -> list[Member]:
+        """Start the checks of these members, ``variables`` over those that every member has. A member
+        that has ended is started anew in its folders."""
         return [self._start(rank, code, variables) for rank in ranks]
 
     def _start(self, rank: int, code: str, variables: dict[str, str]) -> Member:
@@ -256,6 +262,7 @@ class Gang:
         return self.members[rank]
 
     def sealed(self, rank: int, generation: int = 1) -> Roster:
+        """The roster by which a member takes part."""
         return Roster(
             v=1,
             pod_uid=f"uid-{rank}",
@@ -272,10 +279,12 @@ class Gang:
         )
 
     def seal(self, *ranks: int, generation: int = 1) -> None:
+        """Give these members their sealed rosters; none named: all that were started."""
         for rank in ranks or self.members:
             self.members[rank].folder.answer(self.sealed(rank, generation))
 
     def fail(self, cause: str, *ranks: int, generation: int = 1) -> None:
+        """Answer these members that the gang fails; none named: all that were started."""
         for rank in ranks or self.members:
             answer = Roster(
                 v=1,
@@ -288,9 +297,11 @@ class Gang:
             self.members[rank].folder.answer(answer)
 
     def outputs(self) -> str:
+        """The logs of all members, one after the other."""
         return "\n".join(
             f"--- member {rank}\n{member.output}" for rank, member in sorted(self.members.items())
         )
 
     def all_ended(self, *ranks: int, within: float = WITHIN) -> list[Ended]:
+        """Wait for the end of these members, ``within`` seconds each; none named: of all."""
         return [self.members[rank].ended(within) for rank in ranks or sorted(self.members)]

@@ -32,7 +32,7 @@ __all__ = [
 
 R = TypeVar("R", "Scenario", Fault, Mistake, Proof)
 
-MATRIX = Path(__file__).resolve().parents[2] / "matrix"
+MATRIX = Path(__file__).resolve().parents[5] / "e2e" / "matrix"
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

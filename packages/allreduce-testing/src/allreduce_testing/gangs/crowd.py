@@ -1,5 +1,5 @@
-"""A gang of thousands on one core: the leader, its decisions, every member and TCP are real; what
-workers do is made up. `python -m preflight_e2e.gangs.crowd --members 4096 --json FILE`
+"""A gang of thousands on one core: `python -m allreduce_testing.gangs.crowd --members 4096 --json FILE`.
+The leader, its decisions, every member and TCP are real; what workers do is made up.
 
 The leader has a process of its own and all members another one, both pinned to the same core of
 this machine, and whatever else runs there. One member is slow, so that all rounds of localisation
@@ -42,10 +42,9 @@ from check_nccl_allreduce.settings import Settings
 from preflight_proto.check import Inconclusive
 from preflight_proto.check.settings import read
 from preflight_proto.roster import Roster
+from preflight_testing.cores import started
 
-from ..cores import started
-
-MODULE = "preflight_e2e.gangs.crowd"
+MODULE = "allreduce_testing.gangs.crowd"
 NORMAL, SICK, FLOOR = 1.0, 0.5, 0.8
 """GB/s of a healthy path, of the slow member's, and of what a gang must have."""
 NOISE = 0.01
@@ -57,10 +56,12 @@ FILES = 64
 
 
 def address(rank: int) -> str:
+    """A member's own address on loopback."""
     return f"127.{1 + rank // 62500}.{rank // 250 % 250}.{1 + rank % 250}"
 
 
 def roster(rank: int, members: int, port: int) -> Roster:
+    """What the controller would answer this member; the leader listens on ``port``."""
     return Roster(
         v=1,
         pod_uid=f"uid-{rank}",
@@ -77,6 +78,7 @@ def roster(rank: int, members: int, port: int) -> Roster:
 
 
 def usage() -> dict[str, float]:
+    """Seconds of CPU and MB of memory of this process, so far."""
     rows = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
@@ -152,6 +154,7 @@ class Workers:
         self._rank, self._members, self._sick = rank, members, sick
 
     async def execute(self, order: Order, tell: Callable[[RankStage], None]) -> RankReport | Opened:
+        """What a member's workers would report of ``order``; what they measure is made up."""
         if isinstance(order, StoreOrder):
             return Opened(order.round, 1, address(self._rank))
         tell(RankStage("connected"))
@@ -243,6 +246,7 @@ def play(
 
 
 def main() -> None:
+    """The program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=4096, help="of the gang (%(default)s)")
     parser.add_argument(

@@ -1,5 +1,5 @@
 """What localisation does in worlds whose truth is known: `python -m
-preflight_e2e.bench.worlds.simulation --json FILE`.
+allreduce_testing.worlds.simulation --json FILE`.
 
 Each gang is drawn from a seed of its own (world name and number), so that figures do not depend on
 how many processes share the work. The function under test is the one that the check calls.
@@ -22,8 +22,8 @@ from typing import Any
 
 from check_nccl_allreduce import localize
 from check_nccl_allreduce.localize import Phase, Result, Round, State, Status, Verdict
+from preflight_proto.program import leave, package_version
 
-from ...program import leave, says_version
 from . import later
 from .fabrics import SECONDS, Fabric, FabricWorld
 from .kept import Kept
@@ -331,7 +331,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="simulation", description="Localisation in worlds whose truth is known."
     )
-    says_version(parser)
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {package_version('allreduce-testing')}"
+    )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", required=True, help="write the figures to FILE"
     )
