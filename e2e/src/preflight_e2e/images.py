@@ -5,11 +5,10 @@
     --output out/ python -m preflight_e2e.images --source nccl-tests=/srv/git/nccl-tests.git --only
     preflight-nccl-loopback
 
-What an image is made of is written in its member's pyproject.toml, under [tool.preflight.image]; its
-tag is the version that the charts ask for.
-A check's image without its tool is not built. An archive whose inputs have not changed is not built
-again: archives are kept by the hash of their inputs in ``~/.cache/preflight/images``
-(``XDG_CACHE_HOME`` moves it).
+What an image is made of is written in its member's pyproject.toml, under [tool.preflight.image];
+its tag is the version that the charts ask for. A check's image without its tool is not built. An
+archive whose inputs have not changed is not built again: archives are kept by the hash of their
+inputs in ``~/.cache/preflight/images`` (``XDG_CACHE_HOME`` moves it).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What stands in for hardware, by its place: the programs in `e2e/fakes`, and NVML, which is compiled
-for each machine.
+"""What stands in for hardware, by its place: the programs in `e2e/fakes`, and NVML, which is
+compiled for each machine.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A gang of thousands on one core: `python -m allreduce_testing.gangs.crowd --members 4096 --json FILE`.
-The leader, its decisions, every member and TCP are real; what workers do is made up.
+"""A gang of thousands on one core: `python -m allreduce_testing.gangs.crowd --members 4096 --json
+FILE`. The leader, its decisions, every member and TCP are real; what workers do is made up.
 
 The leader has a process of its own and all members another one, both pinned to the same core of
 this machine, and whatever else runs there. One member is slow, so that all rounds of localisation

@@ -214,8 +214,9 @@ class Gang:
         return [sys.executable, "-c", code]
 
     def start(self, *ranks: int, code: str = CHECK, **variables: str) -> list[Member]:
-        """Start the checks of these members, ``variables`` over those that every member has. A member
-        that has ended is started anew in its folders."""
+        """Start the checks of these members, ``variables`` over those that every member has. A
+        member that has ended is started anew in its folders.
+        """
         return [self._start(rank, code, variables) for rank in ranks]
 
     def _start(self, rank: int, code: str, variables: dict[str, str]) -> Member:

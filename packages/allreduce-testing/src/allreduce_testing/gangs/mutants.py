@@ -1,7 +1,8 @@
 """Agents with a defect: torchrun as the check starts it, with one function of the rank replaced.
 ``MUTANT`` names the defect.
 
-Run in the agent's place (``-m allreduce_testing.gangs.mutants``); nothing of this is in the product.
+Run in the agent's place (``-m allreduce_testing.gangs.mutants``); nothing of this is in the
+product.
 """
 
 from __future__ import annotations

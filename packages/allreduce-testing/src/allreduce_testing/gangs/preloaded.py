@@ -1,5 +1,5 @@
-"""Agents that need not load torch: `-m allreduce_testing.gangs.preloaded` stands in the agent's place
-and has it forked from a process that has torch loaded.
+"""Agents that need not load torch: `-m allreduce_testing.gangs.preloaded` stands in the agent's
+place and has it forked from a process that has torch loaded.
 
 Loading torch takes two seconds of a processor, which is most of what a gang under test costs.
 Everything after it is the product's: the agent's own code, torchrun, ranks, gloo. What the check's

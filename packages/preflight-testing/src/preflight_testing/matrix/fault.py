@@ -52,8 +52,8 @@ class Uplink(_Row, frozen=True, kw_only=True):
 
 
 class Defect(_Row, frozen=True, kw_only=True):
-    """A rank's worker does ``what`` (see ``allreduce_testing.gangs.mutants``): ``once``, in its first
-    launch only; ``probes``, in probes only.
+    """A rank's worker does ``what`` (see ``allreduce_testing.gangs.mutants``): ``once``, in its
+    first launch only; ``probes``, in probes only.
     """
 
     what: str

@@ -1,5 +1,5 @@
-"""The checks of a rollout that only observes, as the mistakes of `e2e/matrix/observe.toml` meet them:
-with their settings by reference, or written out with a mistake. Pure.
+"""The checks of a rollout that only observes, as the mistakes of `e2e/matrix/observe.toml` meet
+them: with their settings by reference, or written out with a mistake. Pure.
 """
 
 from __future__ import annotations

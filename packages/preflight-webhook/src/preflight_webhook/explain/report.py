@@ -253,7 +253,7 @@ def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tupl
 
 
 def _maps(found: Any) -> Iterator[Object]:
-    """What is a map in what should be a list of them: files are not checked as the API server does."""
+    """What is a map in what should be a list of maps: no API server has checked a file."""
     return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())
 
 
