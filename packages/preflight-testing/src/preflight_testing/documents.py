@@ -61,7 +61,7 @@ def ended(main: Callable[[], object], *arguments: str, stdin: str = "") -> Ended
 
 @st.composite
 def mutants(draw: st.DrawFn, text: str) -> str:
-    """The YAML documents of ``text``, one or two values of them replaced, moved, doubled or gone."""
+    """The YAML documents of ``text``, one or two values replaced, moved, doubled or gone."""
     made = list(yaml.safe_load_all(text))
     for _ in range(draw(st.integers(1, 2))):
         places = list(_places(made))
