@@ -75,7 +75,7 @@ def test_without_go_the_peer_is_skipped_and_that_is_said(
 def test_another_webhook_is_named_by_an_https_url() -> None:
     named = by_url("https://localhost:9443/mutate")
     assert (named.address, named.path) == ("localhost:9443", "/mutate")
-    with pytest.raises(BenchError, match="no https URL"):
+    with pytest.raises(BenchError, match="not an https URL"):
         by_url("localhost:9443")
 
 

@@ -73,7 +73,7 @@ def test_a_good_wrapper_is_allowed_without_a_word() -> None:
         (declared({"path": "template.spec.template.spec.containers[3]"}), "has 1 items, and [3] was asked for"),
         (declared({"path": "template.spec.template.spec.containers[0]"}), "leads to no pod template"),
         (declared({}), "spec.components[0].podSets[0].path: is empty"),
-        (declared({"path": PATH, "replicas": 2}, {"path": PATH}), "stands in podSets[0] already"),
+        (declared({"path": PATH, "replicas": 2}, {"path": PATH}), "is in podSets[0] already"),
         (declared({"path": PATH, "replicas": 3}), f"says 3 pods at {PATH}, and the template 2"),
         (declared({"path": PATH, "replicas": -3}), "podSets[0].replicas: is -3"),
         (wrapper([]), "spec.components[0].template: must be a manifest"),  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ def test_a_field_that_stands_twice_is_refused() -> None:
     text = json.dumps(document(ONE)).replace('"domainID":', '"domainID": "other", "domainID":', 1)
     said = read(ONE, msgspec.json.decode(text.encode(), type=ResourceClaim), NODE)
     assert isinstance(said, Refusal)
-    assert "stands twice" in said.sentence
+    assert "is there twice" in said.sentence
 
 
 def test_the_claims_configuration_wins_over_the_class() -> None:

@@ -64,7 +64,7 @@ def test_standard_input_and_json_work() -> None:
         ("", "no pod in it"),
         ("kind: Service", "found Service"),
         ("a: [", "is not YAML"),
-        ("kind: Pod\nspec: 5", "no pod"),
+        ("kind: Pod\nspec: 5", "not a pod"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(text: str, says: str) -> None:

@@ -296,7 +296,7 @@ def test_dev_shm_comes_from_memory_alone(source: dict[str, Any]) -> None:
     assert [m["name"] for m in check(pod)["volumeMounts"] if m["mountPath"] == "/dev/shm"] == [
         "preflight-shm"
     ]
-    assert "no emptyDir of medium Memory" in decision.warnings[0]
+    assert "not an emptyDir of medium Memory" in decision.warnings[0]
 
 
 def test_a_place_that_no_image_has_may_be_named_by_the_operator() -> None:

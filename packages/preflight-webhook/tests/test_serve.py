@@ -145,11 +145,11 @@ whole = json.dumps(review()).encode()
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        (b"", 400, "no AdmissionReview"),
-        (b"not json", 400, "no AdmissionReview"),
-        (whole[:-20], 400, "no AdmissionReview"),
-        (b"\xff\xfe", 400, "no AdmissionReview"),
-        (b"[]", 400, "no AdmissionReview"),
+        (b"", 400, "not an AdmissionReview"),
+        (b"not json", 400, "not an AdmissionReview"),
+        (whole[:-20], 400, "not an AdmissionReview"),
+        (b"\xff\xfe", 400, "not an AdmissionReview"),
+        (b"[]", 400, "not an AdmissionReview"),
         (
             json.dumps(
                 review(kind={"group": "apps", "version": "v1", "kind": "Deployment"})

@@ -153,7 +153,7 @@ def _refusals(
     if claim is not None and rules.count_resource:
         asked = total(pod["spec"], rules.count_resource)
         if asked not in {0, claim.spec.devices.count}:
-            said = "no whole number" if asked is None else str(asked)
+            said = "not a whole number" if asked is None else str(asked)
             found.append(
                 f"{rules.count_resource}: is {said}, and GpuClaim {name} is for {claim.spec.devices.count}; leave it out, it is added."
             )
