@@ -33,7 +33,7 @@ def devices(*lines: str) -> Callable[[MachineNode], Any]:
     ("change", "environ", "said"),
     [
         (devices("  1 mem"), {}, f"no character device {IMEX}; load the NVIDIA driver"),
-        (devices(f"235 {IMEX}", f"236 {IMEX}"), {}, f"{IMEX} stands 2 times"),
+        (devices(f"235 {IMEX}", f"236 {IMEX}"), {}, f"{IMEX} is there 2 times"),
         (devices(f"many {IMEX}"), {}, "is 'many', which is not a device's number"),
         (lambda node: node.devices.unlink(), {}, "cannot be read"),
         (lambda node: None, {"NODE_NAME": ""}, "NODE_NAME"),
