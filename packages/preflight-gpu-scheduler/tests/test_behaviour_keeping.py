@@ -140,6 +140,35 @@ def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(
     anyio.run(body)
 
 
+def test_a_gpu_that_turns_well_is_not_kept_from_a_pod_by_an_older_one_that_cannot_be_placed(
+    real_api_server: ApiServer,
+) -> None:
+    """Nothing else happens in the cluster that would make the scheduler try the second one."""
+
+    async def body() -> None:
+        async with plane(real_api_server, count_resource="") as world:
+            await world.node("a", 1, cpu="4")
+            gpu = {"id": 0, "uuid": "GPU-a-0"}
+            sick = {**gpu, "health": "Unhealthy"}
+            await world.status_of("a", {"total": 1, "devices": [sick]})
+            await world.claim("one", 1)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            for name, cpu in (("a-large-one", "64"), ("b", "1")):
+                await world.pod(name, "one", cpu=cpu)
+
+                def rejected(name: str = name) -> bool:
+                    said = [line for line in world.log().splitlines() if "no fit; waiting" in line]
+                    return any(f'"{world.namespace}/{name}"' in line for line in said)
+
+                await world.until("it is rejected", rejected)
+            await world.status_of("a", {"total": 1, "devices": [{**gpu, "health": "Healthy"}]})
+            await world.bound("b")
+
+    anyio.run(body)
+
+
 def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(
     real_api_server: ApiServer,
 ) -> None:

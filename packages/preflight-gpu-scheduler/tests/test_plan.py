@@ -254,6 +254,22 @@ def test_the_oldest_pods_that_fit_are_nudged_and_no_more_than_fit() -> None:
     )
 
 
+def test_a_second_nudge_goes_to_who_waited_longest_for_one_each_as_if_it_were_alone() -> None:
+    said = {
+        "a": "2026-01-01T00:00:02",
+        "b": "2026-01-01T00:00:01",
+        "c": "",
+        "d": "2026-01-01T00:00:03",
+    }
+    waiting = [
+        (pod(n, created="1", annotations={names.NUDGED_ANNOTATION: when} if when else {}), claim(2))
+        for n, when in said.items()
+    ]
+    found = nudged(waiting, {"n": 2}, most=3, again=True)
+    assert [one.metadata.name for one in found] == ["c", "b", "a"]
+    assert nudged(waiting, {"n": 1}, again=True) == ()
+
+
 def test_a_claims_status_says_what_its_pods_have() -> None:
     here = pod(
         "a", annotations={names.ALLOCATED_ANNOTATION: "n:0,1"}, node_name="n", phase="Running"

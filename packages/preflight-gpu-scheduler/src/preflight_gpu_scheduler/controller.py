@@ -46,6 +46,8 @@ _HELD_FOR: Final = 2.0
 _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
 _NUDGE_REST: Final = 0.2
+_NUDGE_AGAIN: Final = 2.0
+"""Seconds from a nudge to the next; each takes twice as long as the one before, up to ``sweep``."""
 
 
 class Controller:
@@ -384,16 +386,24 @@ class Controller:
     async def _nudging(self) -> None:
         """A pod that an extender has rejected waits for some event of the cluster: a write on it is
         one.
+
+        Once more without a change: the extender may have heard of it later than this process, a
+        write may fail, and the pod that was nudged may not fit for reasons that are not seen here.
         """
+        pause = most = self._config.seconds("sweep")
         while True:
-            await self._nudge.wait()
+            with anyio.move_on_after(pause):
+                await self._nudge.wait()
+            changed = self._nudge.is_set()
+            pause = min(_NUDGE_AGAIN, most) if changed else min(pause * 2, most)
             self._nudge = anyio.Event()
             await anyio.sleep(_NUDGE_REST)
             seen = self._seen
             free = {
                 name: one.free.bit_count() for name, one in seen.views().items() if not one.blocked
             }
-            more = {name: count for name, count in free.items() if count > self._free.get(name, 0)}
+            before = self._free if changed else {}
+            more = {name: count for name, count in free.items() if count > before.get(name, 0)}
             self._free = free
             waiting = []
             unplaced = (seen.pods[key] for key in self._unplaced if more and key in seen.pods)
@@ -401,7 +411,7 @@ class Controller:
                 claim, _ = seen.claim_of(pod)
                 if claim is not None and not pod.bound and not seen.held_by(pod.metadata.uid):
                     waiting.append((pod, claim))
-            for pod in controls.nudged(waiting, more) if more else ():
+            for pod in controls.nudged(waiting, more, again=not changed) if more else ():
                 word = datetime.now(UTC).isoformat(timespec="milliseconds")
                 path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
                 try:

@@ -77,12 +77,18 @@ def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | 
 
 
 def nudged(
-    waiting: Iterable[tuple[Pod, Claim]], freed: Mapping[str, int], *, most: int = MOST_NUDGED
+    waiting: Iterable[tuple[Pod, Claim]],
+    freed: Mapping[str, int],
+    *,
+    most: int = MOST_NUDGED,
+    again: bool = False,
 ) -> tuple[Pod, ...]:
     """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod
     of higher priority comes first.
 
     A pod that an extender has rejected waits for some event of the cluster; a write on it is one.
+    ``again``: those that were not nudged for longest, each as if it were alone; who was before them
+    may not fit for other reasons.
     """
     left = [(-count, node) for node, count in freed.items()]  # the one with most of them first
     heapify(left)
@@ -97,6 +103,7 @@ def nudged(
             and not item[0].deleting
         ),
         key=lambda item: (
+            item[0].metadata.said.get(names.NUDGED_ANNOTATION, "") if again else "",
             -(item[0].spec.priority or 0),
             item[0].metadata.creation_timestamp,
             item[0].key,
@@ -111,7 +118,8 @@ def nudged(
         if not left or -left[0][0] < count:
             continue
         most_free, node = left[0]
-        heapreplace(left, (most_free + count, node))
+        if not again:
+            heapreplace(left, (most_free + count, node))
         chosen.append(pod)
     return tuple(chosen)
 
