@@ -54,6 +54,8 @@ DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
 """Whose tests mostly wait, for leases, kubelets and clocks: more of them run side by side."""
+WITH_TORCH = tuple(name for name, (_, said) in _members().items() if said.get("torch"))
+"""Whose tests need torch; :func:`add_torch` says where it comes from."""
 SHARED = tuple(folder for folder, said in _members().values() if said.get("kind") == "tests")
 """Folders of what is made for the tests of other members."""
 FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "coverage" in said}
@@ -380,7 +382,7 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
         run_tests(session, "tests", *args)
         return
     group = [] if member == "preflight-e2e" else ["--group", "test"]
-    if member == "check-nccl-allreduce":
+    if member in WITH_TORCH:
         sync(session, "--inexact", "--package", member, *group)  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))
     else:
