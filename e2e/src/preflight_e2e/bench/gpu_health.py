@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..images import ROOT, ImageError, build_nvml
+from preflight_testing.fakes import NVML, NvmlError, build_nvml
+
 from .gpu_nodes import GPUS, Api, Nodes, pod
 from .load import BenchError, until
 
@@ -30,8 +31,8 @@ def driver(folder: Path) -> dict[str, str]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        build_nvml(ROOT / "e2e/fakes/nvml/nvml.c", folder / "libnvidia-ml.so.1")
-    except ImageError as error:
+        build_nvml(NVML, folder / "libnvidia-ml.so.1")
+    except NvmlError as error:
         raise BenchError(str(error)) from None
     gpus = [
         {"uuid": uuid, "name": "NVIDIA H100", "pci": f"00000000:{n:02X}:00.0", "link": "nvlink"}

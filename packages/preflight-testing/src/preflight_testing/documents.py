@@ -56,7 +56,7 @@ def ended(main: Callable[[], object], *arguments: str, stdin: str = "") -> Ended
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else 0
     out.flush()
-    return Ended(status, out.buffer.getvalue().decode(), err.getvalue())  # type: ignore[attr-defined]
+    return Ended(status, out.buffer.getvalue().decode(), err.getvalue())
 
 
 @st.composite
@@ -68,18 +68,16 @@ def mutants(draw: st.DrawFn, text: str) -> str:
         if not places:
             break
         *above, last = draw(st.sampled_from(places))
-        parent = made
-        for key in above:
-            parent = parent[key]  # type: ignore[call-overload]
+        parent = _at(made, above)
         match draw(st.sampled_from(("odd", "odd", "odd", "moved", "twice", "gone"))):
             case "odd":
-                parent[last] = deepcopy(draw(st.sampled_from(_ODD)))  # type: ignore[index]
+                parent[last] = deepcopy(draw(st.sampled_from(_ODD)))
             case "moved":
-                parent[last] = deepcopy(_at(made, draw(st.sampled_from(places))))  # type: ignore[index]
-            case "twice" if isinstance(parent, list):
-                parent.append(deepcopy(parent[last]))  # type: ignore[index]
+                parent[last] = deepcopy(_at(made, draw(st.sampled_from(places))))
+            case "twice" if hasattr(parent, "append"):
+                parent.append(deepcopy(parent[last]))
             case _:
-                del parent[last]  # type: ignore[arg-type]
+                del parent[last]
     return str(yaml.dump_all(made, Dumper=_Plain, allow_unicode=True))
 
 
