@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import msgspec
-from preflight_mnnvl.admission import Answer, Known, Needs, Review, decide
+from preflight_mnnvl.admission import ClusterView, Needs, Review, ReviewAnswer, decide
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.objects import PodCliqueSet
-from preflight_mnnvl.support import Facts, Support, judge
+from preflight_mnnvl.support import ClusterFacts, Support, judge
 
 __all__ = [
     "DRIVER",
@@ -33,7 +33,7 @@ Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 DRIVER = Config()
 LITERAL = Config(mode="literal")
-SERVED = Facts(domains=("v1beta1",), device_class=True, fabric_nodes=100)
+SERVED = ClusterFacts(domains=("v1beta1",), device_class=True, fabric_nodes=100)
 
 
 def support(config: Config) -> Support:
@@ -143,29 +143,29 @@ def decoded_set(found: Object) -> PodCliqueSet:
 
 def admit(
     found: Object, config: Config = DRIVER, set_: Object | None = None, /, **known: Any
-) -> Answer:
+) -> ReviewAnswer:
     """The answer to its creation; the set is known, and so are the claims unless the caller says
     otherwise.
     """
     known.setdefault("support", support(config))
     known.setdefault("classes", {})
-    whole = Known(set_=decoded_set(set_) if set_ else None, has_set=True, **known)
+    whole = ClusterView(set_=decoded_set(set_) if set_ else None, has_set=True, **known)
     return decide(Review("CREATE", "default", json.dumps(found).encode()), config, whole)
 
 
-def on_update(found: Object, old: Object, config: Config = DRIVER) -> Answer:
+def on_update(found: Object, old: Object, config: Config = DRIVER) -> ReviewAnswer:
     """Nothing at all is known of the cluster: an update asks nobody."""
-    unknown = judge(Facts(), config)
+    unknown = judge(ClusterFacts(), config)
     answer = decide(
         Review("UPDATE", "default", json.dumps(found).encode(), json.dumps(old).encode()),
         config,
-        Known(unknown),
+        ClusterView(unknown),
     )
     assert not isinstance(answer.needs, Needs)
     return answer
 
 
-def patched(found: Object, answer: Answer) -> Object:
+def patched(found: Object, answer: ReviewAnswer) -> Object:
     assert answer.allowed, answer.message
     return applied(found, list(answer.patch))
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 from cliques import Conflict, Object, applied, decoded_set, support
-from preflight_mnnvl.admission import Known, Review, decide
+from preflight_mnnvl.admission import ClusterView, Review, decide
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.expansion import expand, plan
 from preflight_mnnvl.objects import ComputeDomain, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.sets import review
-from preflight_mnnvl.turn import Action, Turn
+from preflight_mnnvl.turn import ClusterWrite, DomainTurn
 from preflight_mnnvl.world import World, announcements, turns
 
 __all__ = ["Cluster", "Died"]
@@ -234,7 +234,7 @@ class Cluster:
 
     def _admitted(self, operation: str, found: Object, old: Object | None) -> Object | None:
         set_ = self.store["pcs"].get(_owner(found))
-        known = Known(support(self.config), decoded_set(set_) if set_ else None, True, {})
+        known = ClusterView(support(self.config), decoded_set(set_) if set_ else None, True, {})
         answer = decide(
             Review(operation, "default", _json(found), _json(old) if old else None),
             self.config,
@@ -287,7 +287,7 @@ class Cluster:
             unclaimed=dict(self.unclaimed),
         )
 
-    def turn(self) -> dict[Key, Turn]:
+    def turn(self) -> dict[Key, DomainTurn]:
         """One turn of the controller about every domain, with its writes. Raises :class:`Died`."""
         world = self.world()
         found = turns(world, self.config, support(self.config), self.now)
@@ -307,7 +307,7 @@ class Cluster:
             self.change("pg", name, gang)
         return found
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: ClusterWrite) -> None:
         kind = "cd" if action.kind == "ComputeDomain" else "claim"
         self._alive(f"{action.why} {action.name}")
         if action.verb == "create":

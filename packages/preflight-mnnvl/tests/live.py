@@ -24,11 +24,11 @@ from grove import Driver, Grove
 from preflight_kube.client import Client, NotFound
 from preflight_kube.connection import Connection, connection
 from preflight_kube.lease import Leadership
-from preflight_mnnvl.admission import Known, Review, decide
+from preflight_mnnvl.admission import ClusterView, Review, decide
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import Controller
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.support import Facts, judge
+from preflight_mnnvl.support import ClusterFacts, judge
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
 from preflight_testing.grove_kinds import GROVE, compute_domains
 
@@ -231,7 +231,7 @@ class Space:
 
 def admitting(config: Config) -> Callable[[str, Json, Json | None, Json], Awaitable[Json]]:
     """The webhook's decision without a webhook."""
-    facts = Facts(
+    facts = ClusterFacts(
         domains=("v1beta1", "v1alpha1"),
         claims=("v1",),
         device_class=True,
@@ -246,7 +246,9 @@ def admitting(config: Config) -> Callable[[str, Json, Json | None, Json], Awaita
             json.dumps(found).encode(),
             json.dumps(old).encode() if old else None,
         )
-        answer = decide(review, config, Known(judge(facts, config), decoded_set(set_), True, {}))
+        answer = decide(
+            review, config, ClusterView(judge(facts, config), decoded_set(set_), True, {})
+        )
         assert answer.allowed, answer.message
         return applied(found, list(answer.patch))
 

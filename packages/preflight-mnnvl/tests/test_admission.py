@@ -28,11 +28,11 @@ from cliques import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_mnnvl.admission import Known, Needs, Review, decide
+from preflight_mnnvl.admission import ClusterView, Needs, Review, decide
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.gpus import ClaimRef
 from preflight_mnnvl.names import DECISION, FABRIC_LABEL
-from preflight_mnnvl.support import Facts, judge
+from preflight_mnnvl.support import ClusterFacts, judge
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 
@@ -86,7 +86,7 @@ def test_in_literal_mode_a_scaling_group_comes_before_its_clique_and_the_set_has
 
 def test_a_set_that_is_not_known_is_asked_for_and_one_that_does_not_exist_has_no_say() -> None:
     raw = json.dumps(podclique("t-0-w", "t")).encode()
-    answer = decide(Review("CREATE", "default", raw), DRIVER, Known(support(DRIVER)))
+    answer = decide(Review("CREATE", "default", raw), DRIVER, ClusterView(support(DRIVER)))
     assert (answer.allowed, answer.needs) == (False, Needs("t"))
     assert admit(enrolled()).result == "injected"
 
@@ -154,7 +154,9 @@ def test_gpus_by_claim_count_and_are_remembered_for_updates() -> None:
     )
     ref = ClaimRef("ResourceClaimTemplate", "four")
     raw = json.dumps(enrolled(spec)).encode()
-    asked = decide(Review("CREATE", "default", raw), DRIVER, Known(support(DRIVER), has_set=True))
+    asked = decide(
+        Review("CREATE", "default", raw), DRIVER, ClusterView(support(DRIVER), has_set=True)
+    )
     assert asked.needs == Needs("", (ref,))
     answer = admit(enrolled(spec), classes={ref: ["gpu.nvidia.com"]})
     assert answer.result == "injected"
@@ -326,9 +328,9 @@ def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:
 @pytest.mark.parametrize(
     ("facts", "config", "says"),
     [
-        (Facts(domains=()), Config(), "this cluster serves no computedomains.resource.nvidia.com; install NVIDIA's DRA driver, or remove grove.io/mnnvl-enabled"),
-        (Facts(domains=("v9",)), Config(), "as v9, and mode driver knows v1beta1"),
-        (Facts(), Config(), "MNNVL cannot be had yet"),
+        (ClusterFacts(domains=()), Config(), "this cluster serves no computedomains.resource.nvidia.com; install NVIDIA's DRA driver, or remove grove.io/mnnvl-enabled"),
+        (ClusterFacts(domains=("v9",)), Config(), "as v9, and mode driver knows v1beta1"),
+        (ClusterFacts(), Config(), "MNNVL cannot be had yet"),
         (SERVED, Config(feature="off"), 'switched off here (feature: "off")'),
         (SERVED._replace(fabric_nodes=0), Config(require_fabric_nodes=True), "no node carries the label nvidia.com/gpu.clique"),
         (SERVED._replace(fabric_nodes=None), Config(require_fabric_nodes=True), "the nodes have not been read"),
@@ -336,7 +338,7 @@ def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:
     ],
 )  # fmt: skip
 def test_where_it_cannot_be_had_a_podclique_is_refused_or_admitted_without(
-    facts: Facts, config: Config, says: str
+    facts: ClusterFacts, config: Config, says: str
 ) -> None:
     refused = admit(enrolled(), config, support=judge(facts, config))
     assert not refused.allowed
@@ -355,7 +357,9 @@ def test_where_it_cannot_be_had_a_podclique_is_refused_or_admitted_without(
 def test_what_hardware_says_is_a_warning() -> None:
     answer = admit(
         enrolled(),
-        support=judge(Facts(domains=("v1beta1",), device_class=False, fabric_nodes=0), DRIVER),
+        support=judge(
+            ClusterFacts(domains=("v1beta1",), device_class=False, fabric_nodes=0), DRIVER
+        ),
     )
     assert answer.result == "injected"
     assert [said.split(":")[0] for said in answer.warnings] == [
@@ -607,7 +611,7 @@ def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -
         Review("UPDATE", "default", json.dumps(enrolled()).encode(), raw),
         Review("CREATE", "default", raw[:-1]),
     ):
-        answer = decide(review, config, Known(support(config), None, True, {}))
+        answer = decide(review, config, ClusterView(support(config), None, True, {}))
         assert answer.allowed or answer.message.endswith(".") or answer.needs
         if (
             answer.allowed
@@ -631,7 +635,7 @@ def test_hostile_objects_never_raise(value: object, where: str, literal: bool) -
 )
 def test_bytes_that_are_no_object_are_refused(raw: bytes) -> None:
     for review in (Review("CREATE", "default", raw), Review("UPDATE", "default", raw, raw)):
-        answer = decide(review, DRIVER, Known(support(DRIVER), None, True, {}))
+        answer = decide(review, DRIVER, ClusterView(support(DRIVER), None, True, {}))
         assert not answer.allowed
         assert len(answer.message) < 400
 

@@ -18,8 +18,8 @@ from preflight_mnnvl.explain import Told
 from preflight_mnnvl.live import explained, shown
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.mirror import Mirror
-from preflight_mnnvl.turn import Action
-from preflight_mnnvl.writer import Ending, Writer
+from preflight_mnnvl.turn import ClusterWrite
+from preflight_mnnvl.writer import DomainWriter, Ending
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
@@ -205,10 +205,10 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
     metrics = Metrics()
     metrics.controller(lambda: 0.0, space.client.requests, space.client.mirrors)
     mirror = Mirror(DRIVER, lambda _: None, space.client.clock)
-    writer = Writer(space.client, DRIVER, mirror, metrics)
+    writer = DomainWriter(space.client, DRIVER, mirror, metrics)
     with pytest.raises(Ending):
         await writer.act(
-            Action("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"),
+            ClusterWrite("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"),
             support(DRIVER),
         )
     await space.client.merge_patch(f"{path}/configmaps/holds", {"metadata": {"finalizers": None}})

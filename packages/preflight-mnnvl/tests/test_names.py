@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_mnnvl.domain import Domain, domain_of, identity_labels, labels_of, other_identity
-from preflight_mnnvl.identity import Identity, Refused
+from preflight_mnnvl.identity import CliqueIdentity, CliqueRefused
 from preflight_mnnvl.names import bounded, is_name, label_value
 from preflight_mnnvl.wish import SCOPES
 
@@ -17,7 +17,7 @@ parts = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 longer = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,150}[a-z0-9])?", fullmatch=True)
 indexes = st.integers(0, 2**31 - 1).map(str)
 identities = st.builds(
-    lambda pcs, replica, clique, group, index: Identity(
+    lambda pcs, replica, clique, group, index: CliqueIdentity(
         pcs, replica, f"{group}-{index}-{clique}", clique, group, index, "gang", ""
     ),
     st.one_of(parts, longer),
@@ -30,11 +30,11 @@ identities = st.builds(
 
 @given(identities, st.sampled_from(SCOPES))
 def test_names_are_such_that_kubernetes_takes_them_or_are_refused(
-    identity: Identity, scope: str
+    identity: CliqueIdentity, scope: str
 ) -> None:
     try:
         domain = domain_of(identity, scope)
-    except Refused as error:
+    except CliqueRefused as error:
         assert "more than 253" in str(error)
         return
     for name in (domain.name, domain.claim):
@@ -47,10 +47,10 @@ def test_names_are_such_that_kubernetes_takes_them_or_are_refused(
 
 
 @given(identities)
-def test_the_three_scopes_of_one_podclique_never_share_a_name(identity: Identity) -> None:
+def test_the_three_scopes_of_one_podclique_never_share_a_name(identity: CliqueIdentity) -> None:
     try:
         names = {domain_of(identity, scope).name for scope in SCOPES}
-    except Refused:
+    except CliqueRefused:
         return
     assert len(names) == 3
 
@@ -59,11 +59,11 @@ def test_the_three_scopes_of_one_podclique_never_share_a_name(identity: Identity
     st.lists(identities, min_size=2, max_size=2), st.sampled_from(SCOPES), st.sampled_from(SCOPES)
 )
 def test_different_domains_are_told_apart_by_their_labels(
-    pair: list[Identity], one: str, other: str
+    pair: list[CliqueIdentity], one: str, other: str
 ) -> None:
     try:
         first, second = domain_of(pair[0], one), domain_of(pair[1], other)
-    except Refused:
+    except CliqueRefused:
         return
     assert (identity_labels(first) == identity_labels(second)) is (first == second)
     assert bool(other_identity(labels_of(first, "g", "r"), second, "r")) is (first != second)

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.expansion import expand, plan
 from preflight_mnnvl.sets import SetAnswer, problems, review, surprises, warnings
-from preflight_mnnvl.support import Facts, judge
+from preflight_mnnvl.support import ClusterFacts, judge
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 SCOPE = "grove.io/mnnvl-scope"
@@ -121,7 +121,7 @@ def test_templates_whose_domains_will_have_one_name_are_said(
 
 def test_what_cannot_be_had_is_said_at_once_or_warned_of() -> None:
     set_ = decoded_set(pcs("t", [clique("a")], annotations=ON))
-    nothing = judge(Facts(domains=()), DRIVER)
+    nothing = judge(ClusterFacts(domains=()), DRIVER)
     (said,) = problems(set_, DRIVER, nothing)
     assert said.startswith("metadata.annotations[grove.io/mnnvl-enabled]: MNNVL cannot be had: ")
     lenient = Config(on_unsupported="ignore")

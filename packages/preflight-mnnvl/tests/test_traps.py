@@ -25,7 +25,7 @@ from preflight_mnnvl.decision import read
 from preflight_mnnvl.names import DECISION
 from preflight_mnnvl.objects import Metadata
 from preflight_mnnvl.sets import problems, warnings
-from preflight_mnnvl.support import Facts, judge
+from preflight_mnnvl.support import ClusterFacts, judge
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 
@@ -156,10 +156,10 @@ def test_t6_a_domain_that_went_with_its_gang_is_made_again_and_told() -> None:
 def test_t7_admission_makes_nothing_in_driver_mode_and_nothing_at_all_in_a_dry_run() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
     assert admit(found).make == ()
-    from preflight_mnnvl.admission import Known, Review, decide
+    from preflight_mnnvl.admission import ClusterView, Review, decide
 
     for dry in (True, False):
-        known = Known(support(LITERAL), None, True, {})
+        known = ClusterView(support(LITERAL), None, True, {})
         answer = decide(
             Review("CREATE", "default", json.dumps(found).encode(), dry_run=dry), LITERAL, known
         )
@@ -355,4 +355,4 @@ def test_the_stored_decision_is_repeated_though_the_cluster_can_no_longer_have_i
     again = on_update(found, stored)
     assert patched(found, again) == stored
     assert read(stored["metadata"]["annotations"][DECISION]) is not None
-    assert not judge(Facts(), DRIVER).ok
+    assert not judge(ClusterFacts(), DRIVER).ok

@@ -12,13 +12,13 @@ from cliques import DRIVER, LITERAL, admit, clique, patched, pcs, podclique, sup
 from grove_world import NOW, Cluster
 from preflight_mnnvl.adoption import announcement
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.desired import Ignored, Member, member_of, wanted
+from preflight_mnnvl.desired import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.events import MOST_SUBJECTS, about, refused_announcement
-from preflight_mnnvl.events import Subject as About
+from preflight_mnnvl.events import EventSubject as About
 from preflight_mnnvl.names import DECISION
 from preflight_mnnvl.objects import Metadata, PodClique
-from preflight_mnnvl.support import Facts, judge
-from preflight_mnnvl.turn import Turn
+from preflight_mnnvl.support import ClusterFacts, judge
+from preflight_mnnvl.turn import DomainTurn
 from preflight_mnnvl.world import announcements, turns
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -31,7 +31,7 @@ def cluster(config: Config = DRIVER, **steps: bool) -> Cluster:
     return found
 
 
-def the_turn(found: Cluster) -> Turn:
+def the_turn(found: Cluster) -> DomainTurn:
     (turn,) = found.turn().values()
     return turn
 
@@ -189,7 +189,7 @@ def test_a_domain_follows_its_podcliques_to_another_gang_when_the_recorded_one_i
 
 def test_where_it_cannot_be_had_nothing_is_written_and_it_is_told_once_it_is_known() -> None:
     found = cluster()
-    for facts, told in ((Facts(), 0), (Facts(domains=()), 2)):
+    for facts, told in ((ClusterFacts(), 0), (ClusterFacts(domains=()), 2)):
         (turn,) = turns(found.world(), DRIVER, judge(facts, DRIVER), NOW).values()
         assert (turn.state, turn.actions, len(turn.events)) == ("unsupported", (), told)
 
@@ -213,7 +213,7 @@ def test_a_decision_that_the_webhook_did_not_write_makes_nothing(annotation: str
     assert why in member.why
 
 
-def _member(name: str, gang: str, **labels: Any) -> Member:
+def _member(name: str, gang: str, **labels: Any) -> DomainMember:
     found = podclique(
         name,
         "t",
@@ -226,7 +226,7 @@ def _member(name: str, gang: str, **labels: Any) -> Member:
     )
     done: Any = patched(found, admit(found))
     member = member_of(msgspec.json.decode(msgspec.json.encode(done), type=PodClique))
-    assert isinstance(member, Member)
+    assert isinstance(member, DomainMember)
     return member
 
 

@@ -15,12 +15,12 @@ from typing import Any, Final, Literal, NamedTuple
 from . import decision as stored
 from .config import Config
 from .conflicts import refuse_claims, refuse_group
-from .decision import Decision, Newer, pod_claim
+from .decision import MnnvlDecision, Newer, pod_claim
 from .dialect import Head, compute_domain, resource_claim, set_owner
 from .domain import Domain, domain_of, labels_of, other_identity, pattern
 from .expansion import named_alike
-from .gpus import ClaimRef, Place, claim_refs, gpu_claims, places
-from .identity import Identity, Refused, gang_of, identify, set_of
+from .gpus import ClaimRef, ContainerPlace, claim_refs, gpu_claims, places
+from .identity import CliqueIdentity, CliqueRefused, gang_of, identify, set_of
 from .injection import Operation, annotate, inject
 from .names import (
     CLAIM,
@@ -45,7 +45,7 @@ from .objects import (
 from .support import Support
 from .wish import Wish, odd, resolve
 
-__all__ = ["Answer", "Known", "Needs", "Review", "decide"]
+__all__ = ["ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]
 
 Result = Literal[
     "injected", "unchanged", "not-enabled", "no-gpu", "denied", "unsupported", "going", "needs"
@@ -62,7 +62,7 @@ class Review(NamedTuple):
     dry_run: bool = False
 
 
-class Known(NamedTuple):
+class ClusterView(NamedTuple):
     """What is known of the cluster. ``set_``: the PodCliqueSet of the labels, None where it does
     not exist; ``has_set``: whether that is known at all.
 
@@ -85,7 +85,7 @@ class Needs(NamedTuple):
     claims: tuple[ClaimRef, ...] = ()
 
 
-class Answer(NamedTuple):
+class ReviewAnswer(NamedTuple):
     """``message``: one sentence where it is refused. ``make``: objects that must exist before the
     PodClique is admitted (`literal` mode, no dry run).
     """
@@ -94,7 +94,7 @@ class Answer(NamedTuple):
     message: str = ""
     patch: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
-    decision: Decision | None = None
+    decision: MnnvlDecision | None = None
     needs: Needs | None = None
     make: tuple[dict[str, Any], ...] = ()
 
@@ -114,9 +114,9 @@ _NO_CLASSES: Final[Mapping[ClaimRef, Collection[str]]] = {}
 def decide(
     review: Review,
     config: Config,
-    known: Known,
+    known: ClusterView,
     mirrored: Mapping[str, PodCliqueSet] = {},
-) -> Answer:
+) -> ReviewAnswer:
     """The answer. Never raises: what cannot be read is refused in one sentence. ``mirrored``: sets
     of the namespace that need not be looked up.
     """
@@ -125,18 +125,18 @@ def decide(
         clique = decode(review.object, PodClique)
         meta = clique.metadata
         if meta.going:
-            return Answer("going")
+            return ReviewAnswer("going")
         if review.operation == "UPDATE":
             return _update(clique, decode(review.old or b"{}", PodClique).metadata, config, known)
         if (set_ := mirrored.get(set_of(meta))) is not None and not known.has_set:
             known = known._replace(set_=set_, has_set=True)
         return _create(review, clique, config, known)
     except BadObject as error:
-        return Answer("denied", f"{_called(review, meta)}: {error}; correct it.")
-    except (Refused, Newer) as error:
-        return Answer("denied", f"{_called(review, meta)}: {error}.")
+        return ReviewAnswer("denied", f"{_called(review, meta)}: {error}; correct it.")
+    except (CliqueRefused, Newer) as error:
+        return ReviewAnswer("denied", f"{_called(review, meta)}: {error}.")
     except _Unsupported as error:
-        return Answer("unsupported", f"{_called(review, meta)}: {error}.")
+        return ReviewAnswer("unsupported", f"{_called(review, meta)}: {error}.")
 
 
 def _called(review: Review, meta: Metadata | None) -> str:
@@ -150,19 +150,21 @@ class _Unsupported(Exception):
     pass
 
 
-def _create(review: Review, clique: PodClique, config: Config, known: Known) -> Answer:
+def _create(review: Review, clique: PodClique, config: Config, known: ClusterView) -> ReviewAnswer:
     meta = clique.metadata
     owner = set_of(meta)
     if owner and not known.has_set:
-        return Answer("needs", needs=Needs(owner))
+        return ReviewAnswer("needs", needs=Needs(owner))
     wish = _wish(meta, known.set_, config)
     warning = odd(wish.keys.get(ENABLED))
     if not wish.enabled:
-        return Answer("not-enabled", patch=_unmarked(meta), warnings=(warning,) if warning else ())
+        return ReviewAnswer(
+            "not-enabled", patch=_unmarked(meta), warnings=(warning,) if warning else ()
+        )
     pod = decode_pod(clique.spec.pod_spec)
     refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != CLAIM)
     if refs and known.classes is None:
-        return Answer("needs", needs=Needs("", refs))
+        return ReviewAnswer("needs", needs=Needs("", refs))
     classes = known.classes or _NO_CLASSES
     of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
     used = places(pod, config.gpu_resources, of_gpus)
@@ -170,12 +172,12 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
         _refuse_unknown(pod, classes)
         own = (meta.annotations or {}).get(ENABLED) == "true"
         said = f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
-        return Answer("no-gpu", patch=_unmarked(meta), warnings=(said,) if own else ())
+        return ReviewAnswer("no-gpu", patch=_unmarked(meta), warnings=(said,) if own else ())
     refuse_group(wish.group)
     if not known.support.ok:
         if config.on_unsupported == "deny":
             raise _Unsupported(known.support.why)
-        return Answer(
+        return ReviewAnswer(
             "unsupported",
             patch=_unmarked(meta),
             warnings=(f"{known.support.why}; its pods get no claim",),
@@ -183,7 +185,7 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
     identity = identify(meta, wish.scope)
     domain = domain_of(identity, wish.scope)
     _refuse_taken(domain, identity, known, config)
-    made = Decision(
+    made = MnnvlDecision(
         v=stored.VERSION,
         mode=config.mode,
         scope=domain.scope,
@@ -201,7 +203,7 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
         if config.mode == "literal" and not review.dry_run
         else ()
     )
-    return Answer(
+    return ReviewAnswer(
         "injected" if patch else "unchanged",
         "",
         patch,
@@ -211,14 +213,14 @@ def _create(review: Review, clique: PodClique, config: Config, known: Known) -> 
     )
 
 
-def _update(clique: PodClique, old: Metadata, config: Config, known: Known) -> Answer:
+def _update(clique: PodClique, old: Metadata, config: Config, known: ClusterView) -> ReviewAnswer:
     """Nobody is asked: what the stored object carries holds, and what carries nothing stays
     without.
     """
     meta = clique.metadata
     made = stored.read(old.annotation(DECISION))
     if made is None:
-        return Answer("not-enabled", patch=_unmarked(meta), warnings=_late(clique, config))
+        return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=_late(clique, config))
     pod = decode_pod(clique.spec.pod_spec)
     own = meta.annotation(GROVE_MNNVL_GROUP)
     refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
@@ -228,7 +230,7 @@ def _update(clique: PodClique, old: Metadata, config: Config, known: Known) -> A
     patch = _patch(
         meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys]
     )
-    return Answer("injected" if patch else "unchanged", "", patch, (), made)
+    return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), made)
 
 
 def _wish(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> Wish:
@@ -273,23 +275,25 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
     }
     for name, ref in claim_refs(pod).items():
         if name in used and ref not in classes:
-            raise Refused(
+            raise CliqueRefused(
                 f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
                 "create that first"
             )
 
 
-def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Config) -> None:
+def _refuse_taken(
+    domain: Domain, identity: CliqueIdentity, known: ClusterView, config: Config
+) -> None:
     for kind, name in (("ComputeDomain", domain.name), ("ResourceClaim", domain.claim)):
         if name in known.found and (
             whose := other_identity(known.found[name], domain, config.instance)
         ):
-            raise Refused(f"the {kind} {shown(name)} exists and {whose}; delete or rename it")
+            raise CliqueRefused(f"the {kind} {shown(name)} exists and {whose}; delete or rename it")
     own = pattern(domain.scope, identity.group, identity.template)
     if own is None or known.set_ is None:
         return
     if (other := named_alike(known.set_, own, config)) is not None:
-        raise Refused(
+        raise CliqueRefused(
             f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
         )
 
@@ -297,9 +301,9 @@ def _refuse_taken(domain: Domain, identity: Identity, known: Known, config: Conf
 def _patch(
     meta: Metadata,
     pod: PodSpec,
-    made: Decision,
+    made: MnnvlDecision,
     *,
-    used: list[Place],
+    used: list[ContainerPlace],
     keys: Mapping[str, str],
     without: Collection[str],
 ) -> tuple[Operation, ...]:
@@ -321,7 +325,7 @@ def _late(clique: PodClique, config: Config) -> tuple[str, ...]:
         return ()
     try:
         used = places(decode_pod(clique.spec.pod_spec), config.gpu_resources, ())
-    except (BadObject, Refused):
+    except (BadObject, CliqueRefused):
         return ()
     name = shown(clique.metadata.name)
     return (
@@ -343,7 +347,7 @@ def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
 
 
 def _make(
-    domain: Domain, made: Decision, review: Review, config: Config, known: Known
+    domain: Domain, made: MnnvlDecision, review: Review, config: Config, known: ClusterView
 ) -> tuple[dict[str, Any], ...]:
     """In `literal` mode, as the requirement has it: both objects exist before the
     PodClique does.

@@ -6,7 +6,7 @@ from typing import Any
 
 from .dialect import gang_owner
 from .names import ADOPTED, PODGANG, label_value
-from .objects import Metadata, Owner
+from .objects import Metadata, OwnerReference
 
 __all__ = ["abandoned", "adopted", "adoption", "alive", "announcement", "owned_by_set"]
 
@@ -80,7 +80,7 @@ def _guards(meta: Metadata) -> list[dict[str, Any]]:
     ]
 
 
-def _whole(owner: Owner) -> dict[str, Any]:
+def _whole(owner: OwnerReference) -> dict[str, Any]:
     return {
         "apiVersion": owner.api_version,
         "kind": owner.kind,

@@ -10,13 +10,15 @@ from .desired import Ignored, Key, member_of
 from .explain import Told
 from .names import PCS_NAME, PODGANG, label_value
 from .objects import ComputeDomain, PodClique, shown
-from .turn import Turn
+from .turn import DomainTurn
 from .world import World
 
 __all__ = ["differences"]
 
 
-def differences(told: Told, world: World, found: Mapping[Key, Turn], namespace: str) -> list[str]:
+def differences(
+    told: Told, world: World, found: Mapping[Key, DomainTurn], namespace: str
+) -> list[str]:
     """``world``: what there is in ``namespace``, and ``found`` the controller's turns about it;
     objects of other sets are passed over.
     """
@@ -58,7 +60,9 @@ def _clique(name: str, clique: PodClique, expected: str | None) -> list[str]:
     return []
 
 
-def _domain(name: str, gang: str, turn: Turn | None, found: ComputeDomain | None) -> list[str]:
+def _domain(
+    name: str, gang: str, turn: DomainTurn | None, found: ComputeDomain | None
+) -> list[str]:
     if turn is None:
         return [f"ComputeDomain {name} is not there"]
     if turn.state != "adopted":

@@ -21,13 +21,13 @@ from preflight_kube.workqueue import Queue
 from .config import Config
 from .desired import Key
 from .detection import Detection
-from .events import ANNOUNCEMENT_REFUSED, Event, Subject, about, refused_announcement
+from .events import ANNOUNCEMENT_REFUSED, Event, EventSubject, about, refused_announcement
 from .metrics import Metrics
 from .mirror import WRITTEN_FOR, Mirror, gang_key, is_gang
 from .support import Support, judge
-from .turn import Seen, Turn, decide
+from .turn import DomainTurn, DomainView, decide
 from .watches import Watches
-from .writer import Ending, Taken, Writer
+from .writer import DomainWriter, Ending, NameTaken
 
 __all__ = ["Controller"]
 
@@ -114,7 +114,7 @@ class Controller:
     async def lead(self, leadership: Leadership) -> None:
         """Look at every domain, and again whenever something of it changes, until cancelled."""
         await self.watches.wait_synced()
-        writer = Writer(
+        writer = DomainWriter(
             self._client.fenced(leadership.valid), self._config, self.seen, self._metrics
         )
         self.seen.unclaimed_since.clear()
@@ -133,7 +133,7 @@ class Controller:
             self._untold.clear()
             self._metrics.forget_domains()
 
-    async def _look(self, writer: Writer, key: Key) -> float | None:
+    async def _look(self, writer: DomainWriter, key: Key) -> float | None:
         """One turn about one domain, or one PodGang; the seconds until the next one. Raises
         :class:`KubeError`.
         """
@@ -148,7 +148,7 @@ class Controller:
                 return WRITTEN_FOR  # who needs it may be there, and not seen
             try:
                 wrote = await self._write(writer, turn, support)
-            except Taken as taken:  # the mirror is behind, or does not have what is others'
+            except NameTaken as taken:  # the mirror is behind, or does not have what is others'
                 self.seen.wrote(taken.part, taken.found)
                 continue
             except Ending:
@@ -169,8 +169,10 @@ class Controller:
             return again
         return WRITTEN_FOR
 
-    async def _write(self, writer: Writer, turn: Turn, support: Support) -> bool:
-        """Send what a turn wants; whether anything was. Raises as :meth:`.writer.Writer.act`."""
+    async def _write(self, writer: DomainWriter, turn: DomainTurn, support: Support) -> bool:
+        """Send what a turn wants; whether anything was. Raises as
+        :meth:`.writer.DomainWriter.act`.
+        """
         wrote = False
         for action in turn.actions:
             if action.kind == "ResourceClaim" and self._config.mode != "literal":
@@ -179,7 +181,7 @@ class Controller:
             wrote = True
         return wrote
 
-    def _note(self, key: Key, seen: Seen, turn: Turn) -> None:
+    def _note(self, key: Key, seen: DomainView, turn: DomainTurn) -> None:
         if turn.unclaimed_since is None:
             self.seen.unclaimed_since.pop(key, None)
         else:
@@ -188,7 +190,7 @@ class Controller:
             key, turn.state, wanted=seen.wanted is not None, made=seen.domain is not None
         )
 
-    def _adopted(self, key: Key, seen: Seen, turn: Turn) -> None:
+    def _adopted(self, key: Key, seen: DomainView, turn: DomainTurn) -> None:
         """Count an adoption, and have the PodGangs looked at to which the domain
         may belong by now.
         """
@@ -201,7 +203,7 @@ class Controller:
                 self._metrics.adoption.observe(self._client.clock() - since)
             self.domains.add(gang_key(key[0], gang.name))
 
-    async def _announce(self, writer: Writer, namespace: str, name: str) -> float | None:
+    async def _announce(self, writer: DomainWriter, namespace: str, name: str) -> float | None:
         """Say on a PodGang that all its domains are its own; adoption counts without it."""
         gang = self.seen.gangs.get((namespace, name))
         patch = self.seen.announced(namespace, name)
@@ -234,7 +236,7 @@ class Controller:
         gang = self.seen.gangs.get((namespace, name))
         owners = (gang.metadata.owner_references if gang is not None else None) or []
         subjects = [
-            Subject(one.kind, namespace, one.name, one.uid)
+            EventSubject(one.kind, namespace, one.name, one.uid)
             for one in owners
             if one.kind == "PodCliqueSet"
         ]
@@ -247,7 +249,7 @@ class Controller:
             self._untold[key] = event
             self._events.add(key)
 
-    async def _tell(self, writer: Writer, key: Key) -> None:
+    async def _tell(self, writer: DomainWriter, key: Key) -> None:
         if (event := self._untold.get(key)) is not None:
             await writer.tell(event)
             self._untold.pop(key, None)

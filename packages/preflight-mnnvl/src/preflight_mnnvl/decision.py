@@ -14,13 +14,13 @@ import msgspec
 from .names import CLAIM, DEFAULT_DEVICE_CLASS
 from .wish import Mode, Scope
 
-__all__ = ["VERSION", "Decision", "Newer", "pod_claim", "read", "write"]
+__all__ = ["VERSION", "MnnvlDecision", "Newer", "pod_claim", "read", "write"]
 
 VERSION: Final = 1
 MOST_TEXT: Final = 16 * 1024
 
 
-class Decision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class MnnvlDecision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """``gpu_claims``: the pod's own claims that give GPUs, as they were looked up
     at the creation.
     """
@@ -45,16 +45,16 @@ class Newer(ValueError):
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
-_decoder: Final = msgspec.json.Decoder(Decision)
+_decoder: Final = msgspec.json.Decoder(MnnvlDecision)
 _version: Final = msgspec.json.Decoder(_Version)
 
 
-def write(decision: Decision) -> str:
+def write(decision: MnnvlDecision) -> str:
     """The annotation: the same bytes for the same decision."""
     return _encoder.encode(decision).decode()
 
 
-def read(text: str | None) -> Decision | None:
+def read(text: str | None) -> MnnvlDecision | None:
     """The decision in the annotation; None where there is none that we wrote. Raises
     :class:`Newer`.
     """
@@ -71,7 +71,7 @@ def read(text: str | None) -> Decision | None:
         return None
 
 
-def pod_claim(decision: Decision) -> dict[str, str]:
+def pod_claim(decision: MnnvlDecision) -> dict[str, str]:
     """The entry among the pod's resource claims. `driver`: a claim for each pod, from the template;
     `literal`: one claim for all.
     """

@@ -10,19 +10,19 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from . import decision as stored
-from .decision import Decision, Newer
+from .decision import MnnvlDecision, Newer
 from .domain import Domain, domain_of
-from .identity import Refused, identify
+from .identity import CliqueRefused, identify
 from .names import DECISION
 from .objects import PodClique
 
-__all__ = ["Ignored", "Member", "Wanted", "member_of", "wanted"]
+__all__ = ["DomainMember", "Ignored", "Wanted", "member_of", "wanted"]
 
 Key = tuple[str, str]
 """Namespace and name of a ComputeDomain."""
 
 
-class Member(NamedTuple):
+class DomainMember(NamedTuple):
     """A living PodClique that carries a decision. ``placed``: pods of it were scheduled, so that
     their claims, and a domain, have been there.
     """
@@ -30,7 +30,7 @@ class Member(NamedTuple):
     namespace: str
     name: str
     uid: str
-    decision: Decision
+    decision: MnnvlDecision
     domain: Domain
     placed: bool
 
@@ -50,16 +50,16 @@ class Wanted(NamedTuple):
 
     namespace: str
     domain: Domain
-    members: tuple[Member, ...]
+    members: tuple[DomainMember, ...]
     gang: str
 
     @property
-    def decision(self) -> Decision:
+    def decision(self) -> MnnvlDecision:
         """That of the first member: mode, names and class are alike in all."""
         return self.members[0].decision
 
 
-def member_of(clique: PodClique) -> Member | Ignored | None:
+def member_of(clique: PodClique) -> DomainMember | Ignored | None:
     """The member that a PodClique is; None for one without a decision, and for one that is being
     deleted.
     """
@@ -76,7 +76,7 @@ def member_of(clique: PodClique) -> Member | Ignored | None:
                 f"the annotation {DECISION} is none that the webhook wrote",
             )
         domain = domain_of(identify(meta, made.scope), made.scope)
-    except (Newer, Refused) as error:
+    except (Newer, CliqueRefused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
     if (domain.name, domain.claim) != (made.cd, made.claim):
         return Ignored(
@@ -86,10 +86,10 @@ def member_of(clique: PodClique) -> Member | Ignored | None:
         )
     status = clique.status
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
-    return Member(meta.namespace, meta.name, meta.uid, made, domain, placed)
+    return DomainMember(meta.namespace, meta.name, meta.uid, made, domain, placed)
 
 
-def wanted(members: Iterable[Member]) -> dict[Key, Wanted]:
+def wanted(members: Iterable[DomainMember]) -> dict[Key, Wanted]:
     """The domains by namespace and name.
 
     Where members name several PodGangs (one domain for a whole replica, with the operator's
@@ -97,7 +97,7 @@ def wanted(members: Iterable[Member]) -> dict[Key, Wanted]:
     and their names begin with its. Two domains of one name are told apart by their members: the one
     of the PodClique that comes first by name is wanted, the other is blocked.
     """
-    found: dict[Key, list[Member]] = {}
+    found: dict[Key, list[DomainMember]] = {}
     for member in sorted(members):
         alike = found.setdefault((member.namespace, member.decision.cd), [])
         if not alike or alike[0].domain == member.domain:

@@ -16,7 +16,7 @@ from preflight_kube.logs import get_logger
 
 from .config import Config
 from .names import COMPUTE_DOMAIN_GROUP, RESOURCE_GROUP
-from .support import Facts
+from .support import ClusterFacts
 
 __all__ = ["Detection"]
 
@@ -37,7 +37,7 @@ class Detection:
     def __init__(
         self, client: Client, config: Config, changed: Callable[[], None] = lambda: None
     ) -> None:
-        self.facts = Facts()
+        self.facts = ClusterFacts()
         self.known = anyio.Event()
         """Set when the API server has answered once."""
         self._client, self._config, self._changed = client, config, changed

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .identity import Identity, Refused
+from .identity import CliqueIdentity, CliqueRefused
 from .names import (
     CLIQUE_NAME,
     INSTANCE,
@@ -86,13 +86,13 @@ class Domain(NamedTuple):
         return f"replica {self.replica} of {shown(self.pcs)}{what}"
 
 
-def domain_of(identity: Identity, scope: str) -> Domain:
-    """The domain of a PodClique. Raises :class:`~.identity.Refused` for a scope that is none, and
-    for names that Kubernetes does not take.
+def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
+    """The domain of a PodClique. Raises :class:`~.identity.CliqueRefused` for a scope that is none,
+    and for names that Kubernetes does not take.
     """
     known = scope_of(scope)
     if known is None:
-        raise Refused(
+        raise CliqueRefused(
             f'the scope "{shown(scope, 40)}" is unknown; write one of {", ".join(SCOPES)}'
         )
     domain = Domain(known, identity.pcs, identity.replica)
@@ -102,11 +102,11 @@ def domain_of(identity: Identity, scope: str) -> Domain:
         domain = domain._replace(group=identity.group, group_index=identity.group_index)
     for name in (domain.claim, domain.name):
         if len(name) > MOST_NAME:
-            raise Refused(
+            raise CliqueRefused(
                 f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique"
             )
         if not is_name(name):
-            raise Refused(
+            raise CliqueRefused(
                 f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."'
             )
     return domain

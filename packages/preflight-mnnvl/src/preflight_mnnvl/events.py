@@ -19,7 +19,7 @@ __all__ = [
     "TEMPLATE_MISSING",
     "UNSUPPORTED",
     "Event",
-    "Subject",
+    "EventSubject",
     "about",
     "refused_announcement",
 ]
@@ -37,7 +37,7 @@ MOST_SUBJECTS = 16
 """PodCliques that one fact is said on."""
 
 
-class Subject(NamedTuple):
+class EventSubject(NamedTuple):
     """What an Event is about; ``kind`` is PodCliqueSet or PodClique, of grove.io/v1alpha1."""
 
     kind: str
@@ -52,7 +52,7 @@ class Event(NamedTuple):
     """
 
     name: str
-    subject: Subject
+    subject: EventSubject
     reason: str
     message: str
 
@@ -62,7 +62,9 @@ class Event(NamedTuple):
         return "Warning" if self.reason in _WARNINGS else "Normal"
 
 
-def about(subjects: Iterable[Subject], reason: str, message: str, fact: str) -> tuple[Event, ...]:
+def about(
+    subjects: Iterable[EventSubject], reason: str, message: str, fact: str
+) -> tuple[Event, ...]:
     """The Events that say ``message`` of the first subjects; ``fact`` says what is the same
     however often it is said.
     """

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from .config import Config
 from .domain import Pattern, meet, pattern
 from .gpus import places
-from .identity import Refused
+from .identity import CliqueRefused
 from .objects import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
 from .wish import Scope, Wish, resolve, scope_of
 
-__all__ = ["Made", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
+__all__ = ["ExpandedClique", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
 
 SET_PATH = "metadata"
 
@@ -50,7 +50,7 @@ class Planned(NamedTuple):
         return pattern(self.scope, self.group.name if self.group else "", self.clique.name)
 
 
-class Made(NamedTuple):
+class ExpandedClique(NamedTuple):
     """A PodClique as Grove will make it. ``gang``, ``base``: its PodGang, and the one that builds
     upon where that is another.
     """
@@ -87,7 +87,7 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, config: Config) -> Plan
             gpus = bool(places(pod, config.gpu_resources, ())) or (None if _claims(pod) else False)
         except BadObject as error:
             problem = f"{path}.spec: {error}; correct it"
-        except Refused as error:
+        except CliqueRefused as error:
             problem = str(error).replace("spec.podSpec", f"{path}.spec.podSpec", 1)
     return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)
 
@@ -131,7 +131,7 @@ def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | N
     return None
 
 
-def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[Made]:
+def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[ExpandedClique]:
     """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them."""
     made = 0
     pcs = set_.metadata.name
@@ -144,11 +144,11 @@ def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[Ma
                     return
                 made += 1
                 if group is None or index is None:
-                    yield Made(f"{base}-{one.clique.name}", replica, one, None, base, "")
+                    yield ExpandedClique(f"{base}-{one.clique.name}", replica, one, None, base, "")
                     continue
                 least = _count(group.min_available)
                 gang = base if index < least else f"{base}-{group.name}-{index - least}"
-                yield Made(
+                yield ExpandedClique(
                     f"{base}-{group.name}-{index}-{one.clique.name}",
                     replica,
                     one,

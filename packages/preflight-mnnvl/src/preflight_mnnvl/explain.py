@@ -13,23 +13,23 @@ import msgspec
 import yaml
 from preflight_kube.jsonpatch import keys
 
-from .admission import Answer, Known, Review, decide
+from .admission import ClusterView, Review, ReviewAnswer, decide
 from .config import Config
-from .expansion import Made, Planned, expand, nodes_needed, plan
+from .expansion import ExpandedClique, Planned, expand, nodes_needed, plan
 from .gpus import claim_refs, matches
 from .injection import Operation
 from .names import BASE_PODGANG as BASE
 from .names import PART_OF, PCS_INDEX, PCSG_INDEX, PCSG_NAME, PODGANG
 from .objects import PodCliqueSet, PodSpec, decode, shown
 from .sets import problems, surprises, warnings
-from .support import Facts, judge
+from .support import ClusterFacts, judge
 
 __all__ = ["CliqueTold", "DomainTold", "Told", "explain", "text"]
 
 MOST_PODCLIQUES: Final = 2000
 MOST_DOMAINS: Final = 64
 """Domains that are written out; the others are counted."""
-SERVED: Final = Facts(domains=("v1beta1",))
+SERVED: Final = ClusterFacts(domains=("v1beta1",))
 """A cluster with NVIDIA's DRA driver."""
 Object = dict[str, Any]
 
@@ -76,7 +76,9 @@ class Told(msgspec.Struct, rename="camel"):
     complete: bool
 
 
-def explain(found: Object, config: Config, nodes: int | None = None, facts: Facts = SERVED) -> Told:
+def explain(
+    found: Object, config: Config, nodes: int | None = None, facts: ClusterFacts = SERVED
+) -> Told:
     """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
     label, where that is known; ``facts``: of its cluster.
 
@@ -94,7 +96,7 @@ def explain(found: Object, config: Config, nodes: int | None = None, facts: Fact
     domains: dict[str, DomainTold] = {}
     cliques: dict[str, CliqueTold] = {}
     refs = [ref for one in planned if one.pod is not None for ref in claim_refs(one.pod).values()]
-    known = Known(support, set_, True, dict.fromkeys(refs, ()))
+    known = ClusterView(support, set_, True, dict.fromkeys(refs, ()))
     expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
     for made in expanded[:MOST_PODCLIQUES]:
         template = by_name[made.planned.clique.name]
@@ -136,7 +138,9 @@ def explain(found: Object, config: Config, nodes: int | None = None, facts: Fact
     )
 
 
-def _podclique(pcs: str, namespace: str, made: Made, template: Mapping[str, Any]) -> Object:
+def _podclique(
+    pcs: str, namespace: str, made: ExpandedClique, template: Mapping[str, Any]
+) -> Object:
     """As Grove's operator writes it, as far as anything here reads it."""
     labels = {PART_OF: pcs, PCS_INDEX[1]: str(made.replica), PODGANG: made.gang}
     if made.base:
@@ -159,7 +163,7 @@ def _podclique(pcs: str, namespace: str, made: Made, template: Mapping[str, Any]
     }
 
 
-def _told(made: Made, built: Object, answer: Answer) -> CliqueTold:
+def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTold:
     before, after = (
         yaml.safe_dump(one, sort_keys=False).splitlines()
         for one in (built, _after(built, answer.patch))

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from preflight_kube.quantities import parse_quantity
 
-from .identity import Refused
+from .identity import CliqueRefused
 from .objects import Container, PodSpec, shown
 
-__all__ = ["ClaimRef", "Place", "claim_refs", "gpu_claims", "matches", "places"]
+__all__ = ["ClaimRef", "ContainerPlace", "claim_refs", "gpu_claims", "matches", "places"]
 
 
-class Place(NamedTuple):
+class ContainerPlace(NamedTuple):
     """A container that uses GPUs: the list it stands in (`containers`, `initContainers`) and where
     in it.
     """
@@ -60,11 +60,13 @@ def gpu_claims(
     )
 
 
-def places(pod: PodSpec, resources: Collection[str], claims: Collection[str]) -> list[Place]:
+def places(
+    pod: PodSpec, resources: Collection[str], claims: Collection[str]
+) -> list[ContainerPlace]:
     """The containers and init containers, sidecars among them, that use GPUs: by a resource that a
     glob of ``resources`` matches, or a claim of ``claims``.
 
-    Raises :class:`~.identity.Refused` for an amount that is none.
+    Raises :class:`~.identity.CliqueRefused` for an amount that is none.
     """
     found = []
     for where, containers in (
@@ -73,7 +75,7 @@ def places(pod: PodSpec, resources: Collection[str], claims: Collection[str]) ->
     ):
         for i, container in enumerate(containers or ()):
             if _uses(container, f"spec.podSpec.{where}[{i}].resources", tuple(resources), claims):
-                found.append(Place(where, i, container))
+                found.append(ContainerPlace(where, i, container))
     return found
 
 
@@ -112,4 +114,4 @@ def _asks(amount: Any, path: str) -> bool:
         with suppress(ValueError):
             return parse_quantity(str(amount)) != 0
     found = f'"{shown(amount, 40)}"' if isinstance(amount, str) else shown(str(amount), 40)
-    raise Refused(f"{path} is {found}, which is not an amount; write e.g. 8")
+    raise CliqueRefused(f"{path} is {found}, which is not an amount; write e.g. 8")

@@ -10,16 +10,16 @@ from typing import Final, NamedTuple
 from .names import BASE_PODGANG, PCS_INDEX, PCS_NAME, PCSG_INDEX, PCSG_NAME, PODGANG
 from .objects import Metadata, shown
 
-__all__ = ["Identity", "Refused", "gang_of", "identify", "set_of"]
+__all__ = ["CliqueIdentity", "CliqueRefused", "gang_of", "identify", "set_of"]
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
-class Refused(ValueError):
+class CliqueRefused(ValueError):
     """Why a PodClique cannot be admitted: one sentence without its object and its end."""
 
 
-class Identity(NamedTuple):
+class CliqueIdentity(NamedTuple):
     """``clique``: the PodClique's name behind `{pcs}-{replica}-`. ``template``: its template's
     name. Both empty for a name that does not fit.
 
@@ -45,19 +45,19 @@ def set_of(metadata: Metadata) -> str:
     return next((value for key in reversed(PCS_NAME) if (value := metadata.label(key))), "")
 
 
-def identify(metadata: Metadata, scope: str) -> Identity:
-    """The identity of a PodClique that is there by name. Raises :class:`Refused` for what ``scope``
-    needs and is missing, and for labels that contradict.
+def identify(metadata: Metadata, scope: str) -> CliqueIdentity:
+    """The identity of a PodClique that is there by name. Raises :class:`CliqueRefused` for what
+    ``scope`` needs and is missing, and for labels that contradict.
     """
     if not metadata.name:
-        raise Refused(
+        raise CliqueRefused(
             "it has no name yet (generateName), and the names of its objects are made of it; give it a name"
         )
     pcs = _one(metadata, PCS_NAME, scope)
     replica = _index(metadata, PCS_INDEX, scope)
     prefix = f"{pcs}-{replica}-"
     if not metadata.name.startswith(prefix) or metadata.name == prefix:
-        raise Refused(
+        raise CliqueRefused(
             f'its labels say replica {replica} of "{shown(pcs)}", so its name must begin with "{shown(prefix)}"; correct the name or the labels'
         )
     clique = metadata.name.removeprefix(prefix)
@@ -66,7 +66,7 @@ def identify(metadata: Metadata, scope: str) -> Identity:
         index = _index(metadata, PCSG_INDEX, scope)
         within = f"{group}-{index}-"
         if not clique.startswith(within) or clique == within:
-            raise Refused(
+            raise CliqueRefused(
                 f'its labels say replica {index} of the scaling group "{shown(group)}", so its name must begin with "{shown(prefix + within)}"; '
                 "correct the name or the labels"
             )
@@ -77,15 +77,15 @@ def identify(metadata: Metadata, scope: str) -> Identity:
             raise _missing(PCSG_NAME, scope)
     gang = metadata.label(PODGANG) or ""
     if not gang:
-        raise Refused(
+        raise CliqueRefused(
             f"scope {scope} needs the label {PODGANG}, and it has none; add it, as without it nothing would own the domain"
         )
-    return Identity(
+    return CliqueIdentity(
         pcs, replica, clique, template, group, index, gang, metadata.label(BASE_PODGANG) or ""
     )
 
 
-def gang_of(identity: Identity, scope: str) -> str:
+def gang_of(identity: CliqueIdentity, scope: str) -> str:
     """The PodGang to which the domain is to belong: of a domain of the whole replica, the one that
     the others build upon.
     """
@@ -95,7 +95,7 @@ def gang_of(identity: Identity, scope: str) -> str:
 def _one(metadata: Metadata, keys: tuple[str, str], scope: str) -> str:
     ours, groves = (metadata.label(key) for key in keys)
     if ours and groves and ours != groves:
-        raise Refused(_contradiction(keys, ours, groves))
+        raise CliqueRefused(_contradiction(keys, ours, groves))
     if not (ours or groves):
         raise _missing(keys, scope)
     return ours or groves or ""
@@ -105,7 +105,7 @@ def _index(metadata: Metadata, keys: tuple[str, str], scope: str) -> str:
     value = _one(metadata, keys, scope)
     if not _INDEX.fullmatch(value):
         key = keys[0] if metadata.label(keys[0]) else keys[1]
-        raise Refused(
+        raise CliqueRefused(
             f'the label {key} is "{shown(value, 40)}", expected a whole number such as 0; correct it'
         )
     return value
@@ -116,18 +116,18 @@ def _group(metadata: Metadata, prefix: str) -> str:
     short, full = (metadata.label(key) for key in PCSG_NAME)
     if full is not None and full != "":
         if not full.startswith(prefix) or full == prefix:
-            raise Refused(
+            raise CliqueRefused(
                 f'the label {PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; correct it'
             )
         full = full.removeprefix(prefix)
     if short and full and short != full:
-        raise Refused(_contradiction(PCSG_NAME, short, prefix + full))
+        raise CliqueRefused(_contradiction(PCSG_NAME, short, prefix + full))
     return short or full or ""
 
 
-def _missing(keys: tuple[str, str], scope: str) -> Refused:
+def _missing(keys: tuple[str, str], scope: str) -> CliqueRefused:
     instead = ", or choose another scope" if keys == PCSG_NAME else ""
-    return Refused(
+    return CliqueRefused(
         f"scope {scope} needs the label {keys[0]} or {keys[1]}, and it has neither; add one of them{instead}"
     )
 

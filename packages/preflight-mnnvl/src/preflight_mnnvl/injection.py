@@ -11,7 +11,7 @@ from typing import Any
 
 from preflight_kube.jsonpatch import pointer
 
-from .gpus import Place
+from .gpus import ContainerPlace
 from .names import CLAIM, FABRIC_LABEL
 from .objects import Container, PodSpec
 
@@ -22,7 +22,7 @@ _ROOT = "/spec/podSpec"
 
 
 def inject(
-    pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[Place], *, fabric: bool
+    pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[ContainerPlace], *, fabric: bool
 ) -> list[Operation]:
     """Our claim in the pod and in the containers ``gpus``, and nowhere else; ``fabric``: only on
     nodes of a fabric. Without any such container, nothing of ours.

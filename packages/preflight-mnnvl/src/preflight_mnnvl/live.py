@@ -12,13 +12,13 @@ from preflight_kube.connection import Connection
 
 from .compare import differences
 from .config import Config
-from .desired import Key, Member, member_of
+from .desired import DomainMember, Key, member_of
 from .detection import Detection
 from .explain import Told, explain
 from .names import COMPUTE_DOMAIN_GROUP, FABRIC_LABEL, GROVE_GROUP, RESOURCE_GROUP, SCHEDULER_GROUP
 from .objects import ComputeDomain, PodClique, PodCliqueSet, PodGang
 from .show import Pod, show
-from .support import Facts, judge, served_claims, served_domains
+from .support import ClusterFacts, judge, served_claims, served_domains
 from .watches import Node
 from .world import World, turns
 
@@ -29,12 +29,12 @@ AGENT: Final = "preflight-mnnvl"
 T = TypeVar("T", PodClique, PodCliqueSet, PodGang, ComputeDomain, Pod)
 
 
-class Seen(NamedTuple):
+class LiveView(NamedTuple):
     """``nodes``: how many carry the fabric's label, None where nobody says."""
 
     world: World
     pods: list[Pod]
-    facts: Facts
+    facts: ClusterFacts
     nodes: int | None
 
 
@@ -72,7 +72,7 @@ def _grove(namespace: str) -> str:
     return f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}"
 
 
-async def _look(client: Client, namespace: str, config: Config, *, pods: bool) -> Seen:
+async def _look(client: Client, namespace: str, config: Config, *, pods: bool) -> LiveView:
     detection = Detection(client, config)
     await detection.look()
     facts = detection.facts
@@ -92,7 +92,9 @@ async def _look(client: Client, namespace: str, config: Config, *, pods: bool) -
     grove = _grove(namespace)
     resources = f"/apis/{RESOURCE_GROUP}/{claims}/namespaces/{namespace}"
     cliques = await all_of(f"{grove}/podcliques", PodClique)
-    members = [found for one in cliques.values() if isinstance(found := member_of(one), Member)]
+    members = [
+        found for one in cliques.values() if isinstance(found := member_of(one), DomainMember)
+    ]
     literal = any(one.decision.mode == "literal" for one in members)
     world = World(
         cliques=cliques,
@@ -109,7 +111,9 @@ async def _look(client: Client, namespace: str, config: Config, *, pods: bool) -
         path = f"/apis/{COMPUTE_DOMAIN_GROUP}/{domains}/namespaces/{namespace}/computedomains"
         world.domains = await all_of(path, ComputeDomain)
     listed = await all_of(f"/api/v1/namespaces/{namespace}/pods", Pod) if pods else {}
-    return Seen(world, list(listed.values()), facts, None if pods else await _fabric_nodes(client))
+    return LiveView(
+        world, list(listed.values()), facts, None if pods else await _fabric_nodes(client)
+    )
 
 
 async def _fabric_nodes(client: Client) -> int | None:

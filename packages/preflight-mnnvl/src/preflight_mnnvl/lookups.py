@@ -14,7 +14,7 @@ from .names import GROVE_GROUP, RESOURCE_GROUP, is_name
 from .objects import ComputeDomain, PodCliqueSet, shown
 from .support import Support
 
-__all__ = ["Lookups"]
+__all__ = ["GroveLookups"]
 
 T = TypeVar("T")
 LONGEST: Final = 2.0
@@ -29,7 +29,7 @@ class _Flight:
         self.labels: dict[str, str] | None = None
 
 
-class Lookups:
+class GroveLookups:
     """Each raises :class:`~preflight_kube.admission.reviews.Unavailable` where the cluster does not
     say.
     """

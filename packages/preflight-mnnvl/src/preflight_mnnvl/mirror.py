@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 from .config import Config
 from .decision import Newer, pod_claim
 from .decision import read as read_decision
-from .desired import Ignored, Key, Member, Wanted, member_of, wanted
+from .desired import DomainMember, Ignored, Key, Wanted, member_of, wanted
 from .names import DECISION, ENABLED, MANAGED, PCS_NAME, PODGANG, label_value
 from .objects import (
     BadObject,
@@ -24,7 +24,7 @@ from .objects import (
     PodGang,
     decode_pod,
 )
-from .turn import Seen
+from .turn import DomainView
 from .world import World, announcements, seen
 
 __all__ = ["Mirror", "Part", "gang_key", "is_gang", "unclaimed"]
@@ -85,9 +85,9 @@ class Mirror:
         self.lost: dict[Key, str] = {}
         self.unclaimed_since: dict[Key, float] = {}
         self.unclaimed: set[str] = set()
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, DomainMember] = {}
         self._ignored: dict[str, Ignored] = {}
-        self._of: dict[Key, dict[str, Member]] = {}
+        self._of: dict[Key, dict[str, DomainMember]] = {}
         self._links: dict[tuple[str, str, str], Counter[Key]] = {}
         self._gangs: dict[Key, set[str]] = {}  # by the value of a label that names them
 
@@ -99,7 +99,7 @@ class Mirror:
         """
         member = member_of(clique) if clique is not None else None
         ignored = member if isinstance(member, Ignored) else None
-        now = member if isinstance(member, Member) else None
+        now = member if isinstance(member, DomainMember) else None
         before = self._members.get(uid)
         if clique is not None and unclaimed(clique):
             self.unclaimed.add(uid)
@@ -116,7 +116,7 @@ class Mirror:
         self._ignored[uid] = ignored
         return ignored if said else None
 
-    def _place(self, uid: str, member: Member, step: int) -> None:
+    def _place(self, uid: str, member: DomainMember, step: int) -> None:
         key = (member.namespace, member.decision.cd)
         if step > 0:
             self._members[uid] = member
@@ -241,7 +241,7 @@ class Mirror:
         """What living PodCliques want under this name."""
         return wanted(self._of.get(key, {}).values()).get(key)
 
-    def seen(self, key: Key) -> Seen:
+    def seen(self, key: Key) -> DomainView:
         """All that the domain's turn reads."""
         wants = self.wants(key)
         if wants is None and self._now("domain", key, key) is None:

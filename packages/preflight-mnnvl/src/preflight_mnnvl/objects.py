@@ -19,12 +19,12 @@ __all__ = [
     "Container",
     "Group",
     "Metadata",
-    "Owner",
+    "OwnerReference",
     "PodClique",
     "PodCliqueSet",
     "PodGang",
     "PodSpec",
-    "Resources",
+    "ResourceRequirements",
     "Template",
     "decode",
     "decode_pod",
@@ -43,7 +43,7 @@ class _Object(msgspec.Struct, rename="camel", gc=False):
     pass
 
 
-class Owner(_Object):
+class OwnerReference(_Object):
     """An owner reference; None is what an API server leaves out, and means no."""
 
     api_version: str = ""
@@ -66,7 +66,7 @@ class Metadata(_Object):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[OwnerReference] | None = None
 
     @property
     def going(self) -> bool:
@@ -82,7 +82,7 @@ class Metadata(_Object):
         return self.labels.get(key) if self.labels else None
 
 
-class Resources(_Object):
+class ResourceRequirements(_Object):
     """Amounts are texts or numbers; what else stands there is the API server's to refuse."""
 
     requests: dict[str, Any] | None = None
@@ -94,7 +94,7 @@ class Container(_Object):
     """Of a pod's template; init containers and sidecars are the same."""
 
     name: str = ""
-    resources: Resources | None = None
+    resources: ResourceRequirements | None = None
 
 
 class PodSpec(_Object):
@@ -189,7 +189,7 @@ class DomainNode(_Object):
     status: str = ""
 
 
-class DomainStatus(_Object):
+class ComputeDomainStatus(_Object):
     status: str = ""
     nodes: list[DomainNode] | None = None
 
@@ -200,7 +200,7 @@ class ComputeDomain(_Object):
     """
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
-    status: DomainStatus | None = None
+    status: ComputeDomainStatus | None = None
 
 
 class BadObject(ValueError):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .config import Config
 from .conflicts import refuse_claims, refuse_group
 from .expansion import SET_PATH, Planned, clashes, nodes_needed, plan
-from .identity import Refused
+from .identity import CliqueRefused
 from .names import DEVICE_CLASS, ENABLED, FABRIC_LABEL, KEYS, MOST_NAME, SCOPE, is_name
 from .objects import BadObject, PodCliqueSet, decode, shown
 from .support import Support
@@ -115,7 +115,7 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     for refuse in (_group(one), _claims(one)):
         try:
             refuse()
-        except Refused as error:
+        except CliqueRefused as error:
             yield f"{error}." if str(error).startswith(one.path) else f"{one.path}: {error}."
     where = f"{one.wish.at.get(SCOPE, one.wish.at[ENABLED])}.annotations[{SCOPE}]"
     if one.scope is None:

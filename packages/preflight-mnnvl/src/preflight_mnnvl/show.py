@@ -13,7 +13,7 @@ from .desired import Key, wanted
 from .names import CLAIM, PCS_NAME
 from .objects import ComputeDomain, Metadata, shown
 from .support import Support
-from .turn import Turn
+from .turn import DomainTurn
 from .world import World, turns
 
 __all__ = ["Pod", "show"]
@@ -22,7 +22,7 @@ POD_OF = "grove.io/podclique"
 """Label of a pod: its PodClique."""
 
 
-class PodSpec(msgspec.Struct, rename="camel", gc=False):
+class _PodSpec(msgspec.Struct, rename="camel", gc=False):
     node_name: str | None = None
     resource_claims: list[dict[str, object]] | None = None
 
@@ -31,7 +31,7 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
     """As far as it is shown."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
-    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
 
 
 def show(
@@ -77,7 +77,7 @@ def show(
     return "\n".join(lines or ["no domains"]) + "\n"
 
 
-def _domain(key: Key, turn: Turn, domain: ComputeDomain | None) -> list[str]:
+def _domain(key: Key, turn: DomainTurn, domain: ComputeDomain | None) -> list[str]:
     lines = [
         f"  ComputeDomain {shown(key[1])}: {turn.state}",
         f"    {turn.why[:1].upper()}{turn.why[1:]}",

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from .config import Config
 from .names import COMPUTE_DOMAIN_GROUP, ENABLED, FABRIC_LABEL
 
-__all__ = ["CHANNEL_CLASS", "Facts", "Support", "judge", "served_claims", "served_domains"]
+__all__ = ["CHANNEL_CLASS", "ClusterFacts", "Support", "judge", "served_claims", "served_domains"]
 
 CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
 """The device class of the driver's own claim templates."""
@@ -23,7 +23,7 @@ _CLAIMS: Final = ("v1", "v1beta2", "v1beta1")
 _INSTEAD: Final = f"install NVIDIA's DRA driver, or remove {ENABLED}"
 
 
-class Facts(NamedTuple):
+class ClusterFacts(NamedTuple):
     """What is seen of the cluster; None is what has not been asked yet.
 
     ``domains``, ``claims``: the served versions of computedomains and of resourceclaims, empty
@@ -58,21 +58,21 @@ class Support(NamedTuple):
         return self.state == "supported"
 
 
-def served_domains(mode: Literal["driver", "literal"]) -> Callable[[Facts], str]:
+def served_domains(mode: Literal["driver", "literal"]) -> Callable[[ClusterFacts], str]:
     """From facts to the version of ComputeDomain that is read and written; empty where none that we
     know is served.
     """
     return lambda facts: next((one for one in _DOMAINS[mode] if one in (facts.domains or ())), "")
 
 
-def served_claims(facts: Facts) -> str:
+def served_claims(facts: ClusterFacts) -> str:
     """The version of resourceclaims and their templates that is read and written; empty where none
     that we know is served.
     """
     return next((one for one in _CLAIMS if one in facts.claims), "")
 
 
-def judge(facts: Facts, config: Config) -> Support:
+def judge(facts: ClusterFacts, config: Config) -> Support:
     """What can be had."""
     if config.feature == "off":
         return Support(

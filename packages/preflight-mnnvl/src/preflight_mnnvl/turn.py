@@ -17,7 +17,7 @@ from .config import Config
 from .desired import Wanted
 from .dialect import Head, compute_domain, gang_owner, resource_claim, set_owner
 from .domain import labels_of, other_identity
-from .events import Event, Subject
+from .events import Event, EventSubject
 from .names import (
     ADOPTED,
     INSTANCE,
@@ -32,7 +32,7 @@ from .names import (
 from .objects import ComputeDomain, Metadata, shown
 from .support import Support
 
-__all__ = ["Action", "Seen", "Turn", "decide"]
+__all__ = ["ClusterWrite", "DomainTurn", "DomainView", "decide"]
 
 TEMPLATE_PATIENCE = 30.0
 """Seconds after which an Event says that a ComputeDomain has no claim template."""
@@ -54,7 +54,7 @@ State = Literal[
 ]
 
 
-class Seen(NamedTuple):
+class DomainView(NamedTuple):
     """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template,
     in `literal` mode the claim.
 
@@ -74,7 +74,7 @@ class Seen(NamedTuple):
     unclaimed_since: float | None = None
 
 
-class Action(NamedTuple):
+class ClusterWrite(NamedTuple):
     """One write. ``verb``: `create` with the object, or `patch` with a JSONPatch of the object
     called ``name``.
     """
@@ -87,14 +87,14 @@ class Action(NamedTuple):
     why: Literal["make", "adopt", "release"]
 
 
-class Turn(NamedTuple):
+class DomainTurn(NamedTuple):
     """``again``: when to look again even if nothing changes, in seconds of the epoch. ``why``: one
     sentence for people. ``unclaimed_since``: to be kept until the next turn.
     """
 
     state: State
     why: str
-    actions: tuple[Action, ...] = ()
+    actions: tuple[ClusterWrite, ...] = ()
     events: tuple[Event, ...] = ()
     again: float | None = None
     unclaimed_since: float | None = None
@@ -105,7 +105,7 @@ class Turn(NamedTuple):
         return any(one.why == "release" for one in self.actions)
 
 
-def decide(seen: Seen, config: Config, support: Support, now: float) -> Turn:
+def decide(seen: DomainView, config: Config, support: Support, now: float) -> DomainTurn:
     """What is to be done about the domain. The actions are in order; each turn after one of them
     failed begins anew.
     """
@@ -117,26 +117,26 @@ def decide(seen: Seen, config: Config, support: Support, now: float) -> Turn:
             if support.state != "unknown"
             else ()
         )
-        return Turn("unsupported", f"{support.why}.", events=told)
+        return DomainTurn("unsupported", f"{support.why}.", events=told)
     found = seen.domain
     if found is None:
         return _missing(seen, seen.wanted, config, support)
     if whose := other_identity(found.metadata.labels, seen.wanted.domain, config.instance):
         return _blocked(seen, "ComputeDomain", found.metadata, whose, now)
     if found.metadata.going:
-        return Turn(
+        return DomainTurn(
             "ending",
             f"the ComputeDomain {shown(seen.name)} is being deleted, and is made again at its end.",
         )
     return _there(seen, seen.wanted, found.metadata, config, support=support, now=now)
 
 
-def _missing(seen: Seen, wanted: Wanted, config: Config, support: Support) -> Turn:
+def _missing(seen: DomainView, wanted: Wanted, config: Config, support: Support) -> DomainTurn:
     """It must exist, and does not."""
     gang = seen.gangs.get(wanted.gang)
     owner = _owner(seen, gang)
     if owner is None:
-        return Turn(
+        return DomainTurn(
             "wanted",
             "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
         )
@@ -146,7 +146,7 @@ def _missing(seen: Seen, wanted: Wanted, config: Config, support: Support) -> Tu
     actions = [_create("ComputeDomain", seen, compute_domain(wanted.domain, head, support, lost))]
     if wanted.decision.mode == "literal" and seen.claim is None:
         actions.append(_claim(seen, wanted, head, support))
-    return Turn(
+    return DomainTurn(
         "wanted",
         f"the ComputeDomain {seen.name} is made{' again' if lost else ''}.",
         tuple(actions),
@@ -154,8 +154,14 @@ def _missing(seen: Seen, wanted: Wanted, config: Config, support: Support) -> Tu
 
 
 def _there(
-    seen: Seen, wanted: Wanted, meta: Metadata, config: Config, *, support: Support, now: float
-) -> Turn:
+    seen: DomainView,
+    wanted: Wanted,
+    meta: Metadata,
+    config: Config,
+    *,
+    support: Support,
+    now: float,
+) -> DomainTurn:
     """It exists and is ours: whose is it, and has it its claim?"""
     gang = _gang(seen, meta, wanted)
     actions, told = [], list(_made(seen, meta, now))
@@ -174,7 +180,7 @@ def _there(
     again = None
     if wanted.decision.mode == "literal":
         claim = _literal_claim(seen, wanted, gang, config, support=support, now=now)
-        if isinstance(claim, Turn):
+        if isinstance(claim, DomainTurn):
             return claim._replace(actions=tuple(actions), events=(*told, *claim.events))
         actions += claim
     else:
@@ -183,10 +189,10 @@ def _there(
             return template._replace(actions=tuple(actions), events=(*told, *template.events))
         told += template.events
         again, why = template.again, template.why or why
-    return Turn(state, why, tuple(actions), tuple(told), again)
+    return DomainTurn(state, why, tuple(actions), tuple(told), again)
 
 
-def _gang(seen: Seen, meta: Metadata, wanted: Wanted) -> Metadata | None:
+def _gang(seen: DomainView, meta: Metadata, wanted: Wanted) -> Metadata | None:
     """The PodGang to which it is to belong: the recorded one as long as members name it, and it
     lives.
     """
@@ -197,14 +203,14 @@ def _gang(seen: Seen, meta: Metadata, wanted: Wanted) -> Metadata | None:
 
 
 def _literal_claim(
-    seen: Seen,
+    seen: DomainView,
     wanted: Wanted,
     gang: Metadata | None,
     config: Config,
     *,
     support: Support,
     now: float,
-) -> list[Action] | Turn:
+) -> list[ClusterWrite] | DomainTurn:
     if seen.claim is None:
         owner = gang_owner(gang.name, gang.uid) if gang is not None else _owner(seen, None)
         labels = labels_of(
@@ -219,7 +225,7 @@ def _literal_claim(
     return [_patch(seen, "ResourceClaim", meta, adoption(meta, gang), "adopt")]
 
 
-def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
+def _template(seen: DomainView, meta: Metadata, now: float) -> DomainTurn:
     """The driver makes the claim template; one that is not of this domain is never replaced by it,
     and it does not say so.
     """
@@ -227,18 +233,18 @@ def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
     template = seen.claim
     if template is None:
         if now < late:
-            return Turn("wanted", "", again=late)
+            return DomainTurn("wanted", "", again=late)
         why = f"the ComputeDomain {seen.name} has no ResourceClaimTemplate after {TEMPLATE_PATIENCE:.0f} s: is the DRA driver's controller running?"
-        return Turn(
+        return DomainTurn(
             "wanted",
             why,
             events=_tell(seen, events.TEMPLATE_MISSING, why[0].upper() + why[1:], meta.uid),
         )
     of = template.metadata.label(TEMPLATE_OF)
     if of == meta.uid:
-        return Turn("wanted", "")
+        return DomainTurn("wanted", "")
     if of is not None and (now < late or template.metadata.going):
-        return Turn(
+        return DomainTurn(
             "wanted", "", again=late if now < late else None
         )  # of the domain before this one: the driver removes it
     whose = (
@@ -249,7 +255,7 @@ def _template(seen: Seen, meta: Metadata, now: float) -> Turn:
     return _blocked(seen, "ResourceClaimTemplate", template.metadata, whose, now)
 
 
-def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
+def _unwanted(seen: DomainView, config: Config, now: float) -> DomainTurn:
     """Nobody needs it. What a living PodGang owns stays with it; what only the set owns would stay
     for ever, and is let go.
     """
@@ -259,7 +265,7 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
         if found is not None and not found.metadata.going and _ours(found.metadata, config)
     ]
     if not parts:
-        return Turn("gone", "no PodClique needs it.")
+        return DomainTurn("gone", "no PodClique needs it.")
     recorded = parts[0][1].label(PODGANG)
     gang = next(
         (
@@ -276,17 +282,17 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
             if not adopted(meta, gang)
         ]
         why = f"it belongs to the PodGang {gang.name}; no PodClique needs it now."
-        return Turn("owned-by-set" if actions else "adopted", why, tuple(actions))
+        return DomainTurn("owned-by-set" if actions else "adopted", why, tuple(actions))
     left = [
         (kind, meta)
         for kind, meta in parts
         if owned_by_set(meta) and (not meta.owner_references or alive(seen.set_))
     ]
     if not left:
-        return Turn("gone", "its owner is gone, and the garbage collector removes it.")
+        return DomainTurn("gone", "its owner is gone, and the garbage collector removes it.")
     since = now if seen.unclaimed_since is None else seen.unclaimed_since
     if now < since + RELEASE_PATIENCE:
-        return Turn(
+        return DomainTurn(
             "unclaimed",
             "no PodClique needs it.",
             again=since + RELEASE_PATIENCE,
@@ -296,23 +302,23 @@ def _unwanted(seen: Seen, config: Config, now: float) -> Turn:
     message = f"The {left[0][0]} {left[0][1].name} is removed: no PodClique needs it, and no PodGang owns it."
     told = _tell(seen, events.RELEASED, message, left[0][1].uid)
     why = "no PodClique needs it, and it is handed to the garbage collector."
-    return Turn("unclaimed", why, tuple(actions), told, unclaimed_since=since)
+    return DomainTurn("unclaimed", why, tuple(actions), told, unclaimed_since=since)
 
 
-def _parts(seen: Seen, config: Config) -> tuple[tuple[Kind, ComputeDomain | None], ...]:
+def _parts(seen: DomainView, config: Config) -> tuple[tuple[Kind, ComputeDomain | None], ...]:
     """The domain, and its claim; a claim template is the driver's, whatever its labels say."""
     claim = seen.claim if config.mode == "literal" else None
     return ("ComputeDomain", seen.domain), ("ResourceClaim", claim)
 
 
 def _patch(
-    seen: Seen,
+    seen: DomainView,
     kind: Kind,
     meta: Metadata,
     body: list[dict[str, Any]],
     why: Literal["adopt", "release"],
-) -> Action:
-    return Action("patch", kind, seen.namespace, meta.name, body, why)
+) -> ClusterWrite:
+    return ClusterWrite("patch", kind, seen.namespace, meta.name, body, why)
 
 
 def _ours(meta: Metadata, config: Config) -> bool:
@@ -320,7 +326,7 @@ def _ours(meta: Metadata, config: Config) -> bool:
     return all(meta.label(key) == value for key, value in wanted.items())
 
 
-def _owner(seen: Seen, gang: Metadata | None) -> dict[str, Any] | None:
+def _owner(seen: DomainView, gang: Metadata | None) -> dict[str, Any] | None:
     if gang is not None and alive(gang):
         return gang_owner(gang.name, gang.uid)
     if seen.set_ is not None and alive(seen.set_):
@@ -328,7 +334,7 @@ def _owner(seen: Seen, gang: Metadata | None) -> dict[str, Any] | None:
     return None
 
 
-def _made(seen: Seen, meta: Metadata, now: float) -> tuple[Event, ...]:
+def _made(seen: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
     """Told from the object itself, so that a controller that dies after the creation has not
     swallowed it.
     """
@@ -352,19 +358,19 @@ def _of(wanted: Wanted | None) -> str:
     return f", those of the PodClique{several} {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
 
 
-def _blocked(seen: Seen, kind: str, meta: Metadata, whose: str, now: float) -> Turn:
+def _blocked(seen: DomainView, kind: str, meta: Metadata, whose: str, now: float) -> DomainTurn:
     owner = next(iter(meta.owner_references or ()), None)
     by = f" and belongs to the {shown(owner.kind, 63)} {shown(owner.name)}" if owner else ""
     why = f"the {kind} {shown(meta.name or seen.name)} {whose}{by}; delete or rename it, and the domain is made."
     told = _tell(seen, events.BLOCKED, why[0].upper() + why[1:], f"{kind} {meta.uid} {whose}")
-    return Turn("blocked", why, events=told, again=now + BLOCKED_AGAIN)
+    return DomainTurn("blocked", why, events=told, again=now + BLOCKED_AGAIN)
 
 
-def _create(kind: Kind, seen: Seen, body: dict[str, Any]) -> Action:
-    return Action("create", kind, seen.namespace, body["metadata"]["name"], body, "make")
+def _create(kind: Kind, seen: DomainView, body: dict[str, Any]) -> ClusterWrite:
+    return ClusterWrite("create", kind, seen.namespace, body["metadata"]["name"], body, "make")
 
 
-def _claim(seen: Seen, wanted: Wanted, head: Head, support: Support) -> Action:
+def _claim(seen: DomainView, wanted: Wanted, head: Head, support: Support) -> ClusterWrite:
     return _create(
         "ResourceClaim",
         seen,
@@ -372,14 +378,14 @@ def _claim(seen: Seen, wanted: Wanted, head: Head, support: Support) -> Action:
     )
 
 
-def _tell(seen: Seen, reason: str, message: str, fact: str) -> tuple[Event, ...]:
+def _tell(seen: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
     subjects = (
-        [Subject("PodCliqueSet", seen.namespace, seen.set_.name, seen.set_.uid)]
+        [EventSubject("PodCliqueSet", seen.namespace, seen.set_.name, seen.set_.uid)]
         if seen.set_ is not None
         else []
     )
     subjects += [
-        Subject("PodClique", seen.namespace, one.name, one.uid)
+        EventSubject("PodClique", seen.namespace, one.name, one.uid)
         for one in (seen.wanted.members if seen.wanted else ())
     ]
     return events.about(subjects, reason, message, f"{seen.name} {fact}")

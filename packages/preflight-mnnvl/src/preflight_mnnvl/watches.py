@@ -28,8 +28,16 @@ from .names import (
     RESOURCE_GROUP,
     SCHEDULER_GROUP,
 )
-from .objects import CliqueSpec, ComputeDomain, Metadata, Owner, PodClique, PodCliqueSet, PodGang
-from .support import Facts, served_claims, served_domains
+from .objects import (
+    CliqueSpec,
+    ComputeDomain,
+    Metadata,
+    OwnerReference,
+    PodClique,
+    PodCliqueSet,
+    PodGang,
+)
+from .support import ClusterFacts, served_claims, served_domains
 
 __all__ = ["FabricNodes", "Watches", "brief"]
 
@@ -210,7 +218,7 @@ class _Moving:
         self,
         watches: Watches,
         part: Part,
-        version: Callable[[Facts], str],
+        version: Callable[[ClusterFacts], str],
         *,
         group: str,
         plural: str,
@@ -293,7 +301,7 @@ def _read(meta: Metadata) -> Metadata:
     kept.deletion_timestamp = meta.deletion_timestamp
     kept.creation_timestamp = meta.creation_timestamp and intern(meta.creation_timestamp)
     kept.owner_references = meta.owner_references and [
-        Owner(
+        OwnerReference(
             api_version=intern(one.api_version),
             kind=intern(one.kind),
             name=intern(one.name),

@@ -22,14 +22,14 @@ from preflight_kube.client import Client
 from preflight_kube.reflector import Change, Reflector
 
 from . import sets
-from .admission import Answer, Known, Review, decide
+from .admission import ClusterView, Review, ReviewAnswer, decide
 from .config import Config
 from .detection import ABSENT, Detection
-from .lookups import Lookups
+from .lookups import GroveLookups
 from .metrics import Metrics
 from .names import GROVE_GROUP, RESOURCE_GROUP
 from .objects import BadObject, Metadata, PodCliqueSet, decode_pod
-from .support import CHANNEL_CLASS, Facts, judge
+from .support import CHANNEL_CLASS, ClusterFacts, judge
 from .watches import FabricNodes, brief
 
 __all__ = ["PODCLIQUES", "SETS", "Webhook"]
@@ -54,9 +54,9 @@ class Webhook:
 
     def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
         self._client, self._config, self._metrics = client, config, metrics
-        self._lookups = Lookups(client)
+        self._lookups = GroveLookups(client)
         self._sets: dict[str, dict[str, PodCliqueSet]] = {}  # by namespace and name
-        self.support = judge(Facts(), config)
+        self.support = judge(ClusterFacts(), config)
         self.detection = Detection(client, config, self._support_changed)
         self._nodes = FabricNodes(client, self.detection)
         self._mirrored = Reflector(
@@ -107,7 +107,7 @@ class Webhook:
         """A PodClique's review, where nobody must be asked and nothing made."""
         started = time.perf_counter()
         review = _review(request)
-        answer = decide(review, self._config, Known(self.support), self._mirrored_in(review))
+        answer = decide(review, self._config, ClusterView(self.support), self._mirrored_in(review))
         if answer.needs is not None or answer.make:
             return None
         return self._mutated(request, answer, started)
@@ -143,7 +143,7 @@ class Webhook:
             return Response.denied(answer.message, warnings=answer.warnings)
         return Response(warnings=answer.warnings)
 
-    def _mutated(self, request: Request, answer: Answer, started: float) -> Response:
+    def _mutated(self, request: Request, answer: ReviewAnswer, started: float) -> Response:
         self._note("PodClique", request, answer.result, answer.message, started)
         patch = msgspec.json.encode(answer.patch) if answer.patch else ()
         if not answer.allowed:
@@ -153,8 +153,8 @@ class Webhook:
     def _mirrored_in(self, review: Review) -> Mapping[str, PodCliqueSet]:
         return self._sets.get(review.namespace, {})
 
-    async def _decided(self, review: Review) -> Answer:
-        known = Known(self.support)
+    async def _decided(self, review: Review) -> ReviewAnswer:
+        known = ClusterView(self.support)
         for _ in range(ROUNDS):
             answer = decide(review, self._config, known, self._mirrored_in(review))
             if answer.needs is not None:
@@ -174,7 +174,9 @@ class Webhook:
                 return answer
         raise Unavailable("the cluster changes too fast for a decision; this is tried again")
 
-    async def _looked_up(self, review: Review, known: Known, answer: Answer) -> Known:
+    async def _looked_up(
+        self, review: Review, known: ClusterView, answer: ReviewAnswer
+    ) -> ClusterView:
         needs = answer.needs
         if needs is None:
             return known

@@ -14,11 +14,11 @@ import msgspec
 
 from .adoption import adopted, alive, announcement
 from .config import Config
-from .desired import Ignored, Key, Member, Wanted, member_of, wanted
+from .desired import DomainMember, Ignored, Key, Wanted, member_of, wanted
 from .names import MANAGED, PCS_NAME, PODGANG, label_value
 from .objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from .support import Support
-from .turn import Seen, Turn, decide
+from .turn import DomainTurn, DomainView, decide
 
 __all__ = ["World", "announcements", "seen", "turns"]
 
@@ -36,15 +36,15 @@ class World(msgspec.Struct, kw_only=True):
     lost: dict[Key, str] = {}
     unclaimed: dict[Key, float] = {}
 
-    def members(self) -> tuple[list[Member], list[Ignored]]:
+    def members(self) -> tuple[list[DomainMember], list[Ignored]]:
         """Living PodCliques that carry a decision, and those whose decision is not followed."""
         found = [one for clique in self.cliques.values() if (one := member_of(clique)) is not None]
-        return [one for one in found if isinstance(one, Member)], [
+        return [one for one in found if isinstance(one, DomainMember)], [
             one for one in found if isinstance(one, Ignored)
         ]
 
 
-def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
+def seen(world: World, key: Key, wants: Wanted | None) -> DomainView:
     """All that one turn reads."""
     namespace, name = key
     domain = world.domains.get(key)
@@ -65,7 +65,7 @@ def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
         }
     pcs = wants.domain.pcs if wants else labels.get(PCS_NAME[0], "")
     set_ = world.sets.get((namespace, pcs))
-    return Seen(
+    return DomainView(
         name,
         namespace,
         wants,
@@ -82,7 +82,7 @@ def seen(world: World, key: Key, wants: Wanted | None) -> Seen:
     )
 
 
-def turns(world: World, config: Config, support: Support, now: float) -> dict[Key, Turn]:
+def turns(world: World, config: Config, support: Support, now: float) -> dict[Key, DomainTurn]:
     """One turn for each domain that is wanted, or of which an object carries our label."""
     wants = wanted(world.members()[0])
     keys = {

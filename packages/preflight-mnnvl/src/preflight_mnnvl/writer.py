@@ -22,9 +22,9 @@ from .mirror import Mirror, Part
 from .names import COMPUTE_DOMAIN_GROUP, GROVE_GROUP, RESOURCE_GROUP, SCHEDULER_GROUP
 from .objects import ComputeDomain
 from .support import Support
-from .turn import Action
+from .turn import ClusterWrite
 
-__all__ = ["AGENT", "Ending", "Taken", "Writer"]
+__all__ = ["AGENT", "DomainWriter", "Ending", "NameTaken"]
 
 AGENT: Final = "preflight-mnnvl"
 MOST_TOLD: Final = 50_000
@@ -37,7 +37,7 @@ log = get_logger(__name__)
 Kind = Literal["ComputeDomain", "ResourceClaim", "PodGang", "Event"]
 
 
-class Taken(Exception):
+class NameTaken(Exception):
     """An object of this name exists, and the mirror does not have it: ``part`` and ``found`` say
     what is there.
     """
@@ -51,14 +51,14 @@ class Ending(Exception):
     """The namespace is being deleted: nothing can be created there, and nothing needs to be."""
 
 
-class Writer:
+class DomainWriter:
     """One leader's writes, through a client that is fenced by its leadership."""
 
     def __init__(self, client: Client, config: Config, mirror: Mirror, metrics: Metrics) -> None:
         self._client, self._config, self._mirror, self._metrics = client, config, mirror, metrics
         self._told: OrderedDict[str, None] = OrderedDict()
 
-    async def act(self, action: Action, support: Support) -> None:
+    async def act(self, action: ClusterWrite, support: Support) -> None:
         """Send one write of a turn; its answer counts as seen.
 
         Raises:
@@ -83,7 +83,7 @@ class Writer:
             ):
                 found = await self._there(collection, action.name)
                 if found is not None:
-                    raise Taken(part, found) from None
+                    raise NameTaken(part, found) from None
             if action.verb == "create" and error.status == 403 and "being terminated" in str(error):
                 raise Ending from None
             raise
@@ -159,7 +159,7 @@ class Writer:
         self._metrics.writes.labels(kind, result).inc()
 
 
-def _collection(action: Action, support: Support) -> str:
+def _collection(action: ClusterWrite, support: Support) -> str:
     if action.kind == "ComputeDomain":
         version = f"{COMPUTE_DOMAIN_GROUP}/{support.domain_version or 'v1beta1'}"
         return f"/apis/{version}/namespaces/{action.namespace}/computedomains"
