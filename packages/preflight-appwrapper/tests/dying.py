@@ -15,7 +15,7 @@ import anyio
 from leading import OneNamespace
 from preflight_appwrapper.controller import Controller
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
 
@@ -75,7 +75,9 @@ async def dies(target: Connection, namespace: str, requests: Requests) -> AsyncI
         while True:
             try:
                 async with DyingClient(target, namespace, requests) as client:
-                    await Controller(client, Rules(), Metrics()).lead(Leadership(1, math.inf))
+                    await Controller(client, WrapperRules(), Metrics()).lead(
+                        Leadership(1, math.inf)
+                    )
             except* DiedError:
                 pass
 

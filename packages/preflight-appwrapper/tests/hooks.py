@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import trustme
 from lab import Lab
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.webhook.app import MUTATE, VALIDATE, Reviewer
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Application, Reviews
@@ -100,10 +100,10 @@ def _configuration(lab: Lab, kind: str, hook: Hook, address: dict[str, str]) -> 
 
 @asynccontextmanager
 async def serving(
-    lab: Lab, home: Path, rules: Rules | None = None, more: Sequence[Hook] = ()
+    lab: Lab, home: Path, rules: WrapperRules | None = None, more: Sequence[Hook] = ()
 ) -> AsyncIterator[Reviewer]:
     """Our webhooks, and ``more`` beside them, once they are called."""
-    reviewer = Reviewer(lab.client, rules or Rules())
+    reviewer = Reviewer(lab.client, rules or WrapperRules())
     name = f"appwrapper-preflight-{lab.namespace}"
     ours = [
         Hook("mutating", name, MUTATE, reviewer.mutate),

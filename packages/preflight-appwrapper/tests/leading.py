@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from preflight_appwrapper.controller import Controller
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
@@ -65,12 +65,12 @@ async def leads(
     namespace: str = "",
     *,
     client: Client | None = None,
-    rules: Rules | None = None,
+    rules: WrapperRules | None = None,
 ) -> AsyncIterator[Leading]:
     """Looks after the wrappers of one namespace, or of all."""
     async with client or OneNamespace(target, namespace) as used:
         metrics = Metrics()
-        controller = Controller(used, rules or Rules(), metrics)
+        controller = Controller(used, rules or WrapperRules(), metrics)
         async with anyio.create_task_group() as group:
             group.start_soon(controller.lead, Leadership(1, math.inf))
             yield Leading(used, metrics)

@@ -9,8 +9,8 @@ from typing import Any
 
 from preflight_appwrapper.components import build
 from preflight_appwrapper.objects import AppWrapper
-from preflight_appwrapper.rules import Rules
-from preflight_appwrapper.seen import Step
+from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.seen import WrapperStep
 from preflight_appwrapper.step import step
 from world import DiedError, World
 
@@ -75,17 +75,17 @@ def wrapper(
 
 
 class Player:
-    def __init__(self, raw: dict[str, Any], rules: Rules | None = None) -> None:
-        self.rules = rules or Rules()
+    def __init__(self, raw: dict[str, Any], rules: WrapperRules | None = None) -> None:
+        self.rules = rules or WrapperRules()
         self.world = World(raw, build=self._build)
         self.rows: list[str] = []
         self.looks = 0
-        self.last: Step | None = None
+        self.last: WrapperStep | None = None
 
     def _build(self, of: AppWrapper, index: int, name: str) -> dict[str, Any]:
         return build(of, index, name, self.rules)
 
-    def look(self) -> Step:
+    def look(self) -> WrapperStep:
         """One look; a controller that dies in it is followed by another."""
         self.looks += 1
         before = self.world.read()
@@ -99,7 +99,7 @@ class Player:
             self.rows.append(made.row)
         return made
 
-    def settle(self, most: int = 60) -> Step:
+    def settle(self, most: int = 60) -> WrapperStep:
         """Looks until a look changes nothing: everything that needs no time."""
         for _ in range(most):
             if self.world.wrapper is None:
@@ -112,7 +112,7 @@ class Player:
         assert self.world.wrapper is None, f"does not settle: {self.rows} {self.last}"
         return self.last
 
-    def until(self, phase: str, *, most: float = 100_000) -> Step:
+    def until(self, phase: str, *, most: float = 100_000) -> WrapperStep:
         """Lets time pass by what is said to come next, until the wrapper is in this phase, and is
         settled.
         """
@@ -128,7 +128,7 @@ class Player:
             made = self.settle()
         return made
 
-    def wait(self, seconds: float) -> Step:
+    def wait(self, seconds: float) -> WrapperStep:
         """So long, with every look that is said to come in between."""
         end = self.world.now + timedelta(seconds=seconds)
         made = self.settle()

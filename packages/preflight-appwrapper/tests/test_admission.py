@@ -12,11 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from player import bare_pod, job, service, wrapper
 from preflight_appwrapper.objects import LABEL, PREFIX, wrapper_from
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.served import Served
-from preflight_appwrapper.webhook.access import Answer, User, refusals, reviews
+from preflight_appwrapper.webhook.access import (
+    SubjectAccessReviewStatus,
+    UserInfo,
+    refusals,
+    reviews,
+)
 from preflight_appwrapper.webhook.defaulting import label_value, patch
-from preflight_appwrapper.webhook.validation import Judgement, created, updated
+from preflight_appwrapper.webhook.validation import ValidationResult, created, updated
 
 SERVED = {
     ("batch", "v1", "Job"): Served("jobs", True),
@@ -27,8 +32,8 @@ SERVED = {
 }
 
 
-def judged(raw: dict[str, Any]) -> Judgement:
-    return created(wrapper_from(raw), Rules(), namespace="ns", served=SERVED)
+def judged(raw: dict[str, Any]) -> ValidationResult:
+    return created(wrapper_from(raw), WrapperRules(), namespace="ns", served=SERVED)
 
 
 def with_metadata(**metadata: Any) -> dict[str, Any]:
@@ -56,9 +61,9 @@ NOTHING: dict[str, Any] = {**wrapper(), "spec": {"components": []}}
 
 
 def test_a_good_wrapper_is_allowed_without_a_word() -> None:
-    assert judged(wrapper(service(), job(), bare_pod())) == Judgement()
-    assert judged(declared({"path": PATH, "replicas": 2})) == Judgement()
-    assert judged(named("x" * 63)) == Judgement()
+    assert judged(wrapper(service(), job(), bare_pod())) == ValidationResult()
+    assert judged(declared({"path": PATH, "replicas": 2})) == ValidationResult()
+    assert judged(named("x" * 63)) == ValidationResult()
 
 
 @pytest.mark.parametrize(
@@ -261,7 +266,9 @@ def test_any_name_becomes_the_value_of_a_label(text: str) -> None:
 
 
 def test_each_component_is_asked_for_with_all_that_is_known_of_the_author() -> None:
-    user = User(username="system:serviceaccount:ns:sa", uid="7", groups=("g",), extra={"k": ("v",)})
+    user = UserInfo(
+        username="system:serviceaccount:ns:sa", uid="7", groups=("g",), extra={"k": ("v",)}
+    )
     asked = reviews(wrapper_from(wrapper(job(), service())), user, "ns", SERVED)
     assert [one["spec"]["resourceAttributes"]["resource"] for one in asked.values()] == [
         "jobs",
@@ -269,13 +276,28 @@ def test_each_component_is_asked_for_with_all_that_is_known_of_the_author() -> N
     ]
     assert asked[0]["spec"]["extra"] == {"k": ["v"]}
     assert asked[0]["spec"]["groups"] == ["g"]
-    said = refusals(asked, {0: Answer(allowed=True), 1: Answer(reason="no rule")})
+    said = refusals(
+        asked,
+        {
+            0: SubjectAccessReviewStatus(allowed=True),
+            1: SubjectAccessReviewStatus(reason="no rule"),
+        },
+    )
     assert said == (
         "spec.components[1].template: system:serviceaccount:ns:sa may not create services in ns (no rule); ask for that right.",
     )
     assert len(refusals(asked, {})) == 2
     assert (
-        len(refusals(asked, {0: Answer(allowed=True, denied=True), 1: Answer(allowed=True)})) == 1
+        len(
+            refusals(
+                asked,
+                {
+                    0: SubjectAccessReviewStatus(allowed=True, denied=True),
+                    1: SubjectAccessReviewStatus(allowed=True),
+                },
+            )
+        )
+        == 1
     )
 
 
@@ -296,7 +318,7 @@ def test_no_review_makes_it_raise(raw: Any) -> None:
         raw,
     ):
         found = wrapper_from(one)
-        created(found, Rules(), namespace="ns", served=SERVED)
+        created(found, WrapperRules(), namespace="ns", served=SERVED)
         updated(found, wrapper_from(wrapper()))
         patch(found, user="u", uid="", labeled=False)
-        reviews(found, User(), "ns", SERVED)
+        reviews(found, UserInfo(), "ns", SERVED)

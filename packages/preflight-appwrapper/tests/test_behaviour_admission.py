@@ -9,7 +9,7 @@ import pytest
 from hooks import serving
 from lab import Lab
 from player import PREFIX, bare_pod, job, service
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import connection
 
@@ -40,7 +40,7 @@ async def refused(lab: Lab, body: dict[str, Any], client: Client | None = None) 
 
 
 async def test_a_wrapper_gets_its_author_and_the_default_queue(lab: Lab, tmp_path: Path) -> None:
-    async with serving(lab, tmp_path / "tls", Rules(default_queue="team-a")):
+    async with serving(lab, tmp_path / "tls", WrapperRules(default_queue="team-a")):
         forged = {"workload.codeflare.dev/user": "somebody-else"}
         await lab.client.create(lab.wrappers(), wrapper(job(), labels=forged))
         labels = (await lab.wrapper())["metadata"]["labels"]

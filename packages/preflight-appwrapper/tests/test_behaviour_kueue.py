@@ -12,7 +12,7 @@ from lab import Lab, condition
 from leading import leads
 from player import PREFIX, job, service
 from preflight_appwrapper.live import look
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -34,7 +34,7 @@ async def test_kueue_admits_preempts_in_every_phase_and_admits_again(
     lab: Lab, tmp_path: Path
 ) -> None:
     kueue = Kueue(lab)
-    rules = Rules(default_queue="team-a")
+    rules = WrapperRules(default_queue="team-a")
     async with (
         serving(lab, tmp_path / "tls", rules, [kueue.hook]),
         leads(lab.target, lab.namespace, rules=rules),
@@ -129,7 +129,7 @@ async def test_the_clock_of_admission_stands_still_while_a_wrapped_job_queues_by
         }
         await lab.client.create(lab.wrappers(), body)
         await lab.phase("Failed", "short")
-        found = await look(lab.client, lab.namespace, "queued", Rules())
+        found = await look(lab.client, lab.namespace, "queued", WrapperRules())
         assert found is not None
         assert found.phase == "Running"
         assert "suspended" in str(found), "explain says what it waits for"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from preflight_appwrapper.config import settings
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import Taint
+from preflight_appwrapper.rules import LabelTaint
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, problems, render
 
@@ -59,8 +59,8 @@ def test_with_the_labeler_workloads_leave_nodes_with_its_label_as_well_as_autopi
     values: dict[str, Any],
 ) -> None:
     taints = config(render(CHART, values)).autopilot.taints["nvidia.com/gpu"]
-    assert Taint("preflight.nvsentinel.nvidia.com/gpu-health", "EVICT", "NoExecute") in taints
-    assert Taint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute") in taints
+    assert LabelTaint("preflight.nvsentinel.nvidia.com/gpu-health", "EVICT", "NoExecute") in taints
+    assert LabelTaint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute") in taints
 
 
 def test_alerts_are_of_metrics_that_there_are_and_only_where_they_are_asked_for() -> None:

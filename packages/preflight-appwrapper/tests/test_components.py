@@ -11,19 +11,19 @@ import pytest
 from player import job, service, wrapper
 from preflight_appwrapper.components import ComponentError, build, named, nested_too_deeply
 from preflight_appwrapper.objects import LABEL, wrapper_from
-from preflight_appwrapper.rules import Autopilot, Rules, Taint
+from preflight_appwrapper.rules import Autopilot, LabelTaint, WrapperRules
 
 KEY = "autopilot.ibm.com/gpuhealth"
 AVOID = {"key": KEY, "operator": "NotIn", "values": ["ERR", "EVICT"]}
 
 
 def built(
-    template: dict[str, Any], infos: Any = None, rules: Rules | None = None
+    template: dict[str, Any], infos: Any = None, rules: WrapperRules | None = None
 ) -> dict[str, Any]:
     raw = wrapper(template)
     if infos is not None:
         raw["spec"]["components"][0]["podSetInfos"] = infos
-    return build(wrapper_from(raw), 0, "train", rules or Rules())
+    return build(wrapper_from(raw), 0, "train", rules or WrapperRules())
 
 
 def pod_spec(made: dict[str, Any]) -> dict[str, Any]:
@@ -153,12 +153,16 @@ def test_every_term_gets_the_expression_and_an_empty_one_is_left_alone() -> None
 
 def test_preferred_labels_become_one_weighted_term_and_one_key_one_expression() -> None:
     taints = {
-        "nvidia.com/gpu": (Taint("k", "A", "NoSchedule"), Taint("k", "W", "PreferNoSchedule")),
-        "rdma/ib": (Taint("k", "B", "NoExecute"),),
+        "nvidia.com/gpu": (
+            LabelTaint("k", "A", "NoSchedule"),
+            LabelTaint("k", "W", "PreferNoSchedule"),
+        ),
+        "rdma/ib": (LabelTaint("k", "B", "NoExecute"),),
     }
     asking = [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1, "rdma/ib": 1}}}]
     made = built(
-        with_spec(containers=asking), rules=Rules(autopilot=Autopilot(taints=taints, weight=7))
+        with_spec(containers=asking),
+        rules=WrapperRules(autopilot=Autopilot(taints=taints, weight=7)),
     )
     assert required(made) == [
         {"matchExpressions": [{"key": "k", "operator": "NotIn", "values": ["A", "B"]}]}
@@ -170,7 +174,7 @@ def test_preferred_labels_become_one_weighted_term_and_one_key_one_expression() 
 
 
 def test_injection_can_be_switched_off_and_a_scheduler_is_only_set_where_none_is() -> None:
-    rules = Rules(autopilot=Autopilot(inject=False), scheduler_name="mine")
+    rules = WrapperRules(autopilot=Autopilot(inject=False), scheduler_name="mine")
     assert "affinity" not in pod_spec(built(job(), rules=rules))
     assert pod_spec(built(job(), rules=rules))["schedulerName"] == "mine"
     assert pod_spec(built(with_spec(schedulerName="own"), rules=rules))["schedulerName"] == "own"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from player import job, service, wrapper
 from preflight_appwrapper.config import ConfigError, json_schema, parse
-from preflight_appwrapper.rules import Autopilot, Rules, Taint
+from preflight_appwrapper.rules import Autopilot, LabelTaint, WrapperRules
 
 
 def problems(text: str) -> list[str]:
@@ -23,8 +23,8 @@ def problems(text: str) -> list[str]:
 
 
 def test_an_empty_file_gives_the_defaults() -> None:
-    assert parse("") == Rules()
-    assert parse("{}") == Rules()
+    assert parse("") == WrapperRules()
+    assert parse("{}") == WrapperRules()
 
 
 def test_what_is_set_is_known_to_be_the_operators() -> None:
@@ -52,7 +52,9 @@ autopilot:
     a/b: [{key: k, value: Z, effect: NoExecute}, {key: k, value: A, effect: PreferNoSchedule}]
 """
     assert parse(text).autopilot == Autopilot(
-        taints={"a/b": (Taint("k", "Z", "NoExecute"), Taint("k", "A", "PreferNoSchedule"))}
+        taints={
+            "a/b": (LabelTaint("k", "Z", "NoExecute"), LabelTaint("k", "A", "PreferNoSchedule"))
+        }
     )
 
 
@@ -61,7 +63,7 @@ def test_a_rule_for_a_known_kind_replaces_what_is_known_of_it() -> None:
         "failureRules: [{group: batch, kind: Job, failed: [{condition: Broken}]}]"
     ).failure_rules
     assert [one.failed[0].condition for one in found if one.kind == "Job"] == ["Broken"]
-    assert len(found) == len(Rules().failure_rules)
+    assert len(found) == len(WrapperRules().failure_rules)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +205,8 @@ def test_the_defaults_in_the_help_are_the_defaults() -> None:
     text = run("--help").stdout
     section = text[text.index("  faultTolerance:") : text.index("The annotations of a wrapper")]
     found = parse(section)
-    assert {**vars_of(found), "set_": None} == {**vars_of(Rules()), "set_": None}
+    assert {**vars_of(found), "set_": None} == {**vars_of(WrapperRules()), "set_": None}
 
 
-def vars_of(rules: Rules) -> dict[str, object]:
+def vars_of(rules: WrapperRules) -> dict[str, object]:
     return {name: getattr(rules, name) for name in rules.__struct_fields__}

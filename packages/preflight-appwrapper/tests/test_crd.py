@@ -126,10 +126,15 @@ async def test_a_status_is_written_beside_the_spec_and_has_one_condition_of_each
 
 
 def test_the_definition_has_every_field_that_is_read_and_no_other() -> None:
-    from preflight_appwrapper.objects import ComponentStatus, PodSet, Spec, Status
+    from preflight_appwrapper.objects import (
+        AppWrapperSpec,
+        AppWrapperStatus,
+        ComponentStatus,
+        PodSet,
+    )
 
     whole = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    for struct, part in ((Spec, whole["spec"]), (Status, whole["status"])):
+    for struct, part in ((AppWrapperSpec, whole["spec"]), (AppWrapperStatus, whole["status"])):
         assert set(part["properties"]) == set(struct.__struct_encode_fields__)
     known = whole["status"]["properties"]["componentStatus"]["items"]
     assert set(known["properties"]) == set(ComponentStatus.__struct_encode_fields__)

@@ -9,22 +9,31 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
-from preflight_appwrapper.rules import Rules
-from preflight_appwrapper.seen import Action, Attempt, Confirm, Create, Seen, SeenComponent
+from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.seen import (
+    Attempt,
+    Confirm,
+    Create,
+    SeenComponent,
+    WrapperAction,
+    WrapperView,
+)
 from preflight_appwrapper.step import step
 from world import START
 
 
 def resuming(
     one: SeenComponent, *, after: float = 0
-) -> tuple[tuple[Action, ...], float | None, str]:
+) -> tuple[tuple[WrapperAction, ...], float | None, str]:
     player = Player(wrapper())
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
     player.settle()
     of = player.world.read()
     assert of.status.phase == "Resuming"
     assert of.status.component_status[0].name == "train"
-    made = step(of, Seen(components=(one,)), Rules(), START + timedelta(seconds=after))
+    made = step(
+        of, WrapperView(components=(one,)), WrapperRules(), START + timedelta(seconds=after)
+    )
     at = made.next.at if made.next else None
     return made.actions, (at - START).total_seconds() if at else None, made.status.phase
 

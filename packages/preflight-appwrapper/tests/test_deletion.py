@@ -5,19 +5,27 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from preflight_appwrapper.deletion import Progress, progress
-from preflight_appwrapper.objects import ComponentStatus, Condition, Pod, Status, pod_from
-from preflight_appwrapper.rules import Rules, parameters
-from preflight_appwrapper.seen import Confirm, Delete, DeletePod, List, Seen, SeenComponent, State
+from preflight_appwrapper.deletion import DeletionProgress, progress
+from preflight_appwrapper.objects import AppWrapperStatus, ComponentStatus, Condition, Pod, pod_from
+from preflight_appwrapper.rules import WrapperRules, parameters
+from preflight_appwrapper.seen import (
+    Confirm,
+    Delete,
+    DeletePod,
+    List,
+    SeenComponent,
+    State,
+    WrapperView,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-P = parameters({}, Rules())
+P = parameters({}, WrapperRules())
 
 
-def going_on(seen: Seen, after: float = 0) -> Progress:
+def going_on(seen: WrapperView, after: float = 0) -> DeletionProgress:
     deleting = Condition(type="DeletingResources", status="True", last_transition_time=START)
     known = ComponentStatus(name="train", kind="Job", api_version="batch/v1", uid="uid-1")
-    status = Status(conditions=(deleting,), component_status=(known,))
+    status = AppWrapperStatus(conditions=(deleting,), component_status=(known,))
     return progress(status, seen, P, START + timedelta(seconds=after))
 
 
@@ -36,34 +44,34 @@ DELETE = Delete("batch/v1", "Job", "train", "uid-1")
 @pytest.mark.parametrize(("after", "again"), [(0, True), (9, False), (10, True)])
 def test_a_delete_is_repeated_after_ten_seconds_only(after: float, again: bool) -> None:
     attempts = {} if after == 0 else {DELETE.key: START}
-    found = going_on(Seen(components=(component(),), attempts=attempts), after)
+    found = going_on(WrapperView(components=(component(),), attempts=attempts), after)
     assert found.actions == ((DELETE,) if again else ())
 
 
 def test_what_is_going_is_not_deleted_again() -> None:
-    found = going_on(Seen(components=(component("going"),)), 100)
+    found = going_on(WrapperView(components=(component("going"),)), 100)
     assert found.actions == ()
     assert found.next is not None
     assert found.next.at == START + timedelta(seconds=601)
 
 
 def test_an_object_of_somebody_else_counts_as_gone_and_is_not_touched() -> None:
-    found = going_on(Seen(components=(component(ours=False, uid="theirs"),)))
+    found = going_on(WrapperView(components=(component(ours=False, uid="theirs"),)))
     assert found.actions == (List(),)
 
 
 def test_an_object_of_ours_with_another_uid_is_deleted_under_that_uid() -> None:
-    found = going_on(Seen(components=(component(uid="uid-2"),)))
+    found = going_on(WrapperView(components=(component(uid="uid-2"),)))
     assert found.actions == (Delete("batch/v1", "Job", "train", "uid-2"),)
 
 
 def test_a_component_that_nobody_has_seen_is_asked_for() -> None:
-    assert going_on(Seen(components=(component("unknown"),))).actions == (Confirm(0),)
-    assert going_on(Seen()).actions == (Confirm(0),)
+    assert going_on(WrapperView(components=(component("unknown"),))).actions == (Confirm(0),)
+    assert going_on(WrapperView()).actions == (Confirm(0),)
 
 
 def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objects_last() -> None:
-    seen = Seen(
+    seen = WrapperView(
         components=(component(),),
         pods=pods(40),
         attempts={DELETE.key: START + timedelta(seconds=595)},
@@ -73,7 +81,7 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
     assert found.forced
     assert len(found.actions) == 32
     assert all(isinstance(one, DeletePod) for one in found.actions)
-    assert going_on(Seen(components=(component("going"),)), 601).actions == (
+    assert going_on(WrapperView(components=(component("going"),)), 601).actions == (
         Delete("batch/v1", "Job", "train", "uid-1", force=True),
     )
 
@@ -92,7 +100,9 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
 def test_only_two_reads_a_second_apart_that_found_nothing_are_believed(
     empty: list[float], after: float, done: bool, listed: bool
 ) -> None:
-    seen = Seen(components=(GONE,), empty=tuple(START + timedelta(seconds=at) for at in empty))
+    seen = WrapperView(
+        components=(GONE,), empty=tuple(START + timedelta(seconds=at) for at in empty)
+    )
     found = going_on(seen, after)
     assert found.done is done
     assert (found.actions == (List(),)) is listed
@@ -102,5 +112,5 @@ def test_a_pod_that_is_going_is_waited_for() -> None:
     one = pod_from(
         {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     )
-    seen = Seen(components=(GONE,), pods=(one,), empty=(START, START + timedelta(seconds=1)))
+    seen = WrapperView(components=(GONE,), pods=(one,), empty=(START, START + timedelta(seconds=1)))
     assert not going_on(seen, 5).done

@@ -6,7 +6,7 @@ import pytest
 from player import Player, job, wrapper
 from preflight_appwrapper.explain import Explanation, explain, plan, text
 from preflight_appwrapper.objects import wrapper_from
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.step import step
 
 
@@ -122,7 +122,7 @@ def test_what_has_ended_says_so(phase: str) -> None:
 def test_the_same_problem_is_said_once() -> None:
     raw = wrapper()
     raw["spec"]["components"][0]["podSets"] = [{"path": "template..spec"}]
-    found = plan(wrapper_from(raw), Rules())
+    found = plan(wrapper_from(raw), WrapperRules())
     assert [one for one in found.problems if "is not a path" in one] == [
         'spec.components[0].podSets[0].path: "template..spec" is not a path; '
         "write template, then .field or [index], e.g. template.spec.template."
@@ -133,7 +133,7 @@ def test_the_same_problem_of_two_components_is_said_of_each() -> None:
     raw = wrapper()
     raw["spec"]["components"][0]["podSets"] = [{"path": "template..spec"}]
     raw["spec"]["components"].append(raw["spec"]["components"][0])
-    found = plan(wrapper_from(raw), Rules())
+    found = plan(wrapper_from(raw), WrapperRules())
     assert [one.partition(".pod")[0] for one in found.problems if "is not a path" in one] == [
         "spec.components[0]",
         "spec.components[1]",

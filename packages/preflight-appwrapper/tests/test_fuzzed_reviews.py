@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from player import bare_pod, job, service, wrapper
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.webhook.app import MUTATE, VALIDATE, Reviewer
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Reviews
@@ -131,7 +131,7 @@ async def answered(reviews: Reviews, path: str, body: bytes) -> tuple[int, bytes
 
 async def test_no_review_is_answered_with_a_fault_of_ours_and_each_denial_has_a_sentence() -> None:
     chance = random.Random(20261122)  # the same reviews each time
-    reviewer = Reviewer(cast(Client, Discovery()), Rules())
+    reviewer = Reviewer(cast(Client, Discovery()), WrapperRules())
     reviews = Reviews(reviewer.applications, AdmissionMetrics("appwrapper", CollectorRegistry()))
     seen: Counter[str] = Counter()
     for _ in range(REVIEWS):

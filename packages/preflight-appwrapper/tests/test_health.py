@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from preflight_appwrapper.health import Judgement, judge
+from preflight_appwrapper.health import HealthJudgment, judge
 from preflight_appwrapper.objects import (
     AppWrapper,
+    AppWrapperStatus,
     ComponentStatus,
     Condition,
     Metadata,
     Pod,
     PodSet,
-    Status,
     pod_from,
 )
-from preflight_appwrapper.rules import Rules, parameters
-from preflight_appwrapper.seen import Seen, SeenComponent
+from preflight_appwrapper.rules import WrapperRules, parameters
+from preflight_appwrapper.seen import SeenComponent, WrapperView
 from preflight_appwrapper.unhealthy_nodes import sick_resources
-from preflight_appwrapper.verdicts import Verdict
+from preflight_appwrapper.verdicts import ComponentVerdict
 from preflight_proto.result import Result, encode_result
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ PREFIX = "workload.codeflare.dev.appwrapper/"
 
 def status(
     *expected: int, deployed: float = 3600, ready: float | None = None, migrations: int = 0
-) -> Status:
+) -> AppWrapperStatus:
     """``deployed``, ``ready``: seconds since it was created, and since PodsReady became False
     (None: it is True).
     """
@@ -54,7 +54,7 @@ def status(
         )
         for i, count in enumerate(expected)
     )  # fmt: skip
-    return Status(
+    return AppWrapperStatus(
         phase="Running",
         conditions=conditions,
         component_status=components,
@@ -87,23 +87,23 @@ def present(i: int = 0, says: Any = "nothing", **more: Any) -> SeenComponent:
         state="present",
         ours=True,
         uid=f"job-{i}",
-        verdict=Verdict(says=says, owns_pods=True),
+        verdict=ComponentVerdict(says=says, owns_pods=True),
         **more,
     )
 
 
 def judged(
-    known: Status, *pods: Pod, components: tuple[SeenComponent, ...] | None = None,
-    nodes: dict[str, frozenset[str]] | None = None, rules: Rules | None = None, annotations: dict[str, str] | None = None,
-) -> Judgement:  # fmt: skip
+    known: AppWrapperStatus, *pods: Pod, components: tuple[SeenComponent, ...] | None = None,
+    nodes: dict[str, frozenset[str]] | None = None, rules: WrapperRules | None = None, annotations: dict[str, str] | None = None,
+) -> HealthJudgment:  # fmt: skip
     components = (
         tuple(present(i) for i in range(len(known.component_status)))
         if components is None
         else components
     )
     wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known)
-    seen = Seen(components=components, pods=pods, nodes=nodes or {})
-    rules = rules or Rules()
+    seen = WrapperView(components=components, pods=pods, nodes=nodes or {})
+    rules = rules or WrapperRules()
     p = parameters({PREFIX + key: value for key, value in (annotations or {}).items()}, rules)
     return judge(wrapper, seen, p, rules, NOW)
 
@@ -130,7 +130,7 @@ RUNNING = (pod("a", "Running"), pod("b", "Running"))
 SICK = {"n": frozenset({"nvidia.com/gpu"})}
 
 
-def ruled(found: Judgement) -> tuple[int, str]:
+def ruled(found: HealthJudgment) -> tuple[int, str]:
     return found.holding.rule, found.result
 
 
@@ -148,7 +148,9 @@ def ruled(found: Judgement) -> tuple[int, str]:
         (SeenComponent(state="present", ours=True, uid="other", confirmed=True), (1, "fail")),
         (SeenComponent(state="present", ours=False, uid="job-0", confirmed=True), (1, "fail")),
         (
-            SeenComponent(state="absent", confirmed=True, verdict=Verdict(says="finished")),
+            SeenComponent(
+                state="absent", confirmed=True, verdict=ComponentVerdict(says="finished")
+            ),
             (9, "healthy"),
         ),
     ],
@@ -256,7 +258,7 @@ def test_rule_4_goes_before_failed_pods() -> None:
 
 
 def test_only_no_execute_labels_make_pods_leave() -> None:
-    pilot = Rules().autopilot
+    pilot = WrapperRules().autopilot
     assert sick_resources({"autopilot.ibm.com/gpuhealth": "EVICT"}, pilot) == {"nvidia.com/gpu"}
     assert not sick_resources({"autopilot.ibm.com/gpuhealth": "ERR"}, pilot)
     assert not sick_resources(
@@ -321,18 +323,26 @@ def test_rule_6_has_a_grace_and_names_the_pod_its_node_and_the_code() -> None:
 @pytest.mark.parametrize(
     ("pods", "rules", "rule"),
     [
-        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), Rules(), 9),  # its successor runs
-        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Pending")), Rules(), 6),
+        (
+            (pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")),
+            WrapperRules(),
+            9,
+        ),  # its successor runs
+        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Pending")), WrapperRules(), 6),
         (
             (pod("a", "Failed", owner="wrapper"), *RUNNING[1:], pod("c", "Running")),
-            Rules(),
+            WrapperRules(),
             6,
         ),  # nobody replaces it
-        ((pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")), Rules(failed_pods="any"), 6),
+        (
+            (pod("a", "Failed"), *RUNNING[1:], pod("c", "Running")),
+            WrapperRules(failed_pods="any"),
+            6,
+        ),
     ],
 )
 def test_rule_6_a_failed_pod_stops_counting_once_it_was_made_up_for(
-    pods: tuple[Pod, ...], rules: Rules, rule: int
+    pods: tuple[Pod, ...], rules: WrapperRules, rule: int
 ) -> None:
     assert judged(status(2), *pods, rules=rules).holding.rule == rule
 
@@ -402,7 +412,9 @@ def test_rule_7_counts_from_the_loss_of_readiness_and_not_from_creation() -> Non
 
 
 def test_the_clock_stands_still_while_a_job_queues_by_itself() -> None:
-    one = SeenComponent(state="present", ours=True, uid="job-0", verdict=Verdict(suspended=True))
+    one = SeenComponent(
+        state="present", ours=True, uid="job-0", verdict=ComponentVerdict(suspended=True)
+    )
     found = judged(status(2, ready=9999), components=(one,))
     assert ruled(found) == (9, "waiting")
     assert found.at is None
@@ -410,7 +422,7 @@ def test_the_clock_stands_still_while_a_job_queues_by_itself() -> None:
 
 
 def test_the_clock_begins_when_a_job_is_resumed() -> None:
-    verdict = Verdict(resumed=NOW - timedelta(seconds=30))
+    verdict = ComponentVerdict(resumed=NOW - timedelta(seconds=30))
     one = SeenComponent(state="present", ours=True, uid="job-0", verdict=verdict)
     assert ruled(judged(status(2, ready=9999), components=(one,))) == (9, "waiting")
 

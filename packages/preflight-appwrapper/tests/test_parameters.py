@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_appwrapper.objects import PREFIX
-from preflight_appwrapper.rules import FAULT_TOLERANCE, Rules, parameters, seconds
+from preflight_appwrapper.rules import FAULT_TOLERANCE, WrapperRules, parameters, seconds
 
 H = 3600.0
 
 
-def of(rules: Rules | None = None, **annotations: str) -> dict[str, tuple[float, str]]:
+def of(rules: WrapperRules | None = None, **annotations: str) -> dict[str, tuple[float, str]]:
     found = parameters(
-        {PREFIX + key: value for key, value in annotations.items()}, rules or Rules()
+        {PREFIX + key: value for key, value in annotations.items()}, rules or WrapperRules()
     )
     return {one.name: (one.value, one.source) for one in found.listed}
 
@@ -90,7 +90,7 @@ def test_a_success_ttl_only_shortens_the_configured_one(
 
 
 def test_the_operators_values_are_bounded_too_and_named_as_theirs() -> None:
-    rules = Rules(warmup=90_000, set_=frozenset({"warmup"}))
+    rules = WrapperRules(warmup=90_000, set_=frozenset({"warmup"}))
     assert of(rules)["WarmupGracePeriod"] == (24 * H, "operator")
 
 
@@ -106,7 +106,7 @@ def test_the_operators_values_are_bounded_too_and_named_as_theirs() -> None:
 def test_exit_codes_are_whole_numbers_and_what_is_none_is_named(
     text: str, codes: set[int], skipped: list[str]
 ) -> None:
-    found = parameters({PREFIX + "terminalExitCodes": text}, Rules())
+    found = parameters({PREFIX + "terminalExitCodes": text}, WrapperRules())
     assert found.exit_codes.terminal == codes
     assert all(one in found.problems[0][1] for one in skipped)
     assert bool(found.problems) == bool(skipped)
@@ -126,7 +126,9 @@ def test_a_code_ends_the_retries_when_it_is_terminal_or_not_among_the_retryable(
     terminal: str | None, retryable: str | None, code: int, ends: bool
 ) -> None:
     said = {PREFIX + "terminalExitCodes": terminal, PREFIX + "retryableExitCodes": retryable}
-    found = parameters({key: value for key, value in said.items() if value is not None}, Rules())
+    found = parameters(
+        {key: value for key, value in said.items() if value is not None}, WrapperRules()
+    )
     assert found.exit_codes.ends_retries(code) is ends
 
 
@@ -134,7 +136,7 @@ def test_a_code_ends_the_retries_when_it_is_terminal_or_not_among_the_retryable(
 def test_whatever_stands_in_the_annotations_the_parameters_are_within_bounds(
     annotations: dict[str, str],
 ) -> None:
-    found = parameters(annotations, Rules())
+    found = parameters(annotations, WrapperRules())
     for one in found.listed:
         if one.name == "RetryLimit":
             assert -(2**31) <= one.value < 2**31

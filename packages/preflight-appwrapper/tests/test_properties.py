@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
 from preflight_appwrapper.explain import explain, plan, plan_text, text
 from preflight_appwrapper.objects import pod_from, wrapper_from, written
-from preflight_appwrapper.rules import Rules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.seen import (
     AddFinalizer,
     Attempt,
@@ -27,13 +27,13 @@ from preflight_appwrapper.seen import (
     Delete,
     DeletePod,
     RemoveFinalizer,
-    Seen,
     SeenComponent,
     Stray,
+    WrapperView,
 )
 from preflight_appwrapper.step import step
 from preflight_appwrapper.table import PHASES
-from preflight_appwrapper.verdicts import Verdict
+from preflight_appwrapper.verdicts import ComponentVerdict
 
 QUICK = {
     "admissionGracePeriodDuration": "4s",
@@ -288,9 +288,9 @@ def a_wrapper() -> st.SearchStrategy[Any]:
     )  # fmt: skip
 
 
-def a_view() -> st.SearchStrategy[Seen]:
+def a_view() -> st.SearchStrategy[WrapperView]:
     says = st.builds(
-        Verdict,
+        ComponentVerdict,
         says=st.sampled_from(["nothing", "failed", "finished", "more"]),
         suspended=st.booleans(),
     )
@@ -308,7 +308,7 @@ def a_view() -> st.SearchStrategy[Seen]:
         Stray, api_version=st.just("v1"), kind=st.just("Pod"), name=st.just("s"), uid=st.just("s")
     )
     return st.builds(
-        Seen,
+        WrapperView,
         complete=st.booleans() | st.just(True), components=st.lists(component, max_size=3).map(tuple),
         pods=st.lists(pod, max_size=4).map(tuple), strays=st.lists(stray, max_size=1).map(tuple),
         empty=st.lists(TIMES, max_size=3).map(lambda it: tuple(sorted(it))),
@@ -318,15 +318,15 @@ def a_view() -> st.SearchStrategy[Seen]:
 @settings(max_examples=1500, deadline=None)
 @given(a_wrapper(), a_view())
 def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_nothing(
-    raw: Any, seen: Seen
+    raw: Any, seen: WrapperView
 ) -> None:
     given_ = wrapper_from(raw)
-    made = step(given_, seen, Rules(), NOW)
+    made = step(given_, seen, WrapperRules(), NOW)
     text(explain(given_, seen, made, NOW))
     written(made.status)
     for _ in range(8):
         given_ = replace(given_, status=made.status)
-        again = step(given_, seen, Rules(), NOW)
+        again = step(given_, seen, WrapperRules(), NOW)
         if again.status == made.status:
             break
         assert again.row or made.row, "a second write in the same phase at the same instant"
@@ -339,10 +339,10 @@ def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_
 @settings(max_examples=1500, deadline=None)
 @given(a_wrapper(), a_view())
 def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_watched(
-    raw: Any, seen: Seen
+    raw: Any, seen: WrapperView
 ) -> None:
     given_ = wrapper_from(raw)
-    made = step(given_, seen, Rules(), NOW)
+    made = step(given_, seen, WrapperRules(), NOW)
     ended = made.status.phase in {"Succeeded", "Failed"}
     leaving = given_.metadata.deletion_timestamp is not None and not given_.metadata.finalizers
     if not ended and not leaving:
@@ -354,9 +354,11 @@ def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_wa
 
 @settings(max_examples=1500, deadline=None)
 @given(a_wrapper(), a_view())
-def test_nothing_is_said_to_be_gone_while_something_may_be_left(raw: Any, seen: Seen) -> None:
+def test_nothing_is_said_to_be_gone_while_something_may_be_left(
+    raw: Any, seen: WrapperView
+) -> None:
     given_ = wrapper_from(raw)
-    made = step(given_, seen, Rules(), NOW)
+    made = step(given_, seen, WrapperRules(), NOW)
     was = next(
         (one.status for one in given_.status.conditions if one.type == "ResourcesDeployed"), ""
     )
@@ -383,12 +385,12 @@ def test_no_template_makes_a_plan_raise(template: Any) -> None:
         "metadata": {"name": "w", "namespace": "ns"},
         "spec": {"components": [{"template": template}]},
     }
-    assert plan_text(plan(wrapper_from(raw), Rules()))
+    assert plan_text(plan(wrapper_from(raw), WrapperRules()))
 
 
 def test_an_incomplete_view_decides_nothing() -> None:
     player = Player(wrapper())
-    made = step(player.world.read(), Seen(complete=False), Rules(), NOW)
+    made = step(player.world.read(), WrapperView(complete=False), WrapperRules(), NOW)
     assert made.status == player.world.read().status
     assert made.actions == ()
     assert made.next is not None

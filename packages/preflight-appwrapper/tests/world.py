@@ -16,7 +16,6 @@ from typing import Any
 
 from preflight_appwrapper.objects import LABEL, AppWrapper, pod_from, wrapper_from, written
 from preflight_appwrapper.seen import (
-    Action,
     AddFinalizer,
     Attempt,
     Confirm,
@@ -25,10 +24,11 @@ from preflight_appwrapper.seen import (
     DeletePod,
     List,
     RemoveFinalizer,
-    Seen,
     SeenComponent,
-    Step,
     Stray,
+    WrapperAction,
+    WrapperStep,
+    WrapperView,
 )
 from preflight_appwrapper.verdicts import verdict
 
@@ -82,7 +82,7 @@ class World:
             ""
         )  # by number of the request: "", "lost", "answer lost"
         self.makes_pods = True
-        self.lag: Seen | None = None
+        self.lag: WrapperView | None = None
 
     # --- what the controller sees
 
@@ -95,7 +95,7 @@ class World:
         metadata = {**self.wrapper["metadata"], "resourceVersion": str(self.version)}
         return wrapper_from({**self.wrapper, "metadata": metadata})
 
-    def seen(self) -> Seen:
+    def seen(self) -> WrapperView:
         wrapper, memory = self.read(), self.memory
         known, components = set(), []
         for i, one in enumerate(wrapper.status.component_status):
@@ -141,7 +141,7 @@ class World:
                 it["uid"] == wrapper.metadata.uid for it in o["metadata"].get("ownerReferences", [])
             )
         ]
-        return Seen(
+        return WrapperView(
             components=tuple(components),
             pods=tuple(pod_from(one) for one in self.pods.values()),
             nodes=self.nodes,
@@ -158,7 +158,7 @@ class World:
         self.requests += 1
         return self.faults(self.requests)
 
-    def do(self, made: Step, before: AppWrapper) -> None:
+    def do(self, made: WrapperStep, before: AppWrapper) -> None:
         """Write and act as the shell does. Raises :class:`DiedError` where a fault is played."""
         if made.status != before.status:
             fault = self.request()
@@ -180,7 +180,7 @@ class World:
     def restart(self) -> None:
         self.memory = Memory()
 
-    def _write(self, made: Step) -> None:
+    def _write(self, made: WrapperStep) -> None:
         assert self.wrapper is not None
         self.wrapper["status"] = written(made.status)
         self.version += 1
@@ -189,7 +189,7 @@ class World:
             self.phases.append(made.status.phase)
         self.check()
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: WrapperAction) -> None:
         assert self.wrapper is not None
         memory = self.memory
         memory.attempts[action.key] = self.now

@@ -20,18 +20,18 @@ from preflight_kube.refusals import cause_of
 from . import cluster
 from .cluster import Loose, Thing
 from .components import ComponentError, build
-from .kinds import Kinds
+from .kinds import ServedKinds
 from .lists import PodLists
 from .memory import Memory
 from .metrics import Metrics
 from .mirrors import WRAPPERS
-from .objects import API_VERSION, FINALIZER, KIND, AppWrapper, Pod, Status, written
-from .rules import Rules
+from .objects import API_VERSION, FINALIZER, KIND, AppWrapper, AppWrapperStatus, Pod, written
+from .rules import WrapperRules
 from .seen import Create, Delete, DeletePod
 from .served import Kind, kind_of
 from .together import together
 
-__all__ = ["Actor", "wrapper_path"]
+__all__ = ["WrapperActor", "wrapper_path"]
 
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
 """What an API server will say again to the same create: malformed, not served,
@@ -47,10 +47,12 @@ def wrapper_path(namespace: str, name: str) -> str:
     return f"/apis/{group}/{version}/namespaces/{namespace}/{WRAPPERS.rpartition('/')[2]}/{name}"
 
 
-class Actor:
+class WrapperActor:
     """Writes as whoever ``client`` is fenced for."""
 
-    def __init__(self, client: Client, kinds: Kinds, rules: Rules, metrics: Metrics) -> None:
+    def __init__(
+        self, client: Client, kinds: ServedKinds, rules: WrapperRules, metrics: Metrics
+    ) -> None:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
         self._lists = PodLists(client)
 
@@ -60,7 +62,7 @@ class Actor:
         """The wrapper as it is now. Raises :class:`KubeError`."""
         return await self._client.get_or_none(wrapper_path(namespace, name), Loose)
 
-    async def write(self, wrapper: AppWrapper, status: Status) -> Loose:
+    async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> Loose:
         """Write the whole status. Raises Conflict where the wrapper has changed meanwhile, and
         :class:`KubeError`.
         """

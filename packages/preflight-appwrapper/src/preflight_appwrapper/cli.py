@@ -18,7 +18,7 @@ from .config import Config, json_schema, settings
 from .crd import crd
 from .explain import plan, plan_text, text
 from .objects import API_VERSION, KIND, wrapper_from
-from .rules import Rules
+from .rules import WrapperRules
 
 if TYPE_CHECKING:
     from preflight_kube.client import Client
@@ -172,7 +172,7 @@ def _as_service(parser: argparse.ArgumentParser) -> None:
     commands.add_address(parser)
 
 
-def _settings(path: Path | None) -> tuple[Config, Rules]:
+def _settings(path: Path | None) -> tuple[Config, WrapperRules]:
     return commands.load(settings, path) if path else settings("")
 
 
@@ -289,7 +289,7 @@ def _manifest(text: str) -> Any:
     return document.read(text, document.MANIFEST)
 
 
-def _explain_live(args: argparse.Namespace, rules: Rules) -> int:
+def _explain_live(args: argparse.Namespace, rules: WrapperRules) -> int:
     import anyio
 
     from .live import explained

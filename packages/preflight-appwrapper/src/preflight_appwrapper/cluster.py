@@ -15,9 +15,17 @@ import msgspec
 from msgspec.structs import replace
 
 from .lenient import lenient
-from .objects import LABEL, AppWrapper, Metadata, OwnerReference, Pod, Spec, Status
+from .objects import (
+    LABEL,
+    AppWrapper,
+    AppWrapperSpec,
+    AppWrapperStatus,
+    Metadata,
+    OwnerReference,
+    Pod,
+)
 from .served import Kind
-from .verdicts import FailureRule, Verdict, verdict
+from .verdicts import ComponentVerdict, FailureRule, verdict
 
 __all__ = ["POD", "Loose", "Node", "Thing", "loose", "pod", "thing", "version_of", "wrapper"]
 
@@ -64,7 +72,7 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
     owner: OwnerReference | None = None
     labeled: bool = True
-    verdict: Verdict = Verdict()
+    verdict: ComponentVerdict = ComponentVerdict()
 
     @property
     def api_version(self) -> str:
@@ -92,7 +100,10 @@ def version_of(text: str) -> int:
 
 def wrapper(raw: Loose) -> AppWrapper:
     """What cannot be read of its spec or status is as if it were not there."""
-    spec, status = lenient(Spec, _plain(raw.spec)), lenient(Status, _plain(raw.status))
+    spec, status = (
+        lenient(AppWrapperSpec, _plain(raw.spec)),
+        lenient(AppWrapperStatus, _plain(raw.status)),
+    )
     return AppWrapper(metadata=raw.metadata, spec=spec, status=status)
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from . import affinity, podsets
 from .objects import API_VERSION, KIND, LABEL, AppWrapper, PodSet, PodSetInfo
-from .rules import Rules
+from .rules import WrapperRules
 
 __all__ = ["ComponentError", "Named", "build", "named", "nested_too_deeply"]
 
@@ -59,7 +59,7 @@ def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
     raise ComponentError(f"{where}.metadata: has neither name nor generateName; set one.")
 
 
-def build(wrapper: AppWrapper, index: int, name: str, rules: Rules) -> dict[str, Any]:
+def build(wrapper: AppWrapper, index: int, name: str, rules: WrapperRules) -> dict[str, Any]:
     """The object to create under ``name``. Raises :class:`ComponentError` with the first thing that
     is in the way.
     """
@@ -122,7 +122,13 @@ def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
 
 
 def _fill(
-    made: dict[str, Any], one: PodSet, info: PodSetInfo, owner: str, *, rules: Rules, where: str
+    made: dict[str, Any],
+    one: PodSet,
+    info: PodSetInfo,
+    owner: str,
+    *,
+    rules: WrapperRules,
+    where: str,
 ) -> None:
     try:
         template = podsets.pod_template(made, one.path)

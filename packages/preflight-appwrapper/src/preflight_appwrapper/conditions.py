@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from .objects import ComponentStatus, Condition, Status
+from .objects import AppWrapperStatus, ComponentStatus, Condition
 
 __all__ = [
     "DELETING",
@@ -52,19 +52,19 @@ def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
     return next((one for one in conditions if one.type == type_), None)
 
 
-def is_true(status: Status | ComponentStatus, type_: str) -> bool:
+def is_true(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
     """Whether there is such a condition, and it is True."""
     found = find(status.conditions, type_)
     return found is not None and found.status == "True"
 
 
-def is_false(status: Status | ComponentStatus, type_: str) -> bool:
+def is_false(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
     """Whether there is such a condition, and it is False; absent or Unknown is not."""
     found = find(status.conditions, type_)
     return found is not None and found.status == "False"
 
 
-def since(status: Status, type_: str) -> datetime | None:
+def since(status: AppWrapperStatus, type_: str) -> datetime | None:
     """When the condition got the status that it has."""
     found = find(status.conditions, type_)
     return found.last_transition_time if found else None
@@ -110,7 +110,7 @@ def _set(
 
 
 def put(
-    status: Status,
+    status: AppWrapperStatus,
     type_: str,
     value: bool,
     reason: str,
@@ -118,7 +118,7 @@ def put(
     *,
     now: datetime,
     generation: int = 0,
-) -> Status:
+) -> AppWrapperStatus:
     """With this condition; its time moves only where its status does, and never back."""
     return replace(
         status,
@@ -143,12 +143,12 @@ def put_component(
     )
 
 
-def drop(status: Status, type_: str) -> Status:
+def drop(status: AppWrapperStatus, type_: str) -> AppWrapperStatus:
     """Without this condition, so that the next one of its type has a new time."""
     return replace(status, conditions=tuple(one for one in status.conditions if one.type != type_))
 
 
-def repaired(status: Status, now: datetime) -> Status:
+def repaired(status: AppWrapperStatus, now: datetime) -> AppWrapperStatus:
     """``status`` with each condition once, and a time that a period can be counted from."""
     kept: dict[str, Condition] = {}
     for one in status.conditions[: 4 * _MOST]:

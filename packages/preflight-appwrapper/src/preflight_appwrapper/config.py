@@ -13,7 +13,7 @@ from msgspec import Meta
 from preflight_kube import document, schema_errors
 from preflight_kube.configfile import ConfigError
 
-from .rules import DEFAULT_TAINTS, Autopilot, Rules, Taint, seconds
+from .rules import DEFAULT_TAINTS, Autopilot, LabelTaint, WrapperRules, seconds
 from .verdicts import BUILT_IN, FailureRule
 
 __all__ = ["Config", "ConfigError", "NodeHealth", "json_schema", "parse", "settings"]
@@ -127,14 +127,14 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
-def parse(text: str) -> Rules:
+def parse(text: str) -> WrapperRules:
     """The rules in the YAML document ``text``; an empty one gives the defaults. Raises
     :class:`ConfigError` with every problem.
     """
     return settings(text)[1]
 
 
-def settings(text: str) -> tuple[Config, Rules]:
+def settings(text: str) -> tuple[Config, WrapperRules]:
     """All that the YAML document ``text`` says; as :func:`parse`."""
     try:
         raw = document.read(text)
@@ -143,7 +143,7 @@ def settings(text: str) -> tuple[Config, Rules]:
     return _settings_of({} if raw is None else raw)
 
 
-def _settings_of(raw: object) -> tuple[Config, Rules]:
+def _settings_of(raw: object) -> tuple[Config, WrapperRules]:
     problems: list[str] = []
     used = _used(raw)
     try:
@@ -170,7 +170,7 @@ def _as_written(problem: str, used: Mapping[str, str]) -> str:
     return problem
 
 
-def _of(raw: object, problems: list[str]) -> tuple[Config, Rules]:
+def _of(raw: object, problems: list[str]) -> tuple[Config, WrapperRules]:
     validator = jsonschema.Draft202012Validator(json_schema())
     problems += schema_errors.sentences(validator.iter_errors(raw), "the file")
     if problems:
@@ -281,13 +281,13 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
     return problems
 
 
-def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -> Rules:
+def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -> WrapperRules:
     pilot = config.autopilot
     own = {(one.group, one.kind) for one in config.failure_rules}
     names = {
         key: field for field, key in {**_GRACES, **_OTHERS, "retry_limit": "retryLimit"}.items()
     }
-    return Rules(
+    return WrapperRules(
         **periods,
         retry_limit=config.fault_tolerance.retry_limit,
         failed_pods=config.fault_tolerance.failed_pods,
@@ -298,7 +298,7 @@ def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -
             monitor=pilot.monitor_nodes,
             weight=pilot.prefer_no_schedule_weight,
             taints={
-                name: tuple(Taint(one.key, one.value, one.effect) for one in taints)
+                name: tuple(LabelTaint(one.key, one.value, one.effect) for one in taints)
                 for name, taints in pilot.resource_taints.items()
             },
         ),

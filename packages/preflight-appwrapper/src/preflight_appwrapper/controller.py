@@ -19,16 +19,15 @@ from preflight_kube.logs import get_logger
 from preflight_kube.workqueue import Key, Queue
 
 from . import conditions as c
-from .actor import Actor
-from .kinds import Kinds
+from .actor import WrapperActor
+from .kinds import ServedKinds
 from .memory import Memory
 from .metrics import Metrics
-from .mirrors import Mirrors
+from .mirrors import WrapperMirrors
 from .objects import AppWrapper
 from .observe import observe
-from .rules import Rules
+from .rules import WrapperRules
 from .seen import (
-    Action,
     AddFinalizer,
     Confirm,
     Create,
@@ -36,8 +35,9 @@ from .seen import (
     DeletePod,
     List,
     RemoveFinalizer,
-    Seen,
-    Step,
+    WrapperAction,
+    WrapperStep,
+    WrapperView,
 )
 from .served import kind_of
 from .speaker import Speaker
@@ -68,9 +68,9 @@ log = get_logger(__name__)
 class Controller:
     """``lead`` is all that it does; it does nothing before."""
 
-    def __init__(self, client: Client, rules: Rules, metrics: Metrics) -> None:
+    def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
         self._client, self._rules, self._metrics = client, rules, metrics
-        self._mirrors: Mirrors | None = None
+        self._mirrors: WrapperMirrors | None = None
         metrics.current(lambda: self._mirrors.phases() if self._mirrors is not None else iter(()))
 
     async def lead(self, leadership: Leadership) -> None:
@@ -84,13 +84,15 @@ class Controller:
 class _Leader:
     """What one leadership needs."""
 
-    def __init__(self, client: Client, rules: Rules, metrics: Metrics, of: Controller) -> None:
+    def __init__(
+        self, client: Client, rules: WrapperRules, metrics: Metrics, of: Controller
+    ) -> None:
         self._rules, self._metrics = rules, metrics
         self._queue = Queue("wrapper", lambda _: _REST, client.clock)
         self._clock = client.clock
-        kinds = Kinds(client)
-        self._mirrors = of._mirrors = Mirrors(client, kinds, rules, self._queue.add)
-        self._actor = Actor(client, kinds, rules, metrics)
+        kinds = ServedKinds(client)
+        self._mirrors = of._mirrors = WrapperMirrors(client, kinds, rules, self._queue.add)
+        self._actor = WrapperActor(client, kinds, rules, metrics)
         self._speaker = Speaker(client, metrics)
         self._memories: dict[Key, Memory] = {}
         self._armed: dict[Key, float] = {}
@@ -150,7 +152,9 @@ class _Leader:
         )
         return 1.0
 
-    async def _verify(self, wrapper: AppWrapper, made: Step, seen: Seen, memory: Memory) -> None:
+    async def _verify(
+        self, wrapper: AppWrapper, made: WrapperStep, seen: WrapperView, memory: Memory
+    ) -> None:
         """Ask the API server itself. One pod is enough for what one pod decides: a list of all is
         dear in a namespace of thousands.
         """
@@ -174,7 +178,7 @@ class _Leader:
         self._armed.pop(key, None)
 
     async def _write(
-        self, key: Key, wrapper: AppWrapper, made: Step, memory: Memory, now: datetime
+        self, key: Key, wrapper: AppWrapper, made: WrapperStep, memory: Memory, now: datetime
     ) -> bool:
         """Write the status; False where the wrapper is another by now, so that all is to be looked
         at again.
@@ -203,7 +207,7 @@ class _Leader:
         if found is not None:
             self._mirrors.keep(found)
 
-    def _moved(self, before: AppWrapper, made: Step, memory: Memory, now: datetime) -> None:
+    def _moved(self, before: AppWrapper, made: WrapperStep, memory: Memory, now: datetime) -> None:
         """Count and log a transition."""
         metadata = before.metadata
         if memory.due is not None and memory.due <= now:
@@ -236,7 +240,7 @@ class _Leader:
             resets=made.status.resetting_count,
         )
 
-    def _note(self, wrapper: AppWrapper, made: Step, memory: Memory) -> None:
+    def _note(self, wrapper: AppWrapper, made: WrapperStep, memory: Memory) -> None:
         if bool(made.blocked) != memory.blocked:
             memory.blocked = bool(made.blocked)
             self._metrics.blocked.inc(1 if memory.blocked else -1)
@@ -248,7 +252,7 @@ class _Leader:
                     by=list(made.blocked),
                 )
 
-    def _timer(self, key: Key, made: Step, now: datetime) -> float | None:
+    def _timer(self, key: Key, made: WrapperStep, now: datetime) -> float | None:
         """One timer a wrapper: a later one than what is armed is armed when that has rung."""
         at = made.next.at if made.next is not None else None
         memory = self._memories.get(key)
@@ -266,7 +270,12 @@ class _Leader:
     # --- what is done
 
     async def _act(
-        self, key: Key, wrapper: AppWrapper, actions: tuple[Action, ...], memory: Memory, seen: Seen
+        self,
+        key: Key,
+        wrapper: AppWrapper,
+        actions: tuple[WrapperAction, ...],
+        memory: Memory,
+        seen: WrapperView,
     ) -> None:
         namespace = key[0]
         at_once: list[Delete | DeletePod] = []

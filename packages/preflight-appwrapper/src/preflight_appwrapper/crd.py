@@ -13,7 +13,7 @@ from typing import Any, Final
 from preflight_kube import crd as definitions
 from preflight_kube.crd import Column, condition_column, embedded, list_map
 
-from .objects import GROUP, KIND, Spec, Status
+from .objects import GROUP, KIND, AppWrapperSpec, AppWrapperStatus
 
 __all__ = ["PLURAL", "crd"]
 
@@ -35,8 +35,8 @@ def crd() -> dict[str, Any]:
         GROUP,
         KIND,
         _VERSION,
-        spec=Spec,
-        status=Status,
+        spec=AppWrapperSpec,
+        status=AppWrapperStatus,
         plural=PLURAL,
         short_names=["aw"],
         description="The complete manifests of a workload, which is created, watched, reset and deleted as one.",

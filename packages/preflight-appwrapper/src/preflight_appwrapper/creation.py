@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from . import conditions as c
 from .components import ComponentError, build, named
-from .objects import AppWrapper, ComponentStatus, Status
+from .objects import AppWrapper, AppWrapperStatus, ComponentStatus
 from .periods import over
-from .rules import Parameters, Rules
-from .seen import Action, Attempt, Confirm, Create, Next, Seen
+from .rules import Parameters, WrapperRules
+from .seen import Attempt, Confirm, Create, Next, WrapperAction, WrapperView
 
 __all__ = ["Creation", "proceed"]
 
@@ -27,8 +27,8 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
     ``fatal``: why it can never succeed; ``late``: why it has not, for longer than
     AdmissionGracePeriod. ``done``: everything is created."""
 
-    status: Status
-    actions: tuple[Action, ...] = ()
+    status: AppWrapperStatus
+    actions: tuple[WrapperAction, ...] = ()
     next: Next | None = None
     fatal: str = ""
     late: str = ""
@@ -36,7 +36,13 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proceed(
-    wrapper: AppWrapper, status: Status, seen: Seen, rules: Rules, *, p: Parameters, now: datetime
+    wrapper: AppWrapper,
+    status: AppWrapperStatus,
+    seen: WrapperView,
+    rules: WrapperRules,
+    *,
+    p: Parameters,
+    now: datetime,
 ) -> Creation:
     """The first component that is not created decides; ``status`` is the one to go on from."""
     for i, known in enumerate(status.component_status):
@@ -54,7 +60,13 @@ def proceed(
 
 
 def _begin(
-    wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, rules: Rules, now: datetime
+    wrapper: AppWrapper,
+    status: AppWrapperStatus,
+    i: int,
+    *,
+    seen: WrapperView,
+    rules: WrapperRules,
+    now: datetime,
 ) -> Creation:
     try:
         name = named(wrapper, i, seen.suffix)
@@ -77,7 +89,13 @@ def _begin(
 
 
 def _begun(
-    wrapper: AppWrapper, status: Status, i: int, *, seen: Seen, p: Parameters, now: datetime
+    wrapper: AppWrapper,
+    status: AppWrapperStatus,
+    i: int,
+    *,
+    seen: WrapperView,
+    p: Parameters,
+    now: datetime,
 ) -> Creation:
     """The name is written; whether the object exists is to be found out."""
     known, one = status.component_status[i], seen.component(i)
@@ -128,7 +146,7 @@ def _created(known: ComponentStatus, uid: str, now: datetime) -> ComponentStatus
     )
 
 
-def _with(status: Status, i: int, known: ComponentStatus) -> Status:
+def _with(status: AppWrapperStatus, i: int, known: ComponentStatus) -> AppWrapperStatus:
     held = status.component_status
     return replace(status, component_status=(*held[:i], known, *held[i + 1 :]))
 

@@ -11,12 +11,12 @@ from typing import Final
 import msgspec
 
 from . import conditions as c
-from .objects import Status
+from .objects import AppWrapperStatus
 from .periods import end, over
 from .rules import Parameters
-from .seen import Action, Confirm, Delete, DeletePod, List, Next, Seen
+from .seen import Confirm, Delete, DeletePod, List, Next, WrapperAction, WrapperView
 
-__all__ = ["Progress", "leftovers", "progress"]
+__all__ = ["DeletionProgress", "leftovers", "progress"]
 
 _AGAIN: Final = timedelta(seconds=10)
 """A delete is repeated when the object is still there, and not even going, after so long."""
@@ -28,14 +28,14 @@ _AT_ONCE: Final = 32
 _MOST_NAMED: Final = 8
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class DeletionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """``done``: nothing is left, by two reads. ``forced``: the period for a normal deletion is
     over.
     """
 
     done: bool = False
     forced: bool = False
-    actions: tuple[Action, ...] = ()
+    actions: tuple[WrapperAction, ...] = ()
     next: Next | None = None
     blocked: tuple[str, ...] = ()
 
@@ -52,12 +52,14 @@ class _Thing(msgspec.Struct, frozen=True):
         return Delete(self.api_version, self.kind, self.name, self.uid, force)
 
 
-def leftovers(status: Status, seen: Seen) -> bool:
+def leftovers(status: AppWrapperStatus, seen: WrapperView) -> bool:
     """Whether a component of this wrapper is seen, or something that only belongs to it."""
     return bool(seen.strays) or any(True for _ in _things(status, seen))
 
 
-def progress(status: Status, seen: Seen, p: Parameters, now: datetime) -> Progress:
+def progress(
+    status: AppWrapperStatus, seen: WrapperView, p: Parameters, now: datetime
+) -> DeletionProgress:
     """What is to be done now; ``DeletingResources`` is True in ``status``, and its transition is
     when the deletion began.
     """
@@ -72,14 +74,14 @@ def progress(status: Status, seen: Seen, p: Parameters, now: datetime) -> Progre
         return (
             _assertion(seen, start, now)
             if not asked
-            else Progress(actions=tuple(asked), next=_wait(None))
+            else DeletionProgress(actions=tuple(asked), next=_wait(None))
         )
     if over(start, p.forceful_deletion, now):
         return _force(things, seen, asked, end(start, p.forceful_deletion), now)
     return _normal(things, seen, asked, end(start, p.forceful_deletion), now)
 
 
-def _things(status: Status, seen: Seen) -> Iterator[_Thing]:
+def _things(status: AppWrapperStatus, seen: WrapperView) -> Iterator[_Thing]:
     """Components that are ours; a name under which somebody else's object lives counts as gone."""
     for i, known in enumerate(status.component_status):
         one = seen.component(i)
@@ -107,9 +109,9 @@ def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
 
 
 def _normal(
-    things: list[_Thing], seen: Seen, asked: list[Confirm], force: datetime, now: datetime
-) -> Progress:
-    actions: list[Action] = list(asked)
+    things: list[_Thing], seen: WrapperView, asked: list[Confirm], force: datetime, now: datetime
+) -> DeletionProgress:
+    actions: list[WrapperAction] = list(asked)
     again: list[datetime] = [force]
     for one in things:
         if one.going:
@@ -122,12 +124,16 @@ def _normal(
             again.append(last + _AGAIN)
     at = min(again)
     what = "deletion by force" if at == force else "the delete is repeated"
-    return Progress(actions=tuple(actions), next=_wait(at, f"{what}, if anything is left"))
+    return DeletionProgress(actions=tuple(actions), next=_wait(at, f"{what}, if anything is left"))
 
 
 def _force(
-    things: list[_Thing], seen: Seen, asked: list[Confirm], forced_at: datetime, now: datetime
-) -> Progress:
+    things: list[_Thing],
+    seen: WrapperView,
+    asked: list[Confirm],
+    forced_at: datetime,
+    now: datetime,
+) -> DeletionProgress:
     forced: list[Delete | DeletePod]
     if seen.pods:
         forced = [
@@ -152,7 +158,7 @@ def _force(
         blocked = [
             f"{kind} {name} (finalizer {', '.join(by)[:200]})" for kind, name, by in held if by
         ]
-    return Progress(
+    return DeletionProgress(
         forced=True,
         actions=(*asked, *actions),
         next=_wait(at, "deletion by force is repeated, if anything is left"),
@@ -160,10 +166,10 @@ def _force(
     )
 
 
-def _assertion(seen: Seen, start: datetime, now: datetime) -> Progress:
+def _assertion(seen: WrapperView, start: datetime, now: datetime) -> DeletionProgress:
     valid = [at for at in seen.empty if start <= at <= now]
     if len(valid) >= 2 and valid[-1] - valid[0] >= _APART:
-        return Progress(done=True)
+        return DeletionProgress(done=True)
     if not valid or now >= valid[0] + _APART:
-        return Progress(actions=(List(),), next=_wait(None, "everything is read once more"))
-    return Progress(next=_wait(valid[0] + _APART, "everything is read once more"))
+        return DeletionProgress(actions=(List(),), next=_wait(None, "everything is read once more"))
+    return DeletionProgress(next=_wait(valid[0] + _APART, "everything is read once more"))

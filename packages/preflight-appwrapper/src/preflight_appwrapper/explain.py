@@ -18,8 +18,8 @@ from .components import ComponentError, build, named
 from .exits import exits
 from .objects import AppWrapper, Pod
 from .periods import text as clock
-from .rules import Rules, parameters
-from .seen import Seen, Step
+from .rules import WrapperRules, parameters
+from .seen import WrapperStep, WrapperView
 from .webhook.validation import created
 
 __all__ = ["Explanation", "Plan", "explain", "plan", "plan_text", "text"]
@@ -63,7 +63,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     problems: tuple[str, ...] = ()
 
 
-def explain(wrapper: AppWrapper, seen: Seen, made: Step, now: datetime) -> Explanation:
+def explain(
+    wrapper: AppWrapper, seen: WrapperView, made: WrapperStep, now: datetime
+) -> Explanation:
     """``made``: the step that was decided on this wrapper, on what is ``seen``, at ``now``."""
     holding, coming = made.holding, None
     if made.next is not None:
@@ -119,10 +121,12 @@ def _cause(wrapper: AppWrapper) -> str:
     return f"{found.reason}: {found.message}" if found.message else found.reason
 
 
-def _shown(wrapper: AppWrapper, rules: Rules | None, made: Step | None = None) -> tuple[Shown, ...]:
+def _shown(
+    wrapper: AppWrapper, rules: WrapperRules | None, made: WrapperStep | None = None
+) -> tuple[Shown, ...]:
     p = made.parameters if made is not None else None
     if p is None:
-        p = parameters(wrapper.metadata.annotations, rules or Rules())
+        p = parameters(wrapper.metadata.annotations, rules or WrapperRules())
     return tuple(
         Shown(name=it.name, value=it.shown, source=it.source, written=it.written) for it in p.listed
     )
@@ -181,7 +185,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parameters: tuple[Shown, ...]
 
 
-def plan(wrapper: AppWrapper, rules: Rules) -> Plan:
+def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
     """``wrapper`` as a file has it; no kind is asked for, and no right. Never raises."""
     judged = created(wrapper, rules, namespace=wrapper.metadata.namespace)
     problems, objects, sets = list(judged.problems), [], []

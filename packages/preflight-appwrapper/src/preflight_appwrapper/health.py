@@ -12,14 +12,14 @@ import msgspec
 
 from . import conditions as c
 from .exits import Exit, exits, terminal
-from .objects import AppWrapper, Pod, Status
+from .objects import AppWrapper, AppWrapperStatus, Pod
 from .periods import end, over
-from .rules import Parameters, Rules
-from .seen import Figures, Holding, Seen
+from .rules import Parameters, WrapperRules
+from .seen import Figures, Holding, WrapperView
 from .unhealthy_nodes import found_by_preflight, must_leave
 from .warmup import examined, is_examined
 
-__all__ = ["Judgement", "figures", "finished", "judge"]
+__all__ = ["HealthJudgment", "figures", "finished", "judge"]
 
 Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "fail"]
 
@@ -29,7 +29,7 @@ not the nodes' fault.
 """
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class HealthJudgment(msgspec.Struct, frozen=True, kw_only=True):
     """``result``: what follows when no grace is left; ``grace``: the rule has one. ``counts``: a
     reset for it is counted. ``confirm``: components to be asked for. ``at``: when another rule may
     begin to hold, and ``then`` what that is."""
@@ -44,13 +44,13 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     then: str = ""
 
 
-def finished(status: Status, seen: Seen, index: int) -> bool:
+def finished(status: AppWrapperStatus, seen: WrapperView, index: int) -> bool:
     """Whether the component has ended well, now or when it was last seen."""
     known = status.component_status[index]
     return seen.component(index).verdict.says == "finished" or c.is_true(known, c.FINISHED)
 
 
-def figures(wrapper: AppWrapper, seen: Seen, rules: Rules) -> Figures:
+def figures(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules) -> Figures:
     """The pods, by what they count as."""
     status = wrapper.status
     counts = {"Pending": 0, "Running": 0, "Succeeded": 0}
@@ -76,7 +76,7 @@ def figures(wrapper: AppWrapper, seen: Seen, rules: Rules) -> Figures:
     return msgspec.structs.replace(made, counting=counting)
 
 
-def _credit(status: Status, seen: Seen) -> int:
+def _credit(status: AppWrapperStatus, seen: WrapperView) -> int:
     """Pods that components which have ended well did not need, or whose objects are gone by now."""
     credit, everything = 0, True
     for i, known in enumerate(status.component_status):
@@ -101,7 +101,7 @@ def _lost(pod: Pod) -> bool:
     return pod.status.phase == "Failed" or (pod.going and pod.status.phase != "Succeeded")
 
 
-def _counting(wrapper: AppWrapper, seen: Seen, found: Figures) -> Iterator[Pod]:
+def _counting(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Iterator[Pod]:
     """Failed pods that nobody has made up for."""
     status = wrapper.status
     made_up = found.ready >= found.expected
@@ -121,7 +121,9 @@ def _counting(wrapper: AppWrapper, seen: Seen, found: Figures) -> Iterator[Pod]:
         yield pod
 
 
-def judge(wrapper: AppWrapper, seen: Seen, p: Parameters, rules: Rules, now: datetime) -> Judgement:
+def judge(
+    wrapper: AppWrapper, seen: WrapperView, p: Parameters, rules: WrapperRules, now: datetime
+) -> HealthJudgment:
     """Rules 1 to 9, on a complete view."""
     found = figures(wrapper, seen, rules)
     return (
@@ -139,7 +141,7 @@ def _held(rule: int, found: Figures, sentence: str) -> Holding:
     return Holding(rule=rule, sentence=sentence, figures=found)
 
 
-def _missing(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | None:
+def _missing(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJudgment | None:
     status, ask = wrapper.status, []
     for i, known in enumerate(status.component_status):
         if c.component_is(known) != "True" or finished(status, seen, i):
@@ -155,7 +157,7 @@ def _missing(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | Non
             one.state, "is another object of that name"
         )
         sentence = f"{known.kind} {known.name} {what}, and somebody else did that"
-        return Judgement(
+        return HealthJudgment(
             result="fail", reason="MissingComponent", holding=_held(1, found, sentence)
         )
     if not ask:
@@ -164,12 +166,12 @@ def _missing(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | Non
         f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask
     )
     sentence = f"{names} not seen by the watch, and asked for"
-    return Judgement(result="confirm", confirm=tuple(ask), holding=_held(1, found, sentence))
+    return HealthJudgment(result="confirm", confirm=tuple(ask), holding=_held(1, found, sentence))
 
 
 def _component_failed(
-    wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters
-) -> Judgement | None:
+    wrapper: AppWrapper, seen: WrapperView, found: Figures, p: Parameters
+) -> HealthJudgment | None:
     for i, known in enumerate(wrapper.status.component_status):
         one = seen.component(i)
         if one.verdict.says != "failed" or c.component_is(known) != "True":
@@ -179,7 +181,7 @@ def _component_failed(
         last = terminal((pod for pod in seen.pods if pod.status.phase == "Failed"), p.exit_codes)
         if last is not None:
             sentence += f"; {_exit(last)}, which ends the retries"
-        return Judgement(
+        return HealthJudgment(
             result="fail" if last else "reset",
             reason="FailedComponent",
             counts=True,
@@ -188,7 +190,7 @@ def _component_failed(
     return None
 
 
-def _succeeded(seen: Seen, found: Figures) -> Judgement | None:
+def _succeeded(seen: WrapperView, found: Figures) -> HealthJudgment | None:
     if not 0 < found.expected <= found.succeeded + found.credit:
         return None
     if found.pending or found.running or found.counting:
@@ -196,16 +198,16 @@ def _succeeded(seen: Seen, found: Figures) -> Judgement | None:
     if any(one.verdict.says == "more" for one in seen.components):
         return None
     sentence = f"{found.succeeded} of {found.expected} pods succeeded, and none is left to run"
-    return Judgement(result="succeeded", holding=_held(3, found, sentence))
+    return HealthJudgment(result="succeeded", holding=_held(3, found, sentence))
 
 
-def _evacuation(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | None:
+def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJudgment | None:
     sick = must_leave(seen.pods, seen.nodes)
     if sick is not None:
         sentence = (
             f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
         )
-        return Judgement(
+        return HealthJudgment(
             result="evacuate", reason="AutopilotNoExecute", holding=_held(4, found, sentence)
         )
     hit = found_by_preflight(seen.pods)
@@ -214,7 +216,7 @@ def _evacuation(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | 
     why = f": {hit.result.reason}" if hit.result.reason else ""
     sentence = f"check {hit.result.check} failed in pod {hit.pod} on node {hit.node} ({hit.result.code}{why:.200})"
     counts = wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW
-    return Judgement(
+    return HealthJudgment(
         result="reset" if counts else "evacuate",
         reason="PreflightFailed",
         counts=counts,
@@ -223,8 +225,8 @@ def _evacuation(wrapper: AppWrapper, seen: Seen, found: Figures) -> Judgement | 
 
 
 def _failed_pods(
-    wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, rules: Rules
-) -> Judgement | None:
+    wrapper: AppWrapper, seen: WrapperView, found: Figures, p: Parameters, rules: WrapperRules
+) -> HealthJudgment | None:
     if not found.counting:
         return None
     pods = [pod for pod in seen.pods if pod.status.phase == "Failed"]
@@ -235,7 +237,7 @@ def _failed_pods(
     shown = last or next((one for pod in pods for one in exits(pod)), None)
     what = f"{len(pods)} failed pod{'s' if len(pods) != 1 else ''}"
     sentence = f"{what}, {_exit(shown) if shown else _plain(pods[0])}"
-    return Judgement(
+    return HealthJudgment(
         result="fail" if last else "reset",
         reason="FoundFailedPods",
         grace=True,
@@ -255,15 +257,15 @@ def _plain(pod: Pod) -> str:
 
 
 def _too_few(
-    wrapper: AppWrapper, seen: Seen, found: Figures, p: Parameters, now: datetime
-) -> Judgement | None:
+    wrapper: AppWrapper, seen: WrapperView, found: Figures, p: Parameters, now: datetime
+) -> HealthJudgment | None:
     if found.ready >= found.expected:
         return None
     queued = next((i for i, one in enumerate(seen.components) if one.verdict.suspended), None)
     if queued is not None and queued < len(wrapper.status.component_status):
         known = wrapper.status.component_status[queued]
         sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up is stopped"
-        return Judgement(result="waiting", holding=_held(9, found, sentence))
+        return HealthJudgment(result="waiting", holding=_held(9, found, sentence))
     start = _started(wrapper.status, seen, now)
     missing = found.expected - found.existing
     if missing > 0:
@@ -287,14 +289,14 @@ def _too_few(
         sentence = (
             f"{what} {(now - start).total_seconds():.0f} s after {_text(start, wrapper.status)}"
         )
-        return Judgement(
+        return HealthJudgment(
             result="reset",
             reason="InsufficientPodsReady",
             grace=True,
             counts=True,
             holding=_held(rule, found, sentence),
         )
-    return Judgement(
+    return HealthJudgment(
         result="waiting",
         holding=_held(9, found, f"{what} yet"),
         at=end(start, period + extra),
@@ -302,11 +304,11 @@ def _too_few(
     )
 
 
-def _text(start: datetime, status: Status) -> str:
+def _text(start: datetime, status: AppWrapperStatus) -> str:
     return "creation began" if start == c.since(status, c.DEPLOYED) else "they were last wanted"
 
 
-def _started(status: Status, seen: Seen, now: datetime) -> datetime:
+def _started(status: AppWrapperStatus, seen: WrapperView, now: datetime) -> datetime:
     """Since when pods are missed: creation, or the loss of readiness, or the end of a component's
     own suspension.
     """
@@ -320,8 +322,8 @@ def _started(status: Status, seen: Seen, now: datetime) -> datetime:
     return min(max((at for at in known if at is not None), default=now), now)
 
 
-def _healthy(found: Figures) -> Judgement:
+def _healthy(found: Figures) -> HealthJudgment:
     sentence = f"{found.ready} of {found.expected} pods run or have succeeded"
-    return Judgement(
+    return HealthJudgment(
         result="healthy", reason="FoundNoFailedPods", holding=_held(9, found, sentence)
     )

@@ -13,7 +13,7 @@ from preflight_kube.client import Client, NotFound
 
 from .served import Kind, Served, root
 
-__all__ = ["Kinds"]
+__all__ = ["ServedKinds"]
 
 _AGAIN: Final = 5.0
 """Seconds after which what was not served is asked for again: a definition may have come."""
@@ -29,7 +29,7 @@ class _Resources(msgspec.Struct):
     resources: list[_Resource] = []
 
 
-class Kinds:
+class ServedKinds:
     """What a cluster serves, as far as it was asked for."""
 
     def __init__(self, client: Client) -> None:

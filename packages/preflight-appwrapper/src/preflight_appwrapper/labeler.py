@@ -27,7 +27,7 @@ _WORKERS: Final = 4
 log = get_logger(__name__)
 
 
-class Condition(msgspec.Struct, frozen=True):
+class NodeCondition(msgspec.Struct, frozen=True):
     """Of a node; its heartbeats are not changes."""
 
     type: str
@@ -41,7 +41,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class _Node(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-def wanted(conditions: Iterable[Condition], health: NodeHealth) -> str:
+def wanted(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
     """The label's value; empty: there should be none."""
     bad = any(
         one.status == "True"

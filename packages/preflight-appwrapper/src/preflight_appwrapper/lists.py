@@ -15,7 +15,7 @@ from preflight_kube.client import Client, KubeError
 
 from . import cluster
 from .cluster import Loose, version_of
-from .memory import Held, Listed
+from .memory import Listed, VersionedPod
 from .objects import LABEL, LONGEST_VALUE
 
 __all__ = ["PodLists"]
@@ -81,7 +81,7 @@ class PodLists:
                 self._namespaces.pop(namespace, None)
 
     async def _list(self, namespace: str, names: list[str]) -> dict[str, Listed]:
-        found: dict[str, dict[str, Held]] = {name: {} for name in names}
+        found: dict[str, dict[str, VersionedPod]] = {name: {} for name in names}
         version = ""
         path, params = (
             f"/api/v1/namespaces/{namespace}/pods",
@@ -90,7 +90,7 @@ class PodLists:
         async for page, at in self._client.pages(path, Loose, params=params):
             version = at
             for raw in page:
-                found[raw.metadata.labels[LABEL]][raw.metadata.uid] = Held(
+                found[raw.metadata.labels[LABEL]][raw.metadata.uid] = VersionedPod(
                     cluster.pod(raw), version_of(raw.metadata.resource_version)
                 )
         return {name: Listed(version_of(version), pods) for name, pods in found.items()}

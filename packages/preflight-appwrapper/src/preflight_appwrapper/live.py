@@ -11,21 +11,21 @@ from preflight_kube.client import Client
 from preflight_kube.connection import connection
 
 from . import cluster
-from .actor import Actor
+from .actor import WrapperActor
 from .cluster import Node
 from .explain import Explanation, explain
-from .kinds import Kinds
+from .kinds import ServedKinds
 from .memory import Memory
 from .metrics import Metrics
 from .observe import Mirrored, observe
-from .rules import Rules
+from .rules import WrapperRules
 from .step import step
 from .unhealthy_nodes import sick_resources
 
 __all__ = ["explained", "look"]
 
 
-async def explained(namespace: str, name: str, rules: Rules) -> Explanation | None:
+async def explained(namespace: str, name: str, rules: WrapperRules) -> Explanation | None:
     """What there is to say of a wrapper; None where there is none. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
@@ -33,9 +33,11 @@ async def explained(namespace: str, name: str, rules: Rules) -> Explanation | No
         return await look(client, namespace, name, rules)
 
 
-async def look(client: Client, namespace: str, name: str, rules: Rules) -> Explanation | None:
+async def look(
+    client: Client, namespace: str, name: str, rules: WrapperRules
+) -> Explanation | None:
     """The same, with a client; reads only."""
-    actor = Actor(client, Kinds(client), rules, Metrics())
+    actor = WrapperActor(client, ServedKinds(client), rules, Metrics())
     raw = await actor.read(namespace, name)
     if raw is None:
         return None

@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from . import conditions as c
-from .objects import AppWrapper, Status
-from .rules import Parameters, Rules
-from .seen import Next, Say, Seen, Step
+from .objects import AppWrapper, AppWrapperStatus
+from .rules import Parameters, WrapperRules
+from .seen import Next, WrapperEvent, WrapperStep, WrapperView
 from .table import ROWS
 
 __all__ = ["Look", "at_once"]
@@ -22,41 +22,42 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     wrapper: AppWrapper
-    status: Status
-    seen: Seen
-    rules: Rules
+    status: AppWrapperStatus
+    seen: WrapperView
+    rules: WrapperRules
     p: Parameters
     now: datetime
 
     def put(
-        self, status: Status, type_: str, value: bool, reason: str, message: str = ""
-    ) -> Status:
+        self, status: AppWrapperStatus, type_: str, value: bool, reason: str, message: str = ""
+    ) -> AppWrapperStatus:
         """``status`` with this condition, of now and of the wrapper's generation."""
         generation = self.wrapper.metadata.generation
         return c.put(status, type_, value, reason, message, now=self.now, generation=generation)
 
-    def say(self, reason: str, message: str, *, warning: bool = False) -> Say:
+    def say(self, reason: str, message: str, *, warning: bool = False) -> WrapperEvent:
         """Once a version of the wrapper: only one leader can have written the status that this goes
         with.
         """
-        return Say(
+        return WrapperEvent(
             reason=reason,
             message=message,
             warning=warning,
             key=f"{reason}/{self.wrapper.metadata.resource_version}",
         )
 
-    def take(self, row: str, status: Status, **more: object) -> Step:
+    def take(self, row: str, status: AppWrapperStatus, **more: object) -> WrapperStep:
         """A step that takes a row of the table, which gives the phase; ``more``:
         fields of the step.
         """
         return msgspec.structs.replace(
-            Step(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p), **more
+            WrapperStep(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p),
+            **more,
         )
 
-    def stay(self, status: Status, **more: object) -> Step:
+    def stay(self, status: AppWrapperStatus, **more: object) -> WrapperStep:
         """A step in the same phase; ``more``: fields of the step."""
-        return msgspec.structs.replace(Step(status=status, parameters=self.p), **more)
+        return msgspec.structs.replace(WrapperStep(status=status, parameters=self.p), **more)
 
 
 def at_once(look: Look, what: str, why: str) -> Next:

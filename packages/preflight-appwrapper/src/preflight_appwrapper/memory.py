@@ -19,7 +19,7 @@ from .objects import Pod
 from .seen import Attempt
 from .served import Kind
 
-__all__ = ["Absent", "Held", "Listed", "Memory", "Name"]
+__all__ = ["Absent", "Listed", "Memory", "Name", "VersionedPod"]
 
 Name = tuple[Kind, str]
 """Of an object in the wrapper's namespace."""
@@ -30,7 +30,7 @@ class Absent(msgspec.Struct, frozen=True):
     """A GET has said that there is none."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class VersionedPod(msgspec.Struct, frozen=True):
     """A pod, and its resourceVersion as a number."""
 
     pod: Pod
@@ -41,7 +41,7 @@ class Listed(msgspec.Struct, frozen=True):
     """The pods of a consistent LIST, by uid, at its resourceVersion."""
 
     version: int
-    pods: Mapping[str, Held]
+    pods: Mapping[str, VersionedPod]
 
 
 class Memory(msgspec.Struct, kw_only=True):

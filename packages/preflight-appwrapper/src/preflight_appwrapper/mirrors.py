@@ -21,16 +21,16 @@ from preflight_kube.workqueue import Key
 from . import cluster
 from .cluster import POD, Loose, Node, Thing, version_of
 from .crd import PLURAL
-from .kinds import Kinds
-from .memory import Held
+from .kinds import ServedKinds
+from .memory import VersionedPod
 from .objects import API_VERSION, LABEL, AppWrapper
 from .observe import Mirrored
 from .podsets import group_kind
-from .rules import Rules
+from .rules import WrapperRules
 from .served import Kind, kind_of
 from .unhealthy_nodes import sick_resources
 
-__all__ = ["WRAPPERS", "Mirrors"]
+__all__ = ["WRAPPERS", "WrapperMirrors"]
 
 WRAPPERS: Final = f"/apis/{API_VERSION}/{PLURAL}"
 _LABELED: Final = {"labelSelector": LABEL}
@@ -60,18 +60,22 @@ class _Mirror:
         return version_of(self.reflector.version) if self.reflector is not None else 0
 
 
-class Mirrors:
+class WrapperMirrors:
     """``changed`` is called with each wrapper that something has changed about."""
 
     def __init__(
-        self, client: Client, kinds: Kinds, rules: Rules, changed: Callable[[Key], None]
+        self,
+        client: Client,
+        kinds: ServedKinds,
+        rules: WrapperRules,
+        changed: Callable[[Key], None],
     ) -> None:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
         self._wrappers: dict[Key, AppWrapper] = {}
         self._removed: set[str] = (
             set()
         )  # uids of wrappers that are gone, though a watch may still speak of them
-        self._pods: dict[Key, dict[str, Held]] = {}
+        self._pods: dict[Key, dict[str, VersionedPod]] = {}
         self._things: dict[Place, Thing] = {}
         self._owned: dict[str, set[Place]] = {}  # by the controller's uid
         self._departed: dict[str, dict[Name, Thing]] = {}  # the same
@@ -239,7 +243,7 @@ class Mirrors:
                 self._pods.pop(key, None)
             self._changed(key)
         else:
-            made = Held(cluster.pod(change.object), version_of(metadata.resource_version))
+            made = VersionedPod(cluster.pod(change.object), version_of(metadata.resource_version))
             self._pods.setdefault(key, {})[metadata.uid] = made
             if before is None or before.pod != made.pod:
                 self._changed(key)

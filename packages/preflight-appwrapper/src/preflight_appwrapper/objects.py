@@ -25,6 +25,8 @@ __all__ = [
     "MANAGER",
     "PREFIX",
     "AppWrapper",
+    "AppWrapperSpec",
+    "AppWrapperStatus",
     "Component",
     "ComponentStatus",
     "Condition",
@@ -34,8 +36,6 @@ __all__ = [
     "PodSet",
     "PodSetInfo",
     "SchedulingGate",
-    "Spec",
-    "Status",
     "pod_from",
     "wrapper_from",
     "written",
@@ -166,7 +166,7 @@ class Component(_Object, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
-class Spec(_Object, frozen=True, kw_only=True):
+class AppWrapperSpec(_Object, frozen=True, kw_only=True):
     """What is wrapped, whether it may run, and which controller is in charge of it."""
 
     components: tuple[Component, ...] = ()
@@ -190,7 +190,7 @@ class ComponentStatus(_Object, frozen=True, kw_only=True):
         return sum(one.count for one in self.pod_sets)
 
 
-class Status(_Object, frozen=True, kw_only=True):
+class AppWrapperStatus(_Object, frozen=True, kw_only=True):
     """How far it has got; how often it was reset, and evacuated in a row."""
 
     phase: str = ""
@@ -214,8 +214,8 @@ class AppWrapper(_Object, frozen=True, kw_only=True):
     """One wrapper; what could not be read of it has its default."""
 
     metadata: Metadata = Metadata()
-    spec: Spec = Spec()
-    status: Status = Status()
+    spec: AppWrapperSpec = AppWrapperSpec()
+    status: AppWrapperStatus = AppWrapperStatus()
 
     @property
     def ours(self) -> bool:
@@ -336,7 +336,7 @@ def pod_from(raw: object) -> Pod:
     return lenient(Pod, raw)
 
 
-def written(status: Status) -> dict[str, Any]:
+def written(status: AppWrapperStatus) -> dict[str, Any]:
     """``status`` as the API server wants it: required fields always, others only where they say
     something.
     """

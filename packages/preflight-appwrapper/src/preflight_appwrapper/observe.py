@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from .cluster import Thing
-from .memory import Absent, Held, Memory
+from .memory import Absent, Memory, VersionedPod
 from .objects import AppWrapper, ComponentStatus, Pod
-from .seen import Seen, SeenComponent, Stray
+from .seen import SeenComponent, Stray, WrapperView
 from .served import Kind, kind_of
-from .verdicts import Verdict
+from .verdicts import ComponentVerdict
 
 __all__ = ["Mirrored", "observe"]
 
@@ -30,13 +30,13 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     things: Mapping[tuple[Kind, str], Thing]
     departed: Mapping[tuple[Kind, str], Thing]
-    pods: Mapping[str, Held]
+    pods: Mapping[str, VersionedPod]
     nodes: Mapping[str, frozenset[str]]
     version: Callable[[Kind], int]
     pods_version: int
 
 
-def observe(wrapper: AppWrapper, mirrored: Mirrored, memory: Memory, *, suffix: str) -> Seen:
+def observe(wrapper: AppWrapper, mirrored: Mirrored, memory: Memory, *, suffix: str) -> WrapperView:
     """``memory`` loses what the mirrors have passed."""
     pods = _pods(mirrored, memory)
     components = tuple(
@@ -51,7 +51,7 @@ def observe(wrapper: AppWrapper, mirrored: Mirrored, memory: Memory, *, suffix: 
     strays = tuple(_strays(wrapper, named, mirrored, memory))
     if pods or strays or any(one.ours and one.state in {"present", "going"} for one in components):
         memory.empty.clear()
-    return Seen(
+    return WrapperView(
         complete=mirrored.complete,
         components=components,
         pods=pods,
@@ -125,12 +125,14 @@ def _newer(
     return (shown, False) if shown.version > found.version else (found, True)
 
 
-def _last(known: ComponentStatus, departed: Thing | None, found: Thing | Absent | None) -> Verdict:
+def _last(
+    known: ComponentStatus, departed: Thing | None, found: Thing | Absent | None
+) -> ComponentVerdict:
     """What it said last, so that one that has ended well may be gone."""
     for one in (departed, found):
         if isinstance(one, Thing) and known.uid in {"", one.uid}:
             return one.verdict
-    return Verdict()
+    return ComponentVerdict()
 
 
 def _strays(

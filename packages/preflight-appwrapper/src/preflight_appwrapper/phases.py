@@ -14,11 +14,20 @@ from preflight_proto.durations import format_duration
 from . import conditions as c
 from . import deletion, podsets
 from .creation import proceed
-from .health import Judgement, finished, judge
+from .health import HealthJudgment, finished, judge
 from .look import Look, at_once
-from .objects import FINALIZER, ComponentStatus, Status
+from .objects import FINALIZER, AppWrapperStatus, ComponentStatus
 from .periods import end, over
-from .seen import AddFinalizer, Confirm, Figures, Holding, Next, RemoveFinalizer, Say, Step
+from .seen import (
+    AddFinalizer,
+    Confirm,
+    Figures,
+    Holding,
+    Next,
+    RemoveFinalizer,
+    WrapperEvent,
+    WrapperStep,
+)
 
 __all__ = [
     "failed",
@@ -39,14 +48,14 @@ _EVACUATIONS = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 # --- deletion, in whichever phase
 
 
-def _deleting(look: Look, status: Status) -> Status:
+def _deleting(look: Look, status: AppWrapperStatus) -> AppWrapperStatus:
     """Deletion begins, or goes on with the start that it has."""
     if c.is_true(status, c.DELETING):
         return status
     return look.put(status, c.DELETING, True, "DeletionInitiated")
 
 
-def _delete(look: Look, step: Step) -> tuple[Step, bool]:
+def _delete(look: Look, step: WrapperStep) -> tuple[WrapperStep, bool]:
     """``step`` with what deletion needs now, and whether everything is deleted."""
     status = step.status
     if not c.is_true(status, c.DELETING):
@@ -63,11 +72,13 @@ def _delete(look: Look, step: Step) -> tuple[Step, bool]:
         said = f"not deleted within {format_duration(look.p.forceful_deletion)}; what is left is deleted by force"
         say = (
             *say,
-            Say(reason="DeletionForced", message=said, warning=True, key=f"DeletionForced/{start}"),
+            WrapperEvent(
+                reason="DeletionForced", message=said, warning=True, key=f"DeletionForced/{start}"
+            ),
         )
     if blocked:
         key = f"DeletionBlocked/{start}/{blocked}"
-        say = (*say, Say(reason="DeletionBlocked", message=message, warning=True, key=key))
+        say = (*say, WrapperEvent(reason="DeletionBlocked", message=message, warning=True, key=key))
     return (
         replace(
             step,
@@ -81,7 +92,7 @@ def _delete(look: Look, step: Step) -> tuple[Step, bool]:
     )
 
 
-def _begin_deletion(look: Look, step: Step) -> Step:
+def _begin_deletion(look: Look, step: WrapperStep) -> WrapperStep:
     """``step``, which takes a row, with the first of deletion; whether it is done is for the next
     look, for that is a row of its own.
     """
@@ -93,7 +104,9 @@ def _begin_deletion(look: Look, step: Step) -> Step:
     )
 
 
-def _undeployed(look: Look, status: Status, reason: str, *, quota: bool) -> Status:
+def _undeployed(
+    look: Look, status: AppWrapperStatus, reason: str, *, quota: bool
+) -> AppWrapperStatus:
     """Everything is deleted: RD=F, and QR=F where the quota is given back."""
     status = look.put(status, c.DEPLOYED, False, reason, "everything is deleted")
     if quota:
@@ -115,7 +128,7 @@ def _forgotten(look: Look, one: ComponentStatus) -> ComponentStatus:
 # --- before it runs
 
 
-def unseen(look: Look) -> Step:
+def unseen(look: Look) -> WrapperStep:
     """Of a wrapper that has no phase yet."""
     if _leftover(look):
         return leftover(look)
@@ -127,7 +140,7 @@ def unseen(look: Look) -> Step:
     )
 
 
-def leftover(look: Look) -> Step:
+def leftover(look: Look) -> WrapperStep:
     """Its status was changed by somebody else, so that nobody knows what exists of it: everything
     is deleted, and made anew.
     """
@@ -140,7 +153,7 @@ def _leftover(look: Look) -> bool:
     return c.is_true(look.status, c.DEPLOYED) or deletion.leftovers(look.status, look.seen)
 
 
-def suspended(look: Look) -> Step:
+def suspended(look: Look) -> WrapperStep:
     """Nothing of it exists: created as soon as ``suspend`` is false, the finalizer first."""
     wrapper, status = look.wrapper, look.status
     if _leftover(look):
@@ -159,7 +172,7 @@ def suspended(look: Look) -> Step:
     return _resume(look, "resume", "suspend is false")
 
 
-def _resume(look: Look, row: str, why: str) -> Step:
+def _resume(look: Look, row: str, why: str) -> WrapperStep:
     status = look.status
     if len(status.component_status) != len(look.wrapper.spec.components):
         status = replace(status, component_status=podsets.initial(look.wrapper.spec.components))
@@ -180,7 +193,7 @@ def _resume(look: Look, row: str, why: str) -> Step:
     return _creating(fresh, step)
 
 
-def _creating(look: Look, step: Step) -> Step:
+def _creating(look: Look, step: WrapperStep) -> WrapperStep:
     made = proceed(look.wrapper, step.status, look.seen, look.rules, p=look.p, now=look.now)
     if made.fatal:
         return _failing(look, replace(step, status=made.status), "create-fatal", made.fatal)
@@ -201,7 +214,7 @@ def _creating(look: Look, step: Step) -> Step:
     return replace(step, status=made.status, actions=(*step.actions, *made.actions), next=made.next)
 
 
-def _failing(look: Look, step: Step, row: str, why: str) -> Step:
+def _failing(look: Look, step: WrapperStep, row: str, why: str) -> WrapperStep:
     """A wrapper whose first component cannot be created fails in a look of its own, so that each
     row is one write.
     """
@@ -210,7 +223,7 @@ def _failing(look: Look, step: Step, row: str, why: str) -> Step:
     return _fail(look, step.status, row, "CreateFailed", why)
 
 
-def resuming(look: Look) -> Step:
+def resuming(look: Look) -> WrapperStep:
     """Its components are created one after another."""
     if look.wrapper.spec.suspend:
         return _to_suspending(look, "resuming-suspend", "suspended while it was created")
@@ -220,7 +233,7 @@ def resuming(look: Look) -> Step:
 # --- running
 
 
-def running(look: Look) -> Step:
+def running(look: Look) -> WrapperStep:
     """All components are created; the rules of health decide."""
     if look.wrapper.spec.suspend:
         return _to_suspending(look, "running-suspend", "suspended while it ran")
@@ -240,7 +253,7 @@ def running(look: Look) -> Step:
     return _unhealthy(look, status, found)
 
 
-def _marked(look: Look, status: Status, found: Judgement) -> Status:
+def _marked(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> AppWrapperStatus:
     """What the judgement says of readiness, and which components have ended well: their objects may
     go.
     """
@@ -260,7 +273,7 @@ def _marked(look: Look, status: Status, found: Judgement) -> Status:
     )
 
 
-def _readiness(look: Look, status: Status, found: Figures) -> Status:
+def _readiness(look: Look, status: AppWrapperStatus, found: Figures) -> AppWrapperStatus:
     if found.ready >= found.expected:
         if c.is_true(status, c.READY):
             return status
@@ -278,7 +291,7 @@ def _readiness(look: Look, status: Status, found: Figures) -> Status:
     return status
 
 
-def _succeed(look: Look, status: Status, holding: Holding) -> Step:
+def _succeed(look: Look, status: AppWrapperStatus, holding: Holding) -> WrapperStep:
     status = look.put(status, c.QUOTA, False, "Succeeded")
     status = look.put(status, c.DEPLOYED, True, "Succeeded")
     status = look.put(status, c.UNHEALTHY, False, "FoundNoFailedPods")
@@ -289,7 +302,7 @@ def _succeed(look: Look, status: Status, holding: Holding) -> Step:
     return look.take("succeeded", status, say=(said,), next=waits, holding=holding)
 
 
-def _healthy(look: Look, status: Status, found: Judgement) -> Step:
+def _healthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> WrapperStep:
     if c.is_true(status, c.UNHEALTHY):
         status = look.put(status, c.UNHEALTHY, False, "FoundNoFailedPods", found.holding.sentence)
     at, what, why = found.at, found.then or "the rules are looked at again", found.holding.sentence
@@ -303,9 +316,9 @@ def _healthy(look: Look, status: Status, found: Judgement) -> Step:
     return look.stay(status, next=waits, holding=found.holding)
 
 
-def _unhealthy(look: Look, status: Status, found: Judgement) -> Step:
+def _unhealthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> WrapperStep:
     known = c.find(status.conditions, c.UNHEALTHY)
-    say: tuple[Say, ...] = ()
+    say: tuple[WrapperEvent, ...] = ()
     if known is None or known.status != "True" or known.reason != found.reason:
         status = look.put(status, c.UNHEALTHY, True, found.reason, found.holding.sentence)
         say = (look.say(found.reason, found.holding.sentence, warning=True),)
@@ -327,7 +340,9 @@ def _unhealthy(look: Look, status: Status, found: Judgement) -> Step:
     return replace(step, say=(*say, *step.say), holding=found.holding)
 
 
-def _reset(look: Look, status: Status, row: str, reason: str, why: str, *, counted: bool) -> Step:
+def _reset(
+    look: Look, status: AppWrapperStatus, row: str, reason: str, why: str, *, counted: bool
+) -> WrapperStep:
     if counted:
         status = replace(status, resetting_count=status.resetting_count + 1)
     if reason in _EVACUATIONS:
@@ -350,7 +365,7 @@ def _reset(look: Look, status: Status, row: str, reason: str, why: str, *, count
     return _begin_deletion(look, look.take(row, status, say=(said,)))
 
 
-def _fail(look: Look, status: Status, row: str, reason: str, why: str) -> Step:
+def _fail(look: Look, status: AppWrapperStatus, row: str, reason: str, why: str) -> WrapperStep:
     if not c.is_true(status, c.UNHEALTHY):
         status = look.put(status, c.UNHEALTHY, True, reason, why)
     status = c.drop(status, c.DELETING)
@@ -373,14 +388,14 @@ def _fail(look: Look, status: Status, row: str, reason: str, why: str) -> Step:
 # --- until nothing is left
 
 
-def _to_suspending(look: Look, row: str, why: str) -> Step:
+def _to_suspending(look: Look, row: str, why: str) -> WrapperStep:
     status = look.status
     if not c.is_true(status, c.DELETING):
         status = _deleting(look, c.drop(status, c.DELETING))
     return _begin_deletion(look, look.take(row, status, say=(look.say("Suspending", why),)))
 
 
-def suspending(look: Look) -> Step:
+def suspending(look: Look) -> WrapperStep:
     """Everything is deleted, whatever ``suspend`` says by now."""
     step, done = _delete(look, look.stay(look.status))
     if not done:
@@ -398,7 +413,7 @@ def suspending(look: Look) -> Step:
     )
 
 
-def _retry_pause(look: Look, status: Status) -> float:
+def _retry_pause(look: Look, status: AppWrapperStatus) -> float:
     """Seconds. It doubles with each evacuation after the first in a row, or a label everywhere
     would move a workload for ever.
     """
@@ -414,7 +429,7 @@ def _retry_pause(look: Look, status: Status) -> float:
     return min(pause, look.p.maximum)
 
 
-def resetting(look: Look) -> Step:
+def resetting(look: Look) -> WrapperStep:
     """Everything is deleted; then the pause, counted from when nothing is left."""
     if look.wrapper.spec.suspend:
         return _to_suspending(look, "resetting-suspend", "suspended while it was reset")
@@ -443,17 +458,17 @@ def resetting(look: Look) -> Step:
     return _resume(look, "retry", "the pause after the reset is over")
 
 
-def failed(look: Look) -> Step:
+def failed(look: Look) -> WrapperStep:
     """The end: deletion, at once or after DeletionOnFailureGracePeriod, and the quota with it."""
     return _ended(look, "failed", "Failed", quota=True)
 
 
-def succeeded(look: Look) -> Step:
+def succeeded(look: Look) -> WrapperStep:
     """The end: deletion after SuccessTTL; the quota was given back at success."""
     return _ended(look, "succeeded", "Succeeded", quota=False)
 
 
-def _ended(look: Look, rows: str, reason: str, *, quota: bool) -> Step:
+def _ended(look: Look, rows: str, reason: str, *, quota: bool) -> WrapperStep:
     status = look.status
     if c.is_false(status, c.DEPLOYED) and not deletion.leftovers(status, look.seen):
         return look.stay(status)
@@ -484,7 +499,7 @@ def _deletion_due(look: Look, reason: str) -> datetime | None:
     return end(paused, look.p.deletion_on_failure)
 
 
-def terminating(look: Look) -> Step:
+def terminating(look: Look) -> WrapperStep:
     """Its user has deleted it: everything goes, and the finalizer last."""
     wrapper, status = look.wrapper, look.status
     if FINALIZER not in wrapper.metadata.finalizers:

@@ -22,10 +22,10 @@ __all__ = [
     "FAULT_TOLERANCE",
     "Autopilot",
     "ExitCodes",
+    "LabelTaint",
     "Parameter",
     "Parameters",
-    "Rules",
-    "Taint",
+    "WrapperRules",
     "parameters",
     "seconds",
 ]
@@ -40,7 +40,7 @@ _INT32: Final = (-(2**31), 2**31 - 1)
 _MOST_CODES: Final = 256
 
 
-class Taint(msgspec.Struct, frozen=True):
+class LabelTaint(msgspec.Struct, frozen=True):
     """A node label that says something about a resource of that node."""
 
     key: str
@@ -48,10 +48,10 @@ class Taint(msgspec.Struct, frozen=True):
     effect: Effect
 
 
-DEFAULT_TAINTS: Final[Mapping[str, tuple[Taint, ...]]] = {
+DEFAULT_TAINTS: Final[Mapping[str, tuple[LabelTaint, ...]]] = {
     "nvidia.com/gpu": (
-        Taint("autopilot.ibm.com/gpuhealth", "ERR", "NoSchedule"),
-        Taint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute"),
+        LabelTaint("autopilot.ibm.com/gpuhealth", "ERR", "NoSchedule"),
+        LabelTaint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute"),
     )
 }
 
@@ -64,10 +64,12 @@ class Autopilot(msgspec.Struct, frozen=True, kw_only=True):
     inject: bool = True
     monitor: bool = True
     weight: int = 50
-    taints: Mapping[str, tuple[Taint, ...]] = msgspec.field(default_factory=lambda: DEFAULT_TAINTS)
+    taints: Mapping[str, tuple[LabelTaint, ...]] = msgspec.field(
+        default_factory=lambda: DEFAULT_TAINTS
+    )
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for all wrappers, from the operator's configuration. Periods are in seconds.
 
     ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
@@ -172,7 +174,7 @@ def seconds(text: str) -> float:
     return found
 
 
-def parameters(annotations: Mapping[str, str], rules: Rules) -> Parameters:
+def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameters:
     """What holds for a wrapper with these annotations. Never raises."""
     listed = [_period(annotations, rules, *one) for one in _PERIODS]
     ttl, limit = _success_ttl(annotations, rules), _retry_limit(annotations, rules)
@@ -192,13 +194,13 @@ def parameters(annotations: Mapping[str, str], rules: Rules) -> Parameters:
     )
 
 
-def _base(rules: Rules, field: str) -> tuple[float, Source]:
+def _base(rules: WrapperRules, field: str) -> tuple[float, Source]:
     value = 0.0 if field == "deletion_on_failure" else float(getattr(rules, field))
     return value, "operator" if field in rules.set_ else "default"
 
 
 def _period(
-    annotations: Mapping[str, str], rules: Rules, field: str, name: str, key: str
+    annotations: Mapping[str, str], rules: WrapperRules, field: str, name: str, key: str
 ) -> Parameter:
     annotation = PREFIX + key
     value, source = _base(rules, field)
@@ -229,7 +231,7 @@ def _period(
     )
 
 
-def _success_ttl(annotations: Mapping[str, str], rules: Rules) -> Parameter:
+def _success_ttl(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter:
     annotation, name = PREFIX + _TTL, "SuccessTTL"
     value, source = _base(rules, "success_ttl")
     text = annotations.get(annotation)
@@ -258,7 +260,7 @@ def _success_ttl(annotations: Mapping[str, str], rules: Rules) -> Parameter:
     )
 
 
-def _retry_limit(annotations: Mapping[str, str], rules: Rules) -> Parameter:
+def _retry_limit(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter:
     annotation, name = PREFIX + _LIMIT, "RetryLimit"
     value, source = _base(rules, "retry_limit")
     text = annotations.get(annotation)

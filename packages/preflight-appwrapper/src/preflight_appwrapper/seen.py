@@ -8,12 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from .objects import Pod, Status
+from .objects import AppWrapperStatus, Pod
 from .rules import Parameters
-from .verdicts import Verdict
+from .verdicts import ComponentVerdict
 
 __all__ = [
-    "Action",
     "AddFinalizer",
     "Attempt",
     "Confirm",
@@ -25,11 +24,12 @@ __all__ = [
     "List",
     "Next",
     "RemoveFinalizer",
-    "Say",
-    "Seen",
     "SeenComponent",
-    "Step",
     "Stray",
+    "WrapperAction",
+    "WrapperEvent",
+    "WrapperStep",
+    "WrapperView",
 ]
 
 State = Literal["unknown", "absent", "present", "going"]
@@ -61,7 +61,7 @@ class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
     ours: bool = False
     owner: str = ""
     finalizers: tuple[str, ...] = ()
-    verdict: Verdict = Verdict()
+    verdict: ComponentVerdict = ComponentVerdict()
     attempt: Attempt | None = None
 
 
@@ -76,15 +76,15 @@ class Stray(msgspec.Struct, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
     """The newest view of what belongs to one wrapper.
 
     ``complete``: every mirror is synced, and not behind what this leader itself has written or
     listed; without it nothing is decided. ``components`` run parallel to the status. ``pods``: all
     with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
-    must leave. ``attempts``: by :attr:`Action.key`, when this leader last did it. ``empty``: when
-    consistent reads of everything found nothing, since they last found something. ``suffix``: five
-    random characters for names. ``said``: keys of what has been said already.
+    must leave. ``attempts``: by :attr:`WrapperAction.key`, when this leader last did it. ``empty``:
+    when consistent reads of everything found nothing, since they last found something. ``suffix``:
+    five random characters for names. ``said``: keys of what has been said already.
     """
 
     complete: bool = True
@@ -102,7 +102,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.components[index] if index < len(self.components) else SeenComponent()
 
 
-class Action(msgspec.Struct, frozen=True, tag_field="action"):
+class WrapperAction(msgspec.Struct, frozen=True, tag_field="action"):
     """Something to do, after the status is written. Each ends in another look."""
 
     @property
@@ -111,21 +111,21 @@ class Action(msgspec.Struct, frozen=True, tag_field="action"):
         return type(self).__name__
 
 
-class AddFinalizer(Action, frozen=True, tag=True):
+class AddFinalizer(WrapperAction, frozen=True, tag=True):
     """On the wrapper with this uid and resourceVersion."""
 
     uid: str
     resource_version: str
 
 
-class RemoveFinalizer(Action, frozen=True, tag=True):
+class RemoveFinalizer(WrapperAction, frozen=True, tag=True):
     """On the wrapper with this uid and resourceVersion."""
 
     uid: str
     resource_version: str
 
 
-class Create(Action, frozen=True, tag=True):
+class Create(WrapperAction, frozen=True, tag=True):
     """Component ``index`` under ``name``, owned by the wrapper with ``uid``; see
     :func:`.components.build`.
     """
@@ -140,7 +140,7 @@ class Create(Action, frozen=True, tag=True):
         return f"Create/{self.name}/{self.index}"
 
 
-class Confirm(Action, frozen=True, tag=True):
+class Confirm(WrapperAction, frozen=True, tag=True):
     """GET component ``index``: a watch may be behind."""
 
     index: int
@@ -151,7 +151,7 @@ class Confirm(Action, frozen=True, tag=True):
         return f"Confirm/{self.index}"
 
 
-class Delete(Action, frozen=True, tag=True):
+class Delete(WrapperAction, frozen=True, tag=True):
     """With ``uid`` as precondition and ``propagationPolicy: Background``; ``force``: with a grace
     period of 0.
     """
@@ -168,7 +168,7 @@ class Delete(Action, frozen=True, tag=True):
         return f"{'Force' if self.force else 'Delete'}/{self.uid}"
 
 
-class DeletePod(Action, frozen=True, tag=True):
+class DeletePod(WrapperAction, frozen=True, tag=True):
     """With ``uid`` as precondition and a grace period of 0."""
 
     name: str
@@ -180,11 +180,11 @@ class DeletePod(Action, frozen=True, tag=True):
         return f"Force/{self.uid}"
 
 
-class List(Action, frozen=True, tag=True):
+class List(WrapperAction, frozen=True, tag=True):
     """A consistent LIST of the labelled pods, and a GET of every component."""
 
 
-class Say(msgspec.Struct, frozen=True, kw_only=True):
+class WrapperEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An Event on the wrapper; its name follows from the wrapper's uid and ``key``."""
 
     reason: str
@@ -235,7 +235,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     figures: Figures
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class WrapperStep(msgspec.Struct, frozen=True, kw_only=True):
     """A decision. ``status`` is the whole new one, written first where it differs; then ``actions``
     in their order, then ``say``.
 
@@ -243,9 +243,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     nothing happens any more. ``blocked``: what even force has not removed.
     """
 
-    status: Status
-    actions: tuple[Action, ...] = ()
-    say: tuple[Say, ...] = ()
+    status: AppWrapperStatus
+    actions: tuple[WrapperAction, ...] = ()
+    say: tuple[WrapperEvent, ...] = ()
     next: Next | None = None
     row: str = ""
     holding: Holding | None = None

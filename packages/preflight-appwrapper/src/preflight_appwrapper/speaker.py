@@ -15,7 +15,7 @@ from preflight_kube.logs import get_logger
 
 from .metrics import Metrics
 from .objects import API_VERSION, KIND, AppWrapper
-from .seen import Say
+from .seen import WrapperEvent
 
 __all__ = ["Speaker"]
 
@@ -36,7 +36,7 @@ class Speaker:
         self._waiting: deque[dict[str, Any]] = deque(maxlen=_MOST)
         self._bell = anyio.Event()
 
-    def say(self, wrapper: AppWrapper, one: Say) -> None:
+    def say(self, wrapper: AppWrapper, one: WrapperEvent) -> None:
         """Have it said soon."""
         metadata = wrapper.metadata
         about = Regarding(API_VERSION, KIND, metadata.name, metadata.uid, metadata.namespace)

@@ -14,15 +14,15 @@ from . import conditions as c
 from . import phases
 from .look import Look
 from .objects import AppWrapper
-from .rules import Rules, parameters
-from .seen import Next, Say, Seen, Step
+from .rules import WrapperRules, parameters
+from .seen import Next, WrapperEvent, WrapperStep, WrapperView
 
 __all__ = ["BAD_ANNOTATION", "step"]
 
 BAD_ANNOTATION: Final = "BadAnnotation"
 """Reason of an Event about a parameter that cannot be read."""
 
-_PHASES: Final[Mapping[str, Callable[[Look], Step]]] = {
+_PHASES: Final[Mapping[str, Callable[[Look], WrapperStep]]] = {
     "": phases.unseen,
     "Suspended": phases.suspended,
     "Resuming": phases.resuming,
@@ -34,7 +34,7 @@ _PHASES: Final[Mapping[str, Callable[[Look], Step]]] = {
 }
 
 
-def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
+def step(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules, now: datetime) -> WrapperStep:
     """What is to be written, done and said now, and what comes next. ``now`` has a time zone. Never
     raises.
 
@@ -44,10 +44,10 @@ def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
     """
     p = parameters(wrapper.metadata.annotations, rules)
     if not wrapper.ours:
-        return Step(status=wrapper.status, parameters=p)
+        return WrapperStep(status=wrapper.status, parameters=p)
     if not seen.complete:
         waits = Next(what="a decision", why="not everything is seen yet", waits=("mirrors",))
-        return Step(status=wrapper.status, next=waits, parameters=p)
+        return WrapperStep(status=wrapper.status, next=waits, parameters=p)
     look = Look(
         wrapper=wrapper,
         status=c.repaired(wrapper.status, now),
@@ -67,7 +67,7 @@ def step(wrapper: AppWrapper, seen: Seen, rules: Rules, now: datetime) -> Step:
         # else.
         made = _PHASES.get(wrapper.status.phase, phases.suspending)(look)
     said = tuple(
-        Say(reason=BAD_ANNOTATION, message=problem, warning=True, key=f"annotation/{key}")
+        WrapperEvent(reason=BAD_ANNOTATION, message=problem, warning=True, key=f"annotation/{key}")
         for key, problem in p.problems
     )
     return replace(made, say=tuple(one for one in (*made.say, *said) if one.key not in seen.said))

@@ -13,7 +13,7 @@ from preflight_proto.result import Result, from_termination
 from .objects import Pod
 from .rules import Autopilot
 
-__all__ = ["Found", "Sick", "found_by_preflight", "must_leave", "sick_resources"]
+__all__ = ["HardwareFailure", "Sick", "found_by_preflight", "must_leave", "sick_resources"]
 
 
 class Sick(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Sick(msgspec.Struct, frozen=True):
     resource: str
 
 
-class Found(msgspec.Struct, frozen=True):
+class HardwareFailure(msgspec.Struct, frozen=True):
     """What a preflight check left behind that failed on the hardware."""
 
     pod: str
@@ -58,7 +58,7 @@ def must_leave(pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]) -> Sick
     return None
 
 
-def found_by_preflight(pods: Iterable[Pod]) -> Found | None:
+def found_by_preflight(pods: Iterable[Pod]) -> HardwareFailure | None:
     """The first pod, by name, in which a preflight check says *failed* in a result of its own.
 
     An exit status alone says nothing of the hardware, and a check that only observes decides
@@ -78,5 +78,5 @@ def found_by_preflight(pods: Iterable[Pod]) -> Found | None:
                     and result.gated
                     and result.code != f"EXIT_{ended.exit_code}"
                 ):
-                    return Found(pod.name, pod.node, result)
+                    return HardwareFailure(pod.name, pod.node, result)
     return None

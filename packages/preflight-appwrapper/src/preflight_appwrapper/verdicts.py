@@ -19,7 +19,7 @@ import msgspec
 from .lenient import lenient
 from .objects import Condition
 
-__all__ = ["BUILT_IN", "FailureRule", "Says", "Verdict", "verdict"]
+__all__ = ["BUILT_IN", "ComponentVerdict", "FailureRule", "Says", "verdict"]
 
 Says = Literal["nothing", "failed", "finished", "more"]
 
@@ -54,7 +54,7 @@ class FailureRule(
     unless_finished: bool = False
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``message``: in the object's own words. ``suspended``: it is held back by its own
     ``suspend``, e.g. queues by itself; ``resumed``: when that ended. ``owns_pods``: as in
     :class:`FailureRule`."""
@@ -116,18 +116,18 @@ BUILT_IN: Final = (
 )
 
 
-def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> Verdict:
+def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVerdict:
     """What the object in plain data says of itself. Never raises."""
     if not isinstance(raw, Mapping):
-        return Verdict()
+        return ComponentVerdict()
     group, kind = _group(raw.get("apiVersion")), raw.get("kind")
     conditions = _conditions(raw)
     suspended, resumed = _suspension(raw, conditions)
     rule = next((one for one in rules if one.group == group and one.kind == kind), None)
     if rule is None:
-        return Verdict(suspended=suspended, resumed=resumed)
+        return ComponentVerdict(suspended=suspended, resumed=resumed)
     says, message = _says(rule, raw, conditions)
-    return Verdict(
+    return ComponentVerdict(
         says=says, message=message, suspended=suspended, resumed=resumed, owns_pods=rule.owns_pods
     )
 

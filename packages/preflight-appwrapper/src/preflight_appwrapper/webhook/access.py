@@ -14,10 +14,10 @@ from .. import podsets
 from ..objects import AppWrapper
 from ..served import Kind, Served
 
-__all__ = ["Answer", "User", "refusals", "reviews"]
+__all__ = ["SubjectAccessReviewStatus", "UserInfo", "refusals", "reviews"]
 
 
-class User(msgspec.Struct, frozen=True, kw_only=True):
+class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
     """``userInfo`` of an admission request."""
 
     username: str = ""
@@ -26,7 +26,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, tuple[str, ...]] = {}
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class SubjectAccessReviewStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``status`` of a SubjectAccessReview."""
 
     allowed: bool = False
@@ -35,7 +35,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reviews(
-    wrapper: AppWrapper, user: User, namespace: str, served: Mapping[Kind, Served]
+    wrapper: AppWrapper, user: UserInfo, namespace: str, served: Mapping[Kind, Served]
 ) -> dict[int, dict[str, Any]]:
     """By component: the SubjectAccessReview to create. One that is not served is denied without."""
     found: dict[int, dict[str, Any]] = {}
@@ -66,11 +66,15 @@ def reviews(
     return found
 
 
-def refusals(asked: Mapping[int, dict[str, Any]], answers: Mapping[int, Answer]) -> tuple[str, ...]:
+def refusals(
+    asked: Mapping[int, dict[str, Any]], answers: Mapping[int, SubjectAccessReviewStatus]
+) -> tuple[str, ...]:
     """One sentence for each component that may not be created; one without an answer may not."""
     said = []
     for i, body in asked.items():
-        answer = answers.get(i, Answer(reason="nobody answered whether that is allowed"))
+        answer = answers.get(
+            i, SubjectAccessReviewStatus(reason="nobody answered whether that is allowed")
+        )
         if answer.allowed and not answer.denied:
             continue
         wanted = body["spec"]["resourceAttributes"]

@@ -17,12 +17,12 @@ from preflight_kube.client import Client, KubeError
 from preflight_kube.refusals import cause_of
 
 from .. import podsets
-from ..kinds import Kinds
+from ..kinds import ServedKinds
 from ..objects import AppWrapper, wrapper_from
-from ..rules import Rules
-from .access import Answer, User, refusals, reviews
+from ..rules import WrapperRules
+from .access import SubjectAccessReviewStatus, UserInfo, refusals, reviews
 from .defaulting import patch
-from .validation import Judgement, created, updated
+from .validation import ValidationResult, created, updated
 
 __all__ = ["MUTATE", "VALIDATE", "Reviewer"]
 
@@ -36,14 +36,14 @@ pods with nearly all of them.
 
 
 class _Asked(msgspec.Struct):
-    status: Answer = Answer()
+    status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
 
 
 class Reviewer:
     """``client`` may create SubjectAccessReviews and read what is served."""
 
-    def __init__(self, client: Client, rules: Rules) -> None:
-        self._client, self._rules, self._kinds = client, rules, Kinds(client)
+    def __init__(self, client: Client, rules: WrapperRules) -> None:
+        self._client, self._rules, self._kinds = client, rules, ServedKinds(client)
 
     @property
     def applications(self) -> dict[str, Application]:
@@ -72,7 +72,9 @@ class Reviewer:
         wrapper = wrapper_from(request.new(dict[str, Any]))
         if request.operation == "UPDATE":
             return _answer(
-                Judgement(problems=updated(wrapper_from(request.old(dict[str, Any])), wrapper))
+                ValidationResult(
+                    problems=updated(wrapper_from(request.old(dict[str, Any])), wrapper)
+                )
             )
         if request.operation != "CREATE":
             return Response()
@@ -83,12 +85,12 @@ class Reviewer:
                 f"the AppWrapper cannot be judged, because the API server does not say what is needed: {cause_of(error)}; try again"
             ) from None
 
-    async def _created(self, wrapper: AppWrapper, request: Request) -> Judgement:
+    async def _created(self, wrapper: AppWrapper, request: Request) -> ValidationResult:
         asked = wrapper.spec.components[:_MOST_ASKED]
         served = await self._kinds.all(podsets.group_kind(one.template) for one in asked)
         judged = created(wrapper, self._rules, namespace=request.namespace, served=served)
         info = request.user_info
-        user = User(username=info.username, uid=info.uid, groups=info.groups, extra=info.extra)
+        user = UserInfo(username=info.username, uid=info.uid, groups=info.groups, extra=info.extra)
         wanted = reviews(
             msgspec.structs.replace(
                 wrapper, spec=msgspec.structs.replace(wrapper.spec, components=asked)
@@ -97,7 +99,7 @@ class Reviewer:
             request.namespace,
             served,
         )
-        answers: dict[int, Answer] = {}
+        answers: dict[int, SubjectAccessReviewStatus] = {}
         failed: list[KubeError] = []
 
         async def ask(index: int, body: dict[str, Any]) -> None:
@@ -116,7 +118,7 @@ class Reviewer:
         )
 
 
-def _answer(judged: Judgement) -> Response:
+def _answer(judged: ValidationResult) -> Response:
     if judged.problems:
         return Response.denied(" ".join(judged.problems), code=403, warnings=judged.warnings)
     return Response(warnings=judged.warnings)

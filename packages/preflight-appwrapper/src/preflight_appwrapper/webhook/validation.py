@@ -13,10 +13,10 @@ from preflight_proto.printable import printable
 from .. import podsets
 from ..components import ComponentError, named, nested_too_deeply
 from ..objects import GROUP, KIND, LABEL, LONGEST_VALUE, AppWrapper, Component, PodSet
-from ..rules import FAULT_TOLERANCE, Rules, parameters
+from ..rules import FAULT_TOLERANCE, WrapperRules, parameters
 from ..served import Kind, Served
 
-__all__ = ["USER_ID_LABEL", "USER_LABEL", "Judgement", "created", "updated"]
+__all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "updated"]
 
 USER_LABEL: Final = f"{GROUP}/user"
 USER_ID_LABEL: Final = f"{GROUP}/userid"
@@ -29,7 +29,7 @@ has managed which field.
 """
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class ValidationResult(msgspec.Struct, frozen=True, kw_only=True):
     """``problems``: why it is denied, one sentence each; ``warnings``: what it is allowed with."""
 
     problems: tuple[str, ...] = ()
@@ -38,11 +38,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 def created(
     wrapper: AppWrapper,
-    rules: Rules,
+    rules: WrapperRules,
     *,
     namespace: str,
     served: Mapping[Kind, Served] | None = None,
-) -> Judgement:
+) -> ValidationResult:
     """A new wrapper. ``served``: the kinds of its components that the API server has; None: nobody
     has asked.
     """
@@ -52,7 +52,7 @@ def created(
         *_of_components(wrapper, namespace, served),
         *_of_pod_sets(wrapper),
     ]
-    return Judgement(
+    return ValidationResult(
         problems=tuple(problems[:_MOST_PROBLEMS]), warnings=tuple(_warnings(wrapper, rules))
     )
 
@@ -188,7 +188,7 @@ def _differences(
             yield f"{where}.podSets: {printable(path, 120)} makes no pods of this kind; remove it."
 
 
-def _warnings(wrapper: AppWrapper, rules: Rules) -> Iterator[str]:
+def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
     yield from (problem for _, problem in parameters(wrapper.metadata.annotations, rules).problems)
     for i, component in enumerate(wrapper.spec.components):
         where = f"spec.components[{i}]"
