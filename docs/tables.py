@@ -56,13 +56,13 @@ def _appwrapper() -> CollectorRegistry:
 
 
 def _compute_domain_controller() -> CollectorRegistry:
-    metrics = import_module("preflight_computedomain.controller.metrics").Metrics()
+    metrics = import_module("preflight_computedomain.controller.metrics").ControllerMetrics()
     metrics.show(_requests(), _mirrors(), dict)
     return _of(metrics)
 
 
 def _compute_domain_plugin() -> CollectorRegistry:
-    return _of(import_module("preflight_computedomain.plugin.metrics").Metrics("node"))
+    return _of(import_module("preflight_computedomain.plugin.metrics").PluginMetrics("node"))
 
 
 def _gpu_scheduler() -> CollectorRegistry:

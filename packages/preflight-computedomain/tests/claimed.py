@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from preflight_computedomain.names import API_VERSION, CHANNEL_CONFIG, DEVICE, DRIVER
 from preflight_computedomain.objects import ResourceClaim
-from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_computedomain.plugin.disk import Disk
 from preflight_computedomain.plugin.facts import NodeFacts
 from preflight_computedomain.plugin.lock import Lock
-from preflight_computedomain.plugin.metrics import Metrics
-from preflight_computedomain.plugin.page import Page, Times, Unreachable
-from preflight_computedomain.plugin.store import Store
+from preflight_computedomain.plugin.metrics import PluginMetrics
+from preflight_computedomain.plugin.page import ClaimPreparer, Times, Unreachable
+from preflight_computedomain.plugin.store import ClaimStore
 
 NODE = "node-1"
 CLIQUE = "00000000-0000-0000-0000-0000000000aa.7"
@@ -29,8 +29,8 @@ def uid(number: int) -> str:
     return f"c0000000-0000-0000-0000-{number:012d}"
 
 
-def ref(number: int = 1, name: str = "") -> Ref:
-    return Ref("team-a", name or f"claim-{number}", uid(number))
+def ref(number: int = 1, name: str = "") -> KubeletClaim:
+    return KubeletClaim("team-a", name or f"claim-{number}", uid(number))
 
 
 def parameters(**changed: Any) -> dict[str, Any]:
@@ -62,7 +62,10 @@ def result(
 
 
 def document(
-    of: Ref, results: list[Any] | None = None, configs: list[Any] | None = None, **status: Any
+    of: KubeletClaim,
+    results: list[Any] | None = None,
+    configs: list[Any] | None = None,
+    **status: Any,
 ) -> dict[str, Any]:
     devices = {
         "results": [result()] if results is None else results,
@@ -78,7 +81,10 @@ def document(
 
 
 def claim(
-    of: Ref, results: list[Any] | None = None, configs: list[Any] | None = None, **status: Any
+    of: KubeletClaim,
+    results: list[Any] | None = None,
+    configs: list[Any] | None = None,
+    **status: Any,
 ) -> ResourceClaim:
     return msgspec.json.decode(
         json.dumps(document(of, results, configs, **status)).encode(), type=ResourceClaim
@@ -96,7 +102,7 @@ class Cluster:
     down: bool = False
     asked: list[str] = field(default_factory=list)
 
-    def add(self, of: Ref, made: ResourceClaim | None = None) -> Ref:
+    def add(self, of: KubeletClaim, made: ResourceClaim | None = None) -> KubeletClaim:
         self.claims[of.namespace, of.name] = made or claim(of)
         return of
 
@@ -153,17 +159,17 @@ class Node:
     def lock(self) -> Path:
         return self.folder / "pu.lock"
 
-    def store(self) -> Store:
-        return Store(self.folder, self.cdi, self.facts, Disk(self.step))
+    def store(self) -> ClaimStore:
+        return ClaimStore(self.folder, self.cdi, self.facts, Disk(self.step))
 
-    def page(self, metrics: Metrics | None = None) -> Page:
-        return Page(
+    def page(self, metrics: PluginMetrics | None = None) -> ClaimPreparer:
+        return ClaimPreparer(
             self.facts.node,
             self.cluster,
             self.store(),
             lock=Lock(self.lock, self.patience),
             clique=self.clique,
-            metrics=metrics or Metrics(self.facts.node),
+            metrics=metrics or PluginMetrics(self.facts.node),
             times=self.times,
         )
 

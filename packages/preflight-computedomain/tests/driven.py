@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from claimed import parameters
 from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
-from preflight_computedomain.controller.metrics import Metrics
+from preflight_computedomain.controller.metrics import ControllerMetrics
 from preflight_computedomain.controller.page import Controller
 from preflight_computedomain.names import API_VERSION, CHANNEL_CLASS, DRIVER, KIND
 from preflight_kube.client import Client
@@ -150,7 +150,7 @@ async def leads(
         client(target, agent="compute-domain-controller") as made,
         anyio.create_task_group() as group,
     ):
-        controller = Controller(made, Metrics(), sweep_seconds=sweep_seconds)
+        controller = Controller(made, ControllerMetrics(), sweep_seconds=sweep_seconds)
         if only:
             for one in controller.reflectors:
                 group_, _, plural = one._path.rpartition("/")

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import grpc
-from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.claims import KubeletClaim
 
 __all__ = ["Kubelet", "connection"]
 
@@ -44,13 +44,19 @@ class Kubelet:
             )
         return info
 
-    async def prepare(self, refs: Iterable[Ref], version: str = "v1", timeout: float = 45) -> Any:
+    async def prepare(
+        self, refs: Iterable[KubeletClaim], version: str = "v1", timeout: float = 45
+    ) -> Any:
         return await self._call("NodePrepareResources", refs, version, timeout)
 
-    async def unprepare(self, refs: Iterable[Ref], version: str = "v1", timeout: float = 45) -> Any:
+    async def unprepare(
+        self, refs: Iterable[KubeletClaim], version: str = "v1", timeout: float = 45
+    ) -> Any:
         return await self._call("NodeUnprepareResources", refs, version, timeout)
 
-    async def _call(self, method: str, refs: Iterable[Ref], version: str, timeout: float) -> Any:
+    async def _call(
+        self, method: str, refs: Iterable[KubeletClaim], version: str, timeout: float
+    ) -> Any:
         messages = self.google[version]
         claims = [
             messages.Claim(namespace=one.namespace, name=one.name, uid=one.uid) for one in refs

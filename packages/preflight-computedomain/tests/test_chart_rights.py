@@ -22,7 +22,7 @@ from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import DRIVER, LABEL, TARGET_LABEL
 from preflight_computedomain.plugin import slices
-from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import Connection, connection
 from preflight_testing import apiserver
@@ -254,7 +254,9 @@ async def test_the_plugin_does_all_it_does_with_the_charts_rights_and_uses_each_
         await until(removed)
         domain = await user.create()
         made = (await user.claim("pod-channel", domain["metadata"]["uid"], world.name))["metadata"]
-        answer = await world.kubelet.prepare([Ref(made["namespace"], made["name"], made["uid"])])
+        answer = await world.kubelet.prepare(
+            [KubeletClaim(made["namespace"], made["name"], made["uid"])]
+        )
         assert answer[made["uid"]].error == ""
     account = f"system:serviceaccount:{HOME}:{PLUGIN}"
     with (guarded.home / "audit.log").open() as log:
@@ -269,7 +271,9 @@ async def test_what_a_claim_is_judged_by_is_read_consistently_and_watched_by_no_
     async with allowed(guarded, user, short, google, tmp_path) as world:
         domain = (await user.create())["metadata"]["uid"]
         made = (await user.claim("pod-channel", domain, world.name))["metadata"]
-        answer = await world.kubelet.prepare([Ref(made["namespace"], made["name"], made["uid"])])
+        answer = await world.kubelet.prepare(
+            [KubeletClaim(made["namespace"], made["name"], made["uid"])]
+        )
         assert answer[made["uid"]].error == ""
 
     async def asked() -> list[str]:

@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_computedomain.objects import ResourceClaim
 from preflight_computedomain.plugin import claims, decide
-from preflight_computedomain.plugin.claims import Ref, Refusal, Request, read, unusable
+from preflight_computedomain.plugin.claims import (
+    ChannelRequest,
+    KubeletClaim,
+    Refusal,
+    read,
+    unusable,
+)
 
 ONE = ref()
 
@@ -27,9 +33,9 @@ def refused(made: ResourceClaim | None) -> Refusal:
     return said
 
 
-def accepted(made: ResourceClaim) -> Request:
+def accepted(made: ResourceClaim) -> ChannelRequest:
     said = read(ONE, made, NODE)
-    assert isinstance(said, Request), said
+    assert isinstance(said, ChannelRequest), said
     return said
 
 
@@ -220,7 +226,7 @@ def test_no_claim_raises_and_what_is_accepted_has_one_device_here(
     results: list[Any], configs: list[Any]
 ) -> None:
     said = read(ONE, claim(ONE, results, configs), NODE)
-    if isinstance(said, Request):
+    if isinstance(said, ChannelRequest):
         assert said.domain
     else:
         assert said.permanent
@@ -240,19 +246,19 @@ def test_deep_parameters_are_refused() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Ref("team-a", "claim", "../../etc/passwd"),
-        Ref("team-a", "claim", ""),
-        Ref("team-a", "claim", "a/b"),
-        Ref("team-a", "claim", "x" * 200),
-        Ref("team-a", "..", "u"),
-        Ref("team-a", "a/../b", "u"),
-        Ref("team-a", "a" * 254, "u"),
-        Ref("", "claim", "u"),
-        Ref("team.a", "claim", "u"),
-        Ref("team-a", "claim\n", "u"),
+        KubeletClaim("team-a", "claim", "../../etc/passwd"),
+        KubeletClaim("team-a", "claim", ""),
+        KubeletClaim("team-a", "claim", "a/b"),
+        KubeletClaim("team-a", "claim", "x" * 200),
+        KubeletClaim("team-a", "..", "u"),
+        KubeletClaim("team-a", "a/../b", "u"),
+        KubeletClaim("team-a", "a" * 254, "u"),
+        KubeletClaim("", "claim", "u"),
+        KubeletClaim("team.a", "claim", "u"),
+        KubeletClaim("team-a", "claim\n", "u"),
     ],
 )
-def test_names_that_can_be_no_claims_are_refused(bad: Ref) -> None:
+def test_names_that_can_be_no_claims_are_refused(bad: KubeletClaim) -> None:
     said = unusable(bad)
     assert said is not None
     assert said.told(bad, NODE).isprintable()
@@ -261,7 +267,7 @@ def test_names_that_can_be_no_claims_are_refused(bad: Ref) -> None:
 def test_names_with_dots_and_of_253_characters_are_fine() -> None:
     long = ".".join(["a" * 63] * 3 + ["b" * 61])
     assert len(long) == 253
-    assert unusable(Ref("team-a", long, "u-1")) is None
+    assert unusable(KubeletClaim("team-a", long, "u-1")) is None
 
 
 def test_the_words_of_metrics_and_logs_are_those_of_the_table_and_no_others() -> None:

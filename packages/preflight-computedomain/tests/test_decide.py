@@ -13,11 +13,11 @@ from preflight_computedomain.plugin.checkpoint import (
     completed,
     entry_of,
 )
-from preflight_computedomain.plugin.claims import Refusal, Request
-from preflight_computedomain.plugin.decide import Done, Prepare, decide, known
+from preflight_computedomain.plugin.claims import ChannelRequest, Refusal
+from preflight_computedomain.plugin.decide import AlreadyPrepared, Prepare, decide, known
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
-REQUEST = Request(ref(1), "channel", DOMAIN, b'{"a":1}')
+REQUEST = ChannelRequest(ref(1), "channel", DOMAIN, b'{"a":1}')
 
 
 def entry(state: str, number: int = 1) -> Entry:
@@ -57,7 +57,9 @@ def test_what_is_done(
     entries = {key: one for key, one in ((uid(1), own), (uid(2), other)) if one is not None}
     said = decide(REQUEST, domains, clique, entries, NOW)
     shown = (
-        said.reason if isinstance(said, Refusal) else {Done: "done", Prepare: "prepare"}[type(said)]
+        said.reason
+        if isinstance(said, Refusal)
+        else {AlreadyPrepared: "done", Prepare: "prepare"}[type(said)]
     )
     assert shown == expected
     if isinstance(said, Refusal):

@@ -15,7 +15,7 @@ from preflight_computedomain.explain import explain
 from preflight_computedomain.names import LABEL, TARGET_LABEL
 from preflight_computedomain.objects import ClaimTemplate, ComputeDomain, Slice
 from preflight_computedomain.plugin import slices
-from preflight_computedomain.seen import Claim, Labeled, Pod, Seen
+from preflight_computedomain.seen import ClusterObjects, Labeled, Pod, UsedClaim
 
 T = TypeVar("T")
 
@@ -50,11 +50,11 @@ def plugin(on: str) -> Pod:
     return made(Pod, {**body, "spec": {"nodeName": on}, "status": {"phase": "Running"}})
 
 
-def claimed(name: str, of: str = DOMAIN, **status: Any) -> Claim:
+def claimed(name: str, of: str = DOMAIN, **status: Any) -> UsedClaim:
     body = document(ref(1, name), **status)
     opaque = {"driver": "compute-domain.nvidia.com", "parameters": parameters(domainID=of)}
     body["spec"] = {"devices": {"config": [{"opaque": opaque}]}}
-    return made(Claim, body)
+    return made(UsedClaim, body)
 
 
 def templated(of: ComputeDomain, **labels: str) -> ClaimTemplate:
@@ -63,7 +63,7 @@ def templated(of: ComputeDomain, **labels: str) -> ClaimTemplate:
     return made(ClaimTemplate, body)
 
 
-HEALTHY = Seen(
+HEALTHY = ClusterObjects(
     domains=[domain()],
     templates=[templated(domain())],
     claims=[claimed("one")],
@@ -73,7 +73,7 @@ HEALTHY = Seen(
 )
 
 
-def seen(**changed: Any) -> Seen:
+def seen(**changed: Any) -> ClusterObjects:
     return replace(HEALTHY, **changed)
 
 

@@ -11,7 +11,7 @@ from claimed import Node, claim, ref, uid
 from preflight_computedomain.names import cdi_file
 from preflight_computedomain.plugin.cdi import document
 from preflight_computedomain.plugin.checkpoint import ABORTED, COMPLETED, decode
-from preflight_computedomain.plugin.page import Answer
+from preflight_computedomain.plugin.page import ClaimAnswer
 from preflight_computedomain.plugin.store import CHECKPOINT
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,7 +49,7 @@ async def test_a_claim_that_another_driver_has_prepared_is_answered_with_its_dev
     page = node.page()
     given = (await page.prepare([ref()]))[uid(1)]
     device = f"k8s.compute-domain.nvidia.com/claim={uid(1)}-channel-0"
-    assert given == Answer(("channel",), "node-1", "channel-0", (device,))
+    assert given == ClaimAnswer(("channel",), "node-1", "channel-0", (device,))
     assert node.cluster.asked == []
     await page.unprepare([ref()])
     assert (node.states(), node.files()) == ({}, {})
@@ -100,7 +100,7 @@ async def test_a_claim_whose_containers_run_is_known_by_its_cdi_file_when_the_ch
     # Asked for in a new sandbox it is given again; no request named is every request's.
     given = (await page.prepare([ref()]))[uid(1)]
     device = f"k8s.compute-domain.nvidia.com/claim={uid(1)}-channel-0"
-    assert given == Answer((), "node-1", "channel-0", (device,))
+    assert given == ClaimAnswer((), "node-1", "channel-0", (device,))
     assert (await page.unprepare([ref()]))[uid(1)].error == ""
     assert (await page.prepare([ref(2)]))[uid(2)].error == ""
     assert node.states() == {uid(2): COMPLETED}

@@ -20,7 +20,7 @@ from driven import User, until
 from kubelet import Kubelet
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import DRIVER
-from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_kube.client import Client
 from preflight_kube.connection import connection
 from preflight_testing.apiserver import ApiServer
@@ -114,7 +114,7 @@ async def served(node: MachineNode, user: User, google: dict[str, ModuleType], n
     await kubelet.register()
     domain = await user.create(name)
     made = (await user.claim(f"{name}-claim", domain["metadata"]["uid"], node.name))["metadata"]
-    of = Ref(made["namespace"], made["name"], made["uid"])
+    of = KubeletClaim(made["namespace"], made["name"], made["uid"])
     assert (await kubelet.prepare([of]))[of.uid].error == ""
     assert list(node.cdi.iterdir())
     assert (await kubelet.unprepare([of]))[of.uid].error == ""

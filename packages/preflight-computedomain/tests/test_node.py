@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from preflight_computedomain.plugin.fabric import COMPLETED, FabricInfo
 from preflight_computedomain.plugin.facts import NodeFacts, Unfit
-from preflight_computedomain.plugin.node import CliqueOwner, NvmlFailed, node_facts
-from preflight_computedomain.plugin.nvml import Driver
+from preflight_computedomain.plugin.node import CliqueOwner, NvmlUnavailable, node_facts
+from preflight_computedomain.plugin.nvml import NvmlLibrary
 
 pytestmark = pytest.mark.anyio
 DEVICES = "Character devices:\n235 nvidia-caps-imex-channels\n"
@@ -66,7 +66,7 @@ class Fake:
     def __init__(self, version: str = "570.158.01", gpus: tuple[FabricInfo, ...] = ()) -> None:
         self.version, self.gpus, self.asked = version, list(gpus), 0
         self.hangs: threading.Event | None = None
-        self.error: NvmlFailed | None = None
+        self.error: NvmlUnavailable | None = None
 
     def driver_version(self) -> str:
         return self.version
@@ -120,7 +120,7 @@ async def test_what_nvml_cannot_say_later_leaves_the_clique_as_it_was() -> None:
     nvml = Fake(gpus=(GPU,))
     owner = CliqueOwner(nvml, patience=0.2)
     await owner.start()
-    nvml.error = NvmlFailed("NVML: busy")
+    nvml.error = NvmlUnavailable("NVML: busy")
     assert await owner.refreshed() == CLIQUE
     nvml.error, nvml.hangs = None, threading.Event()
     assert await owner.refreshed() == CLIQUE
@@ -147,14 +147,14 @@ async def test_a_machine_without_nvml_is_one_sentence() -> None:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         with pytest.raises(Unfit, match=r"NVML: .*is the NVIDIA driver installed"):
-            await CliqueOwner(Driver()).start()
+            await CliqueOwner(NvmlLibrary()).start()
     else:
         pytest.skip("this machine has NVML")
 
 
 async def test_a_driver_root_without_the_library_names_the_places(tmp_path: Path) -> None:
-    with pytest.raises(NvmlFailed, match=r"usr/lib64.*nvidiaDriverRoot"):
-        Driver(str(tmp_path)).driver_version()
+    with pytest.raises(NvmlUnavailable, match=r"usr/lib64.*nvidiaDriverRoot"):
+        NvmlLibrary(str(tmp_path)).driver_version()
 
 
 LIBRARY = r"""
@@ -174,7 +174,7 @@ int nvmlDeviceGetGpuFabricInfo(void *h, info_t *o) {
     return 0;
 }
 """
-ASK = "import sys; from preflight_computedomain.plugin.nvml import Driver; d = Driver(sys.argv[1]); print(d.driver_version(), d.fabric())"
+ASK = "import sys; from preflight_computedomain.plugin.nvml import NvmlLibrary; d = NvmlLibrary(sys.argv[1]); print(d.driver_version(), d.fabric())"
 
 
 async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ from preflight_computedomain.plugin.checkpoint import (
     encode,
     entry_of,
 )
-from preflight_computedomain.plugin.claims import Ref
-from preflight_computedomain.plugin.metrics import Metrics
-from preflight_computedomain.plugin.page import Answer, Page, Times
+from preflight_computedomain.plugin.claims import KubeletClaim
+from preflight_computedomain.plugin.metrics import PluginMetrics
+from preflight_computedomain.plugin.page import ClaimAnswer, ClaimPreparer, Times
 from preflight_computedomain.plugin.store import CHECKPOINT
 
 pytestmark = pytest.mark.anyio
-GIVEN = Answer(("channel",), "node-1", "channel-0", (cdi_id(uid(1)),))
+GIVEN = ClaimAnswer(("channel",), "node-1", "channel-0", (cdi_id(uid(1)),))
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def one(page: Page, number: int = 1) -> Answer:
+async def one(page: ClaimPreparer, number: int = 1) -> ClaimAnswer:
     return (await page.prepare([ref(number)]))[uid(number)]
 
 
-async def undo(page: Page, number: int = 1) -> Answer:
+async def undo(page: ClaimPreparer, number: int = 1) -> ClaimAnswer:
     return (await page.unprepare([ref(number)]))[uid(number)]
 
 
@@ -102,7 +102,7 @@ async def test_unprepare_leaves_nothing_and_is_repeatable(node: Node) -> None:
     page = node.page()
     await one(page)
     for _ in range(2):
-        assert await undo(page) == Answer()
+        assert await undo(page) == ClaimAnswer()
         assert (node.states(), node.files()) == ({}, {})
 
 
@@ -137,7 +137,7 @@ async def test_what_waiting_does_not_mend_is_answered_at_once_and_nothing_is_wri
 ) -> None:
     change(node)
     node.times = Times()  # of the real forty seconds
-    metrics = Metrics("node-1")
+    metrics = PluginMetrics("node-1")
     page = node.page(metrics)
     async with asyncio.timeout(10):
         answer = await one(page)
@@ -174,7 +174,7 @@ async def test_a_waiting_claim_gets_the_channel_when_it_is_freed(node: Node) -> 
     await one(page, 1)
     waiting = asyncio.create_task(one(page, 2))
     await until(lambda: node.cluster.asked.count("list team-a") == 2)
-    assert await undo(page, 1) == Answer()
+    assert await undo(page, 1) == ClaimAnswer()
     async with asyncio.timeout(10):
         assert (await waiting).error == ""
     assert node.states() == {uid(2): COMPLETED}
@@ -312,7 +312,7 @@ async def test_a_prepare_that_waits_is_ended_by_unprepare(node: Node, cancelled:
     await until(lambda: bool(node.cluster.asked))
     if cancelled:
         late.cancel()
-    assert await undo(page) == Answer()
+    assert await undo(page) == ClaimAnswer()
     gate.set()
     await asyncio.wait([late])
     if not cancelled:
@@ -337,7 +337,7 @@ async def test_a_prepare_that_writes_is_finished_and_then_undone(node: Node) -> 
     await asyncio.sleep(0)
     assert not undone.done()
     gate.set()
-    assert await undone == Answer()
+    assert await undone == ClaimAnswer()
     assert (node.states(), node.files()) == ({}, {})
 
 
@@ -385,7 +385,7 @@ async def test_no_file_is_made_again_for_a_claim_that_another_plugin_is_unprepar
     beside: asyncio.Task[Any] = asyncio.create_task(page.mend() if what == "mend" else one(page))
     await asyncio.wait({beside}, timeout=0.5)
     gate.set()
-    assert await undoing == Answer()
+    assert await undoing == ClaimAnswer()
     said = await beside
     assert said == () if what == "mend" else "the claim has been deleted" in said.error
     assert (node.states(), node.files()) == ({}, {})
@@ -411,7 +411,7 @@ async def test_a_mend_that_is_cancelled_keeps_the_lock_until_it_has_written(node
     ended, _ = await asyncio.wait({undoing}, timeout=0.5)
     gate.set()
     assert not ended
-    assert await undoing == Answer()
+    assert await undoing == ClaimAnswer()
     await asyncio.wait([mending])
     assert (node.states(), node.files()) == ({}, {})
 
@@ -424,7 +424,7 @@ async def test_late_prepares_leave_nothing_a_thousand_times(node: Node) -> None:
         for _ in range(turn % 13):
             await asyncio.sleep(0)
         late.cancel()
-        assert await undo(page) == Answer()
+        assert await undo(page) == ClaimAnswer()
         await asyncio.wait([late])
     assert (node.states(), node.files()) == ({}, {})
     assert await one(page, 2) != GIVEN
@@ -446,7 +446,7 @@ async def test_a_prepare_after_an_unprepare_waits_for_it(node: Node) -> None:
     page = node.page()
     await one(page)
     results = await asyncio.gather(undo(page), one(page), undo(page), one(page))
-    assert [results[0], results[2]] == [Answer(), Answer()]
+    assert [results[0], results[2]] == [ClaimAnswer(), ClaimAnswer()]
     assert results[3] == GIVEN
     assert node.states() == {uid(1): COMPLETED}
 
@@ -475,12 +475,12 @@ async def test_an_error_of_our_own_is_answered_and_logged(
 
 
 async def test_claims_whose_names_can_be_none_are_refused_and_not_asked_for(node: Node) -> None:
-    from preflight_computedomain.plugin.claims import Ref
+    from preflight_computedomain.plugin.claims import KubeletClaim
 
-    bad = Ref("team-a", "../../../secrets", "u")
+    bad = KubeletClaim("team-a", "../../../secrets", "u")
     page = node.page()
     assert "field name" in (await page.prepare([bad]))["u"].error
-    assert (await page.unprepare([bad]))["u"] == Answer()
+    assert (await page.unprepare([bad]))["u"] == ClaimAnswer()
     assert node.cluster.asked == []
 
 
@@ -509,7 +509,7 @@ async def test_nothing_of_the_disk_blocks_the_loop(node: Node) -> None:
 
 async def test_a_start_takes_over_and_counts(node: Node) -> None:
     await one(node.page())
-    metrics = Metrics("node-1")
+    metrics = PluginMetrics("node-1")
     await node.page(metrics).start()
     assert (
         metrics.registry.get_sample_value(
@@ -540,7 +540,7 @@ async def test_each_claim_and_result_has_one_line_of_the_log_with_its_cause(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    bad = Ref("team-a", "no/name", uid(9))
+    bad = KubeletClaim("team-a", "no/name", uid(9))
     page = node.page()
     await page.prepare([ref(), bad])
     await page.unprepare([ref()])

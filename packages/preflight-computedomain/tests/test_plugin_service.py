@@ -25,7 +25,7 @@ from preflight_computedomain.controller.actor import DOMAINS
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import DRIVER, cdi_file, cdi_id, slice_name
 from preflight_computedomain.plugin import service
-from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_computedomain.plugin.fabric import FabricInfo
 from preflight_computedomain.startup import Failed, Start
 from preflight_kube.client import Client
@@ -157,9 +157,9 @@ async def world(
     await made.end()
 
 
-def ref(claim: dict[str, Any]) -> Ref:
+def ref(claim: dict[str, Any]) -> KubeletClaim:
     metadata = claim["metadata"]
-    return Ref(metadata["namespace"], metadata["name"], metadata["uid"])
+    return KubeletClaim(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
 async def test_the_slice_has_exactly_channel_0_and_belongs_to_the_node(world: World) -> None:
@@ -349,7 +349,7 @@ async def far(
     await made.end()
 
 
-async def claimed(world: World, number: int = 1) -> list[Ref]:
+async def claimed(world: World, number: int = 1) -> list[KubeletClaim]:
     uid = (await world.user.create())["metadata"]["uid"]
     return [ref(await world.user.claim(f"claim-{i}", uid, world.name)) for i in range(number)]
 

@@ -32,8 +32,8 @@ from preflight_computedomain.plugin import checkpoint, disk
 from preflight_computedomain.plugin import lock as lock_file
 from preflight_computedomain.plugin.cdi import document
 from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED
-from preflight_computedomain.plugin.metrics import Metrics
-from preflight_computedomain.plugin.page import Page, Times
+from preflight_computedomain.plugin.metrics import PluginMetrics
+from preflight_computedomain.plugin.page import ClaimPreparer, Times
 from preflight_computedomain.plugin.store import CHECKPOINT
 
 NUMBER = int(os.environ.get("PREFLIGHT_SEQUENCES") or 1000)
@@ -111,7 +111,7 @@ class Process:
     node: Node
     machine: Machine
     dead: bool = False
-    page: Page = field(init=False)
+    page: ClaimPreparer = field(init=False)
 
     def __post_init__(self) -> None:
         self.node.step = self.step
@@ -126,7 +126,7 @@ class Process:
             self.machine.left -= 1
 
 
-METRICS = Metrics(FACTS.node)
+METRICS = PluginMetrics(FACTS.node)
 CHECKSUM = cache(checkpoint.checksum)
 """The same few files are read again and again."""
 
@@ -193,7 +193,7 @@ def empty(node: Node) -> None:
         path.unlink()
 
 
-async def call(page: Page, asked: Call) -> str | None:
+async def call(page: ClaimPreparer, asked: Call) -> str | None:
     """The answer's error; None where the caller has gone."""
     work = (page.prepare if asked.what == "prepare" else page.unprepare)([ref(asked.number)])
     task = asyncio.create_task(work)
@@ -227,7 +227,7 @@ def undone(calls: Sequence[Call], ended: Sequence[object], plugins: int) -> set[
     return found
 
 
-async def mended(page: Page, after: float) -> None:
+async def mended(page: ClaimPreparer, after: float) -> None:
     """As the plugin does it while it runs."""
     await asyncio.sleep(after)
     with suppress(lock_file.LockHeld, OSError, checkpoint.Corrupt):

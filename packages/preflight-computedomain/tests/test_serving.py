@@ -17,9 +17,9 @@ from claimed import Node, claim, config, parameters, ref, uid
 from kubelet import Kubelet, connection
 from preflight_computedomain.names import DRIVER, cdi_id
 from preflight_computedomain.plugin.checkpoint import COMPLETED
-from preflight_computedomain.plugin.claims import Ref
+from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_computedomain.plugin.facts import Unfit
-from preflight_computedomain.plugin.metrics import Metrics
+from preflight_computedomain.plugin.metrics import PluginMetrics
 from preflight_computedomain.plugin.page import Times
 from preflight_computedomain.plugin.serving import Serving
 
@@ -43,7 +43,7 @@ class World:
         self.registry = root / "registry"
         self.registry.mkdir()
         self.kubelet = Kubelet(self.registry, google)
-        self.metrics = Metrics("node-1")
+        self.metrics = PluginMetrics("node-1")
 
     async def begin(self, *, look: float = 0.05, again: float = 0.1) -> None:
         self.page = self.node.page(self.metrics)
@@ -139,10 +139,10 @@ async def test_names_that_no_claim_has_are_answered(world: World) -> None:
     await world.kubelet.register()
     long = ".".join(["a" * 63] * 3 + ["b" * 61])
     odd = [
-        Ref("team-a", "x/../y", "u-1"),
-        Ref("", "", "u-2"),
-        Ref("team-a", long, "u-3"),
-        Ref("team-a", "e\u0301✓", "✓"),
+        KubeletClaim("team-a", "x/../y", "u-1"),
+        KubeletClaim("", "", "u-2"),
+        KubeletClaim("team-a", long, "u-3"),
+        KubeletClaim("team-a", "e\u0301✓", "✓"),
     ]
     answer = await world.kubelet.prepare(odd)
     assert set(answer) == {"u-1", "u-2", "u-3", "✓"}

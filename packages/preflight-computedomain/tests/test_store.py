@@ -26,8 +26,8 @@ from preflight_computedomain.plugin.checkpoint import (
     encode,
     entry_of,
 )
-from preflight_computedomain.plugin.claims import Refusal, Request
-from preflight_computedomain.plugin.decide import Done
+from preflight_computedomain.plugin.claims import ChannelRequest, Refusal
+from preflight_computedomain.plugin.decide import AlreadyPrepared
 from preflight_computedomain.plugin.store import CHECKPOINT
 
 
@@ -49,11 +49,11 @@ class Steps:
             self.left -= 1
 
 
-def request(number: int = 1) -> Request:
-    return Request(ref(number), "channel", DOMAIN, b'{"allocation":{}}')
+def request(number: int = 1) -> ChannelRequest:
+    return ChannelRequest(ref(number), "channel", DOMAIN, b'{"allocation":{}}')
 
 
-def prepare(node: Node, number: int = 1) -> Done | Refusal:
+def prepare(node: Node, number: int = 1) -> AlreadyPrepared | Refusal:
     return node.store().prepare(request(number), {DOMAIN}, CLIQUE)
 
 
@@ -67,7 +67,7 @@ def consistent(node: Node) -> None:
 
 def test_prepare_writes_started_then_the_file_then_completed(tmp_path: Path) -> None:
     node = Node(tmp_path, step=(steps := Steps()))
-    assert isinstance(prepare(node), Done)
+    assert isinstance(prepare(node), AlreadyPrepared)
     renames = [word for word in steps.words if word.startswith("rename")]
     assert renames == [
         f"rename {CHECKPOINT}.tmp",
@@ -179,13 +179,13 @@ def finish(node: Node, next_: str) -> None:
     consistent(node)
     assert list(node.root.rglob("*.tmp")) == []
     if next_ == "prepare":
-        assert isinstance(prepare(node), Done)
+        assert isinstance(prepare(node), AlreadyPrepared)
         assert node.states() == {uid(1): COMPLETED}
     else:
         node.store().unprepare(uid(1))
         assert node.states() == {}
         if next_ == "another claim":
-            assert isinstance(prepare(node, 2), Done)
+            assert isinstance(prepare(node, 2), AlreadyPrepared)
             assert node.states() == {uid(2): COMPLETED}
     consistent(node)
     assert list(node.root.rglob("*.tmp")) == []
@@ -285,7 +285,7 @@ def test_a_corrupt_checkpoint_is_kept_aside_and_an_empty_one_begun(
     assert store.corrupt == 1
     assert [path.read_bytes() for path in node.folder.glob(f"{CHECKPOINT}.corrupt-*")] == [content]
     assert (node.states(), node.files()) == ({}, {})
-    assert isinstance(prepare(node), Done)
+    assert isinstance(prepare(node), AlreadyPrepared)
 
 
 def test_a_checkpoint_that_becomes_corrupt_while_running_costs_no_claim(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_what_another_process_wrote_is_seen(tmp_path: Path) -> None:
     said = other.prepare(request(2), {DOMAIN}, CLIQUE)
     assert isinstance(said, Refusal)
     one.unprepare(uid(1))
-    assert isinstance(other.prepare(request(2), {DOMAIN}, CLIQUE), Done)
+    assert isinstance(other.prepare(request(2), {DOMAIN}, CLIQUE), AlreadyPrepared)
     assert set(one.entries()) == {uid(2)}
 
 
@@ -330,7 +330,7 @@ def test_a_disk_that_refuses_leaves_a_started_claim_that_can_be_finished_or_undo
     full.cdi.unlink()
     full.cdi.mkdir()
     full.store().start()
-    assert isinstance(prepare(full), Done)
+    assert isinstance(prepare(full), AlreadyPrepared)
 
 
 def test_a_uid_that_can_name_no_file_is_never_a_path(tmp_path: Path) -> None:

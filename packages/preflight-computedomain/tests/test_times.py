@@ -16,7 +16,7 @@ import pytest
 from claimed import Node, ref, uid
 from inmemory import Clockwork
 from preflight_computedomain.plugin.checkpoint import COMPLETED
-from preflight_computedomain.plugin.page import Page, Times
+from preflight_computedomain.plugin.page import ClaimPreparer, Times
 
 LONGEST = 40.0
 """Seconds that a call lasts at most; after 45 the kubelet gives it up."""
@@ -41,7 +41,7 @@ def played(what: Callable[[], Awaitable[Any]]) -> float:
         return cast(Clockwork, runner.get_loop()).time()
 
 
-async def refused(page: Page, number: int) -> str:
+async def refused(page: ClaimPreparer, number: int) -> str:
     return (await page.prepare([ref(number)]))[uid(number)].error
 
 

@@ -13,7 +13,7 @@ from preflight_kube.text import one_line
 from .configs import domain_of
 from .controller.template import owner
 from .names import DAEMON_DEVICE, DEVICE, LABEL, fits_as_name
-from .seen import Seen, is_daemon_template
+from .seen import ClusterObjects, is_daemon_template
 
 __all__ = ["RUNBOOK", "report"]
 
@@ -31,7 +31,7 @@ RUNBOOK: Final = """How to change between driver-managed and host-managed IMEX:
 """
 
 
-def report(seen: Seen) -> tuple[list[str], bool]:
+def report(seen: ClusterObjects) -> tuple[list[str], bool]:
     """Lines for a person, and whether all is well."""
     parts = {
         "Not read, so nothing is said of it": seen.unread,
@@ -52,7 +52,7 @@ def report(seen: Seen) -> tuple[list[str], bool]:
     return lines, sound
 
 
-def _leftovers(seen: Seen) -> list[str]:
+def _leftovers(seen: ClusterObjects) -> list[str]:
     found = [f"DaemonSet {one.metadata.namespace}/{one.metadata.name}" for one in seen.daemons]
     found += [
         f"ResourceClaimTemplate {one.metadata.namespace}/{one.metadata.name} (a daemon's)"
@@ -70,7 +70,7 @@ def _leftovers(seen: Seen) -> list[str]:
     return sorted(found)
 
 
-def _nodes(seen: Seen) -> list[str]:
+def _nodes(seen: ClusterObjects) -> list[str]:
     found = [
         f"ResourceSlice {one.metadata.name} offers {DAEMON_DEVICE}: a plugin of driver-managed mode has written it; replace that plugin"
         for one in seen.slices
@@ -92,7 +92,7 @@ def _nodes(seen: Seen) -> list[str]:
     return sorted(found)
 
 
-def _domains(seen: Seen) -> list[str]:
+def _domains(seen: ClusterObjects) -> list[str]:
     found = []
     templates = {(one.metadata.namespace, one.metadata.name): one for one in seen.templates}
     for one in seen.domains:
@@ -120,7 +120,7 @@ def _domains(seen: Seen) -> list[str]:
     return sorted(found)
 
 
-def _stale(seen: Seen) -> list[str]:
+def _stale(seen: ClusterObjects) -> list[str]:
     known = {(one.metadata.namespace, one.metadata.uid) for one in seen.domains}
     found = []
     for one in seen.claims:

@@ -11,12 +11,12 @@ from preflight_kube.text import one_line
 from .configs import domain_of
 from .controller.template import owner
 from .objects import ComputeDomain
-from .seen import Claim, Seen
+from .seen import ClusterObjects, UsedClaim
 
 __all__ = ["explain"]
 
 
-def explain(seen: Seen, namespace: str, name: str) -> list[str]:
+def explain(seen: ClusterObjects, namespace: str, name: str) -> list[str]:
     """Lines for a person; none where there is no such ComputeDomain."""
     domain = next(
         (
@@ -47,7 +47,7 @@ def _head(domain: ComputeDomain) -> str:
     return f"ComputeDomain {about.namespace}/{about.name} ({about.uid}): {state}, mode {one_line(domain.spec.channel.allocation_mode, 200)}"
 
 
-def _template(seen: Seen, domain: ComputeDomain) -> str:
+def _template(seen: ClusterObjects, domain: ComputeDomain) -> str:
     about, name = domain.metadata, domain.template
     there = next(
         (
@@ -66,7 +66,7 @@ def _template(seen: Seen, domain: ComputeDomain) -> str:
     return f"ResourceClaimTemplate {name}: {state}"
 
 
-def _claim(seen: Seen, claim: Claim) -> str:
+def _claim(seen: ClusterObjects, claim: UsedClaim) -> str:
     pods = {one.metadata.uid: one for one in seen.pods}
     users = []
     for one in claim.status.reserved_for:

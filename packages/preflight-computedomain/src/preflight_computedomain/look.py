@@ -12,7 +12,7 @@ from preflight_kube.connection import connection
 
 from .names import DRIVER, GROUP, LABEL, PLURAL, VERSION
 from .objects import ClaimTemplate, ComputeDomain, Slice
-from .seen import Claim, Labeled, Pod, Seen
+from .seen import ClusterObjects, Labeled, Pod, UsedClaim
 
 __all__ = ["look"]
 
@@ -23,7 +23,7 @@ _PLUGINS: Final = (
 """As the chart labels the plugin's pods."""
 
 
-async def look(namespace: str = "") -> Seen:
+async def look(namespace: str = "") -> ClusterObjects:
     """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError where the
     cluster is not reached.
     """
@@ -31,8 +31,8 @@ async def look(namespace: str = "") -> Seen:
         return await _look(client, namespace)
 
 
-async def _look(client: Client, namespace: str) -> Seen:
-    seen = Seen()
+async def _look(client: Client, namespace: str) -> ClusterObjects:
+    seen = ClusterObjects()
 
     async def every(path: str, type_: type[T], *, missing: bool = False, **params: Any) -> list[T]:
         group, _, plural = path.rpartition("/")
@@ -54,7 +54,7 @@ async def _look(client: Client, namespace: str) -> Seen:
 
     seen.domains = await every(f"/apis/{GROUP}/{VERSION}/{PLURAL}", ComputeDomain)
     seen.templates = await every("/apis/resource.k8s.io/v1/resourceclaimtemplates", ClaimTemplate)
-    seen.claims = await every("/apis/resource.k8s.io/v1/resourceclaims", Claim)
+    seen.claims = await every("/apis/resource.k8s.io/v1/resourceclaims", UsedClaim)
     if namespace:
         seen.pods = await every("/api/v1/pods", Pod)
         return seen

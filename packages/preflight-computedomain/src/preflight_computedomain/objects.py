@@ -17,9 +17,9 @@ __all__ = [
     "Channel",
     "ClaimTemplate",
     "ComputeDomain",
+    "ComputeDomainStatus",
     "DeviceConfig",
     "DomainSpec",
-    "DomainStatus",
     "Metadata",
     "Opaque",
     "ResourceClaim",
@@ -73,7 +73,7 @@ class DomainSpec(_Object, frozen=True, kw_only=True):
     channel: Channel = Channel()
 
 
-class DomainStatus(_Object, frozen=True, kw_only=True):
+class ComputeDomainStatus(_Object, frozen=True, kw_only=True):
     """``status``: Ready, NotReady, or empty before the first write."""
 
     status: str = ""
@@ -84,7 +84,7 @@ class ComputeDomain(_Object, frozen=True, kw_only=True):
 
     metadata: Metadata
     spec: DomainSpec = DomainSpec()
-    status: DomainStatus = DomainStatus()
+    status: ComputeDomainStatus = ComputeDomainStatus()
 
     @property
     def template(self) -> str:
@@ -157,16 +157,16 @@ class _AllocatedDevices(_Object, frozen=True, kw_only=True):
     config: tuple[AllocationConfig, ...] = ()
 
 
-class Allocation(_Object, frozen=True, kw_only=True):
+class ClaimAllocation(_Object, frozen=True, kw_only=True):
     """What the scheduler allocated."""
 
     devices: _AllocatedDevices = _AllocatedDevices()
 
 
-class ClaimStatus(_Object, frozen=True, kw_only=True):
+class ResourceClaimStatus(_Object, frozen=True, kw_only=True):
     """``allocation`` is None before the scheduler has chosen, and after the last pod has gone."""
 
-    allocation: Allocation | None = None
+    allocation: ClaimAllocation | None = None
 
 
 class ResourceClaim(_Object, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from .objects import (
     Slice,
 )
 
-__all__ = ["Claim", "Labeled", "Pod", "Seen", "is_daemon_template"]
+__all__ = ["ClusterObjects", "Labeled", "Pod", "UsedClaim", "is_daemon_template"]
 
 DAEMON: Final = "Daemon"
 """Value of the label by which driver-managed mode marks its daemons' templates."""
@@ -65,7 +65,7 @@ class _ClaimStatus(_Struct, frozen=True, kw_only=True):
     reserved_for: tuple[_User, ...] = ()
 
 
-class Claim(_Struct, frozen=True, kw_only=True):
+class UsedClaim(_Struct, frozen=True, kw_only=True):
     """A ResourceClaim with who uses it."""
 
     metadata: Metadata
@@ -106,14 +106,14 @@ class Pod(_Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class Seen:
+class ClusterObjects:
     """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, one sentence
     each; what is said of it then rests on nothing.
     """
 
     domains: list[ComputeDomain] = field(default_factory=list)
     templates: list[ClaimTemplate] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[UsedClaim] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
     nodes: list[Labeled] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)

@@ -31,7 +31,7 @@ from .step import (
     WriteStatus,
 )
 
-__all__ = ["DOMAINS", "TEMPLATES", "Actor", "Blocked", "Known", "Place"]
+__all__ = ["DOMAINS", "TEMPLATES", "Blocked", "DomainActor", "LastAnswers", "Place"]
 
 DOMAINS: Final = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 TEMPLATES: Final = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
@@ -47,7 +47,7 @@ class Blocked(Exception):
     """
 
 
-class Known:
+class LastAnswers:
     """What is known of ComputeDomains and templates beyond the mirrors: the API server's last
     answers.
     """
@@ -68,13 +68,13 @@ def _path(collection: str, namespace: str, name: str = "") -> str:
     return f"{group}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
 
 
-class Actor:
+class DomainActor:
     """``client``: fenced by the leadership. ``written`` is called with the name of each action that
     was carried out.
     """
 
     def __init__(
-        self, client: Client, known: Known, written: Callable[[str], None] = lambda _: None
+        self, client: Client, known: LastAnswers, written: Callable[[str], None] = lambda _: None
     ) -> None:
         self._client, self._known, self._written = client, known, written
 
@@ -101,7 +101,7 @@ class _Run:
     def __init__(
         self,
         client: Client,
-        known: Known,
+        known: LastAnswers,
         namespace: str,
         domain: ComputeDomain | None,
         templates: dict[str, ClaimTemplate],

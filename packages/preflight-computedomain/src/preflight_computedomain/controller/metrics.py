@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-__all__ = ["Metrics"]
+__all__ = ["ControllerMetrics"]
 
 
 class _Counted(Collector):
@@ -46,7 +46,7 @@ class _Counted(Collector):
         yield behind
 
 
-class Metrics:
+class ControllerMetrics:
     """One set a process."""
 
     def __init__(self) -> None:

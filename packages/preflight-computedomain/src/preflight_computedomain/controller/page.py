@@ -24,9 +24,9 @@ from preflight_kube.workqueue import Queue
 from ..names import API_VERSION, KIND, LABEL
 from ..objects import ClaimTemplate, ComputeDomain
 from . import template
-from .actor import DOMAINS, TEMPLATES, Actor, Blocked, Known, Place
-from .metrics import Metrics
-from .step import NOT_READY, READY, Say, step, sweep
+from .actor import DOMAINS, TEMPLATES, Blocked, DomainActor, LastAnswers, Place
+from .metrics import ControllerMetrics
+from .step import NOT_READY, READY, DomainEvent, step, sweep
 
 __all__ = ["COMPONENT", "Controller"]
 
@@ -46,9 +46,11 @@ log = get_logger(__name__)
 class Controller:
     """Mirrors while its ``reflectors`` run; acts while :meth:`lead` does."""
 
-    def __init__(self, client: Client, metrics: Metrics, *, sweep_seconds: float = SWEEP) -> None:
+    def __init__(
+        self, client: Client, metrics: ControllerMetrics, *, sweep_seconds: float = SWEEP
+    ) -> None:
         self._client, self._metrics, self._sweep_seconds = client, metrics, sweep_seconds
-        self._known = Known(client.clock)
+        self._known = LastAnswers(client.clock)
         self._domains: dict[Place, ComputeDomain] = {}
         self._by_uid: dict[str, Place] = {}
         self._wanted: dict[Place, set[Place]] = defaultdict(
@@ -137,7 +139,7 @@ class Controller:
         """Act until cancelled."""
         for one in self.reflectors:
             await one.synced.wait()
-        actor = Actor(
+        actor = DomainActor(
             self._client.fenced(leadership.valid),
             self._known,
             lambda what: self._metrics.actions.labels(what).inc(),
@@ -158,7 +160,7 @@ class Controller:
         finally:
             self._metrics.leader.set(0)
 
-    async def _look(self, place: Place, actor: Actor, leadership: Leadership) -> float | None:
+    async def _look(self, place: Place, actor: DomainActor, leadership: Leadership) -> float | None:
         domain = self._known.domains.of(place, self._domains.get(place), self._known.clock())
         if domain is None:
             return None
@@ -201,7 +203,7 @@ class Controller:
         (self._conflicts.add if there else self._conflicts.discard)(place)
         self._metrics.conflicts.set(len(self._conflicts))
 
-    async def _say(self, domain: ComputeDomain, one: Say, leadership: Leadership) -> None:
+    async def _say(self, domain: ComputeDomain, one: DomainEvent, leadership: Leadership) -> None:
         """Once for each leadership at most; the Event's name follows from what it is about, so the
         cluster has it once.
         """
@@ -233,7 +235,7 @@ class Controller:
             return
         self._said.add(key)
 
-    async def _sweep(self, actor: Actor) -> None:
+    async def _sweep(self, actor: DomainActor) -> None:
         """Remove templates of ours whose ComputeDomain has gone: its finalizer was
         removed by hand.
         """

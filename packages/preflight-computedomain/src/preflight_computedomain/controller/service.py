@@ -9,7 +9,7 @@ from preflight_kube.manager import Election, Parts
 from preflight_kube.manager import run as run_replica
 
 from ..startup import Start, say
-from .metrics import Metrics
+from .metrics import ControllerMetrics
 from .page import COMPONENT, Controller
 
 __all__ = ["LEASE", "run"]
@@ -21,7 +21,7 @@ def run(start: Start, *, namespace: str, lease_seconds: float, log_level: str) -
     """Run until SIGTERM or SIGINT; then the lease is given back, so that the other replica leads at
     once. The exit status.
     """
-    metrics = Metrics()
+    metrics = ControllerMetrics()
 
     async def build(client: Client) -> Parts:
         say(start.gates)

@@ -27,11 +27,11 @@ __all__ = [
     "ConfirmNoDomain",
     "CreateTemplate",
     "DeleteTemplate",
+    "DomainEvent",
+    "DomainStep",
     "MendTemplate",
     "ReleaseTemplate",
     "RemoveFinalizer",
-    "Say",
-    "Step",
     "WriteStatus",
     "step",
     "sweep",
@@ -123,7 +123,7 @@ Action = (
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class DomainEvent:
     """A Warning Event of the ComputeDomain. ``about``: what tells this one from others with the
     same reason; said once for each.
     """
@@ -134,7 +134,7 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DomainStep:
     """``actions``: in this order, each only when the one before it has succeeded; one that has not
     ends the step.
 
@@ -144,11 +144,11 @@ class Step:
 
     actions: tuple[Action, ...] = ()
     status: str = READY
-    events: tuple[Say, ...] = ()
+    events: tuple[DomainEvent, ...] = ()
     next: str = ""
 
 
-def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> Step:
+def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> DomainStep:
     """``seen``: the templates of the ComputeDomain's namespace that have its template's name, or
     its uid as label.
     """
@@ -160,15 +160,15 @@ def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> Step:
     events = _unsupported(domain)
     if not fits_as_name(domain.template):
         said = (*events, _no_name(domain))
-        return Step((*first, *_status(domain, NOT_READY)), NOT_READY, said)
+        return DomainStep((*first, *_status(domain, NOT_READY)), NOT_READY, said)
     there = next((one for one in templates if one.metadata.name == domain.template), None)
     if there is None:
         create = CreateTemplate(template.body(domain))
-        return Step((*first, create, *_status(domain, READY)), READY, events)
+        return DomainStep((*first, create, *_status(domain, READY)), READY, events)
     name = there.metadata.name
     if template.owner(there) != uid:
         said = (*events, _conflict(there))
-        return Step(
+        return DomainStep(
             (*first, *_status(domain, NOT_READY)),
             NOT_READY,
             said,
@@ -181,13 +181,13 @@ def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> Step:
             else ()
         )
         waits = f"the deleted ResourceClaimTemplate {name} to be gone"
-        return Step((*first, *_status(domain, NOT_READY), *release), NOT_READY, events, waits)
+        return DomainStep((*first, *_status(domain, NOT_READY), *release), NOT_READY, events, waits)
     patch = template.mended(there, uid)
     mend = () if patch is None else (MendTemplate(name, patch),)
-    return Step((*first, *mend, *_status(domain, READY)), READY, events)
+    return DomainStep((*first, *mend, *_status(domain, READY)), READY, events)
 
 
-def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> Step:
+def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> DomainStep:
     uid = domain.metadata.uid
     actions: list[Action] = []
     names = {domain.template: None}
@@ -197,8 +197,8 @@ def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> Step:
             actions += _removal(one)
     actions += [ConfirmGone(name, uid) for name in names if fits_as_name(name)]
     if FINALIZER not in domain.metadata.finalizers:
-        return Step(tuple(actions) if len(actions) > len(names) else (), NOT_READY)
-    return Step(
+        return DomainStep(tuple(actions) if len(actions) > len(names) else (), NOT_READY)
+    return DomainStep(
         (*actions, RemoveFinalizer()), NOT_READY, (), "its ResourceClaimTemplate to be gone"
     )
 
@@ -230,24 +230,24 @@ def _status(domain: ComputeDomain, status: str) -> tuple[Action, ...]:
     return () if domain.status.status == status else (WriteStatus(status),)
 
 
-def _conflict(there: ClaimTemplate) -> Say:
+def _conflict(there: ClaimTemplate) -> DomainEvent:
     name = one_line(there.metadata.name, 253)
     message = (
         f"ResourceClaimTemplate {name} exists and belongs to something else, and is left alone; delete or rename it, or make this "
         "ComputeDomain anew with another spec.channel.resourceClaimTemplate.name"
     )
-    return Say("ResourceClaimTemplateConflict", message, there.metadata.uid)
+    return DomainEvent("ResourceClaimTemplateConflict", message, there.metadata.uid)
 
 
-def _no_name(domain: ComputeDomain) -> Say:
+def _no_name(domain: ComputeDomain) -> DomainEvent:
     message = (
         f"spec.channel.resourceClaimTemplate.name is {one_line(domain.template, 100)!r}, which cannot be an object's name; make this ComputeDomain "
         "anew with lower-case letters, digits, '-' and '.', 253 at most"
     )
-    return Say("InvalidResourceClaimTemplateName", message, domain.metadata.uid)
+    return DomainEvent("InvalidResourceClaimTemplateName", message, domain.metadata.uid)
 
 
-def _unsupported(domain: ComputeDomain) -> tuple[Say, ...]:
+def _unsupported(domain: ComputeDomain) -> tuple[DomainEvent, ...]:
     mode = domain.spec.channel.allocation_mode
     if mode == "Single":
         return ()
@@ -255,4 +255,4 @@ def _unsupported(domain: ComputeDomain) -> tuple[Say, ...]:
         f"spec.channel.allocationMode is {one_line(mode, 40)}: pods with this claim will not start, as host-managed IMEX gives channel 0 "
         "alone; make this ComputeDomain anew and set Single"
     )
-    return (Say("UnsupportedAllocationMode", message, domain.metadata.uid),)
+    return (DomainEvent("UnsupportedAllocationMode", message, domain.metadata.uid),)

@@ -1,6 +1,6 @@
 """What a claim asks of this node's driver: its allocation and configurations, judged.
 
-Pure, and never raises: whatever stands in a claim ends in a :class:`Request` or in a
+Pure, and never raises: whatever stands in a claim ends in a :class:`ChannelRequest` or in a
 :class:`Refusal`. These are the checks 1 to 4 of Prepare; they need nothing but the claim.
 """
 
@@ -24,9 +24,9 @@ from ..names import (
     fits_as_namespace,
     fits_as_uid,
 )
-from ..objects import AllocationConfig, AllocationResult, ClaimStatus, ResourceClaim
+from ..objects import AllocationConfig, AllocationResult, ResourceClaim, ResourceClaimStatus
 
-__all__ = ["NO_DAEMONS", "REASONS", "Ref", "Refusal", "Request", "read", "unusable"]
+__all__ = ["NO_DAEMONS", "REASONS", "ChannelRequest", "KubeletClaim", "Refusal", "read", "unusable"]
 
 NO_DAEMONS: Final = (
     "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
@@ -56,11 +56,11 @@ REASONS: Final[Mapping[str, str]] = {
 }
 """Why a claim is not prepared, in a word for metrics and logs, and what it means."""
 _CLAIM: Final = "FromClaim"
-_STATUS: Final = msgspec.json.Decoder(ClaimStatus)
+_STATUS: Final = msgspec.json.Decoder(ResourceClaimStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class KubeletClaim:
     """A claim as the kubelet names it."""
 
     namespace: str
@@ -81,24 +81,24 @@ class Refusal:
     sentence: str
     permanent: bool = True
 
-    def told(self, ref: Ref, node: str) -> str:
+    def told(self, ref: KubeletClaim, node: str) -> str:
         """The answer to the kubelet, which shows it in an Event of the pod."""
         return f"{DRIVER}: {ref}: {self.sentence} (node {node})."
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChannelRequest:
     """Channel 0 for a claim. ``request``: its base name. ``domain``: uid of its ComputeDomain.
     ``status``: the claim's, as JSON.
     """
 
-    ref: Ref
+    ref: KubeletClaim
     request: str
     domain: str
     status: bytes
 
 
-def unusable(ref: Ref) -> Refusal | None:
+def unusable(ref: KubeletClaim) -> Refusal | None:
     """A refusal where the kubelet's words cannot name a claim: they become part of a path and of a
     file's name.
     """
@@ -116,7 +116,7 @@ def unusable(ref: Ref) -> Refusal | None:
     return None
 
 
-def read(ref: Ref, claim: ResourceClaim | None, node: str) -> Request | Refusal:
+def read(ref: KubeletClaim, claim: ResourceClaim | None, node: str) -> ChannelRequest | Refusal:
     """``claim``: what the API server has under ``ref``'s name now."""
     if claim is None:
         return Refusal(
@@ -160,8 +160,8 @@ def _not_one(ours: Sequence[AllocationResult], here: Sequence[AllocationResult])
 
 
 def _configured(
-    ref: Ref, result: AllocationResult, configs: Sequence[AllocationConfig], status: bytes
-) -> Request | Refusal:
+    ref: KubeletClaim, result: AllocationResult, configs: Sequence[AllocationConfig], status: bytes
+) -> ChannelRequest | Refusal:
     mine = [one for one in configs if _applies(one, result)]
     of_claim = [one for one in mine if one.source == _CLAIM]
     chosen = of_claim or mine
@@ -200,7 +200,7 @@ def _configured(
             f'host-managed IMEX supports only allocationMode "Single" (channel 0); got {one_line(json.dumps(config.mode, ensure_ascii=False), 60)}; make the '
             "ComputeDomain anew with spec.channel.allocationMode: Single",
         )
-    return Request(ref, result.base, config.domain, status)
+    return ChannelRequest(ref, result.base, config.domain, status)
 
 
 def _applies(config: AllocationConfig, result: AllocationResult) -> bool:

@@ -11,7 +11,7 @@ from ..names import GROUP, PLURAL, VERSION
 from ..objects import ResourceClaim
 from .page import Unreachable
 
-__all__ = ["ApiServer"]
+__all__ = ["ClusterReader"]
 
 
 class _Metadata(msgspec.Struct):
@@ -24,8 +24,8 @@ class _Domain(msgspec.Struct):
     metadata: _Metadata
 
 
-class ApiServer:
-    """The two reads of :class:`.page.Cluster`, by ``client``."""
+class ClusterReader:
+    """The two reads of :class:`.page.ClusterApi`, by ``client``."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -15,16 +15,16 @@ from typing import Final
 from preflight_kube.text import one_line
 
 from .checkpoint import ABORTED, COMPLETED, Entry
-from .claims import NO_DAEMONS, Ref, Refusal, Request
+from .claims import NO_DAEMONS, ChannelRequest, KubeletClaim, Refusal
 
-__all__ = ["IN_USE", "Done", "Prepare", "decide", "holder", "in_use", "known"]
+__all__ = ["IN_USE", "AlreadyPrepared", "Prepare", "decide", "holder", "in_use", "known"]
 
 IN_USE: Final = "channel-in-use"
 _ABORTED_FOR: Final = timedelta(seconds=90)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class AlreadyPrepared:
     """The claim is prepared: the same devices again, and its CDI file where that is missing or
     differs.
     """
@@ -36,10 +36,10 @@ class Done:
 class Prepare:
     """Prepare it now."""
 
-    request: Request
+    request: ChannelRequest
 
 
-def known(entries: Mapping[str, Entry], ref: Ref) -> Done | Refusal | None:
+def known(entries: Mapping[str, Entry], ref: KubeletClaim) -> AlreadyPrepared | Refusal | None:
     """What the checkpoint alone decides; None where the claim itself must be read."""
     entry = entries.get(ref.uid)
     if entry is None or entry.state != COMPLETED:
@@ -49,7 +49,7 @@ def known(entries: Mapping[str, Entry], ref: Ref) -> Done | Refusal | None:
             "daemon",
             f"{NO_DAEMONS} (the checkpoint has this one as prepared); delete the pod, which driver-managed IMEX has left",
         )
-    return Done(entry)
+    return AlreadyPrepared(entry)
 
 
 def holder(entries: Mapping[str, Entry], uid: str) -> tuple[str, Entry] | None:
@@ -78,12 +78,12 @@ def in_use(entries: Mapping[str, Entry], uid: str) -> Refusal | None:
 
 
 def decide(
-    request: Request,
+    request: ChannelRequest,
     domains: Collection[str],
     clique: str,
     entries: Mapping[str, Entry],
     now: datetime,
-) -> Prepare | Done | Refusal:
+) -> Prepare | AlreadyPrepared | Refusal:
     """``domains``: uids of the ComputeDomains in the claim's namespace. ``clique``: the node's,
     empty for none. ``now``: UTC.
     """
@@ -110,7 +110,7 @@ def decide(
     return in_use(entries, request.ref.uid) or Prepare(request)
 
 
-def _still_aborted(entry: Entry, request: Request, now: datetime) -> bool:
+def _still_aborted(entry: Entry, request: ChannelRequest, now: datetime) -> bool:
     if entry.aborted_at is None or not timedelta(0) <= now - entry.aborted_at < _ABORTED_FOR:
         return False
     try:

@@ -20,9 +20,9 @@ from .._generated.dra import (
     NodeUnprepareResourcesResponse,
 )
 from ..names import DRIVER
-from .claims import Ref
-from .metrics import PREPARE, UNPREPARE, Metrics
-from .page import Answer, Page
+from .claims import KubeletClaim
+from .metrics import PREPARE, UNPREPARE, PluginMetrics
+from .page import ClaimAnswer, ClaimPreparer
 from .sockets import Method, unary
 from .wire import TEXT, Shape
 
@@ -38,7 +38,7 @@ def service_name(version: str) -> str:
     return f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
 
 
-def services(page: Page, metrics: Metrics) -> dict[str, dict[str, Method]]:
+def services(page: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[str, Method]]:
     """What the plugin's socket serves."""
 
     async def prepare(request: NodePrepareResourcesRequest) -> NodePrepareResourcesResponse:
@@ -66,8 +66,8 @@ def services(page: Page, metrics: Metrics) -> dict[str, dict[str, Method]]:
 
 
 async def _measured(
-    metrics: Metrics, operation: str, call: Callable[[], Awaitable[Mapping[str, Answer]]]
-) -> Mapping[str, Answer]:
+    metrics: PluginMetrics, operation: str, call: Callable[[], Awaitable[Mapping[str, ClaimAnswer]]]
+) -> Mapping[str, ClaimAnswer]:
     labels: Any = (DRIVER, operation)
     metrics.requests.labels(*labels).inc()
     with (
@@ -77,11 +77,11 @@ async def _measured(
         return await call()
 
 
-def _ref(claim: Claim) -> Ref:
-    return Ref(claim.namespace, claim.name, claim.uid)
+def _ref(claim: Claim) -> KubeletClaim:
+    return KubeletClaim(claim.namespace, claim.name, claim.uid)
 
 
-def _prepared(answer: Answer) -> NodePrepareResourceResponse:
+def _prepared(answer: ClaimAnswer) -> NodePrepareResourceResponse:
     if answer.error:
         return NodePrepareResourceResponse(error=answer.error)
     device = Device(

@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Ended", "Flight", "Flights", "Late"]
+__all__ = ["CallEnded", "Flight", "Flights", "Late"]
 
 T = TypeVar("T")
 
 
-class Ended(Exception):
+class CallEnded(Exception):
     """The call was ended by an Unprepare of its claim."""
 
 
@@ -72,8 +72,8 @@ class Flights(Generic[T]):
     ) -> T:
         """The result of ``work``, or of the like call that is under way.
 
-        Raises :class:`Ended` and :class:`Late`. Whose caller is cancelled is ended too, once nobody
-        waits for it any more.
+        Raises :class:`CallEnded` and :class:`Late`. Whose caller is cancelled is ended too, once
+        nobody waits for it any more.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._patience
@@ -110,7 +110,7 @@ class Flights(Generic[T]):
         await self._wait(flight, end)
         assert flight.task is not None
         if flight.task.cancelled():
-            raise Ended
+            raise CallEnded
         return flight.task.result()
 
     async def _wait(self, flight: Flight[T], end: float) -> None:

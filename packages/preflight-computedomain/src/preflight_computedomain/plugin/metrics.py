@@ -6,14 +6,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..names import DRIVER
 
-__all__ = ["PREPARE", "UNPREPARE", "Metrics"]
+__all__ = ["PREPARE", "UNPREPARE", "PluginMetrics"]
 
 PREPARE = "NodePrepareResources"
 UNPREPARE = "NodeUnprepareResources"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
 
 
-class Metrics:
+class PluginMetrics:
     """One set a process. Series of requests exist from the start, with 0."""
 
     def __init__(self, node: str, registry: CollectorRegistry | None = None) -> None:

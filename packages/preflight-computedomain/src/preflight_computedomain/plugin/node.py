@@ -19,7 +19,7 @@ from preflight_kube.logs import get_logger
 from .fabric import FabricBroken, FabricInfo, clique
 from .facts import NodeFacts, Unfit, boot_id, driver_fits, imex_major, node_name
 
-__all__ = ["CliqueOwner", "Nvml", "NvmlFailed", "node_facts", "patiently"]
+__all__ = ["CliqueOwner", "NvmlReader", "NvmlUnavailable", "node_facts", "patiently"]
 
 T = TypeVar("T")
 _log = get_logger(__name__)
@@ -28,12 +28,12 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _MOST_BYTES: Final = 1024 * 1024
 
 
-class NvmlFailed(Exception):
+class NvmlUnavailable(Exception):
     """NVML is not there, has answered with an error, or has not answered; one sentence."""
 
 
-class Nvml(Protocol):
-    """What is asked of NVML. Both may block, and raise :class:`NvmlFailed`."""
+class NvmlReader(Protocol):
+    """What is asked of NVML. Both may block, and raise :class:`NvmlUnavailable`."""
 
     def driver_version(self) -> str:
         """As ``nvidia-smi`` shows it."""
@@ -68,7 +68,7 @@ def _text(path: str) -> str:
 class CliqueOwner:
     """The one who knows the node's clique. ``patience``: seconds that NVML has for an answer."""
 
-    def __init__(self, nvml: Nvml, *, crash: bool = True, patience: float = 10.0) -> None:
+    def __init__(self, nvml: NvmlReader, *, crash: bool = True, patience: float = 10.0) -> None:
         self._nvml, self._crash, self._patience = nvml, crash, patience
         self._current = ""
         self._reading: asyncio.Task[str] | None = None
@@ -87,7 +87,7 @@ class CliqueOwner:
             self._current = clique(
                 await patiently(self._nvml.fabric, self._patience), crash=self._crash
             )
-        except (NvmlFailed, FabricBroken) as error:
+        except (NvmlUnavailable, FabricBroken) as error:
             raise Unfit(str(error)) from None
         return self._current
 
@@ -105,7 +105,7 @@ class CliqueOwner:
         except FabricBroken as error:
             _log.error("the node has no clique any more", error=str(error))
             found = ""
-        except NvmlFailed as error:
+        except NvmlUnavailable as error:
             _log.warning("clique not read, the last one stays", error=str(error))
             return self._current
         if found != self._current:
@@ -120,8 +120,8 @@ async def patiently(ask: Callable[[], T], patience: float) -> T:
     """What ``ask`` returns, in a thread that is left behind where it takes longer than ``patience``
     seconds.
 
-    Raises what it raises, and :class:`NvmlFailed` when it is late. The thread is its own: one that
-    hangs takes no other's place.
+    Raises what it raises, and :class:`NvmlUnavailable` when it is late. The thread is its own: one
+    that hangs takes no other's place.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -143,6 +143,6 @@ async def patiently(ask: Callable[[], T], patience: float) -> T:
         async with asyncio.timeout(patience):
             return await answer
     except TimeoutError:
-        raise NvmlFailed(
+        raise NvmlUnavailable(
             f"NVML: no answer within {patience:g} s; does nvidia-smi answer on this node? Reload the driver, or restart the node."
         ) from None

@@ -11,9 +11,9 @@ from typing import Any, Final
 from preflight_kube.text import one_line
 
 from .fabric import NOT_SUPPORTED, FabricInfo
-from .node import NvmlFailed
+from .node import NvmlUnavailable
 
-__all__ = ["Driver"]
+__all__ = ["NvmlLibrary"]
 
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _FOLDERS: Final = (
@@ -28,7 +28,7 @@ _INIT_FLAG_NO_GPUS: Final = 1
 """Do not fail on a node whose GPUs are all bound to other drivers."""
 
 
-class Driver:
+class NvmlLibrary:
     """``root``: where the NVIDIA driver's files are mounted; empty for the dynamic linker's own
     paths.
     """
@@ -38,13 +38,13 @@ class Driver:
         self._loaded: ctypes.CDLL | None = None
 
     def driver_version(self) -> str:
-        """As ``nvidia-smi`` shows it. Raises :class:`NvmlFailed`."""
+        """As ``nvidia-smi`` shows it. Raises :class:`NvmlUnavailable`."""
         with self._open() as nvml:
             return _text(nvml.nvmlSystemGetDriverVersion())
 
     def fabric(self) -> list[FabricInfo]:
         """Of each GPU, in NVML's order; a GPU or driver without a fabric has the state
-        :data:`NOT_SUPPORTED`. Raises :class:`NvmlFailed`.
+        :data:`NOT_SUPPORTED`. Raises :class:`NvmlUnavailable`.
         """
         with self._open() as nvml:
             return [
@@ -66,7 +66,7 @@ class Driver:
                     pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
             hint = "is the NVIDIA driver installed, and nvidiaDriverRoot its place?"
-            raise NvmlFailed(f"NVML: {one_line(str(error), 120)}; {hint}") from None
+            raise NvmlUnavailable(f"NVML: {one_line(str(error), 120)}; {hint}") from None
 
     def _load(self) -> None:
         """Load the library of the driver's root first: by its soname the binding then gets the same
@@ -78,13 +78,13 @@ class Driver:
         found = next((path for path in places if path.exists()), None)
         if found is None:
             shown = ", ".join(_FOLDERS)
-            raise NvmlFailed(
+            raise NvmlUnavailable(
                 f"{self._root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is."
             )
         try:
             self._loaded = ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise NvmlFailed(
+            raise NvmlUnavailable(
                 f"{found}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
             ) from None
 

@@ -19,14 +19,14 @@ from preflight_kube.text import one_line
 from ..names import DEVICE, DRIVER, cdi_id
 from ..objects import ResourceClaim
 from .checkpoint import COMPLETED, STARTED, Corrupt, Entry
-from .claims import Ref, Refusal, Request, read, unusable
-from .decide import IN_USE, Done, Prepare, decide, in_use, known
-from .flights import Ended, Flight, Flights, Late
+from .claims import ChannelRequest, KubeletClaim, Refusal, read, unusable
+from .decide import IN_USE, AlreadyPrepared, Prepare, decide, in_use, known
+from .flights import CallEnded, Flight, Flights, Late
 from .lock import Lock, LockHeld
-from .metrics import PREPARE, UNPREPARE, Metrics
-from .store import Store
+from .metrics import PREPARE, UNPREPARE, PluginMetrics
+from .store import ClaimStore
 
-__all__ = ["Answer", "Cluster", "Page", "Times", "Unreachable"]
+__all__ = ["ClaimAnswer", "ClaimPreparer", "ClusterApi", "Times", "Unreachable"]
 
 _log = get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Unreachable(Exception):
     """The API server has not answered, or has refused; one sentence."""
 
 
-class Cluster(Protocol):
+class ClusterApi(Protocol):
     """What the plugin asks of the API server. Both are consistent reads; both raise
     :class:`Unreachable`.
     """
@@ -47,7 +47,7 @@ class Cluster(Protocol):
         """The uids of the ComputeDomains of ``namespace``."""
 
 
-class Clique(Protocol):
+class CliqueSource(Protocol):
     """The one owner of the node's clique."""
 
     @property
@@ -59,7 +59,7 @@ class Clique(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClaimAnswer:
     """To the kubelet, for one claim. ``error`` empty: prepared, or nothing left of it."""
 
     requests: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Times:
     longest: float = 2.0
 
 
-Result = Answer | Refusal
+Result = ClaimAnswer | Refusal
 _UNANSWERED: Final = Refusal(
     "api-server", "the API server has not answered in time; is it reachable from this node?", False
 )
@@ -95,18 +95,18 @@ _SLOW: Final = Refusal(
 )
 
 
-class Page:
+class ClaimPreparer:
     """Use within one event loop."""
 
     def __init__(
         self,
         node: str,
-        cluster: Cluster,
-        store: Store,
+        cluster: ClusterApi,
+        store: ClaimStore,
         *,
         lock: Lock,
-        clique: Clique,
-        metrics: Metrics,
+        clique: CliqueSource,
+        metrics: PluginMetrics,
         times: Times = Times(),
     ) -> None:
         self._node, self._cluster, self._store, self._lock = node, cluster, store, lock
@@ -123,15 +123,15 @@ class Page:
         """End what waits; what writes has ``seconds``."""
         await self._flights.drain(seconds)
 
-    async def prepare(self, refs: Iterable[Ref]) -> dict[str, Answer]:
+    async def prepare(self, refs: Iterable[KubeletClaim]) -> dict[str, ClaimAnswer]:
         """An answer for each uid of ``refs``. Never raises but when it is cancelled."""
         return await self._each(refs, self._prepare_one)
 
-    async def unprepare(self, refs: Iterable[Ref]) -> dict[str, Answer]:
+    async def unprepare(self, refs: Iterable[KubeletClaim]) -> dict[str, ClaimAnswer]:
         """As ``prepare``; without an error nothing of the claim is left on the node."""
         return await self._each(refs, self._unprepare_one)
 
-    async def sweep(self) -> tuple[Ref, ...]:
+    async def sweep(self) -> tuple[KubeletClaim, ...]:
         """Undo begun preparations of claims that are gone. Returns the prepared ones that are:
         their containers may still run.
 
@@ -139,7 +139,7 @@ class Page:
         """
         stale = []
         for uid, entry in (await asyncio.to_thread(self._store.entries)).items():
-            ref = Ref(entry.namespace, entry.name, uid)
+            ref = KubeletClaim(entry.namespace, entry.name, uid)
             if unusable(ref):
                 continue  # version 1 of the checkpoint kept no names
             claim = await self._cluster.claim(ref.namespace, ref.name)
@@ -170,7 +170,7 @@ class Page:
 
     # --- one claim
 
-    async def _prepare_one(self, ref: Ref) -> Answer:
+    async def _prepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
         if (bad := unusable(ref)) is not None:
             return self._told(ref, bad, True, asyncio.get_running_loop().time())
         return await self._fly(
@@ -181,16 +181,16 @@ class Page:
             True,
         )
 
-    async def _unprepare_one(self, ref: Ref) -> Answer:
+    async def _unprepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
         if unusable(ref) is not None:
-            return Answer()  # such a claim has never been prepared
+            return ClaimAnswer()  # such a claim has never been prepared
         return await self._fly(
             ref,
             lambda flight: self._retried(flight, lambda _: self._undo(ref, flight), _SLOW),
             False,
         )
 
-    async def _attempt(self, ref: Ref, flight: Flight[Result], last: Refusal) -> Result:
+    async def _attempt(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
         """One way through all checks, and on. ``last``: why the attempt before it failed."""
         if last.reason == IN_USE and (still := in_use(await self._entries(), ref.uid)) is not None:
             return still  # nothing is asked of the API server until the channel is free
@@ -218,25 +218,25 @@ class Page:
                     if not await _whole(lambda: self._store.restore(ref.uid)):
                         return _UNDONE
         entry = done.entry
-        return Answer(entry.requests, entry.pool, DEVICE, (cdi_id(ref.uid),))
+        return ClaimAnswer(entry.requests, entry.pool, DEVICE, (cdi_id(ref.uid),))
 
     async def _write(
-        self, request: Request, domains: frozenset[str], clique: str, flight: Flight[Result]
-    ) -> Done | Refusal:
+        self, request: ChannelRequest, domains: frozenset[str], clique: str, flight: Flight[Result]
+    ) -> AlreadyPrepared | Refusal:
         async with self._lock.held():
             with flight.writes():
-                said: Done | Refusal = await _whole(
+                said: AlreadyPrepared | Refusal = await _whole(
                     lambda: self._store.prepare(request, domains, clique)
                 )
         self._count()
         return said
 
-    async def _undo(self, ref: Ref, flight: Flight[Result]) -> Result:
+    async def _undo(self, ref: KubeletClaim, flight: Flight[Result]) -> Result:
         async with self._lock.held():
             with flight.writes():
                 await _whole(lambda: self._store.unprepare(ref.uid))
         self._count()
-        return Answer()
+        return ClaimAnswer()
 
     async def _retried(
         self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
@@ -285,10 +285,10 @@ class Page:
 
     async def _fly(
         self,
-        ref: Ref,
+        ref: KubeletClaim,
         work: Callable[[Flight[Result]], Coroutine[Any, Any, Result]],
         prepares: bool,
-    ) -> Answer:
+    ) -> ClaimAnswer:
         began = asyncio.get_running_loop().time()
 
         async def caught(flight: Flight[Result]) -> Result:
@@ -308,7 +308,7 @@ class Page:
 
         try:
             result = await self._flights.run(ref.uid, caught, prepares=prepares)
-        except Ended:
+        except CallEnded:
             result = Refusal("ended", "the kubelet has unprepared the claim in the meantime", False)
         except Late:
             result = Refusal(
@@ -324,12 +324,12 @@ class Page:
         except Corrupt:
             return {}  # with the lock held it is moved aside, and read again
 
-    def _told(self, ref: Ref, result: Result, prepares: bool, began: float) -> Answer:
+    def _told(self, ref: KubeletClaim, result: Result, prepares: bool, began: float) -> ClaimAnswer:
         """The answer, counted where it is a refusal, and one line in the log."""
-        if isinstance(result, Answer):
+        if isinstance(result, ClaimAnswer):
             answer, cause = result, ""
         else:
-            answer, cause = Answer(error=result.told(ref, self._node)), result.reason
+            answer, cause = ClaimAnswer(error=result.told(ref, self._node)), result.reason
             errors = self._metrics.prepare_errors if prepares else self._metrics.unprepare_errors
             errors.labels(DRIVER, cause).inc()
             if result.permanent:
@@ -350,8 +350,8 @@ class Page:
 
     @staticmethod
     async def _each(
-        refs: Iterable[Ref], one: Callable[[Ref], Awaitable[Answer]]
-    ) -> dict[str, Answer]:
+        refs: Iterable[KubeletClaim], one: Callable[[KubeletClaim], Awaitable[ClaimAnswer]]
+    ) -> dict[str, ClaimAnswer]:
         asked = {ref.uid: ref for ref in refs}
         answers = await asyncio.gather(*map(one, asked.values()))
         return dict(zip(asked, answers, strict=True))

@@ -21,17 +21,17 @@ from preflight_kube.logs import get_logger
 from ..names import DRIVER
 from ..startup import Failed, Start, say
 from .checkpoint import Corrupt
-from .cluster import ApiServer
+from .cluster import ClusterReader
 from .disk import Disk
 from .facts import Unfit
 from .lock import Lock, LockHeld
-from .metrics import Metrics
-from .node import CliqueOwner, Nvml, node_facts
-from .nvml import Driver
-from .page import Page, Unreachable
+from .metrics import PluginMetrics
+from .node import CliqueOwner, NvmlReader, node_facts
+from .nvml import NvmlLibrary
+from .page import ClaimPreparer, Unreachable
 from .publisher import Publisher
 from .serving import Serving
-from .store import Store
+from .store import ClaimStore
 
 __all__ = ["PROGRAM", "Folders", "run"]
 
@@ -76,12 +76,12 @@ class Folders:
         )
 
 
-async def run(start: Start, *, nvml: Nvml | None = None) -> None:
+async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises Failed where this node is not fit."""
     say(start.gates)
     try:
         facts = node_facts(start.environ)
-        driver = nvml or Driver(start.environ.get("NVIDIA_DRIVER_ROOT", ""))
+        driver = nvml or NvmlLibrary(start.environ.get("NVIDIA_DRIVER_ROOT", ""))
         clique = CliqueOwner(driver, crash=start.gates.crash_on_fabric_errors)
         found = await clique.start()
     except Unfit as error:
@@ -94,12 +94,12 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
         clique=found or "none",
     )
     folders = Folders.of(start.environ)
-    metrics = Metrics(facts.node)
+    metrics = PluginMetrics(facts.node)
     async with Client(start.target, agent=PROGRAM, timeout=ANSWER) as client:
-        page = Page(
+        page = ClaimPreparer(
             facts.node,
-            ApiServer(client),
-            Store(folders.own, folders.cdi, facts, Disk()),
+            ClusterReader(client),
+            ClaimStore(folders.own, folders.cdi, facts, Disk()),
             lock=Lock(folders.own / "pu.lock"),
             clique=clique,
             metrics=metrics,
@@ -126,7 +126,7 @@ async def run(start: Start, *, nvml: Nvml | None = None) -> None:
             log.info("stopped", node=facts.node)
 
 
-async def _begin(folders: Folders, page: Page, serving: Serving) -> None:
+async def _begin(folders: Folders, page: ClaimPreparer, serving: Serving) -> None:
     try:
         for folder in (folders.own, folders.cdi):
             folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,9 @@ async def _begin(folders: Folders, page: Page, serving: Serving) -> None:
         ) from None
 
 
-def _health(start: Start, metrics: Metrics, serving: Serving, publisher: Publisher) -> HealthServer:
+def _health(
+    start: Start, metrics: PluginMetrics, serving: Serving, publisher: Publisher
+) -> HealthServer:
     """``/healthz`` asks both sockets as the kubelet would, from the probe's own thread."""
     loop = asyncio.get_running_loop()
 
@@ -179,7 +181,7 @@ async def _now_and_then(what: Callable[[], Awaitable[object]]) -> None:
         await what()
 
 
-async def _mend(page: Page) -> None:
+async def _mend(page: ClaimPreparer) -> None:
     while True:
         await anyio.sleep(LOOK)
         try:
@@ -193,7 +195,7 @@ async def _mend(page: Page) -> None:
             )
 
 
-async def _sweep(page: Page) -> None:
+async def _sweep(page: ClaimPreparer) -> None:
     try:
         stale = await page.sweep()
     except (Unreachable, OSError, Corrupt) as error:

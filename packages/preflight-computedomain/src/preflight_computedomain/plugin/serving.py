@@ -17,8 +17,8 @@ from .._generated.registration import InfoRequest, PluginInfo
 from ..names import DRIVER
 from .dra import VERSIONS, service_name, services
 from .facts import Unfit
-from .metrics import PREPARE, Metrics
-from .page import Page
+from .metrics import PREPARE, PluginMetrics
+from .page import ClaimPreparer
 from .registration import SERVICE, Registration
 from .sockets import Socket
 
@@ -40,8 +40,8 @@ class Serving:
 
     def __init__(
         self,
-        page: Page,
-        metrics: Metrics,
+        page: ClaimPreparer,
+        metrics: PluginMetrics,
         registry: Path,
         folder: Path,
         *,

@@ -31,12 +31,12 @@ from .checkpoint import (
     encode,
     entry_of,
 )
-from .claims import Refusal, Request
-from .decide import Done, Prepare, decide
+from .claims import ChannelRequest, Refusal
+from .decide import AlreadyPrepared, Prepare, decide
 from .disk import TEMPORARY, Disk
 from .facts import NodeFacts
 
-__all__ = ["CHECKPOINT", "Store", "utc_now"]
+__all__ = ["CHECKPOINT", "ClaimStore", "utc_now"]
 
 CHECKPOINT: Final = "checkpoint.json"
 _log = get_logger(__name__)
@@ -55,7 +55,7 @@ class _Kept:
     checkpoint: Checkpoint
 
 
-class Store:
+class ClaimStore:
     """``folder``: the plugin's own; ``cdi``: where the container runtime reads. Blocking; raises
     OSError.
     """
@@ -117,7 +117,9 @@ class Store:
                 _log.info("CDI file of no prepared claim removed", path=path)
                 self._disk.remove(path)
 
-    def prepare(self, request: Request, domains: Collection[str], clique: str) -> Done | Refusal:
+    def prepare(
+        self, request: ChannelRequest, domains: Collection[str], clique: str
+    ) -> AlreadyPrepared | Refusal:
         """Decide once more, with what the disk says now, and do it."""
         claims = dict(self._read().claims)
         said = decide(request, domains, clique, claims, self.now())
@@ -133,7 +135,7 @@ class Store:
             ref.uid, COMPLETED, named, status=request.status, devices=devices
         )
         self._write(claims)
-        return Done(claims[ref.uid])
+        return AlreadyPrepared(claims[ref.uid])
 
     def whole(self, uid: str) -> bool:
         """Whether the CDI file of a completed claim is as it should be."""
