@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from preflight_proto.admitted import SeenClaim, decode_admitted, swapped
 from preflight_proto.names import CLAIMS_ANNOTATION
-from preflight_webhook.admission.claims import Claim, Devices, Ref, devices, read
+from preflight_webhook.admission.claims import ClaimDevices, DeviceClaim, Ref, devices, read
 from preflight_webhook.admission.decision import Decision
 from preflight_webhook.admission.pipeline import decide
 from preflight_webhook.configuration.config import Config, parse
 from preflight_webhook.explain.live import needed
-from preflight_webhook.explain.workloads import Found
+from preflight_webhook.explain.workloads import FoundPod
 
 CLASSES = """
 gpuDetection: {deviceClasses: [gpu.nvidia.com, h100.example.com]}
@@ -65,26 +65,28 @@ ADMIN = exactly("gpu.nvidia.com", adminAccess=True)
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (claim(GPU), Devices(True, False, 4)),
-        (template(GPU), Devices(True, False, 4)),
+        (claim(GPU), ClaimDevices(True, False, 4)),
+        (template(GPU), ClaimDevices(True, False, 4)),
         # v1beta1.
-        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com", "count": 2}), Devices(True, False, 2)),
-        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com"}), Devices(True, False, 1)),
-        (claim(exactly("gpu.nvidia.com", allocationMode="All")), Devices(True, False, None)),
-        (claim(GPU, exactly("h100.example.com", count=2)), Devices(True, False, 6)),
-        (claim(GPU, NIC), Devices(True, True, 4)),
-        (claim(NIC), Devices(False, True, 0)),
-        (claim(exactly("fpga.example.com")), Devices(False, False, 0)),
-        (claim(first_available(("gpu.nvidia.com", 2), ("h100.example.com", 2))), Devices(True, False, 2)),
-        (claim(first_available(("gpu.nvidia.com", 2), ("h100.example.com", 1))), Devices(True, False, None)),
-        (claim(first_available(("gpu.nvidia.com", 2), ("fpga.example.com", 2))), Devices(True, False, None)),
-        (claim(ADMIN), Devices(False, False, 0)),
-        (claim(ADMIN, NIC), Devices(False, True, 0)),
-        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com", "adminAccess": True}), Devices(False, False, 0)),
-        ({"spec": {}}, Devices(False, False, 0)),
+        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com", "count": 2}), ClaimDevices(True, False, 2)),
+        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com"}), ClaimDevices(True, False, 1)),
+        (claim(exactly("gpu.nvidia.com", allocationMode="All")), ClaimDevices(True, False, None)),
+        (claim(GPU, exactly("h100.example.com", count=2)), ClaimDevices(True, False, 6)),
+        (claim(GPU, NIC), ClaimDevices(True, True, 4)),
+        (claim(NIC), ClaimDevices(False, True, 0)),
+        (claim(exactly("fpga.example.com")), ClaimDevices(False, False, 0)),
+        (claim(first_available(("gpu.nvidia.com", 2), ("h100.example.com", 2))), ClaimDevices(True, False, 2)),
+        (claim(first_available(("gpu.nvidia.com", 2), ("h100.example.com", 1))), ClaimDevices(True, False, None)),
+        (claim(first_available(("gpu.nvidia.com", 2), ("fpga.example.com", 2))), ClaimDevices(True, False, None)),
+        (claim(ADMIN), ClaimDevices(False, False, 0)),
+        (claim(ADMIN, NIC), ClaimDevices(False, True, 0)),
+        (claim({"name": "r", "deviceClassName": "gpu.nvidia.com", "adminAccess": True}), ClaimDevices(False, False, 0)),
+        ({"spec": {}}, ClaimDevices(False, False, 0)),
     ],
 )  # fmt: skip
-def test_what_a_claim_gives_is_read_in_every_shape(made: dict[str, Any], expected: Devices) -> None:
+def test_what_a_claim_gives_is_read_in_every_shape(
+    made: dict[str, Any], expected: ClaimDevices
+) -> None:
     assert devices(read(made), CONFIG) == expected
 
 
@@ -114,7 +116,7 @@ ENTRIES = {
     "fpga": {"name": "fpga", "resourceClaimTemplateName": "fpga"},
 }
 TEMPLATES = "resourceclaimtemplates"
-KNOWN: dict[Ref, Claim | None] = {
+KNOWN: dict[Ref, DeviceClaim | None] = {
     Ref(TEMPLATES, "own"): read(template(GPU)),
     Ref("resourceclaims", "shared"): read(claim(GPU)),
     Ref(TEMPLATES, "net"): read(template(NIC)),
@@ -133,7 +135,7 @@ def pod_with(*names: str, limits: dict[str, str] | None = None) -> dict[str, Any
 
 
 def judged(
-    pod: dict[str, Any], config: Config = CONFIG, known: dict[Ref, Claim | None] | None = None
+    pod: dict[str, Any], config: Config = CONFIG, known: dict[Ref, DeviceClaim | None] | None = None
 ) -> tuple[Decision, dict[str, Any]]:
     decision = decide(json.dumps(pod).encode(), "ml", config, KNOWN if known is None else known)
     return decision, jsonpatch.apply_patch(copy.deepcopy(pod), decision.patch)
@@ -178,7 +180,7 @@ def shared_claims(how: str, checks: str = "{name: dcgm-diag, image: d}") -> Conf
     )
 
 
-def in_use(pod: str) -> dict[Ref, Claim | None]:
+def in_use(pod: str) -> dict[Ref, DeviceClaim | None]:
     made = {
         **claim(GPU),
         "status": {"reservedFor": [{"resource": "pods", "name": pod, "uid": "u"}]},
@@ -263,12 +265,12 @@ def seen(after: dict[str, Any]) -> dict[str, SeenClaim]:
     return decode_admitted(after["metadata"]["annotations"][CLAIMS_ANNOTATION]).claims
 
 
-def with_uid(made: dict[str, Any], uid: str) -> Claim:
+def with_uid(made: dict[str, Any], uid: str) -> DeviceClaim:
     return read({**made, "metadata": {"uid": uid}})
 
 
 def test_what_was_known_of_claims_is_written_down_whether_the_pod_is_checked_or_not() -> None:
-    known: dict[Ref, Claim | None] = {
+    known: dict[Ref, DeviceClaim | None] = {
         Ref("resourceclaims", "shared"): with_uid(claim(exactly("fpga.example.com")), "u1")
     }
     decision, after = judged(pod_with("shared"), known=known)
@@ -284,7 +286,7 @@ def test_what_was_known_of_claims_is_written_down_whether_the_pod_is_checked_or_
 
 
 def test_a_claim_that_was_swapped_after_admission_can_be_told() -> None:
-    known: dict[Ref, Claim | None] = {
+    known: dict[Ref, DeviceClaim | None] = {
         Ref("resourceclaims", "shared"): with_uid(claim(exactly("fpga.example.com")), "u1")
     }
     before = seen(judged(pod_with("shared"), known=known)[1])["shared"]
@@ -317,7 +319,7 @@ def test_where_no_class_matters_claims_do_not() -> None:
 
 
 CHANNEL = "compute-domain-default-channel.nvidia.com"
-WITH_CHANNEL: dict[Ref, Claim | None] = {
+WITH_CHANNEL: dict[Ref, DeviceClaim | None] = {
     **KNOWN,
     Ref(TEMPLATES, "net"): read(template(exactly(CHANNEL))),
 }
@@ -359,14 +361,14 @@ def test_a_claim_that_does_not_exist_keeps_no_pod_without_gpus_where_no_claim_ca
     None
 ):
     config = parse("checks: [{name: dcgm-diag, image: d}]")
-    unknown: dict[Ref, Claim | None] = {Ref(TEMPLATES, "net"): None}
+    unknown: dict[Ref, DeviceClaim | None] = {Ref(TEMPLATES, "net"): None}
     assert judged(pod_with("net"), config, unknown)[0].result == "no-gpu"
     decision, _ = judged(pod_with("net", limits={"nvidia.com/gpu": "4"}), config, unknown)
     assert decision.denied
     assert "create the claim first" in decision.message
 
 
-NOTHING: dict[Ref, Claim | None] = {Ref(TEMPLATES, "own"): None}
+NOTHING: dict[Ref, DeviceClaim | None] = {Ref(TEMPLATES, "own"): None}
 
 
 @pytest.mark.parametrize(
@@ -414,6 +416,6 @@ def test_a_live_claim_is_found_in_the_version_that_the_cluster_serves(version: s
             return {"kind": "ResourceClaim", "spec": {}} if f"/{version}/" in path else None
 
     pod = {"spec": {"resourceClaims": [{"name": "mine", "resourceClaimName": "shared"}]}}
-    known = asyncio.run(needed(Found("Pod p", "ml", pod, {}, confined=False), Client()))  # type: ignore[arg-type]
-    assert known == {Ref("resourceclaims", "shared"): Claim(())}
+    known = asyncio.run(needed(FoundPod("Pod p", "ml", pod, {}, confined=False), Client()))  # type: ignore[arg-type]
+    assert known == {Ref("resourceclaims", "shared"): DeviceClaim(())}
     assert asked[-1] == f"/apis/resource.k8s.io/{version}/namespaces/ml/resourceclaims/shared"

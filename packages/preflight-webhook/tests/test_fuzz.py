@@ -12,9 +12,9 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
-from preflight_webhook.admission.claims import Claim, Ref
+from preflight_webhook.admission.claims import DeviceClaim, Ref
 from preflight_webhook.configuration.config import parse
-from preflight_webhook.serving.app import Admission, State
+from preflight_webhook.serving.app import Admission, ServingState
 
 CONFIG = parse("""
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]
@@ -94,7 +94,7 @@ class NoApiServer:
     def known(self, _: str, _refs: tuple[Ref, ...]) -> None:
         return None
 
-    async def claims(self, _: str, refs: tuple[Ref, ...]) -> dict[Ref, Claim | None]:
+    async def claims(self, _: str, refs: tuple[Ref, ...]) -> dict[Ref, DeviceClaim | None]:
         await asyncio.sleep(0)
         return dict.fromkeys(refs)
 
@@ -165,7 +165,7 @@ async def posted(app: Admission, body: bytes, path: str) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_two_thousand_strange_reviews_are_answered_or_refused(seed: int) -> None:
-    chance, state = random.Random(seed), State(CONFIG)
+    chance, state = random.Random(seed), ServingState(CONFIG)
     state.lookups = NoApiServer()  # type: ignore[assignment]
 
     async def story() -> set[int]:

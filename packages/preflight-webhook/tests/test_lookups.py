@@ -15,9 +15,9 @@ import pytest
 from handled import handled
 from preflight_kube.connection import Connection
 from preflight_kube.errors import KubeError
-from preflight_webhook.admission.claims import Claim, Ref
-from preflight_webhook.cluster.access import Access
-from preflight_webhook.cluster.lookups import Lookups, Unavailable
+from preflight_webhook.admission.claims import DeviceClaim, Ref
+from preflight_webhook.cluster.access import ClusterAccess
+from preflight_webhook.cluster.lookups import Lookups, LookupUnavailable
 from preflight_webhook.metrics import Metrics
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Api:
         self.now, self.metrics = 100.0, Metrics()
 
     def lookups(self) -> Lookups:
-        return Lookups(Access(self.connect), self.metrics, clock=lambda: self.now)
+        return Lookups(ClusterAccess(self.connect), self.metrics, clock=lambda: self.now)
 
     def connect(self) -> Connection:
         return Connection("https://api", ssl.create_default_context(), "token")
@@ -149,7 +149,7 @@ def test_one_that_gives_up_does_not_take_the_answer_from_the_others(api: Api) ->
 
     api.answer = held
 
-    async def story() -> Claim | None:
+    async def story() -> DeviceClaim | None:
         lookups = api.lookups()
         first = asyncio.create_task(lookups.claims("ml", [OWN]))
         second = asyncio.create_task(lookups.claims("ml", [OWN]))
@@ -257,7 +257,7 @@ def refuse(_: httpx.Request) -> httpx.Response:
 def test_what_cannot_be_found_out_is_told_and_not_kept(api: Api, answer: Any, says: str) -> None:
     async def story() -> None:
         lookups, api.answer = api.lookups(), answer
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(LookupUnavailable) as caught:
             await lookups.claims("ml", [OWN])
         assert says in str(caught.value)
         api.answer = lambda _: httpx.Response(200, json=MADE)
@@ -292,7 +292,7 @@ def test_an_api_server_that_hangs_is_given_up(api: Api, monkeypatch: pytest.Monk
         raise AssertionError
 
     api.answer = hang
-    with pytest.raises(Unavailable, match=r"no answer within 0.05 s"):
+    with pytest.raises(LookupUnavailable, match=r"no answer within 0.05 s"):
         run(api.lookups().claims("ml", [OWN]))
 
 
@@ -316,8 +316,8 @@ def test_outside_of_a_cluster_it_is_said_how_to_get_in() -> None:
             "KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file."
         )
 
-    with pytest.raises(Unavailable, match="KUBECONFIG is not set"):
-        run(Lookups(Access(nowhere), Metrics()).claims("ml", [OWN]))
+    with pytest.raises(LookupUnavailable, match="KUBECONFIG is not set"):
+        run(Lookups(ClusterAccess(nowhere), Metrics()).claims("ml", [OWN]))
 
 
 def test_whose_a_claim_is_and_which_comes_with_the_api_servers_answer(api: Api) -> None:
@@ -330,7 +330,7 @@ def test_whose_a_claim_is_and_which_comes_with_the_api_servers_answer(api: Api) 
     }
     api.answer = lambda _: httpx.Response(200, json=claim)
 
-    async def story() -> Claim | None:
+    async def story() -> DeviceClaim | None:
         [found] = (await api.lookups().claims("ml", [Ref("resourceclaims", "train")])).values()
         return found
 

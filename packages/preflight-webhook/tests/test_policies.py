@@ -27,12 +27,12 @@ from preflight_testing.apidouble import Answer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
 from preflight_testing.plugin import Api, api, real_api_server
-from preflight_webhook.cluster.access import Access
+from preflight_webhook.cluster.access import ClusterAccess
 from preflight_webhook.cluster.namespaces import NamespaceOverride, NamespaceOverrides
 from preflight_webhook.configuration.config import parse
 from preflight_webhook.configuration.effective import effective
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.serving.app import Admission, State
+from preflight_webhook.serving.app import Admission, ServingState
 
 __all__ = ["api", "real_api_server"]
 
@@ -158,7 +158,7 @@ async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[Namespace
 async def followed_by(
     connect: Callable[[], Connection], metrics: Metrics | None = None, **options: Any
 ) -> AsyncIterator[NamespaceOverrides]:
-    access = Access(connect)
+    access = ClusterAccess(connect)
     policies = NamespaceOverrides(access, metrics or Metrics(), **options)
     task = asyncio.create_task(policies.run())
     try:
@@ -288,7 +288,7 @@ def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(
     async def story() -> None:
         async with following(tmp_path / "kubeconfig") as policies:
             await until(lambda: policies.of("default"), "it is seen")
-            state = State(CONFIG, policies=policies, started=True)
+            state = ServingState(CONFIG, policies=policies, started=True)
 
             def break_off() -> None:
                 double.fault = lambda request: Answer(500, sad)
@@ -310,9 +310,9 @@ def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_
     async def story() -> None:
         async with following(tmp_path / "kubeconfig") as policies:
             await until(lambda: "403" in policies.problem, "refused")
-            state = State(CONFIG, policies=policies, started=True)
+            state = ServingState(CONFIG, policies=policies, started=True)
             assert "list and watch" in state.unready()
-            off = State(
+            off = ServingState(
                 parse("checks: []\npreflightConfigs: {enabled: false}"),
                 policies=policies,
                 started=True,
@@ -442,7 +442,7 @@ def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyP
     async def story() -> None:
         metrics = Metrics()
         async with followed_by(fails, metrics) as policies:
-            state = State(CONFIG, policies=policies, started=True)
+            state = ServingState(CONFIG, policies=policies, started=True)
             state._was_ready = True
             await until(policies.behind_for, "it is behind")
             assert state.unready() == "", "those seen last hold"
@@ -486,7 +486,7 @@ def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
 
     async def story() -> None:
         nonlocal wanted
-        access = Access(lambda: connection({"KUBECONFIG": str(tmp_path / "kubeconfig")}))
+        access = ClusterAccess(lambda: connection({"KUBECONFIG": str(tmp_path / "kubeconfig")}))
         policies = NamespaceOverrides(access, Metrics())
         looked = 0
 
@@ -567,7 +567,7 @@ def review(namespace: str, number: int) -> bytes:
     ).encode()
 
 
-async def admitted(state: State, namespace: str, number: int = 0) -> str:
+async def admitted(state: ServingState, namespace: str, number: int = 0) -> str:
     """The patch of one pod."""
     transport = httpx.ASGITransport(app=Admission(state))
     async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as http:
@@ -592,7 +592,7 @@ def test_a_gang_of_128_that_only_its_namespace_knows_takes_no_request(
                 lambda: any("watch" in request.params for request in double.requests),
                 "it is watched",
             )
-            state = State(CONFIG, policies=policies, started=True)
+            state = ServingState(CONFIG, policies=policies, started=True)
             asked = len(double.requests)
             patches = await asyncio.gather(
                 *(admitted(state, "default", number) for number in range(128))
@@ -603,7 +603,7 @@ def test_a_gang_of_128_that_only_its_namespace_knows_takes_no_request(
             elsewhere = await admitted(state, "kube-system")
             assert "train" not in elsewhere
             assert '"observe"' not in elsewhere
-            off = State(
+            off = ServingState(
                 parse("checks: [{name: dcgm-diag, image: d}]\npreflightConfigs: {enabled: false}"),
                 policies=policies,
             )

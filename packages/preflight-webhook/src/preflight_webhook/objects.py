@@ -19,22 +19,22 @@ __all__ = [
     "Container",
     "DnsConfig",
     "DnsOption",
-    "EmptyDir",
+    "EmptyDirVolumeSource",
     "HostAlias",
     "Metadata",
-    "Mount",
     "Os",
-    "Owner",
+    "OwnerReference",
     "Pod",
+    "PodReview",
+    "PodReviewRequest",
+    "PodSpec",
     "PullSecret",
-    "Request",
-    "Resources",
-    "Review",
+    "ResourceRequirements",
     "SchedulingGroup",
     "SecurityContext",
-    "Spec",
     "Variable",
     "Volume",
+    "VolumeMount",
     "WorkloadRef",
 ]
 
@@ -56,7 +56,7 @@ class ClaimUse(_Object):
     name: str = ""
 
 
-class Resources(_Object):
+class ResourceRequirements(_Object):
     """What a container or a pod asks for."""
 
     requests: Amounts | None = None
@@ -64,7 +64,7 @@ class Resources(_Object):
     claims: list[ClaimUse] | None = None
 
 
-class Mount(_Object):
+class VolumeMount(_Object):
     """A mount, by its volume."""
 
     name: str = ""
@@ -106,7 +106,7 @@ class Variable(_Object):
     value: str | None = None
 
 
-class EmptyDir(_Object):
+class EmptyDirVolumeSource(_Object):
     """An emptyDir; ``medium``: Memory for a tmpfs."""
 
     medium: str | None = None
@@ -116,7 +116,7 @@ class Volume(_Object):
     """A volume, as far as checks may share it."""
 
     name: str = ""
-    empty_dir: EmptyDir | None = None
+    empty_dir: EmptyDirVolumeSource | None = None
 
 
 class HostAlias(_Object):
@@ -176,7 +176,7 @@ class PullSecret(_Object):
     name: str = ""
 
 
-class Spec(_Object):
+class PodSpec(_Object):
     """A pod's spec; what is Raw is decoded where it is needed."""
 
     containers: list[Container]
@@ -198,7 +198,7 @@ class Spec(_Object):
     subdomain: str | None = None
 
 
-class Owner(_Object):
+class OwnerReference(_Object):
     """Who owns the pod; ``controller``: whether it made it."""
 
     kind: str = ""
@@ -214,13 +214,13 @@ class Metadata(_Object):
     generate_name: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: list[Owner] | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
 class Pod(_Object):
     """A pod as it comes to admission."""
 
-    spec: Spec
+    spec: PodSpec
     metadata: Metadata = msgspec.field(default_factory=Metadata)
 
 
@@ -230,7 +230,7 @@ class Kind(_Object):
     version: str = ""
 
 
-class Request(_Object):
+class PodReviewRequest(_Object):
     """A review's request about a pod."""
 
     uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -240,10 +240,10 @@ class Request(_Object):
     dry_run: bool = False
 
 
-class Review(_Object):
+class PodReview(_Object):
     """An AdmissionReview about a pod."""
 
-    request: Request
+    request: PodReviewRequest
     api_version: str
     kind: str
 

@@ -20,9 +20,9 @@ from .cache import SizedCache
 __all__ = [
     "GROUP",
     "VERSIONS",
-    "Claim",
+    "ClaimDevices",
+    "DeviceClaim",
     "DeviceRequest",
-    "Devices",
     "Ref",
     "detects",
     "devices",
@@ -61,7 +61,7 @@ class DeviceRequest(NamedTuple):
     admin: bool
 
 
-class Claim(NamedTuple):
+class DeviceClaim(NamedTuple):
     """What a claim, or the template of one, asks for. ``uid``: its own; ``used_by``: the pod that
     has it now, empty where none has.
     """
@@ -71,7 +71,7 @@ class Claim(NamedTuple):
     used_by: str = ""
 
 
-class Devices(NamedTuple):
+class ClaimDevices(NamedTuple):
     """What a claim gives. ``gpus``: how many, None when that is not known beforehand; ``mirrored``:
     what the checks get as the workload does, and is neither GPU nor network device, such as a
     channel to GPUs of other nodes."""
@@ -98,7 +98,7 @@ def detects(config: Config) -> bool:
     )
 
 
-def read(made: Mapping[str, Any]) -> Claim:
+def read(made: Mapping[str, Any]) -> DeviceClaim:
     """A ResourceClaim or ResourceClaimTemplate as the API server gives it. Never raises."""
     spec = _map(made.get("spec"))
     if "spec" in spec:  # a template's
@@ -108,7 +108,7 @@ def read(made: Mapping[str, Any]) -> Claim:
         _request(_map(request)) for request in (requests if isinstance(requests, list) else [])
     )
     uid = _map(made.get("metadata")).get("uid")
-    return Claim(
+    return DeviceClaim(
         read,
         uid if isinstance(uid, str) else "",
         _user(_map(made.get("status")).get("reservedFor")),
@@ -124,12 +124,12 @@ def _user(reserved: Any) -> str:
 _first: Final[SizedCache[tuple[DeviceRequest, ...], tuple[DeviceRequest, ...]]] = SizedCache(
     512 * 1024
 )
-_devices: Final[SizedCache[tuple[tuple[DeviceRequest, ...], Config], Devices]] = SizedCache(
+_devices: Final[SizedCache[tuple[tuple[DeviceRequest, ...], Config], ClaimDevices]] = SizedCache(
     512 * 1024
 )
 
 
-def once(claim: Claim) -> Claim:
+def once(claim: DeviceClaim) -> DeviceClaim:
     """The claim, with the first of equal requests: ten thousand pods mostly ask for the same few
     things.
     """
@@ -139,7 +139,7 @@ def once(claim: Claim) -> Claim:
     return claim._replace(requests=kept)
 
 
-def size(claim: Claim) -> int:
+def size(claim: DeviceClaim) -> int:
     """About how many bytes a claim takes in memory."""
     named = 256 + len(claim.uid) + len(claim.used_by)
     return named + sum(
@@ -147,7 +147,7 @@ def size(claim: Claim) -> int:
     )
 
 
-def devices(claim: Claim, config: Config) -> Devices:
+def devices(claim: DeviceClaim, config: Config) -> ClaimDevices:
     """What the configured device classes make of ``claim``. Administrative access gives a pod no
     device of its own.
 
@@ -160,7 +160,7 @@ def devices(claim: Claim, config: Config) -> Devices:
     return _devices.put(key, _made_of(claim.requests, config), size(claim))
 
 
-def _made_of(requests: tuple[DeviceRequest, ...], config: Config) -> Devices:
+def _made_of(requests: tuple[DeviceRequest, ...], config: Config) -> ClaimDevices:
     classes = config.gpu_detection.device_classes
     own = [request for request in requests if not request.admin]
     gpus = [
@@ -172,7 +172,9 @@ def _made_of(requests: tuple[DeviceRequest, ...], config: Config) -> Devices:
     mirrored = any(_all_like(request, config.mirror_claims) for request in own)
     counts = [request.amount if _all_of(request, classes) else None for request in gpus]
     known = [count for count in counts if count is not None]
-    return Devices(bool(gpus), network, sum(known) if len(known) == len(counts) else None, mirrored)
+    return ClaimDevices(
+        bool(gpus), network, sum(known) if len(known) == len(counts) else None, mirrored
+    )
 
 
 def _all_of(request: DeviceRequest, classes: tuple[str, ...]) -> bool:

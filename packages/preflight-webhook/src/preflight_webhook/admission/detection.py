@@ -17,14 +17,14 @@ from preflight_kube.quantities import parse_quantity
 from preflight_proto.devices import IMPLICIT
 
 from ..configuration.config import Config
-from ..objects import Amount, Resources
+from ..objects import Amount, ResourceRequirements
 
 __all__ = [
     "COMPUTE",
     "Demand",
     "ResourceTally",
     "Side",
-    "Step",
+    "StartStep",
     "demands",
     "effective_resources",
     "kind",
@@ -41,7 +41,7 @@ class Demand(NamedTuple):
     limit: int
 
 
-class Step(NamedTuple):
+class StartStep(NamedTuple):
     """One init container; a ``sidecar`` goes on running beside everything that comes after it."""
 
     name: str
@@ -110,7 +110,7 @@ def kind(resource: str, config: Config) -> str:
     return "network" if any(fnmatchcase(resource, glob) for glob in network.resource_names) else ""
 
 
-def demands(resources: Resources | None) -> tuple[Demand, ...]:
+def demands(resources: ResourceRequirements | None) -> tuple[Demand, ...]:
     """What a container's ``resources`` say; a limit alone is a request too, as the API server
     defaults it.
 
@@ -128,7 +128,10 @@ def demands(resources: Resources | None) -> tuple[Demand, ...]:
 
 
 def effective_resources(
-    init: Sequence[Step], containers: Iterable[tuple[Demand, ...]], names: Iterable[str], place: int
+    init: Sequence[StartStep],
+    containers: Iterable[tuple[Demand, ...]],
+    names: Iterable[str],
+    place: int,
 ) -> dict[str, ResourceTally]:
     """The accounts of the resources ``names``, in one pass. The checks will stand at ``place``
     among the init containers.

@@ -12,14 +12,14 @@ from preflight_proto.names import container_name
 from ..configuration.config import CheckConfig, Config
 from .decision import Skip
 from .holdings import Holdings
-from .injection import Place, has_room
+from .injection import InjectionPoint, has_room
 from .redirection import Redirect, servers
-from .selection import Refused
+from .selection import PodRefused
 
-__all__ = ["User", "not_redirected", "refuse_busy", "refuse_use_before", "with_room"]
+__all__ = ["GpuInitContainer", "not_redirected", "refuse_busy", "refuse_use_before", "with_room"]
 
 
-class User(NamedTuple):
+class GpuInitContainer(NamedTuple):
     """An init container that gets GPUs: its ``position`` among them, its name, and whether it goes
     on running.
     """
@@ -39,7 +39,7 @@ def _must(check: CheckConfig) -> bool:
 def refuse_busy(
     checks: Sequence[CheckConfig], skipped: Sequence[Skip], found: Holdings, config: Config
 ) -> None:
-    """Raises :class:`~.selection.Refused` for GPUs that a required check should test and another
+    """Raises :class:`~.selection.PodRefused` for GPUs that a required check should test and another
     pod uses just now.
     """
     if not found.busy or config.gpu_detection.shared_claims != "auto":
@@ -48,7 +48,7 @@ def refuse_busy(
     wanting = [check for check in config.checks if check in checks or check.name in left_out]
     if must := [check.name for check in wanting if _must(check) and "shared" not in check.supports]:
         name, pod = next(iter(found.busy.items()))
-        raise Refused(
+        raise PodRefused(
             f'spec.resourceClaims: claim "{name}" is in use by pod {pod[:253]}, whose work {", ".join(must)} would measure and disturb; wait until '
             "that pod has ended, give this one a claim of its own (resourceClaimTemplateName), or have the operator set "
             "gpuDetection.sharedClaims."
@@ -72,15 +72,17 @@ def not_redirected(
         host, reason = why
         told = f"the pod's own settings could lead the check {check.name} to another server than {host.name}: {reason}"
         if check.enforcement == "enforce":
-            raise Refused(
+            raise PodRefused(
                 f"{told}, or have the operator configure an IP address (for DCGM, dcgm.hostengineAddr: $(NODE_IP):5555)."
             )
         without.append(Skip(check.name, "redirected", told))
     return left, without
 
 
-def refuse_use_before(checks: Sequence[CheckConfig], users: Sequence[User], first: int) -> None:
-    """Raises :class:`~.selection.Refused` where a container gets GPUs before the required check
+def refuse_use_before(
+    checks: Sequence[CheckConfig], users: Sequence[GpuInitContainer], first: int
+) -> None:
+    """Raises :class:`~.selection.PodRefused` where a container gets GPUs before the required check
     that should have tested them.
 
     ``first``: the position of the checks that do not stand behind the workload's own init
@@ -96,7 +98,7 @@ def refuse_use_before(checks: Sequence[CheckConfig], users: Sequence[User], firs
             if (user.position < first if check.placement == "first" else user.sidecar)
         )
         if _must(check) and (user := next(before, None)) is not None:
-            raise Refused(
+            raise PodRefused(
                 f'spec.initContainers: "{user.name[:80]}" gets GPUs and starts before {container_name(check.name)}, which is required and should '
                 "have tested them first; take its GPUs away, or give it a name that does not put it before the checks (providerInit)."
             )
@@ -105,8 +107,8 @@ def refuse_use_before(checks: Sequence[CheckConfig], users: Sequence[User], firs
 def with_room(
     checks: list[CheckConfig],
     skipped: list[Skip],
-    first: Place,
-    last: Place,
+    first: InjectionPoint,
+    last: InjectionPoint,
     gpus: Mapping[str, int],
 ) -> tuple[list[CheckConfig], list[Skip]]:
     """Without the checks for which no GPU is left at their place."""

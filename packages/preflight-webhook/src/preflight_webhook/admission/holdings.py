@@ -9,16 +9,16 @@ from typing import Final, NamedTuple
 from preflight_kube.quantities import UNIT
 
 from ..configuration.config import CheckConfig, Config
-from .claims import Claim, Devices, Ref
+from .claims import ClaimDevices, DeviceClaim, Ref
 from .claims import devices as gives_of
 from .detection import COMPUTE, ResourceTally, kind
-from .injection import Kinds
+from .injection import DeviceKinds
 
 __all__ = ["Holdings", "Named", "gives", "holdings", "will_test"]
 
 NO_GPU: Final = frozenset({"network", "mirrored"})
 """Kinds of what a pod gets beside GPUs."""
-Named = tuple[str, Ref | None, Claim | None]
+Named = tuple[str, Ref | None, DeviceClaim | None]
 """A claim of a pod: its name there, which it is, and what it asks for, None where there is none."""
 
 
@@ -32,7 +32,7 @@ class Holdings(NamedTuple):
 
     counts: dict[str, int]
     claims: dict[str, int | None]
-    kinds: Kinds
+    kinds: DeviceKinds
     network: bool
     busy: dict[str, str]
     gpus: dict[str, int]
@@ -75,19 +75,19 @@ def holdings(
         [*[kinds[name] for name in gpus], *[claim_kinds[name] for name in gpu_claims]]
     )
     return Holdings(
-        counts, claims, Kinds(kinds, claim_kinds), network, busy, gpus, gpu_claims, of_gpus
+        counts, claims, DeviceKinds(kinds, claim_kinds), network, busy, gpus, gpu_claims, of_gpus
     )
 
 
-def gives(claim: Claim | None, config: Config) -> Devices:
+def gives(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
     """What a claim is taken to give; None is one that does not exist."""
     if claim is not None:
         return gives_of(claim, config)
     known = bool(config.gpu_detection.device_classes)  # else no claim is for GPUs
-    return Devices(gpu=known and config.unresolved_claims != "allow", network=False, gpus=None)
+    return ClaimDevices(gpu=known and config.unresolved_claims != "allow", network=False, gpus=None)
 
 
-def _shared(which: Ref | None, claim: Claim | None, config: Config) -> bool:
+def _shared(which: Ref | None, claim: DeviceClaim | None, config: Config) -> bool:
     """Whether the GPUs of a claim count as shared with other pods."""
     by_name = which is not None and which.kind == "ResourceClaim"
     match config.gpu_detection.shared_claims:

@@ -11,7 +11,7 @@ from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, 
 
 from ..configuration.config import GangDiscovery
 from ..objects import Pod
-from .sources import Gang, controller_of, sources
+from .sources import GangIdentity, controller_of, sources
 
 __all__ = ["identify", "marks", "ordered", "stamp"]
 
@@ -23,7 +23,7 @@ never start it.
 """
 
 
-def identify(pod: Pod, config: GangDiscovery) -> Gang | None:
+def identify(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """The pod's gang by the first source that knows one, or None."""
     for source in sources(config):
         if gang := source(pod, config):
@@ -31,7 +31,7 @@ def identify(pod: Pod, config: GangDiscovery) -> Gang | None:
     return None
 
 
-def ordered(pod: Pod, gang: Gang, config: GangDiscovery) -> str:
+def ordered(pod: Pod, gang: GangIdentity, config: GangDiscovery) -> str:
     """Why this member starts before or after others instead of with them, or nothing.
 
     Such a member would wait in its init containers for members that wait for it to run.
@@ -54,7 +54,7 @@ def ordered(pod: Pod, gang: Gang, config: GangDiscovery) -> str:
     return ""
 
 
-def stamp(namespace: str, gang: Gang, *, takes_part: bool) -> Stamp:
+def stamp(namespace: str, gang: GangIdentity, *, takes_part: bool) -> Stamp:
     """What the gang controller learns about a member."""
     return Stamp(
         v=VERSION,

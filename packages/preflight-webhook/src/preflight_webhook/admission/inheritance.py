@@ -22,12 +22,12 @@ from .decision import UnreadEnvFrom
 from .review import decode_entries, decode_security
 from .variables import TOPOLOGY, inheritable
 
-__all__ = ["Inherited", "InheritedSettings", "Settings", "inherit", "inheriting"]
+__all__ = ["ContainerSettings", "Inherited", "InheritedSettings", "inherit", "inheriting"]
 
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 
-class Settings(NamedTuple):
+class ContainerSettings(NamedTuple):
     """What a container of the workload brings: environment, mounts and security context as they
     came.
     """
@@ -43,7 +43,7 @@ class Source(NamedTuple):
 
     where: str
     gpus: bool
-    settings: Settings
+    settings: ContainerSettings
 
 
 class Inherited:
@@ -82,14 +82,14 @@ class InheritedSettings(NamedTuple):
 
 _inherited: Final[
     SizedCache[
-        tuple[tuple[Settings, ...], tuple[bool, ...], int, tuple[str, ...], Config],
+        tuple[tuple[ContainerSettings, ...], tuple[bool, ...], int, tuple[str, ...], Config],
         InheritedSettings,
     ]
 ] = SizedCache(1024 * 1024)
 
 
 def inherit(
-    settings: tuple[Settings, ...],
+    settings: tuple[ContainerSettings, ...],
     gpus: tuple[bool, ...],
     containers: int,
     memory: tuple[str, ...],

@@ -31,12 +31,21 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 from ..configuration import extras
 from ..configuration.config import CheckConfig, Config
 from .cache import SizedCache
-from .detection import COMPUTE, Demand, ResourceTally, Step
+from .detection import COMPUTE, Demand, ResourceTally, StartStep
 from .encoded import Built, text_of
 from .inheritance import Inherited
 from .overlay import overlaid
 
-__all__ = ["Injection", "Kinds", "Place", "Workload", "has_room", "inject", "place", "variables_of"]
+__all__ = [
+    "DeviceKinds",
+    "Injection",
+    "InjectionPoint",
+    "WorkloadTraits",
+    "has_room",
+    "inject",
+    "place",
+    "variables_of",
+]
 
 UID: Final = 65532  # no user of any image; the check's files are world-readable
 _SECURITY: Final[dict[str, Any]] = {
@@ -77,7 +86,7 @@ class Injection:
     annotations: dict[str, str] = field(default_factory=dict)
 
 
-class Place(NamedTuple):
+class InjectionPoint(NamedTuple):
     """Where checks stand among the init containers, and what the pod reserves as
     seen from there.
     """
@@ -86,14 +95,14 @@ class Place(NamedTuple):
     accounts: Mapping[str, ResourceTally]
 
 
-class Kinds(NamedTuple):
+class DeviceKinds(NamedTuple):
     """By name."""
 
     devices: Mapping[str, str]
     claims: Mapping[str, str]
 
 
-class Workload(NamedTuple):
+class WorkloadTraits(NamedTuple):
     """What the checks take over from the pod.
 
     ``devices``: extended resources that the scheduler reserves, ``claims``: the pod's device
@@ -108,7 +117,7 @@ class Workload(NamedTuple):
 
     devices: Mapping[str, int]
     claims: Mapping[str, int | None]
-    kinds: Kinds
+    kinds: DeviceKinds
     containers: int
     own: Mapping[str, Demand]
     gang_config_map: str | None
@@ -120,7 +129,11 @@ class Workload(NamedTuple):
 
 
 def inject(
-    config: Config, checks: Sequence[CheckConfig], pod: Workload, first: Place, last: Place
+    config: Config,
+    checks: Sequence[CheckConfig],
+    pod: WorkloadTraits,
+    first: InjectionPoint,
+    last: InjectionPoint,
 ) -> Injection:
     """The checks for a pod that carries none of our containers."""
     made: dict[str, list[Built]] = {"first": [], "last": []}
@@ -153,7 +166,7 @@ def inject(
     return Injection(first.position, made["first"], made["last"], volumes, secrets, labels)
 
 
-def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
+def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
     """Where the checks stand: behind the last of the provider's own init containers, such as a
     network plugin's daemon that NCCL needs."""
     return max(
@@ -166,13 +179,13 @@ def place(init: Sequence[Step], provider_globs: Sequence[str]) -> int:
     )
 
 
-def has_room(place: Place, gpus: Mapping[str, int]) -> bool:
+def has_room(place: InjectionPoint, gpus: Mapping[str, int]) -> bool:
     """Whether any GPU is left at this place: sidecars that start before hold theirs."""
     return any(count > place.accounts[name].requests.held // UNIT for name, count in gpus.items())
 
 
 def _resources(
-    config: Config, check: CheckConfig, accounts: Mapping[str, ResourceTally], pod: Workload
+    config: Config, check: CheckConfig, accounts: Mapping[str, ResourceTally], pod: WorkloadTraits
 ) -> dict[str, Any]:
     """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which
     would bend what it finds.
@@ -211,7 +224,7 @@ def _resources(
     return resources
 
 
-def _expected(resources: Mapping[str, Any], pod: Workload) -> int | None:
+def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
     """How many GPUs a check is given, None when that is not known."""
     total = 0
     limits = resources.get("limits", {})

@@ -26,20 +26,20 @@ from ..configuration.config import Config
 from ..objects import ClaimEntry, ClaimUse, Container, Pod, Volume
 from . import limits, patch, reserved
 from .cache import SizedCache
-from .claims import Claim, Ref, detects, ref
+from .claims import DeviceClaim, Ref, detects, ref
 from .decision import Decision
-from .detection import COMPUTE, Demand, Step, demands, effective_resources, kind
+from .detection import COMPUTE, Demand, StartStep, demands, effective_resources, kind
 from .encoded import encode_patch
-from .evasion import User, not_redirected, refuse_busy, refuse_use_before, with_room
+from .evasion import GpuInitContainer, not_redirected, refuse_busy, refuse_use_before, with_room
 from .holdings import Holdings, Named, gives, holdings, will_test
 from .hostpaths import forbidden
 from .identity import identify, marks, ordered, stamp
-from .inheritance import Settings, inherit, inheriting
-from .injection import Injection, Place, Workload, inject, place
+from .inheritance import ContainerSettings, inherit, inheriting
+from .injection import Injection, InjectionPoint, WorkloadTraits, inject, place
 from .redirection import Redirect, redirects, trusted
 from .review import BadReview, decode_pod, decode_resources, decode_whole, decode_whole_of
-from .selection import PodTraits, Refused, not_applicable, select
-from .sources import Gang
+from .selection import PodRefused, PodTraits, not_applicable, select
+from .sources import GangIdentity
 
 __all__ = ["CREATE_FIRST", "decide"]
 
@@ -62,9 +62,9 @@ class DecisionKey(msgspec.Struct, frozen=True):
     has_labels: bool
     has_annotations: bool
     namespace: str  # a gang's; without one, the same decision holds in all of them
-    gang: Gang | None
+    gang: GangIdentity | None
     ordered: str
-    settings: tuple[Settings, ...]  # of all containers, where any check inherits
+    settings: tuple[ContainerSettings, ...]  # of all containers, where any check inherits
     pull_secrets: tuple[str, ...] | None
     claims: tuple[Named, ...]
     confined: bool
@@ -93,7 +93,7 @@ CREATE_FIRST: Final = "create the claim first, then the pod."
 """What to do about a claim that the cluster does not have."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
-Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, Claim | None] | None]
+Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
 _decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
 
 
@@ -101,7 +101,7 @@ def decide(
     raw: bytes | bytearray,
     namespace: str,
     config: Config,
-    claims: Mapping[Ref, Claim | None] | None = None,
+    claims: Mapping[Ref, DeviceClaim | None] | None = None,
     *,
     confined: bool = False,
     recall: Recall | None = None,
@@ -135,7 +135,7 @@ def decide(
             return Decision(
                 "needs-claims", "the pod's resource claims must be known first.", needs=needs
             )
-    known: Mapping[Ref, Claim | None] = claims or {}
+    known: Mapping[Ref, DeviceClaim | None] = claims or {}
     if not (suspected and reserved.present(pod)):
         facts = _facts(pod, namespace, config, known, confined)
         key = facts, config
@@ -162,7 +162,11 @@ def decide(
 
 
 def _facts(
-    pod: Pod, namespace: str, config: Config, claims: Mapping[Ref, Claim | None], confined: bool
+    pod: Pod,
+    namespace: str,
+    config: Config,
+    claims: Mapping[Ref, DeviceClaim | None],
+    confined: bool,
 ) -> DecisionKey:
     spec, metadata = pod.spec, pod.metadata
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
@@ -210,14 +214,14 @@ def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
     return tuple([name for name in found if len(name) <= limits.NAME]) if found else ()
 
 
-def _settings(container: Container) -> Settings:
+def _settings(container: Container) -> ContainerSettings:
     mounts, security = bytes(container.volume_mounts), bytes(container.security_context)
     return tuple.__new__(
-        Settings, (bytes(container.env), bytes(container.env_from), mounts, security)
+        ContainerSettings, (bytes(container.env), bytes(container.env_from), mounts, security)
     )  # as above
 
 
-def _claim(entry: ClaimEntry, claims: Mapping[Ref, Claim | None]) -> Named:
+def _claim(entry: ClaimEntry, claims: Mapping[Ref, DeviceClaim | None]) -> Named:
     wanted = ref(entry)
     return entry.name, wanted, claims.get(wanted) if wanted else None
 
@@ -235,7 +239,9 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
     ):  # it may be the claim that gives the pod its GPUs
         return Decision("denied", missing), None
     try:
-        init = [Step(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init]
+        init = [
+            StartStep(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init
+        ]
         containers = [_demands(raw) for raw in facts.containers]
         resources = _names([*containers, *(step.demands for step in init)], config)
         first = _place(init, containers, resources, place(init, config.provider_init))
@@ -252,14 +258,14 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         last = _place(init, containers, resources, len(init)) if behind else first
         gets = _who_gets_gpus(facts, init, containers, found)
         users = [
-            User(i, step.name, step.sidecar)
+            GpuInitContainer(i, step.name, step.sidecar)
             for i, step in enumerate(init)
             if gets[len(containers) + i]
         ]
         refuse_use_before(checks, users, first.position)
         if init and not found.gpu_claims:  # else nobody holds any before the checks
             checks, skipped = with_room(checks, skipped, first, last, found.gpus)
-    except Refused as error:
+    except PodRefused as error:
         return Decision("denied", str(error)), None
     except BadReview:  # a ValueError too, but the API server's to hear of
         raise
@@ -279,7 +285,7 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
     inherited = inherit(
         facts.settings, gets if facts.settings else (), len(containers), facts.memory, config
     )
-    workload = Workload(
+    workload = WorkloadTraits(
         devices=found.counts,
         claims=found.claims,
         kinds=found.kinds,
@@ -335,12 +341,12 @@ def _no_gpu(config: Config) -> Decision:
 
 
 def _place(
-    init: Sequence[Step],
+    init: Sequence[StartStep],
     containers: Sequence[tuple[Demand, ...]],
     resources: Sequence[str],
     position: int,
-) -> Place:
-    return Place(position, effective_resources(init, containers, resources, position))
+) -> InjectionPoint:
+    return InjectionPoint(position, effective_resources(init, containers, resources, position))
 
 
 def _unresolved(facts: DecisionKey, config: Config) -> str | None:
@@ -356,7 +362,7 @@ def _unresolved(facts: DecisionKey, config: Config) -> str | None:
 
 def _who_gets_gpus(
     facts: DecisionKey,
-    init: Sequence[Step],
+    init: Sequence[StartStep],
     containers: Sequence[tuple[Demand, ...]],
     found: Holdings,
 ) -> tuple[bool, ...]:

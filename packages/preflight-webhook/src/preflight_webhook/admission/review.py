@@ -20,12 +20,12 @@ from ..objects import (
     AnyReview,
     DnsConfig,
     HostAlias,
-    Mount,
     Pod,
-    Request,
-    Resources,
-    Review,
+    PodReview,
+    PodReviewRequest,
+    ResourceRequirements,
     SecurityContext,
+    VolumeMount,
 )
 from .decision import Decision
 from .limits import shown
@@ -50,11 +50,15 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_review = msgspec.json.Decoder(Review)
+_review = msgspec.json.Decoder(PodReview)
 _any_review = msgspec.json.Decoder(AnyReview)
 _pod = msgspec.json.Decoder(Pod)
-_resources: msgspec.json.Decoder[Resources | None] = msgspec.json.Decoder(Resources | None)
-_mounts: msgspec.json.Decoder[list[Mount] | None] = msgspec.json.Decoder(list[Mount] | None)
+_resources: msgspec.json.Decoder[ResourceRequirements | None] = msgspec.json.Decoder(
+    ResourceRequirements | None
+)
+_mounts: msgspec.json.Decoder[list[VolumeMount] | None] = msgspec.json.Decoder(
+    list[VolumeMount] | None
+)
 _security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(
     SecurityContext | None
 )
@@ -86,7 +90,7 @@ def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.R
         raise BadReview(f"{what} ({shown(str(error))})") from None
 
 
-def decode_review(body: bytes | bytearray) -> Request:
+def decode_review(body: bytes | bytearray) -> PodReviewRequest:
     """The request of a review, with the fields we read of its pod. Raises :class:`BadReview`."""
     try:
         # Review and pod in one pass: what the body costs is paid once.
@@ -113,7 +117,7 @@ def _any(body: bytes | bytearray) -> AnyReview:
     return review
 
 
-def _check(review: Review | AnyReview) -> None:
+def _check(review: PodReview | AnyReview) -> None:
     if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
         found = shown(f"{review.api_version} {review.kind}")
         raise BadReview(f"the body is a {found}, expected {API_VERSION} AdmissionReview")
@@ -136,12 +140,12 @@ def decode_whole(raw: bytes | bytearray | msgspec.Raw) -> dict[str, Any]:
     return _decode(_whole, raw, "request.object is not a pod")
 
 
-def decode_resources(raw: bytes) -> Resources | None:
+def decode_resources(raw: bytes) -> ResourceRequirements | None:
     """A container's or a pod's resources. Raises :class:`BadReview`."""
     return _part(_resources, raw, "resources")
 
 
-def decode_mounts(raw: bytes) -> list[Mount]:
+def decode_mounts(raw: bytes) -> list[VolumeMount]:
     """A container's mounts. Raises :class:`BadReview`."""
     return _part(_mounts, raw, "volumeMounts") or []
 

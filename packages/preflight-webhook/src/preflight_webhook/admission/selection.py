@@ -12,10 +12,10 @@ from ..configuration.config import CheckConfig, Config
 from .decision import Skip
 from .limits import shown
 
-__all__ = ["PodTraits", "Refused", "not_applicable", "select"]
+__all__ = ["PodRefused", "PodTraits", "not_applicable", "select"]
 
 
-class Refused(ValueError):
+class PodRefused(ValueError):
     """The pod asks for something that cannot be given. The message is one sentence."""
 
 
@@ -53,8 +53,8 @@ def select(
     """The checks to inject, in run order, and the ones left out.
 
     ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required
-    checks stay. Not to be changed, as alike pods share them. Raises :class:`Refused` for unknown or
-    repeated names.
+    checks stay. Not to be changed, as alike pods share them. Raises :class:`PodRefused` for unknown
+    or repeated names.
     """
     if asked is not None and config.pod_selection.enabled:
         return _chosen(config, pod, *_asked(config.checks, asked))
@@ -108,7 +108,7 @@ def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig]
     if unknown or repeated:
         what = [f"unknown: {shown(', '.join(unknown))}"] if unknown else []
         what += [f"more than once: {shown(', '.join(repeated))}"] if repeated else []
-        raise Refused(
+        raise PodRefused(
             f'annotation {CHECKS_ANNOTATION}: "{shown(asked)}" names checks that cannot be run ({"; ".join(what)}); configured are {", ".join(by_name)}.'
         )
     required = [check for check in checks if check.is_required and check.name not in names]

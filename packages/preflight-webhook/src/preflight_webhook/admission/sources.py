@@ -16,9 +16,9 @@ from preflight_kube.workloads import labels as keys
 from preflight_proto.gang_source import BUILT_IN, GangSource
 
 from ..configuration.config import GangDiscovery
-from ..objects import Container, Owner, Pod, Variable
+from ..objects import Container, OwnerReference, Pod, Variable
 
-__all__ = ["SOURCES", "Gang", "Source", "controller_of", "sources"]
+__all__ = ["SOURCES", "GangIdentity", "Source", "controller_of", "sources"]
 
 # ADR-026's own names for Volcano and Kueue come last in their source.
 _VOLCANO: Final = (keys.VOLCANO_GROUP, "scheduling.volcano.sh/group-name", "volcano.sh/pod-group")
@@ -36,7 +36,7 @@ _env = msgspec.json.Decoder(list[Variable] | None)
 _NONE: Final[dict[str, str]] = {}
 
 
-class Gang(NamedTuple):
+class GangIdentity(NamedTuple):
     """What a source says; the same for all members. ``warning`` is one sentence for the user, or
     empty.
 
@@ -50,17 +50,17 @@ class Gang(NamedTuple):
     warning: str = ""
 
 
-Source = Callable[[Pod, GangDiscovery], Gang | None]
+Source = Callable[[Pod, GangDiscovery], GangIdentity | None]
 
 
-def scheduling_group(pod: Pod, _: GangDiscovery) -> Gang | None:
+def scheduling_group(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """Kubernetes 1.36: `spec.schedulingGroup.podGroupName`."""
     group = pod.spec.scheduling_group
     name = group and _name(group.pod_group_name)
-    return Gang(name, "schedulingGroup", name) if name else None
+    return GangIdentity(name, "schedulingGroup", name) if name else None
 
 
-def workload_ref(pod: Pod, _: GangDiscovery) -> Gang | None:
+def workload_ref(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """Kubernetes 1.35: `spec.workloadRef`, a group of a Workload, and its replica where there are
     several.
     """
@@ -73,45 +73,45 @@ def workload_ref(pod: Pod, _: GangDiscovery) -> Gang | None:
     )
     if not workload or not group:
         return None
-    return Gang(
+    return GangIdentity(
         f"{workload}/{group}/{replica}" if replica else f"{workload}/{group}",
         "workloadRef",
         workload,
     )
 
 
-def volcano(pod: Pod, _: GangDiscovery) -> Gang | None:
+def volcano(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """Volcano's PodGroup, which its job controller (and LWS with Volcano) writes when it creates
     the pod.
     """
     if annotations := pod.metadata.annotations:
         for key in _VOLCANO:
             if name := _name(annotations.get(key)):
-                return Gang(name, "volcano", name)
+                return GangIdentity(name, "volcano", name)
     return None
 
 
-def coscheduling(pod: Pod, _: GangDiscovery) -> Gang | None:
+def coscheduling(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """The PodGroup of the scheduler-plugins."""
     name = _name(_labels(pod).get(keys.COSCHEDULING_GROUP))
-    return Gang(name, "coscheduling", name) if name else None
+    return GangIdentity(name, "coscheduling", name) if name else None
 
 
-def kai(pod: Pod, _: GangDiscovery) -> Gang | None:
+def kai(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """KAI's PodGroup, where somebody wrote it before KAI's own pod-grouper does
     (after admission).
     """
     name = _name((pod.metadata.annotations or _NONE).get(keys.KAI_GROUP))
-    return Gang(name, "kai", name) if name else None
+    return GangIdentity(name, "kai", name) if name else None
 
 
-def osmo(pod: Pod, _: GangDiscovery) -> Gang | None:
+def osmo(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """OSMO's task group; its PodGroup of KAI bears the same name."""
     name = _name(_labels(pod).get(_OSMO))
-    return Gang(name, "osmo", name) if name else None
+    return GangIdentity(name, "osmo", name) if name else None
 
 
-def owner(pod: Pod, config: GangDiscovery) -> Gang | None:
+def owner(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """For schedulers that derive the group from the owner after admission: the owner stands for it.
 
     Where the pod's labels say more than its direct owner (a JobSet makes Jobs, which make pods),
@@ -124,10 +124,10 @@ def owner(pod: Pod, config: GangDiscovery) -> Gang | None:
             return gang
     made_by = controller_of(pod)
     uid = made_by and made_by.kind not in _SIBLINGS_ARE_NO_GANG and _name(made_by.uid)
-    return Gang(uid, "owner") if uid else None
+    return GangIdentity(uid, "owner") if uid else None
 
 
-def kueue(pod: Pod, _: GangDiscovery) -> Gang | None:
+def kueue(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """Kueue's pod group, whose annotation has the size; ADR-026's label, which today's Kueue does
     not write.
     """
@@ -138,29 +138,29 @@ def kueue(pod: Pod, _: GangDiscovery) -> Gang | None:
             "annotation",
             keys.KUEUE_COUNT,
         )
-        return Gang(name, "kueue", name, size, warning)
+        return GangIdentity(name, "kueue", name, size, warning)
     name = _name(labels.get(_KUEUE_ADR))
-    return Gang(name, "kueueWorkload", name) if name else None
+    return GangIdentity(name, "kueueWorkload", name) if name else None
 
 
-def kueue_workload(pod: Pod, _: GangDiscovery) -> Gang | None:
+def kueue_workload(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """The Workload of any kind of job that Kueue admits (written under
     topology-aware scheduling).
     """
     name = _name((pod.metadata.annotations or _NONE).get(keys.KUEUE_WORKLOAD))
-    return Gang(name, "kueueWorkload", name) if name else None
+    return GangIdentity(name, "kueueWorkload", name) if name else None
 
 
-def labels(pod: Pod, config: GangDiscovery) -> Gang | None:
+def labels(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """The labels that the configuration names."""
     found, own = _labels(pod), config.labels
     if not (name := _name(found.get(own.gang_id_label))):
         return None
     size, warning = _size(found.get(own.gang_size_label), "label", own.gang_size_label)
-    return Gang(name, "labels", None, size, warning)
+    return GangIdentity(name, "labels", None, size, warning)
 
 
-def kubeflow(pod: Pod, _: GangDiscovery) -> Gang | None:
+def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """A job of the training operator, or a TrainJob, which is a JobSet whose pods are told
     PET_NNODES.
     """
@@ -185,10 +185,10 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> Gang | None:
     size, warning = (
         (None, "") if nodes and ":" in nodes else _size(nodes, "variable", keys.TRAINING_NODES)
     )
-    return Gang(job, "kubeflow", job, size, warning)
+    return GangIdentity(job, "kubeflow", job, size, warning)
 
 
-def lws(pod: Pod, _: GangDiscovery) -> Gang | None:
+def lws(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """One group (a leader and its workers) of a LeaderWorkerSet."""
     found = _labels(pod)
     name, index = _name(found.get(keys.LWS + "name")), _name(found.get(keys.LWS + "group-index"))
@@ -197,33 +197,33 @@ def lws(pod: Pod, _: GangDiscovery) -> Gang | None:
     size, warning = _size(
         (pod.metadata.annotations or _NONE).get(keys.LWS + "size"), "annotation", keys.LWS + "size"
     )
-    return Gang(f"{name}/{index}", "lws", name, size, warning)
+    return GangIdentity(f"{name}/{index}", "lws", name, size, warning)
 
 
-def jobset(pod: Pod, _: GangDiscovery) -> Gang | None:
+def jobset(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """A JobSet, or the group of replicated jobs in it that the pod belongs to."""
     found = _labels(pod)
     if not (name := _name(found.get(keys.JOBSET + "jobset-name"))):
         return None
     group = _name(found.get(keys.JOBSET + "group-name"))
-    return Gang(f"{name}/{group}" if group and group != "default" else name, "jobset", name)
+    return GangIdentity(f"{name}/{group}" if group and group != "default" else name, "jobset", name)
 
 
-def grove(pod: Pod, _: GangDiscovery) -> Gang | None:
+def grove(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """Grove's PodGang."""
     name = _name(_labels(pod).get(keys.GROVE_GANG))
-    return Gang(name, "grove", name) if name else None
+    return GangIdentity(name, "grove", name) if name else None
 
 
-def job(pod: Pod, _: GangDiscovery) -> Gang | None:
+def job(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """An Indexed Job; the pods of any other Job know nothing of each other."""
     found = _labels(pod)
     indexed = keys.JOB_INDEX in found or keys.JOB_INDEX in (pod.metadata.annotations or _NONE)
     name = _name(found.get(keys.JOB_NAME)) if indexed else None
-    return Gang(name, "job", name) if name else None
+    return GangIdentity(name, "job", name) if name else None
 
 
-def kueue_admitted(pod: Pod, config: GangDiscovery) -> Gang | None:
+def kueue_admitted(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """A pod of a job that Kueue has admitted: it labels the pod templates when it starts the job,
     all of whose pods it has room for.
 
@@ -242,12 +242,12 @@ def configured(source: GangSource) -> Source:
     object that knows the size.
     """
 
-    def find(pod: Pod, _: GangDiscovery) -> Gang | None:
+    def find(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
         key, found = source.pod_label, pod.metadata.labels
         if key is None:
             key, found = source.pod_annotation or "", pod.metadata.annotations
         name = _name((found or _NONE).get(key))
-        return Gang(name, source.name, name) if name else None
+        return GangIdentity(name, source.name, name) if name else None
 
     return find
 
@@ -298,7 +298,7 @@ def sources(config: GangDiscovery) -> tuple[Source, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def controller_of(pod: Pod) -> Owner | None:
+def controller_of(pod: Pod) -> OwnerReference | None:
     """The owner that made the pod."""
     return next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
 

@@ -11,7 +11,7 @@ from preflight_kube.connection import Connection, connection
 if TYPE_CHECKING:
     from preflight_kube.client import Client
 
-__all__ = ["Access"]
+__all__ = ["ClusterAccess"]
 
 CONCURRENCY: Final = 32
 """Requests under way, for everybody."""
@@ -23,7 +23,7 @@ third time.
 """
 
 
-class Access:
+class ClusterAccess:
     """Use within one event loop. ``connect`` says how the API server is reached; what it raises,
     :meth:`client` raises.
     """

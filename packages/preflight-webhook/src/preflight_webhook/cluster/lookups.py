@@ -21,11 +21,11 @@ import msgspec
 from preflight_kube.errors import KubeError
 
 from ..admission import claims
-from ..admission.claims import GROUP, VERSIONS, Claim, Ref
+from ..admission.claims import GROUP, VERSIONS, DeviceClaim, Ref
 from ..metrics import Metrics
-from .access import Access
+from .access import ClusterAccess
 
-__all__ = ["Lookups", "Unavailable"]
+__all__ = ["LookupUnavailable", "Lookups"]
 
 KEPT: Final = 5.0
 """Seconds: enough for the pods of one job, and short, as a claim of the same name may have been
@@ -69,7 +69,7 @@ class _Answer(msgspec.Struct):
     versions: list[Any] | None = None
 
 
-class Unavailable(Exception):
+class LookupUnavailable(Exception):
     """It cannot be found out; the API server's failurePolicy decides.
     The message is one sentence.
     """
@@ -80,14 +80,14 @@ class Lookups:
 
     def __init__(
         self,
-        access: Access,
+        access: ClusterAccess,
         metrics: Metrics,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access, self._metrics, self._clock = access, metrics, clock
         self._count_known = metrics.lookups.labels("known").inc
-        self._kept: OrderedDict[str, tuple[float, Claim | None]] = (
+        self._kept: OrderedDict[str, tuple[float, DeviceClaim | None]] = (
             OrderedDict()
         )  # by _key, with the end of its time
         self._asking: dict[str, asyncio.Task[Any]] = {}
@@ -97,7 +97,7 @@ class Lookups:
         self._weight = 0
         self._version: tuple[float, str | None] = (0.0, None)
 
-    def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, Claim | None] | None:
+    def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None] | None:
         """What each asks for, where all of them are known already; nobody is asked, and nobody
         waits.
         """
@@ -107,8 +107,8 @@ class Lookups:
         self._count_known(len(found))
         return found
 
-    async def claims(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, Claim | None]:
-        """What each asks for; None for one that does not exist. Raises :class:`Unavailable`.
+    async def claims(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None]:
+        """What each asks for; None for one that does not exist. Raises :class:`LookupUnavailable`.
 
         Where all are known it does not wait: other requests do not get in between.
         """
@@ -133,9 +133,9 @@ class Lookups:
 
     def _recall(
         self, namespace: str, refs: Iterable[Ref]
-    ) -> tuple[dict[Ref, Claim | None], list[Ref]]:
+    ) -> tuple[dict[Ref, DeviceClaim | None], list[Ref]]:
         """(what is kept, and so was asked for just now; those of which nothing is)."""
-        found: dict[Ref, Claim | None] = {}
+        found: dict[Ref, DeviceClaim | None] = {}
         unknown = []
         now = self._clock()
         for ref in refs:
@@ -173,7 +173,7 @@ class Lookups:
             task.add_done_callback(lambda _: self._asking.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _fetch(self, namespace: str, ref: Ref) -> Claim | None:
+    async def _fetch(self, namespace: str, ref: Ref) -> DeviceClaim | None:
         version = await self._together(GROUP, self._served)
         made = None
         if version is not None:
@@ -221,12 +221,12 @@ class Lookups:
         kept = {"metadata": {"uid": about.uid}, "status": {"reservedFor": status.reserved_for}}
         return {"spec": made.spec, "versions": made.versions, **kept}
 
-    def _unavailable(self, why: str) -> Unavailable:
+    def _unavailable(self, why: str) -> LookupUnavailable:
         self._metrics.lookups.labels("failed").inc()
-        return Unavailable(f"the pod's resource claims cannot be looked up: {why}")
+        return LookupUnavailable(f"the pod's resource claims cannot be looked up: {why}")
 
 
-def _weight(claim: Claim | None) -> int:
+def _weight(claim: DeviceClaim | None) -> int:
     """Bytes, as if no other claim were alike and large; ordinary ones share what they ask for."""
     return 256 if claim is None else max(256, claims.size(claim) - 2048)
 

@@ -18,7 +18,7 @@ from preflight_proto.policy import ContractError, PreflightConfig, Spec, decode_
 
 from ..configuration.effective import in_force
 from ..metrics import Metrics
-from .access import Access
+from .access import ClusterAccess
 
 if TYPE_CHECKING:
     from preflight_kube.mirrors import Mirrors
@@ -62,7 +62,9 @@ class _Read(PreflightConfig, frozen=True, kw_only=True):
 class NamespaceOverrides:
     """Use within one event loop."""
 
-    def __init__(self, access: Access, metrics: Metrics, *, absent_retry: float = ABSENT) -> None:
+    def __init__(
+        self, access: ClusterAccess, metrics: Metrics, *, absent_retry: float = ABSENT
+    ) -> None:
         self._access, self._metrics, self._absent_retry = access, metrics, absent_retry
         self._in_force: dict[str, NamespaceOverride] = {}
         self._warned: dict[str, str] = {}  # by namespace, what was not understood

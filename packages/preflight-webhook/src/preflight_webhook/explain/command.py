@@ -18,7 +18,7 @@ from ..admission.claims import detects
 from ..configuration.config import parse
 from . import live, values
 from .report import About, explain
-from .workloads import Found, Object, documents, found_in
+from .workloads import FoundPod, Object, documents, found_in
 
 __all__ = ["add_command"]
 
@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
     return commands.DONE
 
 
-def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Found], About]:
+def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[FoundPod], About]:
     """What can be read of the files; ``problems`` gets a sentence for each thing that cannot."""
     if args.config is not None:
         given = commands.load(values.parse, args.config)
@@ -122,11 +122,11 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
     return found, about
 
 
-def _from_cluster(args: argparse.Namespace) -> tuple[list[Found], About]:
+def _from_cluster(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
     return anyio.run(_read, args)
 
 
-async def _read(args: argparse.Namespace) -> tuple[list[Found], About]:
+async def _read(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
 
     kind, name = live.wanted_of(args.live)
     async with Client(connection(home=Path.home()), agent="preflight-webhook") as client:

@@ -14,18 +14,18 @@ from preflight_kube.workloads.table import KINDS, named
 from preflight_proto import policy
 
 from ..admission import claims
-from ..admission.claims import Claim, Ref
+from ..admission.claims import DeviceClaim, Ref
 from ..configuration.config import Config, ConfigError, parse
 from .optin import Lists, lists_of
-from .workloads import Found, references
+from .workloads import FoundPod, references
 
-__all__ = ["Release", "needed", "objects_of", "release_of", "unreadable", "wanted_of"]
+__all__ = ["InstalledRelease", "needed", "objects_of", "release_of", "unreadable", "wanted_of"]
 
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/part-of=preflight"}
 
 
-class Release(NamedTuple):
+class InstalledRelease(NamedTuple):
     """``config`` and ``where`` it was read; ``lists``: the namespaces of its
     webhook configuration.
     """
@@ -35,7 +35,7 @@ class Release(NamedTuple):
     where: str
 
 
-async def release_of(client: Client) -> Release:
+async def release_of(client: Client) -> InstalledRelease:
     """The injector's release of the cluster. Raises :class:`Failed` where there is none or not one,
     :class:`KubeError`.
     """
@@ -58,7 +58,7 @@ async def release_of(client: Client) -> Release:
             f"{where}: is not there, or has no config.yaml; give the configuration with --config."
         )
     try:
-        return Release(parse(text), lists, where)
+        return InstalledRelease(parse(text), lists, where)
     except ConfigError as error:
         raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
 
@@ -105,7 +105,7 @@ async def objects_of(
     return objects
 
 
-async def needed(found: Found, client: Client) -> dict[Ref, Claim | None]:
+async def needed(found: FoundPod, client: Client) -> dict[Ref, DeviceClaim | None]:
     """The claims that a pod names, read from a cluster. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """

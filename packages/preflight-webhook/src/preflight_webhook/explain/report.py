@@ -25,7 +25,7 @@ from ..configuration.config import CheckConfig, Config
 from ..configuration.effective import effective, in_force
 from .delay import worst_case_delay
 from .optin import Lists, OptIn, opt_in
-from .workloads import Found, Object, missing
+from .workloads import FoundPod, Object, missing
 
 __all__ = ["About", "explain"]
 
@@ -47,7 +47,7 @@ class About(NamedTuple):
 class _Told(NamedTuple):
     """What is to be said of one pod."""
 
-    found: Found
+    found: FoundPod
     about: About
     asked: OptIn
     decision: Decision
@@ -58,7 +58,7 @@ class _Told(NamedTuple):
 
 
 def explain(
-    found: Found, about: About, form: str, *, colored: bool = False, brief: bool = False
+    found: FoundPod, about: About, form: str, *, colored: bool = False, brief: bool = False
 ) -> str:
     """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises
     :class:`ValueError` when the pod cannot be read.
@@ -126,7 +126,7 @@ def _fields(told: _Told) -> dict[str, Any]:
     }
 
 
-def _message(found: Found, decision: Decision, about: About) -> str:
+def _message(found: FoundPod, decision: Decision, about: About) -> str:
     """Why, in the words of whoever has files: what a claim asks for is in one of them, or can be
     given.
     """
@@ -145,7 +145,7 @@ def _unasked(told: _Told) -> Iterator[str]:
     yield f"  configuration: {told.about.by}"
 
 
-def _of_namespace(found: Found, config: Config) -> tuple[Config, str]:
+def _of_namespace(found: FoundPod, config: Config) -> tuple[Config, str]:
     """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none
     where there are none.
     """

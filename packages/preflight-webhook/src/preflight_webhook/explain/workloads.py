@@ -17,15 +17,15 @@ from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 
 from ..admission import claims
-from ..admission.claims import Claim, Ref
+from ..admission.claims import DeviceClaim, Ref
 
-__all__ = ["Found", "Object", "documents", "found_in", "missing", "references"]
+__all__ = ["FoundPod", "Object", "documents", "found_in", "missing", "references"]
 
 _CONFINING: Final = frozenset({"baseline", "restricted"})
 _START: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
-class Found(NamedTuple):
+class FoundPod(NamedTuple):
     """One pod or pod template. ``claims``: what is known of those that it names; ``confined``: its
     namespace allows no hostPath; ``policies``: the PreflightConfigs of its namespace; ``labels``:
     of its namespace, None where they are not known."""
@@ -33,7 +33,7 @@ class Found(NamedTuple):
     what: str
     namespace: str
     pod: Object
-    claims: dict[Ref, Claim | None]
+    claims: dict[Ref, DeviceClaim | None]
     confined: bool
     policies: tuple[PreflightConfig, ...] = ()
     labels: dict[str, str] | None = None
@@ -98,13 +98,13 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, start) + 1, part
 
 
-def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[str]]:
+def found_in(objects: Iterable[Object], where: str) -> tuple[list[FoundPod], list[str]]:
     """(the pods that the objects make, one sentence for each object that cannot be read).
 
     Claims, templates, namespaces and PreflightConfigs among them are taken into account.
     """
     objects, problems = list(objects), []
-    known: dict[tuple[str, Ref], Claim | None] = {}
+    known: dict[tuple[str, Ref], DeviceClaim | None] = {}
     policies: dict[str, list[PreflightConfig]] = {}
     labels: dict[str, dict[str, str]] = {}
     found = []
@@ -134,7 +134,7 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
         try:
             for suffix, pod in templates(item, objects):
                 found.append(
-                    Found(what + suffix, namespace, pod, here, level in _CONFINING, own, around)
+                    FoundPod(what + suffix, namespace, pod, here, level in _CONFINING, own, around)
                 )
         except ValueError as error:
             problems.append(f"{what}: {error}.")
@@ -144,7 +144,7 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[Found], list[s
     return found, problems
 
 
-def missing(found: Found) -> list[Ref]:
+def missing(found: FoundPod) -> list[Ref]:
     """The claims and templates that a pod names and that are not known."""
     return [ref for ref in references(found.pod) if found.claims.get(ref) is None]
 

@@ -17,17 +17,17 @@ from preflight_kube.looks import Looks
 
 from ..admission import pipeline as admission
 from ..admission import review
-from ..admission.claims import Claim, Ref
+from ..admission.claims import DeviceClaim, Ref
 from ..admission.decision import Decision
 from ..admission.limits import OBJECT_NAME, shown
-from ..cluster.lookups import Lookups, Unavailable
+from ..cluster.lookups import Lookups, LookupUnavailable
 from ..cluster.namespaces import NamespaceOverride, NamespaceOverrides
 from ..configuration.config import Config
 from ..configuration.effective import effective
 from ..metrics import CONTENT_TYPE, Metrics
-from ..objects import Request
+from ..objects import PodReviewRequest
 
-__all__ = ["Admission", "Plain", "State"]
+__all__ = ["Admission", "Plain", "ServingState"]
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -51,7 +51,7 @@ log = logs.get_logger(__name__)
 
 
 @dataclass
-class State:
+class ServingState:
     """What both applications share."""
 
     config: Config
@@ -112,7 +112,7 @@ class _Begun(NamedTuple):
 
     started: float
     body: bytes | bytearray
-    request: Request
+    request: PodReviewRequest
     confined: bool
     config: Config
     policy: NamespaceOverride | None
@@ -120,7 +120,7 @@ class _Begun(NamedTuple):
 
 
 class _Application:
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ServingState) -> None:
         self.state = state
 
     @property
@@ -140,7 +140,7 @@ class Admission(_Application):
 
     immediate = True
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ServingState) -> None:
         super().__init__(state)
         self._waiting: dict[str, int] = {}  # bytes, by namespace
 
@@ -222,13 +222,13 @@ class Admission(_Application):
 
     async def _claims(
         self, namespace: str, needs: tuple[Ref, ...], size: int
-    ) -> Mapping[Ref, Claim | None]:
+    ) -> Mapping[Ref, DeviceClaim | None]:
         if self.state.lookups is None:
-            raise Unavailable(
+            raise LookupUnavailable(
                 "the pod's resource claims cannot be looked up: there is no API server to ask"
             )
         if (waiting := self._waiting.get(namespace, 0) + size) > WAITING:
-            raise Unavailable(
+            raise LookupUnavailable(
                 f"the pod's resource claims cannot be looked up: {waiting} bytes of reviews of namespace {namespace} would wait for "
                 f"theirs, the limit is {WAITING}; create fewer pods at a time"
             )
@@ -243,7 +243,7 @@ class Admission(_Application):
 
     def _decided(
         self,
-        request: Request,
+        request: PodReviewRequest,
         decision: Decision,
         policy: NamespaceOverride | None,
         size: int,
@@ -276,7 +276,8 @@ class Admission(_Application):
     def _failed(self, error: Exception, uid: str) -> Answer:
         if isinstance(error, review.BadReview):
             return self._refuse(400, str(error), uid)
-        if isinstance(error, Unavailable):  # of a 503 the API server does not show the user why
+        # Not 503: of that one the API server does not show the user why.
+        if isinstance(error, LookupUnavailable):
             return self._refuse(500, str(error), uid)
         # The API server applies its failurePolicy; the next request must find us alive.
         log.exception("admission failed", uid=uid)
@@ -332,7 +333,10 @@ async def _respond(send: Send, answer: Answer) -> None:
 
 
 def _tell(
-    metrics: Metrics, request: Request, decision: Decision, policy: NamespaceOverride | None
+    metrics: Metrics,
+    request: PodReviewRequest,
+    decision: Decision,
+    policy: NamespaceOverride | None,
 ) -> None:
     for skip in decision.skipped:
         metrics.skips.labels(skip.check, skip.reason).inc()

@@ -19,12 +19,12 @@ from preflight_kube.commands import BadInput, Failed
 from preflight_kube.configfile import ConfigFile
 from preflight_kube.logs import get_logger
 
-from ..cluster.access import Access
+from ..cluster.access import ClusterAccess
 from ..cluster.lookups import Lookups
 from ..cluster.namespaces import NamespaceOverrides
 from ..configuration.config import Config, parse
 from ..metrics import Metrics
-from .app import Admission, Plain, State
+from .app import Admission, Plain, ServingState
 
 __all__ = ["Options", "serve"]
 
@@ -66,7 +66,7 @@ def serve(options: Options) -> None:
         _followed(options.config, metrics),
         Certificate(options.cert_dir, RENEWAL, options.client_ca),
     )
-    uvloop.run(_serve(State(file.config, metrics), file, certificate, options))
+    uvloop.run(_serve(ServingState(file.config, metrics), file, certificate, options))
 
 
 def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
@@ -91,9 +91,9 @@ def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
 
 
 async def _serve(
-    state: State, file: ConfigFile[Config], certificate: Certificate, options: Options
+    state: ServingState, file: ConfigFile[Config], certificate: Certificate, options: Options
 ) -> None:
-    access = Access()
+    access = ClusterAccess()
     state.lookups = Lookups(access, state.metrics)
     state.policies = NamespaceOverrides(access, state.metrics)
 
