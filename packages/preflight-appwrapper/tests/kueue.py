@@ -14,7 +14,7 @@ from typing import Any
 
 from hooks import Hook
 from lab import Lab, condition
-from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.review import AdmissionRequest, Response
 
 __all__ = ["QUEUE", "Kueue"]
 
@@ -35,7 +35,7 @@ class Kueue:
     def hook(self) -> Hook:
         return Hook("mutating", CONFIGURATION, "/mutate-kueue-appwrapper", self.review)
 
-    async def review(self, request: Request) -> Response:
+    async def review(self, request: AdmissionRequest) -> Response:
         """A new wrapper with a queue is suspended."""
         raw = request.new(dict[str, Any])
         queue = (raw["metadata"].get("labels") or {}).get(QUEUE, "")

@@ -27,7 +27,7 @@ from preflight_computedomain.names import DRIVER, cdi_file, cdi_id, slice_name
 from preflight_computedomain.plugin import service
 from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_computedomain.plugin.fabric import FabricInfo
-from preflight_computedomain.startup import Failed, Start
+from preflight_computedomain.startup import CommandFailed, Start
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ApiServer, free_port
@@ -437,5 +437,5 @@ async def test_a_node_that_is_not_fit_ends_the_plugin_with_a_sentence(
         else:
             setattr(made.nvml, key, value)
     start = Start(target, gates.read("HostManagedIMEX=true"), made.environ, "127.0.0.1", made.port)
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(CommandFailed, match=said):
         await service.run(start, nvml=made.nvml)

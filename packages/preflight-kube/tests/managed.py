@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 from kube_world import Item
 from preflight_kube.admission.metrics import AdmissionMetrics
-from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
@@ -28,14 +28,14 @@ from preflight_kube.reflector import Reflector
 from prometheus_client import CollectorRegistry
 
 
-async def mutate(request: Request) -> Response:
+async def mutate(request: AdmissionRequest) -> Response:
     labels = request.new(dict)["metadata"].get("labels", {})
     return Response(
         patch=[add("/metadata/labels", {**labels, "seen": "yes"})], warnings=["labeled"]
     )
 
 
-async def validate(request: Request) -> Response:
+async def validate(request: AdmissionRequest) -> Response:
     if request.name == "refused":
         return Response.denied("no object may be called that", code=422)
     return Response()

@@ -22,7 +22,7 @@ import trustme
 from preflight_kube import looks
 from preflight_kube.admission import body, reviews, server
 from preflight_kube.admission.metrics import AdmissionMetrics
-from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
@@ -55,8 +55,8 @@ class Hook:
         write_certificate(self.authority, folder)
         self.registry = CollectorRegistry()
         self.metrics = AdmissionMetrics("t", self.registry)
-        self.answer: Callable[[Request], Awaitable[Response]] = self._allow
-        self.at_once: Callable[[Request], Response | None] = lambda _: None
+        self.answer: Callable[[AdmissionRequest], Awaitable[Response]] = self._allow
+        self.at_once: Callable[[AdmissionRequest], Response | None] = lambda _: None
         self.reviews = Reviews(
             {"/hook": self._answer, "/soon": self._answer},
             self.metrics,
@@ -68,13 +68,13 @@ class Hook:
             "hook", self.reviews, self.metrics, self.certificate, host="127.0.0.1", port=0
         )
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: AdmissionRequest) -> Response:
         return await self.answer(request)
 
-    def _at_once(self, request: Request) -> Response | None:
+    def _at_once(self, request: AdmissionRequest) -> Response | None:
         return self.at_once(request)
 
-    async def _allow(self, request: Request) -> Response:
+    async def _allow(self, request: AdmissionRequest) -> Response:
         return Response()
 
     def client(self) -> httpx.AsyncClient:
@@ -119,9 +119,9 @@ def response_of(answer: httpx.Response) -> dict[str, Any]:
 
 
 async def test_each_path_is_an_application_of_its_own_and_gets_the_request(hook: Hook) -> None:
-    seen: list[Request] = []
+    seen: list[AdmissionRequest] = []
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: AdmissionRequest) -> Response:
         seen.append(request)
         return Response(patch=[add("/metadata/labels/a", "b")], warnings=["a warning"])
 
@@ -137,9 +137,9 @@ async def test_each_path_is_an_application_of_its_own_and_gets_the_request(hook:
 async def test_what_is_decided_without_waiting_is_answered_before_the_application_is_asked(
     hook: Hook,
 ) -> None:
-    asked: list[Request] = []
+    asked: list[AdmissionRequest] = []
 
-    async def answer(request: Request) -> Response:
+    async def answer(request: AdmissionRequest) -> Response:
         asked.append(request)
         return Response(warnings=["asked"])
 
@@ -155,10 +155,10 @@ async def test_what_is_decided_without_waiting_is_answered_before_the_applicatio
 
 @pytest.mark.parametrize("how", ["it must wait", "it has a fault", "too large for it"])
 async def test_what_cannot_be_answered_at_once_is_the_applications(hook: Hook, how: str) -> None:
-    async def answer(request: Request) -> Response:
+    async def answer(request: AdmissionRequest) -> Response:
         return Response(warnings=["asked"])
 
-    def fault(_: Request) -> Response:
+    def fault(_: AdmissionRequest) -> Response:
         raise RuntimeError("a fault")
 
     hook.answer = answer
@@ -180,7 +180,7 @@ async def test_at_the_end_an_answer_at_once_closes_its_connection(hook: Hook) ->
 
 
 async def test_a_refusal_reaches_the_user_with_its_code(hook: Hook) -> None:
-    async def answer(request: Request) -> Response:
+    async def answer(request: AdmissionRequest) -> Response:
         return Response.denied("not here", code=422)
 
     hook.answer = answer
@@ -221,7 +221,7 @@ async def test_other_methods_and_content_types_are_refused(hook: Hook) -> None:
 async def test_a_review_too_large_or_too_deep_to_be_read_is_denied_by_its_uid(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(request: Request) -> Response:
+    async def never(request: AdmissionRequest) -> Response:
         raise AssertionError("it was read")
 
     hook.answer = never
@@ -241,7 +241,7 @@ async def test_a_review_too_large_or_too_deep_to_be_read_is_denied_by_its_uid(
 async def test_an_application_that_fails_is_a_500_with_one_sentence_and_the_next_review_is_answered(
     hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def answer(request: Request) -> Response:
+    async def answer(request: AdmissionRequest) -> Response:
         raise LookupError("secret")
 
     hook.answer = answer
@@ -259,11 +259,11 @@ async def test_an_application_that_fails_is_a_500_with_one_sentence_and_the_next
 async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_its_sentence(
     hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def read(request: Request) -> Response:
+    async def read(request: AdmissionRequest) -> Response:
         request.new(list)
         return Response()
 
-    async def out(request: Request) -> Response:
+    async def out(request: AdmissionRequest) -> Response:
         raise Unavailable("the claims cannot be looked up")
 
     hook.answer = read
@@ -281,7 +281,7 @@ async def test_an_object_of_another_shape_is_denied_and_an_outage_is_a_500_with_
 async def test_an_answer_comes_before_the_api_server_gives_up(hook: Hook) -> None:
     ended: list[str] = []
 
-    async def forever(request: Request) -> Response:
+    async def forever(request: AdmissionRequest) -> Response:
         try:
             await anyio.sleep_forever()
         finally:
@@ -383,7 +383,7 @@ async def test_at_the_end_a_request_under_way_is_answered_and_closes_its_connect
 ) -> None:
     gate, begun = anyio.Event(), anyio.Event()
 
-    async def slow(request: Request) -> Response:
+    async def slow(request: AdmissionRequest) -> Response:
         begun.set()
         await gate.wait()
         return Response()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from preflight_kube.admission.at_once import Answer, AtOnce
+from preflight_kube.admission.at_once import AtOnce, HttpAnswer
 
 HEAD = b"POST /%s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
@@ -26,11 +26,11 @@ class Echo:
         self.protocols: weakref.WeakSet[AtOnce] = weakref.WeakSet()
         self.gate = asyncio.Event()
 
-    def at_once(self, scope: Any, body: bytes) -> Answer | None:
+    def at_once(self, scope: Any, body: bytes) -> HttpAnswer | None:
         if scope["path"] == "/wait":
             return None
         self.ways.append("at once")
-        return Answer(200, body, b"text/plain", last=scope["path"] == "/last")
+        return HttpAnswer(200, body, b"text/plain", last=scope["path"] == "/last")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.ways.append("asgi")

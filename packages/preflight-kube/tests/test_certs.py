@@ -18,7 +18,7 @@ from cryptography import x509
 from preflight_kube import commands, logs
 from preflight_kube.admission import certs
 from preflight_kube.admission.certificates import Material
-from preflight_kube.admission.certs import Configuration, Target, keep, publish
+from preflight_kube.admission.certs import CertificateTarget, Configuration, keep, publish
 from preflight_kube.client import Client, KubeError, NotFound
 from preflight_kube.connection import Connection
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
@@ -58,7 +58,7 @@ class World:
 
     def __init__(self, api: Api, client: Client) -> None:
         self.client = client
-        self.target = Target(
+        self.target = CertificateTarget(
             namespace=api.namespace,
             service="hook",
             secret="hook-tls",

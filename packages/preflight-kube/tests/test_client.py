@@ -12,13 +12,13 @@ from kube_world import Item, config_map, names
 from preflight_kube.client import (
     Client,
     Conflict,
-    Event,
     Fenced,
     Gone,
     Invalid,
     KubeError,
     NotFound,
     PreconditionFailed,
+    WatchEvent,
 )
 from preflight_kube.connection import Connection
 from preflight_testing.plugin import Api
@@ -55,8 +55,8 @@ async def version_of(client: Client, path: str) -> str:
 
 async def events_of(
     client: Client, path: str, version: str, count: int, **params: str
-) -> list[Event[Item]]:
-    seen: list[Event[Item]] = []
+) -> list[WatchEvent[Item]]:
+    seen: list[WatchEvent[Item]] = []
     async with client.watch(path, Item, resource_version=version, params=params) as events:
         async for event in events:
             if event.type != "BOOKMARK":

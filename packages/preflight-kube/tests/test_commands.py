@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import yaml
 from preflight_kube import commands
-from preflight_kube.commands import BAD_INPUT, CANCELLED, DONE, FAILED, UNREAD, BadInput, Failed
+from preflight_kube.commands import (
+    BAD_INPUT,
+    CANCELLED,
+    DONE,
+    FAILED,
+    UNREAD,
+    BadInput,
+    CommandFailed,
+)
 from preflight_kube.configfile import ConfigError
 from preflight_kube.document import DocumentError, read
 from preflight_kube.errors import BadAccess, KubeError
@@ -51,7 +59,7 @@ def make() -> argparse.ArgumentParser:
 def _say(args: argparse.Namespace) -> int:
     errors: dict[str, BaseException] = {
         "bad": BadInput(["one: is wrong.", "two: is wrong."]),
-        "failed": Failed("it could not be done."),
+        "failed": CommandFailed("it could not be done."),
         "config": ConfigError(["x: is wrong."]),
         "kube": KubeError("it does not answer."),
         "access": BadAccess("no kubeconfig."),

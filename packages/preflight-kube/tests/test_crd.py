@@ -17,7 +17,7 @@ from preflight_kube.conditions import Conditions
 from preflight_kube.crd import (
     Column,
     Int32,
-    Rule,
+    ValidationRule,
     condition_column,
     crd,
     embedded,
@@ -74,12 +74,14 @@ def boxes() -> dict[str, Any]:
         plural="boxes",
         short_names=["bx"],
         rules=[
-            Rule(
+            ValidationRule(
                 ("spec",),
                 "self.size != 'small' || !has(self.items) || size(self.items) < 2",
                 "a small box has one item",
             ),
-            Rule(("spec", "items", "*"), "self.name != 'nothing'", "an item is something"),
+            ValidationRule(
+                ("spec", "items", "*"), "self.name != 'nothing'", "an item is something"
+            ),
         ],
         columns=[
             condition_column("Full"),
@@ -251,4 +253,6 @@ def test_what_no_structural_schema_can_say_is_refused_with_its_place(
 
 def test_a_rule_for_a_field_that_is_not_there_is_refused() -> None:
     with pytest.raises(KeyError):
-        crd(GROUP, "Box", "v1", spec=BoxSpec, rules=[Rule(("spec", "colour"), "true", "")])
+        crd(
+            GROUP, "Box", "v1", spec=BoxSpec, rules=[ValidationRule(("spec", "colour"), "true", "")]
+        )

@@ -14,7 +14,7 @@ from preflight_kube.decoding import MOST_BYTES, Undecodable, decode, metadata_pa
 from preflight_kube.errors import KubeError
 from preflight_kube.paging import Page, TooMuch, next_limit, read_page
 from preflight_kube.scanning import Scanner
-from preflight_kube.watching import Event, events
+from preflight_kube.watching import WatchEvent, events
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def read(text: str, *, alone: bool = False, size: int = 65536) -> Page[Pod
     return await read_page(pieces(text, size), POD, "/api/v1/pods", alone=alone)
 
 
-async def seen(*lines: str, size: int = 65536) -> list[Event[Pod]]:
+async def seen(*lines: str, size: int = 65536) -> list[WatchEvent[Pod]]:
     text = "".join(line + "\n" for line in lines)
     return [event async for event in events(pieces(text, size), POD, "/api/v1/pods")]
 

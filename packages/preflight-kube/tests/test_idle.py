@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from preflight_kube.admission.at_once import Answer, AtOnce
+from preflight_kube.admission.at_once import AtOnce, HttpAnswer
 
 KEPT = 5
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"
@@ -64,8 +64,8 @@ class Wire(asyncio.Transport):
 
 
 class App:
-    def at_once(self, scope: Any, body: bytes) -> Answer:
-        return Answer(200, bytes(body), b"text/plain")
+    def at_once(self, scope: Any, body: bytes) -> HttpAnswer:
+        return HttpAnswer(200, bytes(body), b"text/plain")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         raise NotImplementedError

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(180)  # the server looks for a new certificate 
 T = TypeVar("T")
 NAME = "preflight-injector"
 HOOKS = Configuration("MutatingWebhookConfiguration", NAME)
-TARGET = certs.Target(
+TARGET = certs.CertificateTarget(
     namespace="preflight",
     service=NAME,
     secret=f"{NAME}-tls",
@@ -137,7 +137,7 @@ def test_every_step_of_a_rotation_admits_every_pod(
         return done
 
     async def and_served(
-        client: Client, target: certs.Target, secret: Any, material: Material, owner: Any
+        client: Client, target: certs.CertificateTarget, secret: Any, material: Material, owner: Any
     ) -> None:
         await write(client, target, secret, material, owner)
         steps.append("leaf")

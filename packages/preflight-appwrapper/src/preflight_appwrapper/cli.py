@@ -300,7 +300,7 @@ def _explain_live(args: argparse.Namespace, rules: WrapperRules) -> int:
         )
     found = anyio.run(explained, args.namespace, args.name, rules)
     if found is None:
-        raise commands.Failed(
+        raise commands.CommandFailed(
             f"no AppWrapper {args.name} in namespace {args.namespace}; `-n` names another one"
         )
     if args.config is None:

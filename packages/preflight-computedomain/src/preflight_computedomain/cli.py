@@ -97,7 +97,7 @@ def _explain(args: argparse.Namespace) -> int:
 
     lines = explain(anyio.run(look, args.namespace), args.namespace, args.name)
     if not lines:
-        raise commands.Failed(
+        raise commands.CommandFailed(
             f"no ComputeDomain {args.name} in namespace {args.namespace}; `-n` names another namespace."
         )
     commands.say("\n".join(lines))

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from preflight_kube import commands
-from preflight_kube.commands import BadInput, Failed
+from preflight_kube.commands import BadInput, CommandFailed
 from preflight_kube.connection import Connection, connection
 from preflight_kube.logs import get_logger
 
 from . import gates
 from .gates import Gates, GatesInvalid
 
-__all__ = ["Failed", "Start", "begin", "gates_of", "parser", "say"]
+__all__ = ["CommandFailed", "Start", "begin", "gates_of", "parser", "say"]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 

@@ -82,7 +82,9 @@ def _show(args: argparse.Namespace) -> int:
     found = anyio.run(show, args.namespace, args.gang, sources_of(config))
     if not found:
         what = f'no gang "{args.gang}"' if args.gang else "no gang"
-        raise commands.Failed(f"{what} in namespace {args.namespace}; `-n` names another one.")
+        raise commands.CommandFailed(
+            f"{what} in namespace {args.namespace}; `-n` names another one."
+        )
     commands.say(found)
     return commands.DONE
 

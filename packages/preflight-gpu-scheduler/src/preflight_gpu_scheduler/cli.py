@@ -199,7 +199,7 @@ def _extender(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise commands.BadInput(f"--listen: {error}.") from None
     except OSError as error:
-        raise commands.Failed(
+        raise commands.CommandFailed(
             f"{args.listen}:{args.extender_port}: {error.strerror}; choose another port."
         ) from None
 
@@ -266,7 +266,7 @@ def _show(args: argparse.Namespace) -> int:
         lambda state: pod_text(state, key) if args.pod else table(state, now),
     )
     if not found:
-        raise commands.Failed(
+        raise commands.CommandFailed(
             f"no pod {args.pod} of this scheduler in namespace {args.namespace}; `-n` names another one."
         )
     commands.say(found)

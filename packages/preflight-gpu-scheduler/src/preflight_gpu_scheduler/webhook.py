@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.client import Client, KubeError, Unreadable
 from preflight_kube.reflector import Change, Reflector
@@ -44,7 +44,7 @@ class Webhook:
             client, names.CLAIMS, _Raw, on_change=self._changed, on_unreadable=self._unreadable
         )
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: AdmissionRequest) -> Response:
         """The patch, or one sentence for each reason against the pod."""
         if (
             request.resource.resource != "pods"

@@ -14,7 +14,7 @@ import msgspec
 
 from .decoding import MOST_BYTES, Undecodable, decode, unreadable
 from .errors import KubeError, Status, Unusable, refused
-from .http1 import Answer
+from .http1 import StreamedResponse
 from .paging import TooMuch
 
 __all__ = ["LONGEST", "kind_of", "known", "refusal", "retry_after", "timely", "whole", "words"]
@@ -67,7 +67,7 @@ def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
         ) from None
 
 
-def retry_after(answer: Answer) -> float | None:
+def retry_after(answer: StreamedResponse) -> float | None:
     """Seconds that the server asks us to wait before the next attempt."""
     if answer.status_code not in {429, 503}:
         return None
@@ -115,7 +115,7 @@ def kind_of(data: bytes) -> type[KubeError]:
     return Unusable if unreadable(data, "").metadata.name else KubeError
 
 
-async def timely(answer: Answer, longest: float, what: str) -> AsyncIterator[bytes]:
+async def timely(answer: StreamedResponse, longest: float, what: str) -> AsyncIterator[bytes]:
     """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not
     ended after ``longest`` seconds.
     """
@@ -128,7 +128,7 @@ async def timely(answer: Answer, longest: float, what: str) -> AsyncIterator[byt
         yield piece
 
 
-async def words(answer: Answer) -> bytes:
+async def words(answer: StreamedResponse) -> bytes:
     """What an answer says that is none of those that are wanted."""
     kept = b""
     async for piece in timely(answer, LONGEST, "a refusal"):

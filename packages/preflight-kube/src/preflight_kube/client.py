@@ -34,17 +34,16 @@ from .errors import (
     PreconditionFailed,
     Unusable,
 )
-from .http1 import Answer
+from .http1 import StreamedResponse
 from .mirrors import Mirrors
 from .paging import FIRST, Page, TooMuch, next_limit, read_page
 from .throttle import Throttle
 from .transport import ConnectionPool
-from .watching import Event, events
+from .watching import WatchEvent, events
 
 __all__ = [
     "Client",
     "Conflict",
-    "Event",
     "Fenced",
     "Gone",
     "Invalid",
@@ -56,6 +55,7 @@ __all__ = [
     "Requests",
     "Unreadable",
     "Unusable",
+    "WatchEvent",
 ]
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ class Client:
         resource_version: str,
         params: Params | None = None,
         seconds: int | None = None,
-    ) -> AsyncGenerator[AsyncIterator[Event[T]]]:
+    ) -> AsyncGenerator[AsyncIterator[WatchEvent[T]]]:
         """What happens in ``path`` after ``resource_version``; entered when the server has accepted
         the watch.
 
@@ -275,7 +275,7 @@ class Client:
 
     async def _events(
         self, answer: httpx.Response, decoder: msgspec.json.Decoder[T], path: str, longest: float
-    ) -> AsyncGenerator[Event[T]]:
+    ) -> AsyncGenerator[WatchEvent[T]]:
         try:
             async for event in events(timely(answer, longest, f"watch {path}"), decoder, path):
                 if event.unreadable is not None:
@@ -456,7 +456,7 @@ class Client:
         json_patch = kind == "application/json-patch+json"
         raise refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
 
-    def _asked_to_wait(self, answer: Answer) -> float | None:
+    def _asked_to_wait(self, answer: StreamedResponse) -> float | None:
         """Seconds that the server asks us to wait before the next attempt; until then none is
         sent.
         """

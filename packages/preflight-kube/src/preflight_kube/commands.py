@@ -13,8 +13,8 @@ with :func:`main`, which no traceback leaves::
         commands.add_validate_config(subparsers, parse)
         return made
 
-A command returns its exit status, and raises :class:`BadInput` or :class:`Failed` with what is
-wrong. Loads neither the Kubernetes client nor the event loop.
+A command returns its exit status, and raises :class:`BadInput` or :class:`CommandFailed` with what
+is wrong. Loads neither the Kubernetes client nor the event loop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "EXIT_CODES",
     "FAILED",
     "BadInput",
-    "Failed",
+    "CommandFailed",
     "add_address",
     "add_config",
     "add_crd",
@@ -93,7 +93,7 @@ class BadInput(Exception):
         super().__init__("\n".join(self.problems))
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """It could not be done; the message is one sentence. Ends the program with :data:`FAILED`."""
 
 
@@ -332,8 +332,8 @@ def main(
     """Parse ``arguments`` (default: the program's own), run the command, and exit with its status.
 
     What is bad input or fails ends with its sentences on standard error: :class:`BadInput`,
-    :class:`Failed`, :class:`~.configfile.ConfigError`, :class:`~.errors.KubeError`. There is no
-    traceback for a reader that went away, a full disk or Ctrl-C.
+    :class:`CommandFailed`, :class:`~.configfile.ConfigError`, :class:`~.errors.KubeError`. There is
+    no traceback for a reader that went away, a full disk or Ctrl-C.
     """
     status = FAILED
     try:
@@ -365,7 +365,7 @@ def _ended(make: Callable[[], argparse.ArgumentParser], arguments: list[str] | N
         return _said(error.problems, BAD_INPUT)
     except KubeError as error:
         return _said([str(error)], BAD_INPUT if isinstance(error, BadAccess) else FAILED)
-    except Failed as error:
+    except CommandFailed as error:
         return _said([str(error)], FAILED)
     except KeyboardInterrupt:
         return CANCELLED

@@ -16,8 +16,8 @@ from msgspec import Meta
 __all__ = [
     "Column",
     "Int32",
-    "Rule",
     "Schema",
+    "ValidationRule",
     "condition_column",
     "crd",
     "embedded",
@@ -35,7 +35,7 @@ _LEFT_OUT: Final = frozenset({"title", "default", "required", "uniqueItems", "pr
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
-class Rule(NamedTuple):
+class ValidationRule(NamedTuple):
     """What a schema cannot say of what is at ``at``, in CEL: keys from the object's root, ``*`` for
     each item of a list or value of a map.
     """
@@ -90,7 +90,7 @@ def crd(
     short_names: Sequence[str] = (),
     scope: str = "Namespaced",
     description: str = "",
-    rules: Sequence[Rule] = (),
+    rules: Sequence[ValidationRule] = (),
     columns: Sequence[Column] = (),
     defaults: bool = True,
 ) -> Schema:

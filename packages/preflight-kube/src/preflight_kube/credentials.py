@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .kubeconfig import Chosen, KubeconfigError, chosen, paths
+from .kubeconfig import KubeconfigContext, KubeconfigError, chosen, paths
 from .text import one_line
 
 __all__ = ["DEFAULT", "Access", "access"]
@@ -105,7 +105,7 @@ def _documents(listed: str, load: Callable[[str], Any]) -> list[tuple[Path, Any]
     return documents
 
 
-def _access(found: Chosen, environ: Mapping[str, str]) -> Access:
+def _access(found: KubeconfigContext, environ: Mapping[str, str]) -> Access:
     cluster, user = found.cluster, found.user
     if "auth-provider" in user:
         raise KubeconfigError(
@@ -163,7 +163,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
 # --- plug-ins
 
 
-def _asked(plugin: Any, found: Chosen, environ: Mapping[str, str]) -> _Credential:
+def _asked(plugin: Any, found: KubeconfigContext, environ: Mapping[str, str]) -> _Credential:
     """What the user's plug-in answers. Raises :class:`~.kubeconfig.KubeconfigError`."""
     if (
         not isinstance(plugin, dict)

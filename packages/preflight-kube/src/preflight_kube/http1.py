@@ -18,12 +18,12 @@ import httpx
 from .connection import Connection
 from .sockets import connection
 
-__all__ = ["Answer", "Credential", "Http1Connection"]
+__all__ = ["Credential", "Http1Connection", "StreamedResponse"]
 
 _UNQUOTED: Final = "/:@!$&'()*+,;=~%?"
 
 
-class Answer(Protocol):
+class StreamedResponse(Protocol):
     """What is read of an answer of whichever client."""
 
     @property

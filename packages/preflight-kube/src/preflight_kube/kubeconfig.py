@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Chosen", "KubeconfigError", "chosen", "paths"]
+__all__ = ["KubeconfigContext", "KubeconfigError", "chosen", "paths"]
 
 Entry = dict[str, Any]
 _FILES: Final = frozenset(
@@ -27,7 +27,7 @@ class KubeconfigError(Exception):
     """The kubeconfig cannot be used; one sentence for a person, without its full stop."""
 
 
-class Chosen(NamedTuple):
+class KubeconfigContext(NamedTuple):
     """What the current context names; names of files are whole, ``folder`` is where the user's
     kubeconfig lies.
     """
@@ -42,7 +42,7 @@ def paths(listed: str, separator: str) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(one) for one in listed.split(separator) if one))
 
 
-def chosen(documents: Iterable[tuple[Path, Any]]) -> Chosen:
+def chosen(documents: Iterable[tuple[Path, Any]]) -> KubeconfigContext:
     """The cluster and the user of the current context, of documents by the path of each, in
     kubectl's order.
 
@@ -76,7 +76,7 @@ def chosen(documents: Iterable[tuple[Path, Any]]) -> Chosen:
         user, folder = _named(merged, "users", str(context["user"]), f"context {current}")
     if not cluster.get("server"):
         raise KubeconfigError(f"cluster {context.get('cluster')} has no server; set its URL")
-    return Chosen(_located(cluster, at), _located(user, folder), folder)
+    return KubeconfigContext(_located(cluster, at), _located(user, folder), folder)
 
 
 def _entries(

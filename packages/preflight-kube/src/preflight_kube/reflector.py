@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 
 import anyio
 
-from .client import Client, Event, Params
+from .client import Client, Params, WatchEvent
 from .decoding import Identity, Unreadable
 from .errors import Gone, KubeError, NotFound
 from .indexes import Index
@@ -233,7 +233,7 @@ class Reflector(Generic[T]):
         self._failures, self.problem = 0, None
         self._client.mirrors.follows(self, self._path)
 
-    async def _take(self, events: AsyncIterator[Event[T]]) -> None:
+    async def _take(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         async for event in events:
             if event.unreadable is not None:
                 key = self._key(event.unreadable)

@@ -22,7 +22,7 @@ from .decoding import (
 from .errors import KubeError, Status, refused
 from .scanning import Path, Scanner
 
-__all__ = ["Event", "events"]
+__all__ = ["WatchEvent", "events"]
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ _KINDS: Final = frozenset(get_args(Kind))
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
+class WatchEvent(Generic[T]):
     """One event of a watch. ``object`` is None for a bookmark, which only moves
     ``resource_version``, and where the object cannot be read: then ``unreadable`` says which.
     ``resource_version`` is empty where it could not be found out."""
@@ -66,7 +66,7 @@ class Event(Generic[T]):
 
 async def events(
     pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str
-) -> AsyncIterator[Event[T]]:
+) -> AsyncIterator[WatchEvent[T]]:
     """What ``pieces`` report, in order.
 
     Raises :class:`~.errors.KubeError`: by what the server says at the end of a watch, for a line
@@ -110,7 +110,7 @@ class _Line:
             await scanned(self._scanner, b"".join(self._kept), _complete)
             self._kept.clear()
 
-    async def event(self, decoder: msgspec.json.Decoder[T], path: str) -> Event[T]:
+    async def event(self, decoder: msgspec.json.Decoder[T], path: str) -> WatchEvent[T]:
         if self._scanner is not None:
             return _passed_over(self._scanner, f"it has more than {MOST_BYTES} bytes", path)
         data = b"".join(self._kept)
@@ -128,11 +128,11 @@ class _Line:
         kind = _kind(frame.type, path)
         version = decoded(_VERSIONED, frame.object, path).metadata.resource_version
         if kind == "BOOKMARK":
-            return Event(kind, None, version)
+            return WatchEvent(kind, None, version)
         try:
-            return Event(kind, decode(decoder, frame.object), version)
+            return WatchEvent(kind, decode(decoder, frame.object), version)
         except Undecodable as error:
-            return Event(kind, None, version, unreadable(frame.object, str(error)))
+            return WatchEvent(kind, None, version, unreadable(frame.object, str(error)))
 
 
 def _complete(scanner: Scanner) -> bool:
@@ -151,6 +151,8 @@ def _no_event(path: str) -> KubeError:
     )
 
 
-def _passed_over(scanner: Scanner, why: str, path: str) -> Event[T]:
+def _passed_over(scanner: Scanner, why: str, path: str) -> WatchEvent[T]:
     kind = _kind(scanner.found.get(_TYPE, ""), path)
-    return Event(kind, None, scanner.found.get(_VERSION, ""), Unreadable(about(scanner.found), why))
+    return WatchEvent(
+        kind, None, scanner.found.get(_VERSION, ""), Unreadable(about(scanner.found), why)
+    )

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 from preflight_kube import logs
 from preflight_kube.admission.metrics import AdmissionMetrics
-from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
 from preflight_kube.client import Client
 from preflight_kube.reflector import Change, Reflector
@@ -103,7 +103,7 @@ class Webhook:
             at_once={PODCLIQUES: self.mutate_at_once, SETS: self.validate_at_once},
         )
 
-    def mutate_at_once(self, request: Request) -> Response | None:
+    def mutate_at_once(self, request: AdmissionRequest) -> Response | None:
         """A PodClique's review, where nobody must be asked and nothing made."""
         started = time.perf_counter()
         review = _review(request)
@@ -112,7 +112,7 @@ class Webhook:
             return None
         return self._mutated(request, answer, started)
 
-    async def mutate(self, request: Request) -> Response:
+    async def mutate(self, request: AdmissionRequest) -> Response:
         """A PodClique's review."""
         started = time.perf_counter()
         try:
@@ -122,11 +122,11 @@ class Webhook:
             raise
         return self._mutated(request, answer, started)
 
-    async def validate(self, request: Request) -> Response:
+    async def validate(self, request: AdmissionRequest) -> Response:
         """A PodCliqueSet's review."""
         return self.validate_at_once(request)
 
-    def validate_at_once(self, request: Request) -> Response:
+    def validate_at_once(self, request: AdmissionRequest) -> Response:
         """The same; nobody is ever asked."""
         started = time.perf_counter()
         new, old = bytes(request.object), bytes(request.old_object)
@@ -143,7 +143,7 @@ class Webhook:
             return Response.denied(answer.message, warnings=answer.warnings)
         return Response(warnings=answer.warnings)
 
-    def _mutated(self, request: Request, answer: ReviewAnswer, started: float) -> Response:
+    def _mutated(self, request: AdmissionRequest, answer: ReviewAnswer, started: float) -> Response:
         self._note("PodClique", request, answer.result, answer.message, started)
         patch = msgspec.json.encode(answer.patch) if answer.patch else ()
         if not answer.allowed:
@@ -187,7 +187,9 @@ class Webhook:
             classes=await self._lookups.classes(review.namespace, needs.claims, known.support)
         )
 
-    def _note(self, kind: str, request: Request, result: str, message: str, started: float) -> None:
+    def _note(
+        self, kind: str, request: AdmissionRequest, result: str, message: str, started: float
+    ) -> None:
         seconds = time.perf_counter() - started
         self._admissions(kind, _RESULTS.get(result, result)).inc()
         self._metrics.latency.observe(seconds)
@@ -252,7 +254,7 @@ def _part(level: str, kind: str, operation: str, result: str, dry_run: bool) -> 
     return logs.part(level, "reviewed", about)
 
 
-def _review(request: Request) -> Review:
+def _review(request: AdmissionRequest) -> Review:
     old = bytes(request.old_object)
     return Review(
         request.operation,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-from preflight_kube.admission.review import Request, Response
+from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Application, Unavailable
 from preflight_kube.client import Client, KubeError
 from preflight_kube.refusals import cause_of
@@ -50,7 +50,7 @@ class Reviewer:
         """By path."""
         return {MUTATE: self.mutate, VALIDATE: self.validate}
 
-    async def mutate(self, request: Request) -> Response:
+    async def mutate(self, request: AdmissionRequest) -> Response:
         """What a new wrapper gets."""
         if request.operation != "CREATE":
             return Response()
@@ -67,7 +67,7 @@ class Reviewer:
         )
         return Response(patch=made)
 
-    async def validate(self, request: Request) -> Response:
+    async def validate(self, request: AdmissionRequest) -> Response:
         """Whether it may be stored."""
         wrapper = wrapper_from(request.new(dict[str, Any]))
         if request.operation == "UPDATE":
@@ -85,7 +85,7 @@ class Reviewer:
                 f"the AppWrapper cannot be judged, because the API server does not say what is needed: {cause_of(error)}; try again"
             ) from None
 
-    async def _created(self, wrapper: AppWrapper, request: Request) -> ValidationResult:
+    async def _created(self, wrapper: AppWrapper, request: AdmissionRequest) -> ValidationResult:
         asked = wrapper.spec.components[:_MOST_ASKED]
         served = await self._kinds.all(podsets.group_kind(one.template) for one in asked)
         judged = created(wrapper, self._rules, namespace=request.namespace, served=served)

@@ -34,7 +34,7 @@ def _run(args: argparse.Namespace) -> int:
     logs.set_up(_PROGRAM, args.log_level)
     try:
         anyio.run(run, start)
-    except startup.Failed:
+    except startup.CommandFailed:
         raise
     except Exception as error:
         logs.fault(

@@ -19,7 +19,7 @@ from preflight_kube.health import HealthServer
 from preflight_kube.logs import get_logger
 
 from ..names import DRIVER
-from ..startup import Failed, Start, say
+from ..startup import CommandFailed, Start, say
 from .checkpoint import Corrupt
 from .cluster import ClusterReader
 from .disk import Disk
@@ -77,7 +77,7 @@ class Folders:
 
 
 async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises Failed where this node is not fit."""
+    """Serve until SIGTERM or SIGINT. Raises CommandFailed where this node is not fit."""
     say(start.gates)
     try:
         facts = node_facts(start.environ)
@@ -85,7 +85,7 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
         clique = CliqueOwner(driver, crash=start.gates.crash_on_fabric_errors)
         found = await clique.start()
     except Unfit as error:
-        raise Failed(str(error)) from None
+        raise CommandFailed(str(error)) from None
     log.info(
         "the node can have channels",
         node=facts.node,
@@ -133,10 +133,10 @@ async def _begin(folders: Folders, page: ClaimPreparer, serving: Serving) -> Non
         await page.start()
         await serving.start()
     except (LockHeld, Unfit) as error:
-        raise Failed(str(error)) from None
+        raise CommandFailed(str(error)) from None
     except OSError as error:
         where = error.filename or folders.own
-        raise Failed(
+        raise CommandFailed(
             f"{where}: {error.strerror or error}; is the node's folder mounted, and may root write there?"
         ) from None
 
@@ -163,7 +163,7 @@ def _health(
     try:
         return HealthServer(start.host, start.port, metrics.registry, healthy, ready)
     except OSError as error:
-        raise Failed(
+        raise CommandFailed(
             f"{start.host}:{start.port} cannot be listened on ({error.strerror or error}); choose another --port."
         ) from None
 

@@ -41,6 +41,8 @@ def crd() -> dict[str, Any]:
         status=OverrideStatus,
         plural=PLURAL,
         description="What a namespace sets for itself. Of several the oldest is in force; the condition Accepted says which, and why not.",
-        rules=[definitions.Rule(("spec", *rule.at), rule.cel, rule.message) for rule in RULES],
+        rules=[
+            definitions.ValidationRule(("spec", *rule.at), rule.cel, rule.message) for rule in RULES
+        ],
         columns=_COLUMNS,
     )

@@ -13,13 +13,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from .connections import Bounded
 
-__all__ = ["Answer", "Application", "AtOnce"]
+__all__ = ["AsgiApplication", "AtOnce", "HttpAnswer"]
 
 _HEAD: Final = b"%scontent-type: %s\r\ncontent-length: %d\r\n%s\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """``last``: of this connection; the client's next request goes elsewhere."""
 
     status: int
@@ -28,17 +28,17 @@ class Answer(NamedTuple):
     last: bool = False
 
 
-class Application(Protocol):
+class AsgiApplication(Protocol):
     """An ASGI callable that may have an answer without waiting for anything."""
 
-    def at_once(self, scope: Any, body: bytes | bytearray) -> Answer | None:
+    def at_once(self, scope: Any, body: bytes | bytearray) -> HttpAnswer | None:
         """The answer to a whole request, or None where it must go the way of ASGI. Does not raise.
         ``body`` stays as it is.
         """
 
 
 class AtOnce(Bounded):
-    """For an :class:`Application`. Whatever is out of the ordinary goes uvicorn's own way."""
+    """For an :class:`AsgiApplication`. Whatever is out of the ordinary goes uvicorn's own way."""
 
     _due: Any = None
 

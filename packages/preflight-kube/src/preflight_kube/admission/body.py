@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
-__all__ = ["BODY", "MAX_BODY", "Body", "Receive", "Refused", "Scope", "problem", "read"]
+__all__ = ["BODY", "MAX_BODY", "Body", "Receive", "ReviewRefused", "Scope", "problem", "read"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -54,7 +54,7 @@ class Body:
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
 
-class Refused(Exception):
+class ReviewRefused(Exception):
     """The request is not a review, or there is no answer to it: an HTTP status, and one sentence.
     ``uid``: the review's, where it was read.
     """
@@ -64,12 +64,12 @@ class Refused(Exception):
         self.status, self.message, self.uid = status, message, uid
 
 
-def problem(scope: Scope, paths: Collection[str]) -> Refused | None:
+def problem(scope: Scope, paths: Collection[str]) -> ReviewRefused | None:
     """Why this is not a review to one of ``paths``, as far as that shows before its body."""
     if scope["path"] not in paths:
-        return Refused(404, f"not found; POST an AdmissionReview to {' or '.join(paths)}")
+        return ReviewRefused(404, f"not found; POST an AdmissionReview to {' or '.join(paths)}")
     if scope["method"] != "POST":
-        return Refused(
+        return ReviewRefused(
             405,
             f"{scope['method']} is not allowed; POST an AdmissionReview to {' or '.join(paths)}",
         )
@@ -77,19 +77,21 @@ def problem(scope: Scope, paths: Collection[str]) -> Refused | None:
         if name == b"content-type":
             if value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
                 found = value.decode("latin-1")[:80]
-                return Refused(415, f"content-type {found} is not supported; send application/json")
+                return ReviewRefused(
+                    415, f"content-type {found} is not supported; send application/json"
+                )
         elif name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
             return _too_large()
     return None
 
 
 async def read(scope: Scope, receive: Receive) -> Body:
-    """The body of a request; whole, or its beginning. Raises :class:`Refused`."""
+    """The body of a request; whole, or its beginning. Raises :class:`ReviewRefused`."""
     body: Body = scope.setdefault(BODY, Body(MAX_BODY))
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refused(400, "the connection ended within the body")
+            raise ReviewRefused(400, "the connection ended within the body")
         body.add(message.get("body", b""))
         if body.size > MOST_SKIPPED:
             raise _too_large()
@@ -97,7 +99,7 @@ async def read(scope: Scope, receive: Receive) -> Body:
             return body
 
 
-def _too_large() -> Refused:
-    return Refused(
+def _too_large() -> ReviewRefused:
+    return ReviewRefused(
         413, f"a body of more than {MOST_SKIPPED} bytes is too large; the limit is {MAX_BODY}"
     )

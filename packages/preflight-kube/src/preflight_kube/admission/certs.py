@@ -33,7 +33,7 @@ from ..jsonpatch import add, pointer, test
 from ..logs import get_logger
 from .certificates import Keep, Material, Renew, issue, plan, service_names, union
 
-__all__ = ["MANAGED_BY", "Configuration", "Target", "add_command", "keep", "publish"]
+__all__ = ["MANAGED_BY", "CertificateTarget", "Configuration", "add_command", "keep", "publish"]
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 """The label by which the command knows its Secret: one without it is somebody else's, and left
@@ -64,7 +64,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class CertificateTarget:
     """Whose certificate is kept, and where it is published.
 
     ``manager``: the value of the label ``managed_by``, and in the authority's name.
@@ -118,7 +118,7 @@ def add_command(
                 for one in args.validating or validating
             ),
         )
-        target = Target(
+        target = CertificateTarget(
             namespace=args.namespace,
             service=args.service,
             secret=args.secret,
@@ -168,7 +168,7 @@ def add_command(
 
 
 async def _run(
-    connected: Connection, target: Target, component: str, args: argparse.Namespace
+    connected: Connection, target: CertificateTarget, component: str, args: argparse.Namespace
 ) -> None:
     owner = _service_account(connected, target.namespace)
     async with Client(connected, agent=component) as client:
@@ -178,7 +178,7 @@ async def _run(
 
 async def keep(
     client: Client,
-    target: Target,
+    target: CertificateTarget,
     *,
     owner: Object | None = None,
     now: datetime | None = None,
@@ -242,7 +242,7 @@ async def keep(
 
 
 async def publish(
-    client: Client, target: Target, stored: Material, *, wait_seconds: float = 0
+    client: Client, target: CertificateTarget, stored: Material, *, wait_seconds: float = 0
 ) -> None:
     """Set the CA bundle of every entry of the configurations to what ``stored`` trusts.
 
@@ -295,7 +295,11 @@ async def _set_bundles(
 
 
 async def _write(
-    client: Client, target: Target, secret: Object | None, material: Material, owner: Object | None
+    client: Client,
+    target: CertificateTarget,
+    secret: Object | None,
+    material: Material,
+    owner: Object | None,
 ) -> None:
     data = {
         "tls.crt": material.certificate,

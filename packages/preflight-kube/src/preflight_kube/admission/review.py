@@ -21,10 +21,10 @@ __all__ = [
     "API_VERSION",
     "MOST_TEXT",
     "MOST_WARNINGS",
+    "AdmissionRequest",
     "BadReview",
     "GroupVersionKind",
     "GroupVersionResource",
-    "Request",
     "Response",
     "UserInfo",
     "decode",
@@ -84,7 +84,7 @@ class UserInfo(msgspec.Struct, frozen=True):
     extra: dict[str, tuple[str, ...]] = {}
 
 
-class Request(msgspec.Struct, frozen=True, rename="camel"):
+class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
     """What the API server asks about. ``request_*`` is what the user asked for, where it was
     converted to what the webhook's rule names.
     """
@@ -145,7 +145,7 @@ class Response:
 
 
 class _Review(msgspec.Struct, rename="camel"):
-    request: Request
+    request: AdmissionRequest
     api_version: str = ""
     kind: str = ""
 
@@ -162,7 +162,7 @@ _envelope = msgspec.json.Decoder(_Envelope)
 _encode = msgspec.json.Encoder().encode
 
 
-def decode(body: bytes | bytearray) -> Request:
+def decode(body: bytes | bytearray) -> AdmissionRequest:
     """The request of a review. Raises :class:`BadReview`."""
     try:
         review = _review.decode(body)

@@ -13,18 +13,18 @@ import anyio
 
 from ..logs import get_logger
 from . import body, review
-from .at_once import Answer
-from .body import Body, Receive, Refused, Scope
+from .at_once import HttpAnswer
+from .body import Body, Receive, ReviewRefused, Scope
 from .metrics import AdmissionMetrics
-from .review import BadReview, Request, Response
+from .review import AdmissionRequest, BadReview, Response
 
 __all__ = ["Application", "Reviews", "Unavailable"]
 
-Application = Callable[[Request], Awaitable[Response]]
+Application = Callable[[AdmissionRequest], Awaitable[Response]]
 """Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied;
 whatever else it raises is answered with status 500, on which the API server applies the
 failurePolicy."""
-Immediate = Callable[[Request], Response | None]
+Immediate = Callable[[AdmissionRequest], Response | None]
 """Decides without waiting; None where the application at its path must do so. What it raises is
 nobody's: the application is asked then, too."""
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -79,7 +79,7 @@ class Reviews:
                 raise refused
             application, found = self._applications[scope["path"]], await body.read(scope, receive)
             status, kind, answer = 200, _JSON, await self._answered(scope, application, found)
-        except Refused as error:
+        except ReviewRefused as error:
             self._metrics.refused.labels(str(error.status)).inc()
             about = {"uid": error.uid} if error.uid else {}
             log.warning(
@@ -96,7 +96,7 @@ class Reviews:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    def at_once(self, scope: Scope, whole: bytes | bytearray) -> Answer | None:
+    def at_once(self, scope: Scope, whole: bytes | bytearray) -> HttpAnswer | None:
         """The answer to a review that nobody need wait for; what is out of the ordinary goes the
         usual way.
         """
@@ -110,10 +110,12 @@ class Reviews:
                 return None
         except Exception:  # it is raised again, and answered, there
             return None
-        return Answer(200, self._counted(path, request, response, started), _JSON, self.stopping)
+        return HttpAnswer(
+            200, self._counted(path, request, response, started), _JSON, self.stopping
+        )
 
     async def _answered(self, scope: Scope, application: Application, whole: Body) -> bytes:
-        """The review that answers. Raises :class:`Refused`."""
+        """The review that answers. Raises :class:`ReviewRefused`."""
         started, path = time.perf_counter(), scope["path"]
         raw = whole.read()
         if whole.dropped:
@@ -131,13 +133,15 @@ class Reviews:
         response = await self._decided(path, application, request, seconds)
         return self._counted(path, request, response, started)
 
-    def _counted(self, path: str, request: Request, response: Response, started: float) -> bytes:
+    def _counted(
+        self, path: str, request: AdmissionRequest, response: Response, started: float
+    ) -> bytes:
         result = "denied" if not response.allowed else "patched" if response.patch else "allowed"
         self._metrics.answered(path, result, time.perf_counter() - started)
         return review.encode(request.uid, response)
 
     async def _decided(
-        self, path: str, application: Application, request: Request, seconds: float
+        self, path: str, application: Application, request: AdmissionRequest, seconds: float
     ) -> Response:
         about = {"uid": request.uid[:128], "path": path}
         try:
@@ -162,16 +166,16 @@ class Reviews:
             why = f"internal error ({type(error).__name__}); see the log of the webhook"
             raise self._failed(about, why) from None
 
-    def _failed(self, about: Mapping[str, str], why: str) -> Refused:
+    def _failed(self, about: Mapping[str, str], why: str) -> ReviewRefused:
         self._metrics.reviews.labels(about["path"], "failed").inc()
-        return Refused(500, why, about["uid"])
+        return ReviewRefused(500, why, about["uid"])
 
     def _unread(self, path: str, beginning: bytes, why: str, status: int) -> bytes:
         """The answer to a review that was not read: it is denied. What is not a
         review is refused.
         """
         if not (uid := review.uid_of(beginning)):
-            raise Refused(status, why)
+            raise ReviewRefused(status, why)
         self._metrics.reviews.labels(path, "denied").inc()
         log.warning("review denied unread", uid=uid, path=path, why=why)
         return review.encode(

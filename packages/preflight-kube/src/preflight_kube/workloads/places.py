@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from .model import Keys, Object, Path, WorkloadKind, map_of
 
-__all__ = ["Place", "places", "pods_at"]
+__all__ = ["TemplatePlace", "places", "pods_at"]
 
 _PARTS: Final = {
     "leaderTemplate": "leader",
@@ -17,7 +17,7 @@ _PARTS: Final = {
 }
 
 
-class Place(NamedTuple):
+class TemplatePlace(NamedTuple):
     """``keys`` lead from the object to ``template``, which may be anything but None; ``part`` is
     what of the object it is for, empty where there is one only.
     """
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     template: Any
 
 
-def places(item: Object, kind: WorkloadKind) -> Iterator[Place]:
+def places(item: Object, kind: WorkloadKind) -> Iterator[TemplatePlace]:
     """The templates of an object of this kind, path by path; none where another
     object holds them.
     """
@@ -44,10 +44,10 @@ def pods_at(item: Object, kind: WorkloadKind, keys: Keys) -> int | None:
     return 1 if kind.pods is None else kind.pods(item, keys)
 
 
-def _below(item: Any, path: Path, keys: Keys, part: str) -> Iterator[Place]:
+def _below(item: Any, path: Path, keys: Keys, part: str) -> Iterator[TemplatePlace]:
     if not path:
         if item is not None:
-            yield Place(keys, part, item)
+            yield TemplatePlace(keys, part, item)
     elif path[0] == "*":
         for i, one in enumerate(item if isinstance(item, list) else []):
             name = (one.get("name") or one.get("groupName")) if isinstance(one, dict) else None

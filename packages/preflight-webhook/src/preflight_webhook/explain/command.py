@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 from preflight_kube import commands
 from preflight_kube.client import Client, KubeError
-from preflight_kube.commands import BadInput, Failed
+from preflight_kube.commands import BadInput, CommandFailed
 from preflight_kube.connection import connection
 from preflight_kube.workloads.table import KINDS
 
@@ -139,7 +139,7 @@ async def _read(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
             except KubeError as error:
                 if error.status != _FORBIDDEN:
                     raise
-                raise Failed(live.unreadable(error)) from None
+                raise CommandFailed(live.unreadable(error)) from None
             about = About(release.config, release.lists, release.where, from_files=False)
         policies = about.config.preflight_configs.enabled
         objects = await live.objects_of(client, kind, name, args.namespace, policies=policies)

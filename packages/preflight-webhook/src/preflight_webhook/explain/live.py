@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from preflight_kube.client import Client, KubeError, Params
-from preflight_kube.commands import BadInput, Failed
+from preflight_kube.commands import BadInput, CommandFailed
 from preflight_kube.workloads.kubeflow import runtime_of
 from preflight_kube.workloads.model import Object, WorkloadKind
 from preflight_kube.workloads.table import KINDS, named
@@ -36,17 +36,17 @@ class InstalledRelease(NamedTuple):
 
 
 async def release_of(client: Client) -> InstalledRelease:
-    """The injector's release of the cluster. Raises :class:`Failed` where there is none or not one,
-    :class:`KubeError`.
+    """The injector's release of the cluster. Raises :class:`CommandFailed` where there is none or
+    not one, :class:`KubeError`.
     """
     listed = (await _get(client, _WEBHOOKS, _OURS) or {}).get("items") or []
     names = ", ".join(str(one["metadata"]["name"]) for one in listed)
     if not listed:
-        raise Failed(
+        raise CommandFailed(
             "the cluster has no MutatingWebhookConfiguration of preflight; install the chart, or give --config."
         )
     if len(listed) > 1:
-        raise Failed(
+        raise CommandFailed(
             f"the cluster has several releases ({names}); give the configuration of one with --config."
         )
     lists = lists_of(listed[0])
@@ -54,7 +54,7 @@ async def release_of(client: Client) -> InstalledRelease:
     made = await _get(client, f"/api/v1/namespaces/{lists.release}/configmaps/{names}")
     text = ((made or {}).get("data") or {}).get("config.yaml")
     if not isinstance(text, str):
-        raise Failed(
+        raise CommandFailed(
             f"{where}: is not there, or has no config.yaml; give the configuration with --config."
         )
     try:
@@ -78,11 +78,11 @@ async def objects_of(
     """The object and its Namespace, with ``policies`` its PreflightConfigs, and a TrainJob's
     runtime.
 
-    Raises :class:`Failed`, :class:`KubeError`.
+    Raises :class:`CommandFailed`, :class:`KubeError`.
     """
     item = await _read(client, kind, namespace, name)
     if item is None:
-        raise Failed(
+        raise CommandFailed(
             f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n."
         )
     objects: list[Any] = [item]

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from preflight_kube import logs
-from preflight_kube.admission.at_once import Answer
-from preflight_kube.admission.body import Body, Receive, Refused, Scope, problem, read
+from preflight_kube.admission.at_once import HttpAnswer
+from preflight_kube.admission.body import Body, Receive, ReviewRefused, Scope, problem, read
 from preflight_kube.looks import Looks
 
 from ..admission import pipeline as admission
@@ -152,28 +152,28 @@ class Admission(_Application):
         try:
             begun = scope.get(_BEGUN) or self._begin(scope["path"], await _read(scope, receive))
             await _respond(
-                send, begun if isinstance(begun, Answer) else await self._after_lookup(begun)
+                send, begun if isinstance(begun, HttpAnswer) else await self._after_lookup(begun)
             )
-        except Refused as error:
+        except ReviewRefused as error:
             await _respond(send, self._refuse(error.status, error.message))
         except _TooLarge as error:
             await _respond(send, self._unread(error.uid, error.message, error.size, 413))
         finally:
             self.state.metrics.in_flight -= 1
 
-    def at_once(self, scope: Scope, body: bytes | bytearray) -> Answer | None:
+    def at_once(self, scope: Scope, body: bytes | bytearray) -> HttpAnswer | None:
         """The answer to a review, unless it takes a look-up, or the request is none: then the usual
         way says so.
         """
         if problem(scope, _PATHS) is not None:
             return None
         begun = self._begin(scope["path"], body)
-        if isinstance(begun, Answer):
+        if isinstance(begun, HttpAnswer):
             return begun
         scope[_BEGUN] = begun
         return None
 
-    def _begin(self, path: str, body: bytes | bytearray) -> Answer | _Begun:
+    def _begin(self, path: str, body: bytes | bytearray) -> HttpAnswer | _Begun:
         """The answer, where all that it takes is known."""
         started, uid = time.perf_counter(), ""
         try:
@@ -202,7 +202,7 @@ class Admission(_Application):
         except Exception as error:
             return self._failed(error, uid)
 
-    async def _after_lookup(self, begun: _Begun) -> Answer:
+    async def _after_lookup(self, begun: _Begun) -> HttpAnswer:
         request = begun.request
         try:
             claims = await self._claims(request.namespace, begun.needs, len(begun.body))
@@ -248,16 +248,16 @@ class Admission(_Application):
         policy: NamespaceOverride | None,
         size: int,
         started: float,
-    ) -> Answer:
+    ) -> HttpAnswer:
         answer = review.encode_answer(request.uid, decision)
         metrics = self.state.metrics
         metrics.decided(decision.label, time.perf_counter() - started)
         metrics.bytes_read += size
         metrics.bytes_sent += len(answer)
         _tell(metrics, request, decision, policy)
-        return Answer(200, answer, _JSON, self.state.stopping)
+        return HttpAnswer(200, answer, _JSON, self.state.stopping)
 
-    def _unread(self, uid: str, why: str, size: int, status: int) -> Answer:
+    def _unread(self, uid: str, why: str, size: int, status: int) -> HttpAnswer:
         """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore
         admits nothing unchecked. What is not a review is refused."""
         if not uid:
@@ -266,14 +266,14 @@ class Admission(_Application):
         self.state.metrics.bytes_read += size
         message = f"the pod cannot be looked at: {shown(why)}; make it smaller, or use a namespace without preflight checks."
         logs.line("info", message, {"uid": uid, "result": "denied"})
-        return Answer(
+        return HttpAnswer(
             200,
             review.encode_answer(uid, Decision("denied", message)),
             _JSON,
             last=self.state.stopping,
         )
 
-    def _failed(self, error: Exception, uid: str) -> Answer:
+    def _failed(self, error: Exception, uid: str) -> HttpAnswer:
         if isinstance(error, review.BadReview):
             return self._refuse(400, str(error), uid)
         # Not 503: of that one the API server does not show the user why.
@@ -284,10 +284,10 @@ class Admission(_Application):
         kind = type(error).__name__
         return self._refuse(500, f"internal error ({kind}); see the log of preflight-webhook", uid)
 
-    def _refuse(self, status: int, message: str, uid: str = "") -> Answer:
+    def _refuse(self, status: int, message: str, uid: str = "") -> HttpAnswer:
         self.state.metrics.rejected.labels(str(status)).inc()
         log.warning("request refused", status=status, why=message, **({"uid": uid} if uid else {}))
-        return Answer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
+        return HttpAnswer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
 
 
 class Plain(_Application):
@@ -298,20 +298,20 @@ class Plain(_Application):
         if scope["type"] == "http":
             await _respond(send, self._answer(scope["path"]))
 
-    def _answer(self, path: str) -> Answer:
+    def _answer(self, path: str) -> HttpAnswer:
         if path == "/healthz":
-            return Answer(200, b"ok\n", _TEXT)
+            return HttpAnswer(200, b"ok\n", _TEXT)
         if path == "/readyz":
             why = self.state.unready()
-            return Answer(503 if why else 200, f"{why or 'ok'}\n".encode(), _TEXT)
+            return HttpAnswer(503 if why else 200, f"{why or 'ok'}\n".encode(), _TEXT)
         if path == "/metrics":
-            return Answer(200, self.state.metrics.text(), CONTENT_TYPE.encode())
-        return Answer(404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
+            return HttpAnswer(200, self.state.metrics.text(), CONTENT_TYPE.encode())
+        return HttpAnswer(404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
     """The whole body of an admission request. Raises
-    :class:`~preflight_kube.admission.body.Refused` and :class:`_TooLarge`.
+    :class:`~preflight_kube.admission.body.ReviewRefused` and :class:`_TooLarge`.
     """
     if (refused := problem(scope, _PATHS)) is not None:
         raise refused
@@ -321,7 +321,7 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
     return body.read()
 
 
-async def _respond(send: Send, answer: Answer) -> None:
+async def _respond(send: Send, answer: HttpAnswer) -> None:
     headers = [
         (b"content-type", answer.content_type),
         (b"content-length", str(len(answer.body)).encode()),

@@ -15,7 +15,7 @@ import uvloop
 from preflight_kube.admission.connections import limits
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.commands import BadInput, Failed
+from preflight_kube.commands import BadInput, CommandFailed
 from preflight_kube.configfile import ConfigFile
 from preflight_kube.logs import get_logger
 
@@ -59,7 +59,7 @@ def serve(options: Options) -> None:
 
     Raises :class:`~preflight_kube.commands.BadInput` (a port, the certificate) and
     :class:`~preflight_kube.configfile.ConfigError` at the start, and
-    :class:`~preflight_kube.commands.Failed` at the end where that was not asked for.
+    :class:`~preflight_kube.commands.CommandFailed` at the end where that was not asked for.
     """
     metrics = Metrics()
     file, certificate = (
@@ -181,7 +181,9 @@ async def _serve(
             )
             stop("a task that has ended", options.linger)
             await asyncio.wait([admitting])
-            raise Failed(f"{task.get_name()} has ended, which is a defect; see the log") from error
+            raise CommandFailed(
+                f"{task.get_name()} has ended, which is a defect; see the log"
+            ) from error
         if not admitting.cancelled():
             admitting.result()
     finally:
