@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_gang.overrides.acceptance import LONGEST, NamespaceOverride, judge, problems, status
+from preflight_gang.overrides.acceptance import LONGEST, StoredOverride, judge, problems, status
 
 NOW = "2026-11-21T09:00:00Z"
 GOOD = {"enforcement": "observe"}
@@ -30,7 +30,7 @@ def policy(
     generation: int = 1,
     conditions: Any = (),
     **about: Any,
-) -> NamespaceOverride:
+) -> StoredOverride:
     metadata = {
         "name": name,
         "namespace": "ml",
@@ -42,11 +42,11 @@ def policy(
     }
     return msgspec.convert(
         {"metadata": metadata, "spec": spec, "status": {"conditions": list(conditions)}},
-        NamespaceOverride,
+        StoredOverride,
     )
 
 
-def verdicts(*policies: NamespaceOverride) -> dict[str, str]:
+def verdicts(*policies: StoredOverride) -> dict[str, str]:
     return {one.metadata.name: verdict.reason for one, verdict in judge(policies)}
 
 
@@ -157,7 +157,7 @@ def test_a_message_has_an_end() -> None:
     assert len(verdict.message) == LONGEST
 
 
-def written(one: NamespaceOverride) -> dict[str, Any] | None:
+def written(one: StoredOverride) -> dict[str, Any] | None:
     [(_, verdict)] = judge([one])
     return status(one, verdict, NOW)
 

@@ -22,7 +22,7 @@ from handled import handled
 from preflight_kube.connection import Connection, connection
 from preflight_kube.decoding import MOST_BYTES
 from preflight_kube.errors import KubeError
-from preflight_proto.policy import GROUP, KIND, VERSION, Spec, decode_spec, path
+from preflight_proto.policy import GROUP, KIND, VERSION, PreflightConfigSpec, decode_spec, path
 from preflight_testing.apidouble import Answer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
@@ -46,7 +46,7 @@ BY_LABEL = {"gangDiscovery": {"method": "labels", "labels": {"gangIdLabel": "exa
 # --- what is set, over the cluster's configuration
 
 
-def spec(made: dict[str, Any]) -> Spec:
+def spec(made: dict[str, Any]) -> PreflightConfigSpec:
     return decode_spec(json.dumps(made).encode())
 
 

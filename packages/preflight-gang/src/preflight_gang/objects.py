@@ -128,7 +128,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
             )
 
 
-class Mount(_Object, frozen=True, kw_only=True):
+class VolumeMount(_Object, frozen=True, kw_only=True):
     name: str
 
 
@@ -136,7 +136,7 @@ class Container(_Object, frozen=True, kw_only=True):
     """``volume_mounts``: those of our volumes."""
 
     name: str
-    volume_mounts: tuple[Mount, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
 
     def __post_init__(self) -> None:
         if self.volume_mounts:

@@ -24,13 +24,13 @@ __all__ = [
     "Condition",
     "ContractError",
     "Enforcement",
-    "GangDiscovery",
-    "GangLabels",
+    "GangDiscoveryOverride",
+    "GangLabelsOverride",
     "LabelKey",
     "Method",
     "OptIn",
     "PreflightConfig",
-    "Spec",
+    "PreflightConfigSpec",
     "accepted",
     "decode_spec",
     "path",
@@ -63,14 +63,14 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     """What is not set is as the cluster's configuration says."""
 
 
-class GangLabels(_Part, frozen=True, kw_only=True):
+class GangLabelsOverride(_Part, frozen=True, kw_only=True):
     """Labels that name a pod's gang and its size."""
 
     gang_id_label: LabelKey | UnsetType = UNSET
     gang_size_label: LabelKey | UnsetType = UNSET
 
 
-class GangDiscovery(_Part, frozen=True, kw_only=True):
+class GangDiscoveryOverride(_Part, frozen=True, kw_only=True):
     """How pods of one distributed job are recognised. A list replaces the cluster's."""
 
     method: (
@@ -79,7 +79,7 @@ class GangDiscovery(_Part, frozen=True, kw_only=True):
         ]
         | UnsetType
     ) = UNSET
-    labels: GangLabels | UnsetType = UNSET
+    labels: GangLabelsOverride | UnsetType = UNSET
     opt_in: (
         Annotated[
             tuple[OptIn, ...],
@@ -106,10 +106,10 @@ class GangDiscovery(_Part, frozen=True, kw_only=True):
     ) = UNSET
 
 
-class Spec(_Part, frozen=True, kw_only=True):
+class PreflightConfigSpec(_Part, frozen=True, kw_only=True):
     """What the GPU pods of this namespace get otherwise than the cluster's configuration says."""
 
-    gang_discovery: GangDiscovery | UnsetType = UNSET
+    gang_discovery: GangDiscoveryOverride | UnsetType = UNSET
     enforcement: (
         Annotated[
             Enforcement,
@@ -177,11 +177,11 @@ def refusal(item: PreflightConfig) -> str:
     return "" if said.status == "True" else said.message or said.reason
 
 
-def decode_spec(raw: bytes | msgspec.Raw) -> Spec:
+def decode_spec(raw: bytes | msgspec.Raw) -> PreflightConfigSpec:
     """What is set. Raises :class:`ContractError` for what this version does not know; an unknown
     field is ignored.
     """
     try:
-        return msgspec.json.decode(raw, type=Spec)
+        return msgspec.json.decode(raw, type=PreflightConfigSpec)
     except msgspec.DecodeError as error:
         raise ContractError(f"its spec cannot be read ({error})") from error

@@ -37,7 +37,7 @@ from ..objects import (
 
 __all__ = [
     "STUCK",
-    "Failure",
+    "CheckFailure",
     "GangMember",
     "Key",
     "MemberStage",
@@ -89,7 +89,7 @@ class MemberStage(StrEnum):
     GONE = "gone"  # terminal, being deleted, or past its checks without one for the gang
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class CheckFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The check that failed last. ``own``: it was the gang's own test, so every member of that
     generation has the same.
     """
@@ -122,7 +122,7 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     stage: MemberStage
     why: str
-    failure: Failure | None
+    failure: CheckFailure | None
     passed: bool
     terminal: bool
     roster: str
@@ -246,11 +246,11 @@ def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
     return found
 
 
-def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> Failure | None:
+def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
     for status, is_own in [*((s, False) for s in before), *([(own, True)] if own else [])]:
         end = _ended(status)
         if end is not None and end.exit_code != 0:
-            return Failure(
+            return CheckFailure(
                 check=status.name.removeprefix(names.CONTAINER_PREFIX),
                 code=read(status.name, end).code,
                 own=is_own,
@@ -303,7 +303,7 @@ def _stage(
     pod: Pod,
     own: ContainerStatus | None,
     before: Sequence[ContainerStatus],
-    failure: Failure | None,
+    failure: CheckFailure | None,
 ) -> tuple[MemberStage, str]:
     if pod.metadata.deletion_timestamp is not None:
         return MemberStage.GONE, "being deleted"

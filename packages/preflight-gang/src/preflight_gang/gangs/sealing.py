@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from preflight_proto.roster import Answer as Word
 
-from .membership import Failure, GangMember, MemberStage
+from .membership import CheckFailure, GangMember, MemberStage
 from .view import GangView, RankAssignment
 
 __all__ = ["GangDecision", "MemberAnswer", "decide"]
@@ -232,7 +232,7 @@ def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
     return None
 
 
-def _cause(who: GangMember, failure: Failure) -> str:
+def _cause(who: GangMember, failure: CheckFailure) -> str:
     at = f" on {who.node}" if who.node else ""
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 

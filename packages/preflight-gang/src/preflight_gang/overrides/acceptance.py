@@ -1,8 +1,9 @@
 """Which PreflightConfig of a namespace is in force, and what is wrong with those that are not.
 
-Pure. What one may say stands in its schema (:class:`preflight_proto.policy.Spec`) and in
-:data:`RULES`. The CustomResourceDefinition is made from the same two (:mod:`.crd`), so the API
-server refuses nearly all of what is refused here; what is left was stored under another definition.
+Pure. What one may say stands in its schema (:class:`preflight_proto.policy.PreflightConfigSpec`)
+and in :data:`RULES`. The CustomResourceDefinition is made from the same two (:mod:`.crd`), so the
+API server refuses nearly all of what is refused here; what is left was stored under another
+definition.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from preflight_kube import schema
 from preflight_proto import names
-from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, Spec
+from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, PreflightConfigSpec
 
 __all__ = [
     "RULES",
-    "NamespaceOverride",
     "OverrideRule",
     "OverrideVerdict",
+    "StoredOverride",
     "judge",
     "problems",
     "status",
@@ -96,7 +97,7 @@ class _Status(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[dict[str, Any], ...] = ()
 
 
-class NamespaceOverride(msgspec.Struct, frozen=True, kw_only=True):
+class StoredOverride(msgspec.Struct, frozen=True, kw_only=True):
     """A PreflightConfig as it stands in the cluster; ``spec`` is anything that was ever let in."""
 
     metadata: _About
@@ -137,8 +138,8 @@ def problems(spec: object) -> list[str]:
 _SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["spec"],
-    "properties": {"spec": {"$ref": "#/$defs/Spec"}},
-    "$defs": msgspec.json.schema(Spec)["$defs"],
+    "properties": {"spec": {"$ref": "#/$defs/PreflightConfigSpec"}},
+    "$defs": msgspec.json.schema(PreflightConfigSpec)["$defs"],
 }
 
 
@@ -152,15 +153,15 @@ def _at(spec: Any, way: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any
     yield where, spec
 
 
-def judge(policies: Iterable[NamespaceOverride]) -> list[tuple[NamespaceOverride, OverrideVerdict]]:
+def judge(policies: Iterable[StoredOverride]) -> list[tuple[StoredOverride, OverrideVerdict]]:
     """What becomes of the objects of one namespace: of the valid ones the oldest is in force, by
     name where several are as old.
 
     In the order in which it is to be written: whatever loses comes before what wins, so that never
     two are in force.
     """
-    judged: list[tuple[NamespaceOverride, OverrideVerdict]] = []
-    winner: NamespaceOverride | None = None
+    judged: list[tuple[StoredOverride, OverrideVerdict]] = []
+    winner: StoredOverride | None = None
     for one in sorted(policies, key=_age):
         about = one.metadata
         if about.deletion_timestamp is not None:
@@ -182,7 +183,7 @@ def judge(policies: Iterable[NamespaceOverride]) -> list[tuple[NamespaceOverride
     return judged
 
 
-def _age(one: NamespaceOverride) -> tuple[str, str]:
+def _age(one: StoredOverride) -> tuple[str, str]:
     created = one.metadata.creation_timestamp
     return created.isoformat() if created is not None else "", one.metadata.name
 
@@ -191,7 +192,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def status(one: NamespaceOverride, verdict: OverrideVerdict, now: str) -> dict[str, Any] | None:
+def status(one: StoredOverride, verdict: OverrideVerdict, now: str) -> dict[str, Any] | None:
     """The object to write as its status, with the version it was seen at; None where it says so
     already.
 

@@ -8,7 +8,7 @@ import msgspec
 from preflight_kube import crd as definitions
 from preflight_kube.conditions import Conditions
 from preflight_kube.crd import Column, condition_column
-from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, Spec
+from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, PreflightConfigSpec
 
 from .acceptance import RULES
 
@@ -37,7 +37,7 @@ def crd() -> dict[str, Any]:
         GROUP,
         KIND,
         VERSION,
-        spec=Spec,
+        spec=PreflightConfigSpec,
         status=OverrideStatus,
         plural=PLURAL,
         description="What a namespace sets for itself. Of several the oldest is in force; the condition Accepted says which, and why not.",

@@ -16,7 +16,7 @@ from preflight_proto.policy import path
 
 from ..metrics import Metrics
 from ..writer import Writer
-from .acceptance import NamespaceOverride, judge, status
+from .acceptance import StoredOverride, judge, status
 
 __all__ = ["OverrideController"]
 
@@ -36,18 +36,18 @@ class OverrideController:
 
     def __init__(self, client: Client, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.seen: dict[str, dict[str, NamespaceOverride]] = {}
+        self.seen: dict[str, dict[str, StoredOverride]] = {}
         """By namespace and uid."""
         self._namespaces: Queue = Queue("namespace", lambda _: MIN_INTERVAL)
         self._mirror = Reflector(
-            client, path(), NamespaceOverride, on_change=self._changed, absent_retry=ABSENT_RETRY
+            client, path(), StoredOverride, on_change=self._changed, absent_retry=ABSENT_RETRY
         )
 
     async def mirror(self) -> None:
         """Follow the cluster until cancelled."""
         await self._mirror.run()
 
-    def _changed(self, change: Change[NamespaceOverride]) -> None:
+    def _changed(self, change: Change[StoredOverride]) -> None:
         namespace = change.object.metadata.namespace
         known = self.seen.setdefault(namespace, {})
         if change.kind == "deleted":

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from preflight_kube.errors import KubeError, NoCluster
 from preflight_kube.logs import get_logger
-from preflight_proto.policy import ContractError, PreflightConfig, Spec, decode_spec, path
+from preflight_proto.policy import (
+    ContractError,
+    PreflightConfig,
+    PreflightConfigSpec,
+    decode_spec,
+    path,
+)
 
 from ..configuration.effective import in_force
 from ..metrics import Metrics
@@ -47,7 +53,7 @@ class NamespaceOverride(msgspec.Struct, frozen=True):
     """What is in force in a namespace, and the name of the object that says so."""
 
     name: str
-    spec: Spec
+    spec: PreflightConfigSpec
 
 
 class _Read(PreflightConfig, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
-from preflight_proto.policy import PreflightConfig, Spec, refusal
+from preflight_proto.policy import PreflightConfig, PreflightConfigSpec, refusal
 
 from .config import Config
 
@@ -16,7 +16,7 @@ __all__ = ["effective", "in_force"]
 
 
 @lru_cache(maxsize=256)
-def effective(config: Config, spec: Spec) -> Config:
+def effective(config: Config, spec: PreflightConfigSpec) -> Config:
     """The configuration for a namespace that has set ``spec``.
 
     The same object for the same two, as decisions are remembered by it.
