@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException
 from preflight_e2e.runner import run
-from preflight_testing.matrix.scenario import Object, Pod, Scenario, Step
+from preflight_testing.matrix.scenario import Object, Scenario, ScenarioPod, ScenarioStep
 
 
 class TwoNodes:
@@ -18,8 +18,10 @@ class TwoNodes:
 
 @pytest.mark.parametrize(("below", "skipped", "problems"), [(3, True, 0), (None, False, 1)])
 def test_a_row_that_needs_a_third_node(below: int | None, skipped: bool, problems: int) -> None:
-    pods = tuple(Pod(name=letter, node=letter) for letter in "abc")
-    row = Scenario(id="three", fault="f", sees="s", steps=(Step(pods=pods),), skipped_below=below)
+    pods = tuple(ScenarioPod(name=letter, node=letter) for letter in "abc")
+    row = Scenario(
+        id="three", fault="f", sees="s", steps=(ScenarioStep(pods=pods),), skipped_below=below
+    )
     said: list[str] = []
     outcome = run(TwoNodes(), row, said.append)  # type: ignore[arg-type]
     assert (bool(outcome.skipped), len(outcome.problems)) == (skipped, problems)
@@ -46,8 +48,9 @@ class Refusing(TwoNodes):
 
 
 def test_an_object_that_the_api_server_refuses_fails_its_row_and_no_other() -> None:
-    step = Step(
-        objects=(Object(collection="v1/g/things", body={}),), pods=(Pod(name="a", node="a"),)
+    step = ScenarioStep(
+        objects=(Object(collection="v1/g/things", body={}),),
+        pods=(ScenarioPod(name="a", node="a"),),
     )
     row = Scenario(id="refused", fault="f", sees="s", steps=(step,))
     outcome = run(Refusing(), row, lambda _: None)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from preflight_e2e import sidebyside
 from preflight_e2e.lab import LabError
 from preflight_e2e.runner import Outcome
-from preflight_testing.matrix.scenario import Pod, Scenario, Step
+from preflight_testing.matrix.scenario import Scenario, ScenarioPod, ScenarioStep
 
 
 class Lab:
@@ -57,8 +57,8 @@ class Lab:
 
 
 def row(name: str, *letters: str, within: float | None = None, **values: Any) -> Scenario:
-    pods = tuple(Pod(name=letter, node=letter, within=within) for letter in letters)
-    return Scenario(id=name, fault="f", sees="s", values=values, steps=(Step(pods=pods),))
+    pods = tuple(ScenarioPod(name=letter, node=letter, within=within) for letter in letters)
+    return Scenario(id=name, fault="f", sees="s", values=values, steps=(ScenarioStep(pods=pods),))
 
 
 def outcomes(lab: Lab, *rows: Scenario) -> list[str]:

@@ -14,7 +14,13 @@ from typing import Any
 import msgspec
 from kubernetes import client
 from preflight_testing.matrix.facts import uuids
-from preflight_testing.matrix.scenario import Claim, Interrupt, Pod, Scenario, Step
+from preflight_testing.matrix.scenario import (
+    Interrupt,
+    Scenario,
+    ScenarioClaim,
+    ScenarioPod,
+    ScenarioStep,
+)
 
 from .lab import Lab, LabError, until
 
@@ -117,7 +123,7 @@ def run(
     return outcome
 
 
-def _create(lab: Lab, namespace: str, pod: Pod, node: str, outcome: Outcome) -> None:
+def _create(lab: Lab, namespace: str, pod: ScenarioPod, node: str, outcome: Outcome) -> None:
     command = (
         ["sh", "-c", "env; exec sleep 3600"] if pod.stays else ["env"]
     )  # what it is given is in its log
@@ -174,7 +180,7 @@ def _message(error: client.ApiException) -> str:
         return f"{error.status} {error.reason}"
 
 
-def _claim(claim: Claim) -> dict[str, str]:
+def _claim(claim: ScenarioClaim) -> dict[str, str]:
     source = {"resourceClaimTemplateName": claim.template, "resourceClaimName": claim.claim}
     return {"name": claim.name, **{key: value for key, value in source.items() if value}}
 
@@ -199,7 +205,7 @@ def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
 
 
 def _rosters(
-    lab: Lab, namespace: str, step: Step, addressed: dict[str, float], outcome: Outcome
+    lab: Lab, namespace: str, step: ScenarioStep, addressed: dict[str, float], outcome: Outcome
 ) -> None:
     """How long it took from the gang's last address until the last member had read its sealed
     roster.
@@ -230,7 +236,7 @@ _ROSTER = re.compile(r"^roster: generation .* at (\S+)$", re.MULTILINE)
 def _judge(
     lab: Lab,
     namespace: str,
-    pod: Pod,
+    pod: ScenarioPod,
     node: str,
     before: dict[str, int],
     outcome: Outcome,
@@ -311,7 +317,7 @@ def _judge(
 
 
 def _compare_events(
-    pod: Pod,
+    pod: ScenarioPod,
     node: str,
     events: list[dict[str, Any]],
     tested: set[str],
@@ -350,7 +356,7 @@ def _compare_events(
             differs(f"healthy events {name}", sorted(cleared), f"one for each of {sorted(tested)}")
 
 
-def _ended(lab: Lab, namespace: str, pod: Pod) -> Any:
+def _ended(lab: Lab, namespace: str, pod: ScenarioPod) -> Any:
     seen = lab.api.read_namespaced_pod(pod.name, namespace)
     running = seen.status.phase == "Running" and pod.stays
     return seen if running or seen.status.phase in {"Succeeded", "Failed"} else None

@@ -21,7 +21,7 @@ from preflight_proto.check.testing import FakeConnector, run_check
 from preflight_testing.fakes import FAKES
 from preflight_testing.matrix.facts import node_json, uuids
 from preflight_testing.matrix.mistake import Mistake
-from preflight_testing.matrix.scenario import MATRIX, Pod, Scenario, load, load_mistakes
+from preflight_testing.matrix.scenario import MATRIX, Scenario, ScenarioPod, load, load_mistakes
 
 ROWS = load(MATRIX / "dcgm-diag.toml")
 MINE = [
@@ -118,7 +118,7 @@ def play(row: Scenario, folder: Path) -> None:
 
 def _one(
     row: Scenario,
-    pod: Pod,
+    pod: ScenarioPod,
     mine: list[str],
     engine: Engine,
     folder: Path,

@@ -16,7 +16,7 @@ import pytest
 from preflight_proto.check.testing import FakeConnector, run_check
 from preflight_testing.fakes import FAKES, NVML, build_nvml
 from preflight_testing.matrix.facts import node_json
-from preflight_testing.matrix.scenario import MATRIX, Pod, Scenario, load
+from preflight_testing.matrix.scenario import MATRIX, Scenario, ScenarioPod, load
 
 ROWS = load(MATRIX / "nccl-loopback.toml")
 MINE = [row for row in ROWS if row.ring == "component" or os.environ.get("PREFLIGHT_ALL_ROWS")]
@@ -62,7 +62,7 @@ def test_row(row: Scenario, connector: FakeConnector, tmp_path: Path, library: P
 
 def play(
     row: Scenario,
-    pod: Pod,
+    pod: ScenarioPod,
     facts: dict[str, Any],
     connector: FakeConnector,
     folder: Path,

@@ -10,7 +10,7 @@ import pytest
 from preflight_kube.client import Client, Conflict
 from preflight_kube.connection import Connection, connection
 from preflight_proto import names
-from preflight_testing.plugin import Api, api, real_api_server
+from preflight_testing.plugin import ApiFixture, api, real_api_server
 
 if TYPE_CHECKING:
     from leading import Leading
@@ -27,7 +27,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 @pytest.fixture
-def target(api: Api) -> Connection:
+def target(api: ApiFixture) -> Connection:
     """How the test's API server is reached."""
     return connection({"KUBECONFIG": str(api.kubeconfig)})
 
@@ -39,7 +39,7 @@ async def client(target: Connection) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def cluster(client: Client, api: Api) -> AsyncIterator[Cluster]:
+async def cluster(client: Client, api: ApiFixture) -> AsyncIterator[Cluster]:
     """The test's own namespace, opted in, in which the test plays the webhook, the scheduler and
     the kubelets.
     """

@@ -17,7 +17,7 @@ from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,7 @@ async def test_an_audit_that_is_switched_off_reads_nothing(
 
 
 @pytest.fixture
-async def dra(cluster: Cluster, api: Api) -> Callable[[str, Any], Awaitable[None]]:
+async def dra(cluster: Cluster, api: ApiFixture) -> Callable[[str, Any], Awaitable[None]]:
     """Creates an object of resource.k8s.io; its plural, and its body."""
     if api.kind != "real":
         pytest.skip("the double does not serve resource.k8s.io")

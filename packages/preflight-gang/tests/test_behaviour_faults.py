@@ -13,7 +13,7 @@ import pytest
 from leading import Leading
 from played import Cluster, container, result_line
 from preflight_proto import names
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 from wire import Sent, refusal
 
@@ -155,7 +155,7 @@ async def test_a_member_that_somebody_told_something_meanwhile_is_told_anew(
 @pytest.mark.parametrize("what", ["record", "roster"])
 @pytest.mark.parametrize("fault", ["restart", "forget"])
 async def test_an_api_server_that_goes_away_in_the_midst_of_sealing_loses_nothing(
-    fault: str, what: str, cluster: Cluster, leading: Leading, api: Api
+    fault: str, what: str, cluster: Cluster, leading: Leading, api: ApiFixture
 ) -> None:
     """`forget` closes the watches with 410, too: all that was ever written has been
     compacted away.
@@ -173,7 +173,7 @@ async def test_an_api_server_that_goes_away_in_the_midst_of_sealing_loses_nothin
 
 
 async def test_a_record_whose_answer_never_comes_is_found_and_told(
-    cluster: Cluster, leading: Leading, api: Api
+    cluster: Cluster, leading: Leading, api: ApiFixture
 ) -> None:
     leading.wire.swallows = lambda sent: sent.is_record
     await three_members(cluster)

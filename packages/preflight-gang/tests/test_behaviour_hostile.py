@@ -19,7 +19,7 @@ from played import Cluster, container
 from preflight_kube.connection import Connection, connection
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_a_pod_with_null_where_a_list_is_due_is_read_like_one_without(
     assert not leading.controller._client.mirrors.unreadable
 
 
-async def _create_nested(api: Api, name: str) -> str:
+async def _create_nested(api: ApiFixture, name: str) -> str:
     """A stamped pod with managedFields 1,500 deep: over the wire as text, for the test's own
     encoder is no better than ours.
     """
@@ -137,7 +137,7 @@ async def _create_nested(api: Api, name: str) -> str:
 
 
 async def test_managed_fields_nested_deeply_neither_end_nor_blind_it(
-    api: Api, cluster: Cluster, target: Connection, caplog: pytest.LogCaptureFixture
+    api: ApiFixture, cluster: Cluster, target: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     if api.kind == "double":
         pytest.skip("the double decodes what it stores as this test's own decoder does")
@@ -175,7 +175,7 @@ async def test_managed_fields_nested_deeply_neither_end_nor_blind_it(
 )
 @pytest.mark.parametrize("before", [True, False], ids=["listed", "watched"])
 async def test_an_object_that_says_no_size_holds_up_its_own_gang_alone_which_is_told_why(
-    before: bool, spec: Any, why: str, api: Api, cluster: Cluster, target: Connection
+    before: bool, spec: Any, why: str, api: ApiFixture, cluster: Cluster, target: Connection
 ) -> None:
     if api.kind == "real":
         pytest.skip(

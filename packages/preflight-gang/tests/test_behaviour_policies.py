@@ -23,7 +23,7 @@ from preflight_kube.connection import Connection, connection
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -91,14 +91,14 @@ class Configs:
 
 
 @pytest.fixture
-def defined(api: Api, request: pytest.FixtureRequest) -> None:
+def defined(api: ApiFixture, request: pytest.FixtureRequest) -> None:
     """The kind exists; what is stored is checked by nobody."""
     if api.kind == "real":
         request.getfixturevalue("real_api_server").define(lax())
 
 
 @pytest.fixture
-def configs(defined: None, client: Client, api: Api) -> Configs:
+def configs(defined: None, client: Client, api: ApiFixture) -> Configs:
     return Configs(client, api.namespace)
 
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from played import Cluster
 from preflight_kube.connection import Connection
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until
 from replica import replica
@@ -87,7 +87,7 @@ async def test_after_its_connections_broke_it_goes_on(
 
 
 async def test_after_all_history_was_compacted_it_goes_on(
-    cluster: Cluster, api: Api, target: Connection, tmp_path: Path
+    cluster: Cluster, api: ApiFixture, target: Connection, tmp_path: Path
 ) -> None:
     """On the real server that is a restart, too: nothing that it remembered is there."""
     async with replica(target, cluster.namespace, tmp_path / "one") as one:

@@ -17,7 +17,7 @@ from played import Cluster
 from preflight_kube import reflector
 from preflight_kube.connection import Connection
 from preflight_kube.decoding import MOST_BYTES
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 from replica import Replica, replica
 from wire import Sent, refusal
@@ -94,7 +94,7 @@ AT_THE_START = BOTH | {
 
 
 @pytest.fixture(params=list(ANSWERS.items()), ids=list(ANSWERS))
-def strange(request: pytest.FixtureRequest, api: Api) -> bytes:
+def strange(request: pytest.FixtureRequest, api: ApiFixture) -> bytes:
     name, said = request.param
     if api.kind == "real" and name not in BOTH:
         pytest.skip(
@@ -206,7 +206,7 @@ class Begin:
     "strange", [ANSWERS[name] for name in sorted(AT_THE_START)], ids=sorted(AT_THE_START)
 )
 async def test_a_replica_that_starts_so_is_not_ready_says_why_and_leads_as_soon_as_it_is_over(
-    strange: bytes, api: Api, cluster: Cluster, target: Connection, tmp_path: Path
+    strange: bytes, api: ApiFixture, cluster: Cluster, target: Connection, tmp_path: Path
 ) -> None:
     if api.kind == "real" and strange not in {ANSWERS[name] for name in BOTH}:
         pytest.skip(

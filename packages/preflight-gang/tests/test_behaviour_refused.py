@@ -12,7 +12,7 @@ from leading import Leading
 from played import Cluster
 from preflight_gang.gangs import waiting
 from preflight_kube.client import KubeError
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 from wire import Sent, refusal
 
@@ -72,7 +72,7 @@ async def test_a_record_that_is_refused_is_the_cause_that_members_are_told_by_ro
 
 
 @pytest.fixture
-async def quota(cluster: Cluster, api: Api) -> None:
+async def quota(cluster: Cluster, api: ApiFixture) -> None:
     """The namespace may have no further ConfigMap."""
     if api.kind != "real":
         pytest.skip("the double knows no quota")
@@ -148,7 +148,7 @@ def records(leading: Leading, cluster: Cluster) -> list[Sent]:
 
 
 @pytest.fixture
-async def policy(cluster: Cluster, api: Api) -> None:
+async def policy(cluster: Cluster, api: ApiFixture) -> None:
     """Pods labelled frozen=true cannot be changed in the namespace."""
     if api.kind != "real":
         pytest.skip("the double knows no admission policies")
@@ -243,7 +243,7 @@ async def test_a_record_that_somebody_made_immutable_is_made_anew(
 
 
 async def test_an_immutable_record_that_cannot_go_either_is_said_to_the_members(
-    cluster: Cluster, leading: Leading, api: Api
+    cluster: Cluster, leading: Leading, api: ApiFixture
 ) -> None:
     if api.kind != "real":
         pytest.skip("the double lets immutable ConfigMaps be changed")

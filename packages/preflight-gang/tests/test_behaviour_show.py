@@ -9,13 +9,13 @@ from preflight_gang.config import Config, sources_of
 from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.show import show
 from preflight_proto.gang_source import GangSource
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
-def _kubeconfig(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def _kubeconfig(api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
 
 

@@ -10,7 +10,7 @@ from played import Cluster
 from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.show import show
 from preflight_proto import names
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ async def test_two_gangs_that_were_stamped_with_one_name_are_told_apart(
 
 
 async def test_show_names_each_of_two_gangs_with_one_name(
-    cluster: Cluster, api: Api, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
     for name in (LABELS[0], QUEUE[0]):

@@ -15,7 +15,7 @@ from preflight_gang.gangs.view import RankAssignment, Record
 from preflight_gang.objects import ConfigMap
 from preflight_kube.client import Client
 from preflight_proto.roster import decode_roster
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 
 ROOM = 1024 * 1024
 
@@ -112,7 +112,7 @@ def test_a_packed_record_that_a_hand_made_unreadable_is_none() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("members", [4_000, 20_000])
-async def test_an_api_server_takes_it(members: int, client: Client, api: Api) -> None:
+async def test_an_api_server_takes_it(members: int, client: Client, api: ApiFixture) -> None:
     body = config_map(gang(), record(members), "")
     body["metadata"] |= {"namespace": api.namespace, "ownerReferences": []}
     written = await client.create(api.path("configmaps"), body)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
-from preflight_testing.plugin import Api, api, real_api_server
+from preflight_testing.plugin import ApiFixture, api, real_api_server
 
 __all__ = ["anyio_backend", "api", "client", "real_api_server", "target"]
 
@@ -20,7 +20,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 @pytest.fixture
-def target(api: Api) -> Connection:
+def target(api: ApiFixture) -> Connection:
     """How the test's API server is reached."""
     return connection({"KUBECONFIG": str(api.kubeconfig)})
 

@@ -23,7 +23,7 @@ from preflight_kube.client import Client, KubeError, NotFound
 from preflight_kube.connection import Connection
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ class World:
     them.
     """
 
-    def __init__(self, api: Api, client: Client) -> None:
+    def __init__(self, api: ApiFixture, client: Client) -> None:
         self.client = client
         self.target = CertificateTarget(
             namespace=api.namespace,
@@ -101,14 +101,14 @@ HOOKS = [
 
 
 @pytest.fixture(params=["double", "real"])
-def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
+def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiFixture]:
     """As everywhere, but for a double that has webhook configurations, too."""
     name = f"t-{uuid.uuid4().hex[:10]}"
     namespace = {"metadata": {"name": name}}
     if request.param == "real":
         real: ApiServer = request.getfixturevalue("real_api_server")
         real.call("POST", "/api/v1/namespaces", namespace)
-        yield Api(
+        yield ApiFixture(
             "real",
             real.server,
             real.kubeconfig(tmp_path / "kubeconfig"),
@@ -120,11 +120,11 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
     with ApiDouble([*RESOURCES, *HOOKS]) as double:
         double.within(lambda: double.create("namespaces", namespace))
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
-        yield Api("double", double.url, kubeconfig, name, lambda: None, double.restart)
+        yield ApiFixture("double", double.url, kubeconfig, name, lambda: None, double.restart)
 
 
 @pytest.fixture
-async def world(api: Api, client: Client) -> AsyncIterator[World]:
+async def world(api: ApiFixture, client: Client) -> AsyncIterator[World]:
     made = World(api, client)
     yield made
     for one in made.target.configurations:
@@ -336,7 +336,7 @@ def make() -> argparse.ArgumentParser:
 
 
 def test_the_command_does_it_for_the_named_configurations(
-    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logs, "set_up", lambda *_: None)  # pytest's own logging stays
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))

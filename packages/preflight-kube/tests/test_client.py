@@ -21,7 +21,7 @@ from preflight_kube.client import (
     WatchEvent,
 )
 from preflight_kube.connection import Connection
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ class Pod(msgspec.Struct):
     status: Status
 
 
-async def make(client: Client, api: Api, *wanted: str, **labels: str) -> list[Item]:
+async def make(client: Client, api: ApiFixture, *wanted: str, **labels: str) -> list[Item]:
     made = [
         await client.create(api.path("configmaps"), config_map(name, labels)) for name in wanted
     ]
@@ -66,19 +66,19 @@ async def events_of(
     return seen
 
 
-async def test_an_object_is_read_as_it_was_created(client: Client, api: Api) -> None:
+async def test_an_object_is_read_as_it_was_created(client: Client, api: ApiFixture) -> None:
     (made,) = await make(client, api, "one", a="b")
     assert await client.get(api.path("configmaps", "one"), Item) == made
 
 
-async def test_a_name_is_made_from_generate_name(client: Client, api: Api) -> None:
+async def test_a_name_is_made_from_generate_name(client: Client, api: ApiFixture) -> None:
     made = await client.create(api.path("configmaps"), {"metadata": {"generateName": "gen-"}})
     name = msgspec.json.decode(made, type=Item).metadata.name
     assert name.startswith("gen-")
     assert len(name) == len("gen-") + 5
 
 
-async def test_what_is_not_there_is_not_found(client: Client, api: Api) -> None:
+async def test_what_is_not_there_is_not_found(client: Client, api: ApiFixture) -> None:
     with pytest.raises(NotFound) as caught:
         await client.get(api.path("configmaps", "none"), Item)
     assert (caught.value.status, caught.value.reason) == (404, "NotFound")
@@ -94,14 +94,14 @@ async def test_nothing_is_created_in_a_namespace_that_does_not_exist(client: Cli
         await client.create("/api/v1/namespaces/nowhere/configmaps", config_map("one"))
 
 
-async def test_creating_twice_is_a_conflict_that_says_so(client: Client, api: Api) -> None:
+async def test_creating_twice_is_a_conflict_that_says_so(client: Client, api: ApiFixture) -> None:
     await make(client, api, "one")
     with pytest.raises(Conflict) as caught:
         await make(client, api, "one")
     assert caught.value.reason == "AlreadyExists"
 
 
-async def test_pages_hold_every_object_once_at_one_version(client: Client, api: Api) -> None:
+async def test_pages_hold_every_object_once_at_one_version(client: Client, api: ApiFixture) -> None:
     made = await make(client, api, *(f"cm-{i}" for i in range(7)), page="yes")
     params = {
         "labelSelector": "page=yes"
@@ -114,7 +114,7 @@ async def test_pages_hold_every_object_once_at_one_version(client: Client, api: 
     assert len({version for _, version in pages}) == 1
 
 
-async def test_pages_show_the_moment_of_the_first(client: Client, api: Api) -> None:
+async def test_pages_show_the_moment_of_the_first(client: Client, api: ApiFixture) -> None:
     await make(client, api, *(f"cm-{i}" for i in range(4)), page="yes")
     pages = client.pages(
         api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=2
@@ -126,7 +126,9 @@ async def test_pages_show_the_moment_of_the_first(client: Client, api: Api) -> N
     assert seen == ["cm-0", "cm-1", "cm-2", "cm-3"]
 
 
-async def test_a_list_that_grew_too_old_between_pages_is_gone(client: Client, api: Api) -> None:
+async def test_a_list_that_grew_too_old_between_pages_is_gone(
+    client: Client, api: ApiFixture
+) -> None:
     await make(client, api, "a", "b", "c", page="yes")
     pages = client.pages(
         api.path("configmaps"), Item, params={"labelSelector": "page=yes"}, limit=1
@@ -152,7 +154,7 @@ async def test_a_list_that_grew_too_old_between_pages_is_gone(client: Client, ap
     ],
 )
 async def test_label_selectors_select(
-    client: Client, api: Api, selector: str, found: list[str]
+    client: Client, api: ApiFixture, selector: str, found: list[str]
 ) -> None:
     await make(client, api, "a", color="red", size="1", set="x")
     await make(client, api, "b", color="blue", set="x")
@@ -160,19 +162,21 @@ async def test_label_selectors_select(
     assert await listed(client, api.path("configmaps"), labelSelector=f"set=x,{selector}") == found
 
 
-async def test_field_selectors_select(client: Client, api: Api) -> None:
+async def test_field_selectors_select(client: Client, api: ApiFixture) -> None:
     await make(client, api, "a", "b")
     assert await listed(client, api.path("configmaps"), fieldSelector="metadata.name=b") == ["b"]
 
 
-async def test_pods_are_selected_by_node(client: Client, api: Api) -> None:
+async def test_pods_are_selected_by_node(client: Client, api: ApiFixture) -> None:
     for name, node in (("a", "one"), ("b", "two")):
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
         await client.create(api.path("pods"), {"metadata": {"name": name}, "spec": spec})
     assert await listed(client, api.path("pods"), fieldSelector="spec.nodeName=two") == ["b"]
 
 
-async def test_status_is_written_through_its_subresource_alone(client: Client, api: Api) -> None:
+async def test_status_is_written_through_its_subresource_alone(
+    client: Client, api: ApiFixture
+) -> None:
     path, status = api.path("pods", "p"), {"status": {"podIP": "10.1.2.3"}}
     body = {
         "metadata": {"name": "p"},
@@ -188,7 +192,9 @@ async def test_status_is_written_through_its_subresource_alone(client: Client, a
     assert (await client.get(path, Pod)).status == Status("Running", "10.1.2.3")
 
 
-async def test_a_watch_tells_what_happened_after_its_version(client: Client, api: Api) -> None:
+async def test_a_watch_tells_what_happened_after_its_version(
+    client: Client, api: ApiFixture
+) -> None:
     path = api.path("configmaps")
     await make(client, api, "before")
     version = await version_of(client, path)
@@ -208,7 +214,7 @@ async def test_a_watch_tells_what_happened_after_its_version(client: Client, api
 
 
 async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     path = api.path("configmaps")
     version = await version_of(client, path)
@@ -224,7 +230,7 @@ async def test_an_object_that_leaves_the_selection_is_deleted_for_the_watch(
 
 
 async def test_a_bookmark_moves_the_version_of_a_watch_that_has_nothing_to_tell(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     path = api.path("configmaps")
     version = await version_of(client, path)
@@ -239,7 +245,7 @@ async def test_a_bookmark_moves_the_version_of_a_watch_that_has_nothing_to_tell(
 
 
 async def test_a_watch_in_which_nothing_happens_ends_without_a_word(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     path = api.path("secrets")
     version = await version_of(client, path)
@@ -247,7 +253,9 @@ async def test_a_watch_in_which_nothing_happens_ends_without_a_word(
         assert [event async for event in events] == []
 
 
-async def test_a_watch_from_a_version_that_was_compacted_is_gone(client: Client, api: Api) -> None:
+async def test_a_watch_from_a_version_that_was_compacted_is_gone(
+    client: Client, api: ApiFixture
+) -> None:
     path = api.path("configmaps")
     version = await version_of(client, path)
     await make(client, api, "one")
@@ -256,7 +264,9 @@ async def test_a_watch_from_a_version_that_was_compacted_is_gone(client: Client,
         await events_of(client, path, version, 1)
 
 
-async def test_a_cut_connection_ends_a_watch_with_an_error(target: Connection, api: Api) -> None:
+async def test_a_cut_connection_ends_a_watch_with_an_error(
+    target: Connection, api: ApiFixture
+) -> None:
     path = api.path("configmaps")
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
         version = await version_of(client, path)
@@ -267,7 +277,7 @@ async def test_a_cut_connection_ends_a_watch_with_an_error(target: Connection, a
 
 
 async def test_a_read_survives_a_server_that_is_away_for_a_moment(
-    target: Connection, api: Api
+    target: Connection, api: ApiFixture
 ) -> None:
     async with (
         proxied(target) as (proxy, through),
@@ -285,7 +295,7 @@ async def test_a_read_survives_a_server_that_is_away_for_a_moment(
         assert (await client.get(api.path("configmaps", "one"), Item)).metadata.name == "one"
 
 
-async def test_a_write_is_not_repeated(target: Connection, api: Api) -> None:
+async def test_a_write_is_not_repeated(target: Connection, api: ApiFixture) -> None:
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
         await make(client, api, "one")
         proxy.cut(refuse=True)
@@ -295,7 +305,7 @@ async def test_a_write_is_not_repeated(target: Connection, api: Api) -> None:
         assert client.requests.count["create"] == 2
 
 
-async def test_a_replace_of_an_old_version_is_a_conflict(client: Client, api: Api) -> None:
+async def test_a_replace_of_an_old_version_is_a_conflict(client: Client, api: ApiFixture) -> None:
     path = api.path("configmaps", "one")
     await make(client, api, "one")
     old = await client.get(path, dict[str, Any])
@@ -306,7 +316,9 @@ async def test_a_replace_of_an_old_version_is_a_conflict(client: Client, api: Ap
     assert (await client.get(path, Item)).data == {"k": "1"}
 
 
-async def test_a_merge_patch_of_an_old_version_is_a_conflict(client: Client, api: Api) -> None:
+async def test_a_merge_patch_of_an_old_version_is_a_conflict(
+    client: Client, api: ApiFixture
+) -> None:
     (made,) = await make(client, api, "one")
     await client.merge_patch(api.path("configmaps", "one"), {"data": {"k": "1"}})
     body = {"metadata": {"resourceVersion": made.metadata.resource_version}, "data": {"k": "2"}}
@@ -314,7 +326,9 @@ async def test_a_merge_patch_of_an_old_version_is_a_conflict(client: Client, api
         await client.merge_patch(api.path("configmaps", "one"), body)
 
 
-async def test_a_write_that_changes_nothing_makes_no_new_version(client: Client, api: Api) -> None:
+async def test_a_write_that_changes_nothing_makes_no_new_version(
+    client: Client, api: ApiFixture
+) -> None:
     path = api.path("configmaps", "one")
     (made,) = await make(client, api, "one", a="b")
     await client.merge_patch(path, {"metadata": {"labels": {"a": "b", "none": None}}})
@@ -357,7 +371,7 @@ APPLIES: list[tuple[str, list[dict[str, Any]], bool]] = [
     ("operations", "applies"), [row[1:] for row in APPLIES], ids=[row[0] for row in APPLIES]
 )
 async def test_a_json_patch_applies_whole_or_not_at_all(
-    client: Client, api: Api, operations: list[dict[str, Any]], applies: bool
+    client: Client, api: ApiFixture, operations: list[dict[str, Any]], applies: bool
 ) -> None:
     body = {
         "metadata": {"name": "one", "annotations": {"a.b/c": "x"}},
@@ -375,7 +389,7 @@ async def test_a_json_patch_applies_whole_or_not_at_all(
     assert ("mark" in (await client.get(path, Item)).data) == applies
 
 
-async def test_a_json_patch_fences_by_uid(client: Client, api: Api) -> None:
+async def test_a_json_patch_fences_by_uid(client: Client, api: ApiFixture) -> None:
     (made,) = await make(client, api, "one")
     path = api.path("configmaps", "one")
     operations: list[dict[str, Any]] = [
@@ -390,7 +404,7 @@ async def test_a_json_patch_fences_by_uid(client: Client, api: Api) -> None:
 
 
 async def test_a_change_of_uid_is_invalid_not_a_failed_precondition(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     await make(client, api, "one")
     operations = [{"op": "replace", "path": "/metadata/uid", "value": "another"}]
@@ -399,7 +413,7 @@ async def test_a_change_of_uid_is_invalid_not_a_failed_precondition(
 
 
 async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     path = api.path("configmaps", "one")
     body = {"metadata": {"name": "one", "finalizers": ["example.com/hold"]}}
@@ -411,14 +425,14 @@ async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(
         await client.get(path, Item)
 
 
-async def test_a_delete_with_another_uid_is_a_conflict(client: Client, api: Api) -> None:
+async def test_a_delete_with_another_uid_is_a_conflict(client: Client, api: ApiFixture) -> None:
     await make(client, api, "one")
     with pytest.raises(Conflict):
         await client.delete(api.path("configmaps", "one"), uid="another")
 
 
 async def test_a_fenced_client_does_not_send_when_the_right_is_gone(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     right = True
     fenced = client.fenced(lambda: right)
@@ -430,7 +444,7 @@ async def test_a_fenced_client_does_not_send_when_the_right_is_gone(
     assert client.requests.count["create"] == 1
 
 
-async def test_requests_are_counted_by_verb(client: Client, api: Api) -> None:
+async def test_requests_are_counted_by_verb(client: Client, api: ApiFixture) -> None:
     path = api.path("configmaps")
     await make(client, api, "one")
     await client.get(f"{path}/one", Item)

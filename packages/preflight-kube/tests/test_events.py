@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from preflight_kube.client import Client, Conflict
 from preflight_kube.events import Regarding, event, timestamp
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 
 NOW = timestamp(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
 CLAIM = Regarding("resource.k8s.io/v1", "ResourceClaim", "claim", "uid-1", "team")
@@ -46,7 +46,7 @@ def test_a_message_is_bounded_and_printable() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_api_server_takes_it_once(client: Client, api: Api) -> None:
+async def test_an_api_server_takes_it_once(client: Client, api: ApiFixture) -> None:
     body = said(CLAIM._replace(namespace=api.namespace), host="node-a")
     await client.create(api.path("events"), body)
     with pytest.raises(Conflict) as caught:

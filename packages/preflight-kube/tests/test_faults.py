@@ -19,7 +19,7 @@ from preflight_kube import transport
 from preflight_kube.client import READ_ATTEMPTS, Client, KubeError
 from preflight_kube.connection import Connection, connection
 from preflight_kube.reflector import Reflector
-from preflight_testing.apidouble import Answer, ApiDouble, Request, write_kubeconfig
+from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest, write_kubeconfig
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -30,17 +30,17 @@ PATH = "/api/v1/namespaces/default/configmaps"
 class Times:
     """A fault for the first so many requests of one method."""
 
-    def __init__(self, count: int, method: str, answer: Answer) -> None:
+    def __init__(self, count: int, method: str, answer: ApiAnswer) -> None:
         self.left, self.method, self.answer = count, method, answer
 
-    def __call__(self, request: Request) -> Answer | None:
+    def __call__(self, request: ApiRequest) -> ApiAnswer | None:
         if request.method != self.method or not self.left:
             return None
         self.left -= 1
         return self.answer
 
 
-def busy(code: int = 429, **headers: str) -> Answer:
+def busy(code: int = 429, **headers: str) -> ApiAnswer:
     said = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -48,7 +48,7 @@ def busy(code: int = 429, **headers: str) -> Answer:
         "message": "busy",
         "reason": "TooManyRequests",
     }
-    return Answer(
+    return ApiAnswer(
         code, {**said, "code": code}, tuple((k.replace("_", "-"), v) for k, v in headers.items())
     )
 
@@ -90,7 +90,7 @@ async def test_a_read_is_not_repeated_for_ever(double: ApiDouble, client: Client
     "answer", [busy(500, Retry_After="0"), busy(503), busy(403)], ids=["500", "no header", "403"]
 )
 async def test_another_refusal_of_a_read_is_final(
-    double: ApiDouble, client: Client, answer: Answer
+    double: ApiDouble, client: Client, answer: ApiAnswer
 ) -> None:
     double.fault = Times(1, "GET", answer)
     with pytest.raises(KubeError, match="busy"):
@@ -155,7 +155,7 @@ async def test_a_write_that_is_turned_away_is_not_repeated(
 
 
 async def test_an_answer_that_is_no_status_is_quoted(double: ApiDouble, client: Client) -> None:
-    double.fault = Times(1, "GET", Answer(502, "bad gateway\n"))
+    double.fault = Times(1, "GET", ApiAnswer(502, "bad gateway\n"))
     with pytest.raises(KubeError, match=r"answered 502 \(bad gateway\)"):
         await client.get(f"{PATH}/one", Item)
 
@@ -163,7 +163,7 @@ async def test_an_answer_that_is_no_status_is_quoted(double: ApiDouble, client: 
 async def test_an_answer_that_cannot_be_read_is_an_error_that_names_the_path(
     double: ApiDouble, client: Client
 ) -> None:
-    double.fault = Times(1, "GET", Answer(200, {"metadata": {"name": 5}}))
+    double.fault = Times(1, "GET", ApiAnswer(200, {"metadata": {"name": 5}}))
     with pytest.raises(KubeError, match=f"{PATH}/one: .* cannot be read"):
         await client.get(f"{PATH}/one", Item)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kube_world import Item, config_map
 from preflight_kube import jsonpatch
 from preflight_kube.client import Client, PreconditionFailed
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 
 
 @settings(deadline=None)  # a busy machine proves nothing
@@ -29,7 +29,7 @@ def test_slashes_and_tildes_are_escaped_and_numbers_are_places() -> None:
 
 @pytest.mark.anyio
 async def test_an_annotation_is_set_beside_others_and_on_an_object_that_has_none(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     await client.create(api.path("configmaps"), config_map("a"))
     path = api.path("configmaps", "a")
@@ -48,7 +48,7 @@ async def test_an_annotation_is_set_beside_others_and_on_an_object_that_has_none
 
 @pytest.mark.anyio
 async def test_operations_change_one_place_each_and_none_where_a_test_fails(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     await client.create(api.path("configmaps"), config_map("b", a="1", b="2"))
     path = api.path("configmaps", "b")

@@ -20,7 +20,7 @@ from kube_world import config_map
 from preflight_kube.client import Client, Fenced, NotFound
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership, lead
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import Proxy, proxied
 from preflight_testing.waiting import until
 
@@ -32,7 +32,9 @@ DURATION, RETRY = 1.5, 0.2
 class Candidate:
     """One candidate within this process, and what it lived through."""
 
-    def __init__(self, client: Client, api: Api, identity: str, duration: float = DURATION) -> None:
+    def __init__(
+        self, client: Client, api: ApiFixture, identity: str, duration: float = DURATION
+    ) -> None:
         self.client, self.api, self.identity, self.duration = client, api, identity, duration
         self.led: list[Leadership] = []
         self.leads = False
@@ -60,16 +62,16 @@ class Candidate:
             self.leads = False
 
 
-def lease_path(api: Api) -> str:
+def lease_path(api: ApiFixture) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{api.namespace}/leases/leader"
 
 
-async def spec_of(client: Client, api: Api) -> dict[str, Any]:
+async def spec_of(client: Client, api: ApiFixture) -> dict[str, Any]:
     spec: dict[str, Any] = (await client.get(lease_path(api), dict[str, Any]))["spec"]
     return spec
 
 
-async def test_of_two_candidates_one_leads(client: Client, api: Api) -> None:
+async def test_of_two_candidates_one_leads(client: Client, api: ApiFixture) -> None:
     one, two = Candidate(client, api, "one"), Candidate(client, api, "two")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
@@ -84,7 +86,9 @@ async def test_of_two_candidates_one_leads(client: Client, api: Api) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_leader_that_is_cancelled_hands_over_at_once(client: Client, api: Api) -> None:
+async def test_a_leader_that_is_cancelled_hands_over_at_once(
+    client: Client, api: ApiFixture
+) -> None:
     one, two = (
         Candidate(client, api, "one", duration=15),
         Candidate(client, api, "two", duration=15),
@@ -104,7 +108,7 @@ async def test_a_leader_that_is_cancelled_hands_over_at_once(client: Client, api
         tasks.cancel_scope.cancel()
 
 
-async def test_a_body_that_ends_releases_the_lease(client: Client, api: Api) -> None:
+async def test_a_body_that_ends_releases_the_lease(client: Client, api: ApiFixture) -> None:
     one = Candidate(client, api, "one")
     one.finish.set()
     async with anyio.create_task_group() as tasks:
@@ -116,7 +120,9 @@ async def test_a_body_that_ends_releases_the_lease(client: Client, api: Api) -> 
     assert (await spec_of(client, api))["holderIdentity"] == ""
 
 
-async def test_what_the_body_raises_comes_out_after_the_release(client: Client, api: Api) -> None:
+async def test_what_the_body_raises_comes_out_after_the_release(
+    client: Client, api: ApiFixture
+) -> None:
     async def body(_: Leadership) -> None:
         raise LookupError("a bug")
 
@@ -126,7 +132,7 @@ async def test_what_the_body_raises_comes_out_after_the_release(client: Client, 
 
 
 async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
-    target: Connection, client: Client, api: Api
+    target: Connection, client: Client, api: ApiFixture
 ) -> None:
     async with (
         proxied(target) as (proxy, through),
@@ -146,7 +152,7 @@ async def test_a_leader_that_cannot_renew_is_cancelled_before_its_time_is_over(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_leader_returns_with_a_new_epoch(target: Connection, api: Api) -> None:
+async def test_a_leader_returns_with_a_new_epoch(target: Connection, api: ApiFixture) -> None:
     async with (
         proxied(target) as (proxy, through),
         Client(through, agent="tests") as client,
@@ -166,7 +172,7 @@ async def test_a_leader_returns_with_a_new_epoch(target: Connection, api: Api) -
 
 @pytest.mark.parametrize("how", ["taken", "deleted"])
 async def test_a_leader_whose_lease_is_lost_is_cancelled(
-    client: Client, api: Api, how: str
+    client: Client, api: ApiFixture, how: str
 ) -> None:
     one = Candidate(client, api, "one", duration=15)
     async with anyio.create_task_group() as tasks:
@@ -183,7 +189,7 @@ async def test_a_leader_whose_lease_is_lost_is_cancelled(
 
 
 async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader_knows(
-    target: Connection, client: Client, api: Api
+    target: Connection, client: Client, api: ApiFixture
 ) -> None:
     async with (
         proxied(target) as (proxy, through),
@@ -204,7 +210,7 @@ async def test_a_lease_deleted_under_its_leader_lets_nobody_in_before_the_leader
 
 
 async def test_a_leader_survives_an_edit_of_its_lease_and_keeps_it(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     one = Candidate(client, api, "one")
     async with anyio.create_task_group() as tasks:
@@ -221,7 +227,9 @@ async def test_a_leader_survives_an_edit_of_its_lease_and_keeps_it(
         tasks.cancel_scope.cancel()
 
 
-async def test_the_clock_of_another_machine_does_not_matter(client: Client, api: Api) -> None:
+async def test_the_clock_of_another_machine_does_not_matter(
+    client: Client, api: ApiFixture
+) -> None:
     """A holder whose clock is years behind looks long expired to whoever compares clocks."""
     old = "2001-01-01T00:00:00.000000Z"
     spec = {
@@ -243,7 +251,7 @@ async def test_the_clock_of_another_machine_does_not_matter(client: Client, api:
 
 
 async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     async def body(leadership: Leadership) -> None:
         assert leadership.valid()
@@ -268,7 +276,7 @@ async def test_a_body_that_holds_up_the_event_loop_finds_its_right_gone(
 
 
 async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(
-    target: Connection, api: Api
+    target: Connection, api: ApiFixture
 ) -> None:
     chance = random.Random(7)
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
@@ -306,7 +314,7 @@ async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(
 
 @asynccontextmanager
 async def process(
-    api: Api, identity: str, duration: float
+    api: ApiFixture, identity: str, duration: float
 ) -> AsyncIterator[tuple[anyio.abc.Process, list[str]]]:
     """A candidate as a process of its own, and what it has said so far, by lines."""
     script = Path(__file__).with_name("candidate.py")
@@ -342,7 +350,7 @@ async def process(
 
 
 async def test_a_leader_that_was_stopped_for_three_durations_writes_nothing(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     marks, duration = api.path("configmaps", "marks"), 2.0
     await client.create(api.path("configmaps"), config_map("marks", epoch="0"))

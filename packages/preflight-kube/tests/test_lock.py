@@ -11,14 +11,14 @@ import pytest
 from preflight_kube.client import Client, Fenced, KubeError
 from preflight_kube.connection import Connection
 from preflight_kube.lock import Leadership, LeaseLock, LeaseLost
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 
 pytestmark = pytest.mark.anyio
 
 
 def lock(
-    client: Client, api: Api, identity: str, name: str = "lock", duration: float = 30.0
+    client: Client, api: ApiFixture, identity: str, name: str = "lock", duration: float = 30.0
 ) -> LeaseLock:
     return LeaseLock(client, api.namespace, name, identity, duration=duration)
 
@@ -34,7 +34,7 @@ async def holder(client: Client, one: LeaseLock) -> str:
     return str((await client.get(one.path, dict[str, Any]))["spec"]["holderIdentity"])
 
 
-async def test_one_holds_it_until_it_is_given_back(client: Client, api: Api) -> None:
+async def test_one_holds_it_until_it_is_given_back(client: Client, api: ApiFixture) -> None:
     one, two = lock(client, api, "one"), lock(client, api, "two")
     first = await held(one)
     assert await two.try_acquire() is None
@@ -49,7 +49,7 @@ async def test_one_holds_it_until_it_is_given_back(client: Client, api: Api) -> 
 
 
 async def test_what_was_given_back_is_neither_renewed_nor_given_back_again(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     one = lock(client, api, "one")
     taken = await held(one)
@@ -60,7 +60,7 @@ async def test_what_was_given_back_is_neither_renewed_nor_given_back_again(
     assert again.epoch > taken.epoch
 
 
-async def test_many_locks_share_a_client_and_do_not_meet(client: Client, api: Api) -> None:
+async def test_many_locks_share_a_client_and_do_not_meet(client: Client, api: ApiFixture) -> None:
     locks = [lock(client, api, "one", f"gpu-{i}") for i in range(20)]
     taken: list[Leadership] = []
 
@@ -76,7 +76,7 @@ async def test_many_locks_share_a_client_and_do_not_meet(client: Client, api: Ap
     ] * 20
 
 
-async def test_of_many_who_try_at_once_one_gets_it(client: Client, api: Api) -> None:
+async def test_of_many_who_try_at_once_one_gets_it(client: Client, api: ApiFixture) -> None:
     got: list[Leadership | None] = []
 
     async def take(identity: str) -> None:
@@ -89,7 +89,7 @@ async def test_of_many_who_try_at_once_one_gets_it(client: Client, api: Api) -> 
 
 
 async def test_a_silent_holder_loses_it_and_learns_so_when_he_renews(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     one, two = lock(client, api, "one", duration=0.3), lock(client, api, "two")
     first = await held(one)
@@ -109,7 +109,9 @@ async def test_a_silent_holder_loses_it_and_learns_so_when_he_renews(
         )
 
 
-async def test_who_is_robbed_is_told_and_writes_nothing_more(client: Client, api: Api) -> None:
+async def test_who_is_robbed_is_told_and_writes_nothing_more(
+    client: Client, api: ApiFixture
+) -> None:
     one = lock(client, api, "one")
     taken = await held(one)
     lease = await client.get(one.path, dict[str, Any])
@@ -120,7 +122,7 @@ async def test_who_is_robbed_is_told_and_writes_nothing_more(client: Client, api
 
 
 async def test_one_that_was_deleted_is_lost_and_nobody_else_may_take_it_before_its_time(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     one, two = lock(client, api, "one"), lock(client, api, "two")
     taken = await held(one)
@@ -132,7 +134,7 @@ async def test_one_that_was_deleted_is_lost_and_nobody_else_may_take_it_before_i
 
 
 async def test_while_the_server_is_away_the_lock_is_held_and_can_be_renewed_later(
-    client: Client, target: Connection, api: Api
+    client: Client, target: Connection, api: ApiFixture
 ) -> None:
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as cut_off:
         one = lock(cut_off, api, "one", duration=60)

@@ -28,7 +28,7 @@ from preflight_kube.manager import Ended, Parts, serve
 from preflight_kube.ports import PortTaken
 from preflight_kube.workqueue import Backoff
 from preflight_testing import waiting
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from prometheus_client import CollectorRegistry
 
@@ -87,7 +87,7 @@ async def managed(
             await process.wait()
 
 
-def by_way_of(through: Connection, api: Api, folder: Path) -> Path:
+def by_way_of(through: Connection, api: ApiFixture, folder: Path) -> Path:
     """A kubeconfig for the test's API server, but by way of a proxy."""
     made = folder / "by-way-of"
     made.write_text(api.kubeconfig.read_text().replace(api.server, through.server))
@@ -95,7 +95,7 @@ def by_way_of(through: Connection, api: Api, folder: Path) -> Path:
 
 
 @pytest.fixture
-async def marked(api: Api, client: Client) -> Callable[[], Any]:
+async def marked(api: ApiFixture, client: Client) -> Callable[[], Any]:
     """How often anybody has led in the test's namespace."""
     await client.create(api.path("configmaps"), config_map("marks"))
 
@@ -107,7 +107,7 @@ async def marked(api: Api, client: Client) -> Callable[[], Any]:
 
 
 async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm(
-    api: Api, tmp_path: Path, marked: Callable[[], Any]
+    api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
         await one.ready()
@@ -124,7 +124,7 @@ async def test_a_replica_is_ready_leads_and_ends_with_0_at_sigterm(
 
 
 async def test_the_next_replica_leads_when_the_leader_ends_and_is_ready_before_it_leads(
-    api: Api, tmp_path: Path, marked: Callable[[], Any]
+    api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with (
         managed(api.kubeconfig, tmp_path, api.namespace, "lease", name="one") as one,
@@ -142,7 +142,7 @@ async def test_the_next_replica_leads_when_the_leader_ends_and_is_ready_before_i
 
 
 async def test_a_replica_that_loses_its_lease_stays_and_leads_again(
-    api: Api, client: Client, target: Connection, tmp_path: Path, marked: Callable[[], Any]
+    api: ApiFixture, client: Client, target: Connection, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with proxied(target) as (proxy, through):
         kubeconfig = by_way_of(through, api, tmp_path)
@@ -163,7 +163,7 @@ async def test_a_replica_that_loses_its_lease_stays_and_leads_again(
     ("name", "why"), [("raise", "LookupError: the test wants it"), ("return", "Ended")]
 )
 async def test_a_part_that_ends_ends_the_process_with_one_line_that_says_why(
-    api: Api, client: Client, tmp_path: Path, marked: Callable[[], Any], name: str, why: str
+    api: ApiFixture, client: Client, tmp_path: Path, marked: Callable[[], Any], name: str, why: str
 ) -> None:
     async with managed(api.kubeconfig, tmp_path, api.namespace, "lease") as one:
         await one.ready()
@@ -178,7 +178,7 @@ async def test_a_part_that_ends_ends_the_process_with_one_line_that_says_why(
 
 
 async def test_without_an_election_it_acts_once_it_has_read_the_cluster(
-    api: Api, tmp_path: Path, marked: Callable[[], Any]
+    api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with managed(api.kubeconfig, tmp_path, api.namespace, "") as one:
         await one.ready()
@@ -188,7 +188,7 @@ async def test_without_an_election_it_acts_once_it_has_read_the_cluster(
 
 
 async def test_a_replica_that_cannot_read_the_cluster_is_alive_and_not_ready_and_says_why(
-    target: Connection, api: Api, tmp_path: Path, marked: Callable[[], Any]
+    target: Connection, api: ApiFixture, tmp_path: Path, marked: Callable[[], Any]
 ) -> None:
     async with proxied(target) as (proxy, through):
         proxy.cut(refuse=True)

@@ -14,7 +14,7 @@ from preflight_kube.connection import Connection
 from preflight_kube.decoding import Identity, Unreadable
 from preflight_kube.mirrors import Mirrors, collection
 from preflight_kube.reflector import Reflector
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until
 
@@ -58,7 +58,9 @@ def test_a_path_is_one_label_for_all_namespaces() -> None:
 
 
 @pytest.mark.anyio
-async def test_while_the_server_is_away_the_gauge_says_so(api: Api, target: Connection) -> None:
+async def test_while_the_server_is_away_the_gauge_says_so(
+    api: ApiFixture, target: Connection
+) -> None:
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as client:
 
         def behind() -> float | None:

@@ -13,7 +13,7 @@ from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.indexes import namespaced_name
 from preflight_kube.reflector import Change, Reflector
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until
 
@@ -27,7 +27,7 @@ class World:
     be cut.
     """
 
-    def __init__(self, api: Api, direct: Client, mirrored: Client) -> None:
+    def __init__(self, api: ApiFixture, direct: Client, mirrored: Client) -> None:
         self.api, self.direct, self.mirrored = api, direct, mirrored
         self.path = api.path("configmaps")
         self.changes = Changes()
@@ -53,7 +53,7 @@ class World:
 
 
 @pytest.fixture
-async def world(api: Api, client: Client) -> World:
+async def world(api: ApiFixture, client: Client) -> World:
     return World(api, client, client)
 
 
@@ -136,7 +136,7 @@ async def test_watches_that_end_are_taken_up_where_they_ended(world: World) -> N
 
 
 async def test_a_cut_connection_costs_neither_an_event_nor_a_list(
-    api: Api, client: Client, target: Connection
+    api: ApiFixture, client: Client, target: Connection
 ) -> None:
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
         world = World(api, client, mirrored)
@@ -155,7 +155,7 @@ async def test_a_cut_connection_costs_neither_an_event_nor_a_list(
 
 
 async def test_a_version_that_has_grown_too_old_is_listed_again(
-    api: Api, client: Client, target: Connection
+    api: ApiFixture, client: Client, target: Connection
 ) -> None:
     async with proxied(target) as (proxy, through), Client(through, agent="tests") as mirrored:
         world = World(api, client, mirrored)

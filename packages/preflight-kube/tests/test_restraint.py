@@ -16,7 +16,7 @@ from kube_world import Item, config_map
 from preflight_kube.client import Client, KubeError
 from preflight_kube.clock import Clock
 from preflight_kube.connection import Connection
-from preflight_testing.apidouble import Answer, ApiDouble, Request
+from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -31,11 +31,11 @@ async def test_neither_reads_nor_writes_are_sent_before_the_pause_is_over_that_t
     now = [0.0]
     seen: Counter[str] = Counter()
 
-    def turned_away(request: Request) -> Answer | None:
+    def turned_away(request: ApiRequest) -> ApiAnswer | None:
         seen[request.method] += 1
         if seen.total() > 1:
             return None
-        return Answer(code, {"kind": "Status", "code": code}, (("Retry-After", "0.2"),))
+        return ApiAnswer(code, {"kind": "Status", "code": code}, (("Retry-After", "0.2"),))
 
     async with (
         ApiDouble() as double,

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from kube_world import Item, config_map
 from preflight_kube.client import Client, Conflict, Invalid, KubeError, NotFound
-from preflight_testing.plugin import Api
+from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def real(api: Api) -> Api:
+def real(api: ApiFixture) -> ApiFixture:
     if api.kind != "real":
         pytest.skip("the double knows no owners of fields")
     return api
@@ -25,7 +25,7 @@ def applied(name: str, **data: str) -> dict[str, Any]:
 
 
 async def test_what_is_applied_is_made_and_what_is_left_out_later_goes(
-    client: Client, real: Api
+    client: Client, real: ApiFixture
 ) -> None:
     path = real.path("configmaps", "one")
     await client.apply(path, applied("one", a="1", b="2"))
@@ -35,7 +35,7 @@ async def test_what_is_applied_is_made_and_what_is_left_out_later_goes(
 
 
 async def test_fields_of_others_are_a_conflict_unless_they_are_taken(
-    client: Client, real: Api
+    client: Client, real: ApiFixture
 ) -> None:
     path = real.path("configmaps", "two")
     await client.apply(path, applied("two", a="1"), manager="first")
@@ -46,7 +46,9 @@ async def test_fields_of_others_are_a_conflict_unless_they_are_taken(
     assert msgspec.json.decode(written, type=Item).data == {"a": "2"}
 
 
-async def test_without_a_manager_the_agent_owns_what_it_applies(client: Client, real: Api) -> None:
+async def test_without_a_manager_the_agent_owns_what_it_applies(
+    client: Client, real: ApiFixture
+) -> None:
     path = real.path("configmaps", "three")
     await client.apply(path, applied("three", a="1"))
     found = await client.get(path, dict[str, Any])
@@ -54,7 +56,7 @@ async def test_without_a_manager_the_agent_owns_what_it_applies(client: Client, 
     assert (owner["manager"], owner["operation"]) == ("tests", "Apply")
 
 
-async def test_applying_what_is_no_object_is_refused(client: Client, real: Api) -> None:
+async def test_applying_what_is_no_object_is_refused(client: Client, real: ApiFixture) -> None:
     with pytest.raises(KubeError):
         await client.apply(real.path("configmaps", "four"), {"metadata": {"name": "four"}})
     with pytest.raises((Invalid, KubeError)):
@@ -65,7 +67,7 @@ async def test_applying_what_is_no_object_is_refused(client: Client, real: Api) 
 
 
 async def test_an_object_that_is_not_there_is_none_and_other_refusals_are_errors(
-    client: Client, api: Api
+    client: Client, api: ApiFixture
 ) -> None:
     path = api.path("configmaps", "maybe")
     assert await client.get_or_none(path, Item) is None
@@ -75,7 +77,9 @@ async def test_an_object_that_is_not_there_is_none_and_other_refusals_are_errors
     assert found.data == {"a": "1"}
 
 
-async def test_a_delete_takes_only_the_object_that_was_meant(client: Client, api: Api) -> None:
+async def test_a_delete_takes_only_the_object_that_was_meant(
+    client: Client, api: ApiFixture
+) -> None:
     path = api.path("configmaps", "victim")
     await client.create(api.path("configmaps"), config_map("victim", a="1"))
     before = (await client.get(path, Item)).metadata
@@ -92,7 +96,7 @@ async def test_a_delete_takes_only_the_object_that_was_meant(client: Client, api
         await client.delete(path)
 
 
-async def test_what_a_deleted_object_owns_may_be_left(client: Client, real: Api) -> None:
+async def test_what_a_deleted_object_owns_may_be_left(client: Client, real: ApiFixture) -> None:
     """Foreground and Orphan leave a finalizer, for the garbage collector that is to come."""
     for policy, finalizer in (("Foreground", "foregroundDeletion"), ("Orphan", "orphan")):
         path = real.path("configmaps", policy.lower())
@@ -106,7 +110,7 @@ async def test_what_a_deleted_object_owns_may_be_left(client: Client, real: Api)
     assert await client.get_or_none(real.path("configmaps", "gone"), Item) is None
 
 
-async def test_a_status_is_written_alone(client: Client, api: Api) -> None:
+async def test_a_status_is_written_alone(client: Client, api: ApiFixture) -> None:
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     await client.create(api.path("pods"), pod)
     path = api.path("pods", "p")

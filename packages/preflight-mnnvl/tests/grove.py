@@ -13,7 +13,15 @@ from typing import Any, Literal
 
 import anyio
 from preflight_kube.client import Client, Conflict, KubeError, NotFound
-from preflight_testing.grove import Labels, Made, gang, made, podclique, reapplied, scaling_groups
+from preflight_testing.grove import (
+    Labels,
+    MadeClique,
+    gang,
+    made,
+    podclique,
+    reapplied,
+    scaling_groups,
+)
 
 __all__ = ["Driver", "Grove"]
 
@@ -72,10 +80,10 @@ class Grove:
 
     # --- what a set makes
 
-    def made(self, set_: Json, groups: dict[str, Json]) -> list[Made]:
+    def made(self, set_: Json, groups: dict[str, Json]) -> list[MadeClique]:
         return made(set_, groups)
 
-    def body(self, set_: Json, one: Made) -> Json:
+    def body(self, set_: Json, one: MadeClique) -> Json:
         return podclique(set_, one, self.namespace, self.labels)
 
     # --- its turns
@@ -117,7 +125,7 @@ class Grove:
                 group.start_soon(write)
         return changed
 
-    async def _put(self, set_: Json, one: Made, old: Json | None) -> bool:
+    async def _put(self, set_: Json, one: MadeClique, old: Json | None) -> bool:
         """Create it, or write the template over it: spec but for the replicas, labels and
         annotations.
         """

@@ -23,10 +23,10 @@ from preflight_kube.connection import Connection, connection
 from preflight_kube.decoding import MOST_BYTES
 from preflight_kube.errors import KubeError
 from preflight_proto.policy import GROUP, KIND, VERSION, PreflightConfigSpec, decode_spec, path
-from preflight_testing.apidouble import Answer, ApiDouble, write_kubeconfig
+from preflight_testing.apidouble import ApiAnswer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
-from preflight_testing.plugin import Api, api, real_api_server
+from preflight_testing.plugin import ApiFixture, api, real_api_server
 from preflight_webhook.cluster.access import ClusterAccess
 from preflight_webhook.cluster.namespaces import NamespaceOverride, NamespaceOverrides
 from preflight_webhook.configuration.config import parse
@@ -137,7 +137,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(api: Api, request: pytest.FixtureRequest) -> Cluster:
+def cluster(api: ApiFixture, request: pytest.FixtureRequest) -> Cluster:
     if api.kind == "real":
         server: ApiServer = request.getfixturevalue("real_api_server")
         server.define(
@@ -177,7 +177,7 @@ async def until(true: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def followed(api: Api, story: Callable[[NamespaceOverrides], Any]) -> None:
+def followed(api: ApiFixture, story: Callable[[NamespaceOverrides], Any]) -> None:
     async def run() -> None:
         async with following(api.kubeconfig) as policies:
             await until(lambda: policies.synced, "they are read")
@@ -187,7 +187,7 @@ def followed(api: Api, story: Callable[[NamespaceOverrides], Any]) -> None:
 
 
 def test_what_is_accepted_before_and_after_the_start_is_in_force(
-    api: Api, cluster: Cluster
+    api: ApiFixture, cluster: Cluster
 ) -> None:
     cluster.accepted("one", OBSERVE)
 
@@ -206,7 +206,7 @@ def test_what_is_accepted_before_and_after_the_start_is_in_force(
 
 
 def test_what_is_not_accepted_or_not_as_it_is_now_does_not_count(
-    api: Api, cluster: Cluster
+    api: ApiFixture, cluster: Cluster
 ) -> None:
     cluster.create("new", OBSERVE)
     cluster.create("refused", OBSERVE)
@@ -227,7 +227,7 @@ def test_what_is_not_accepted_or_not_as_it_is_now_does_not_count(
     followed(api, story)
 
 
-def test_where_two_say_that_they_are_in_force_none_is(api: Api, cluster: Cluster) -> None:
+def test_where_two_say_that_they_are_in_force_none_is(api: ApiFixture, cluster: Cluster) -> None:
     cluster.accepted("one", OBSERVE)
     cluster.accepted("two", BY_LABEL)
 
@@ -242,7 +242,7 @@ def test_where_two_say_that_they_are_in_force_none_is(api: Api, cluster: Cluster
     followed(api, story)
 
 
-def test_after_history_is_lost_it_is_read_anew(api: Api, cluster: Cluster) -> None:
+def test_after_history_is_lost_it_is_read_anew(api: ApiFixture, cluster: Cluster) -> None:
     async def story(policies: NamespaceOverrides) -> None:
         await asyncio.to_thread(api.forget)
         await asyncio.to_thread(cluster.accepted, "one", OBSERVE)
@@ -291,7 +291,7 @@ def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(
             state = ServingState(CONFIG, policies=policies, started=True)
 
             def break_off() -> None:
-                double.fault = lambda request: Answer(500, sad)
+                double.fault = lambda request: ApiAnswer(500, sad)
                 for writer in double._open.values():
                     writer.transport.abort()
 
@@ -305,7 +305,7 @@ def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(
 
 def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_path: Path) -> None:
     sad = {"kind": "Status", "message": "no", "code": 403}
-    double.fault = lambda request: Answer(403, sad)
+    double.fault = lambda request: ApiAnswer(403, sad)
 
     async def story() -> None:
         async with following(tmp_path / "kubeconfig") as policies:

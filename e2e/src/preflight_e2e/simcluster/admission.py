@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from preflight_testing.apidouble.http import Answer, Api, Request
+from preflight_testing.apidouble.http import Api, ApiAnswer, ApiRequest
 from preflight_testing.apidouble.patches import json_patch
-from preflight_testing.apidouble.store import Object, Refused
+from preflight_testing.apidouble.store import ApiRefused, Object
 
 TIMEOUT = 10.0
 """Seconds that the API server waits for an answer: the chart's ``webhook.timeoutSeconds``."""
@@ -38,17 +38,17 @@ class Admission:
     ca: Path
     unimplemented: Callable[[Object], list[str]]
 
-    async def __call__(self, request: Request) -> Answer | Request:
+    async def __call__(self, request: ApiRequest) -> ApiAnswer | ApiRequest:
         target = self.api.target(request.path) if request.method == "POST" else None
         if target is None or target.resource.plural != "pods" or target.name:
             return request
         try:
             pod = await self._mutated(target.namespace, request.json())
-        except Refused as refused:
-            return Answer(refused.code, refused.status)
+        except ApiRefused as refused:
+            return ApiAnswer(refused.code, refused.status)
         if missing := self.unimplemented(pod):
             said = f"the simulated cluster does not implement {', '.join(missing)} of a pod"
-            return Answer(501, Refused(501, "NotImplemented", said).status)
+            return ApiAnswer(501, ApiRefused(501, "NotImplemented", said).status)
         return replace(request, data=msgspec.json.encode(pod))
 
     async def _mutated(self, namespace: str, pod: Object) -> Object:
@@ -68,13 +68,13 @@ class Admission:
         try:
             response = (await asyncio.to_thread(self._ask, review))["response"]
         except (OSError, ValueError, KeyError) as error:
-            raise Refused(
+            raise ApiRefused(
                 500, "InternalError", f"failed calling webhook {self.url}: {error}"
             ) from error
         if not response["allowed"]:
             status = response.get("status", {})
             said = f"admission webhook denied the request: {status.get('message', '')}"
-            raise Refused(status.get("code", 403), status.get("reason", "Forbidden"), said)
+            raise ApiRefused(status.get("code", 403), status.get("reason", "Forbidden"), said)
         mutated: Object = json_patch(
             pod, json.loads(base64.b64decode(response.get("patch", "") or b"W10="))
         )

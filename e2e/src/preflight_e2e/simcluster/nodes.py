@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from preflight_testing.apidouble.store import Object, Refused, Resource, Store
+from preflight_testing.apidouble.store import ApiRefused, Object, Resource, Store
 
 from .scheduler import GPU, ended, gpus
 from .volumes import KINDS, SOURCES, folder, project
@@ -268,7 +268,7 @@ class _Pod:
 
     def _project(self) -> None:
         def config_map(name: str) -> Object | None:
-            with suppress(Refused):
+            with suppress(ApiRefused):
                 return self.kubelets.store.get(
                     self.kubelets.resources["configmaps"], self.where[0], name
                 )

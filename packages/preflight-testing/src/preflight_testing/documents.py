@@ -14,7 +14,7 @@ from unittest import mock
 import yaml
 from hypothesis import strategies as st
 
-__all__ = ["Ended", "ended", "mutants"]
+__all__ = ["CommandEnd", "ended", "mutants"]
 
 Path = tuple[str | int, ...]
 _ODD: Final[tuple[Any, ...]] = (
@@ -26,7 +26,7 @@ _ODD: Final[tuple[Any, ...]] = (
 UNPRINTABLE: Final = ("\x1b", "\u202e")
 
 
-class Ended(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command line ended: its status, and what it wrote."""
 
     status: int
@@ -39,7 +39,7 @@ class Ended(NamedTuple):
         return not any(one in self.out + self.err for one in UNPRINTABLE)
 
 
-def ended(main: Callable[[], object], *arguments: str, stdin: str = "") -> Ended:
+def ended(main: Callable[[], object], *arguments: str, stdin: str = "") -> CommandEnd:
     """Run the entry point of a program in this process, with ``arguments``. What it raises but
     SystemExit is raised here.
     """
@@ -56,7 +56,7 @@ def ended(main: Callable[[], object], *arguments: str, stdin: str = "") -> Ended
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else 0
     out.flush()
-    return Ended(status, out.buffer.getvalue().decode(), err.getvalue())
+    return CommandEnd(status, out.buffer.getvalue().decode(), err.getvalue())
 
 
 @st.composite

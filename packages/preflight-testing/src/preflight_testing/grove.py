@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 __all__ = [
     "Labels",
-    "Made",
+    "MadeClique",
     "gang",
     "made",
     "owner",
@@ -27,7 +27,7 @@ Labels = Literal["grove", "requirement"]
 GATE = "grove.io/podgang-pending-creation"
 
 
-class Made(NamedTuple):
+class MadeClique(NamedTuple):
     """A PodClique that a set makes. ``base``: the gang that its own builds upon, if any."""
 
     name: str
@@ -39,7 +39,7 @@ class Made(NamedTuple):
     base: str
 
 
-def made(set_: Json, groups: dict[str, Json]) -> list[Made]:
+def made(set_: Json, groups: dict[str, Json]) -> list[MadeClique]:
     """Of a set, and its scaling groups that exist by name, which say how often they are wanted by
     now.
     """
@@ -51,14 +51,14 @@ def made(set_: Json, groups: dict[str, Json]) -> list[Made]:
         base = f"{pcs}-{r}"
         for name, clique in by_name.items():
             if name not in grouped:
-                found.append(Made(f"{base}-{name}", clique, r, "", 0, base, ""))
+                found.append(MadeClique(f"{base}-{name}", clique, r, "", 0, base, ""))
         for entry in entries:
             full, least = f"{base}-{entry['name']}", entry.get("minAvailable", 1)
             now = groups.get(full, {}).get("spec", {}).get("replicas", entry.get("replicas", 1))
             for i in range(now):
                 own = base if i < least else f"{full}-{i - least}"
                 found += [
-                    Made(
+                    MadeClique(
                         f"{full}-{i}-{name}",
                         by_name[name],
                         r,
@@ -72,7 +72,7 @@ def made(set_: Json, groups: dict[str, Json]) -> list[Made]:
     return found
 
 
-def podclique(set_: Json, one: Made, namespace: str, labels: Labels = "grove") -> Json:
+def podclique(set_: Json, one: MadeClique, namespace: str, labels: Labels = "grove") -> Json:
     """The PodClique ``one`` as Grove creates it for its set: labelled, owned by it, nothing shared
     with its template.
     """

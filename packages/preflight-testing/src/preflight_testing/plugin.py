@@ -14,14 +14,14 @@ import pytest
 from .apidouble import ApiDouble, write_kubeconfig
 from .apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
 
-__all__ = ["ABSENT", "Api", "api", "real_api_server"]
+__all__ = ["ABSENT", "ApiFixture", "api", "real_api_server"]
 
 ABSENT = "absent.example.com/v1"
 """An API group that neither server has."""
 
 
 @dataclass(frozen=True)
-class Api:
+class ApiFixture:
     """An API server, double or real, and a namespace in it that is the test's own."""
 
     kind: str
@@ -52,14 +52,14 @@ def real_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSer
 
 
 @pytest.fixture(params=["double", "real"])
-def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
+def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiFixture]:
     """The same test against the double and against a real kube-apiserver."""
     namespace: dict[str, Any] = {"metadata": {"name": f"t-{uuid.uuid4().hex[:10]}"}}
     name = namespace["metadata"]["name"]
     if request.param == "real":
         real: ApiServer = request.getfixturevalue("real_api_server")
         real.call("POST", "/api/v1/namespaces", namespace)
-        yield Api(
+        yield ApiFixture(
             "real",
             real.server,
             real.kubeconfig(tmp_path / "kubeconfig"),
@@ -72,4 +72,4 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Api]:
         double.within(lambda: double.create("namespaces", namespace))
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", double.url)
         forget = partial(double.within, double.compact)
-        yield Api("double", double.url, kubeconfig, name, forget, double.restart)
+        yield ApiFixture("double", double.url, kubeconfig, name, forget, double.restart)

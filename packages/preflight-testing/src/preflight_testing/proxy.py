@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 __all__ = ["Proxy", "proxied"]
 
 
-class Target(Protocol):
+class ProxyTarget(Protocol):
     """A frozen dataclass that says where an API server is."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -21,7 +21,7 @@ class Target(Protocol):
     def server(self) -> str: ...
 
 
-T = TypeVar("T", bound=Target)
+T = TypeVar("T", bound=ProxyTarget)
 
 
 class Proxy:

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import yaml
 
-from .http import Answer, Api, Request, converse
+from .http import Api, ApiAnswer, ApiRequest, converse
 from .store import RESOURCES, Resource, Store
 
-__all__ = ["RESOURCES", "Answer", "ApiDouble", "Request", "Resource", "write_kubeconfig"]
+__all__ = ["RESOURCES", "ApiAnswer", "ApiDouble", "ApiRequest", "Resource", "write_kubeconfig"]
 
 R = TypeVar("R")
 
@@ -43,11 +43,11 @@ class ApiDouble:
         self.store = Store()
         self.api = Api(self.store, set(resources), set(absent))
         self.token = token
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
         """Everything that was asked, in order."""
-        self.fault: Callable[[Request], Answer | None] = lambda _: None
+        self.fault: Callable[[ApiRequest], ApiAnswer | None] = lambda _: None
         """May answer a request in the server's place."""
-        self.admit: Callable[[Request], Awaitable[Answer | Request]] = _as_it_is
+        self.admit: Callable[[ApiRequest], Awaitable[ApiAnswer | ApiRequest]] = _as_it_is
         """Admission: may refuse a request, or change it."""
         self.port = 0
         self._tls = tls
@@ -126,7 +126,7 @@ class ApiDouble:
         resource = next(r for r in self.api.served if r.plural == plural)
         return self.store.create(resource, body["metadata"].get("namespace", ""), body)
 
-    async def _intercept(self, request: Request) -> Answer | Request:
+    async def _intercept(self, request: ApiRequest) -> ApiAnswer | ApiRequest:
         self.requests.append(request)
         if (
             self.token is not None
@@ -138,7 +138,7 @@ class ApiDouble:
                 "message": "Unauthorized",
                 "reason": "Unauthorized",
             }
-            return Answer(401, {"apiVersion": "v1", "metadata": {}, **said, "code": 401})
+            return ApiAnswer(401, {"apiVersion": "v1", "metadata": {}, **said, "code": 401})
         return self.fault(request) or await self.admit(request)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +153,7 @@ class ApiDouble:
             writer.close()
 
 
-async def _as_it_is(request: Request) -> Request:
+async def _as_it_is(request: ApiRequest) -> ApiRequest:
     return request
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from .patches import DoesNotApply, json_patch, merge_patch, strategic_patch
 from .selectors import Matches, selection
-from .store import Object, Refused, Resource, Store
+from .store import ApiRefused, Object, Resource, Store
 
 PATCHES: Final = {
     "application/json-patch+json": json_patch,
@@ -25,7 +25,7 @@ PATCHES: Final = {
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiRequest:
     """Names of ``headers`` are in lower case."""
 
     method: str
@@ -35,11 +35,11 @@ class Request:
     data: bytes
 
     def json(self) -> Any:
-        """The body, decoded; raises :class:`Refused` with 400 where it is not JSON."""
+        """The body, decoded; raises :class:`ApiRefused` with 400 where it is not JSON."""
         try:
             return msgspec.json.decode(self.data)
         except msgspec.DecodeError as error:
-            raise Refused(400, "BadRequest", f"the body is not JSON: {error}") from error
+            raise ApiRefused(400, "BadRequest", f"the body is not JSON: {error}") from error
 
     def matches(self) -> Matches:
         """What its selectors select; everything where it has none."""
@@ -47,7 +47,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiAnswer:
     """``body`` is JSON, or text where the real server answers text."""
 
     code: int
@@ -56,7 +56,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Target:
+class ApiPath:
     """What a path means."""
 
     resource: Resource
@@ -76,17 +76,17 @@ class Api:
     absent: set[str]
     bookmark_seconds: float = 60.0
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: ApiRequest) -> ApiAnswer:
         """Everything but the stream of a watch."""
         try:
             return self._answer(request)
-        except Refused as refused:
-            return Answer(refused.code, refused.status)
+        except ApiRefused as refused:
+            return ApiAnswer(refused.code, refused.status)
         except NotImplementedError as missing:
             said = f"the double does not implement {request.method} {request.path}: {missing}"
-            return Answer(501, Refused(501, "NotImplemented", said).status)
+            return ApiAnswer(501, ApiRefused(501, "NotImplemented", said).status)
 
-    def target(self, path: str) -> Target | None:
+    def target(self, path: str) -> ApiPath | None:
         """None for a path in an absent API group."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         root = {"api": 2, "apis": 3}.get(parts[0], len(parts))
@@ -110,7 +110,7 @@ class Api:
             raise NotImplementedError("no such path")
         if sub and not (sub == "status" and table[plural].status):
             raise NotImplementedError(f"subresource {sub}")
-        return Target(table[plural], namespace, name, sub)
+        return ApiPath(table[plural], namespace, name, sub)
 
     def discovered(self, path: str) -> Object | None:
         """What is served: the groups, or the resources of one version of a group; None for any
@@ -140,11 +140,11 @@ class Api:
         ]
         return {"kind": "APIResourceList", "groupVersion": group_version, "resources": resources}
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: ApiRequest) -> ApiAnswer:
         if request.method == "GET" and (found := self.discovered(request.path)) is not None:
-            return Answer(200, found)
+            return ApiAnswer(200, found)
         if (target := self.target(request.path)) is None:
-            return Answer(404, "404 page not found\n")
+            return ApiAnswer(404, "404 page not found\n")
         if "dryRun" in request.params:
             raise NotImplementedError("dryRun")
         resource, store = target.resource, self.store
@@ -162,7 +162,7 @@ class Api:
                     for item in items
                 ]
                 listed = {"kind": f"{resource.kind}List", "apiVersion": resource.group_version}
-                return Answer(200, listed | {"metadata": meta, "items": bare})
+                return ApiAnswer(200, listed | {"metadata": meta, "items": bare})
             case "POST", False:
                 if target.namespace:
                     store.get(
@@ -170,31 +170,31 @@ class Api:
                         "",
                         target.namespace,
                     )
-                return Answer(201, store.create(resource, target.namespace, request.json()))
+                return ApiAnswer(201, store.create(resource, target.namespace, request.json()))
             case _, False:
                 raise NotImplementedError("on a collection")
         found = store.get(resource, target.namespace, target.name)
         match request.method:
             case "GET":
-                return Answer(200, found)
+                return ApiAnswer(200, found)
             case "PUT":
-                return Answer(
+                return ApiAnswer(
                     200, store.update(resource, found, request.json(), status=bool(target.sub))
                 )
             case "PATCH":
-                return Answer(
+                return ApiAnswer(
                     200,
                     store.update(
                         resource, found, _patched(found, request), status=bool(target.sub)
                     ),
                 )
             case "DELETE" if not target.sub:
-                return Answer(
+                return ApiAnswer(
                     200, store.delete(resource, found, request.json() if request.data else {})
                 )
         raise NotImplementedError("on an object")
 
-    async def watch(self, request: Request, send: Callable[[bytes], Awaitable[None]]) -> None:
+    async def watch(self, request: ApiRequest, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Send one line an event, until the asked-for time is over or the version is too old."""
         target = self.target(request.path)
         assert target is not None
@@ -220,7 +220,7 @@ class Api:
             news = self.store.news
             try:
                 steps = self.store.since(version)
-            except Refused as refused:
+            except ApiRefused as refused:
                 return await line("ERROR", refused.status)
             for step in steps:
                 if said := step.event(resource, target.namespace, matches):
@@ -239,23 +239,23 @@ class Api:
         return None
 
 
-def _patched(found: Object, request: Request) -> Object:
+def _patched(found: Object, request: ApiRequest) -> Object:
     kind, patch = request.headers.get("content-type", ""), request.json()
     if kind not in PATCHES:
         raise NotImplementedError(f"patch format {kind!r}")
     if isinstance(patch, list) != (kind == "application/json-patch+json"):
-        raise Refused(400, "BadRequest", "error decoding patch")
+        raise ApiRefused(400, "BadRequest", "error decoding patch")
     try:
         after: Object = PATCHES[kind](found, patch)
     except DoesNotApply as error:
         said = "the server rejected our request due to an error in our request"
-        raise Refused(422, "Invalid", said) from error
+        raise ApiRefused(422, "Invalid", said) from error
     return after
 
 
 async def converse(
     api: Api,
-    intercept: Callable[[Request], Awaitable[Answer | Request]],
+    intercept: Callable[[ApiRequest], Awaitable[ApiAnswer | ApiRequest]],
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
@@ -272,7 +272,9 @@ async def converse(
 
     while request := await _read(reader):
         admitted = await intercept(request)
-        request, answer = (admitted, None) if isinstance(admitted, Request) else (request, admitted)
+        request, answer = (
+            (admitted, None) if isinstance(admitted, ApiRequest) else (request, admitted)
+        )
         if (
             answer is None
             and request.method == "GET"
@@ -295,7 +297,7 @@ async def converse(
         )
 
 
-async def _read(reader: asyncio.StreamReader) -> Request | None:
+async def _read(reader: asyncio.StreamReader) -> ApiRequest | None:
     """The next request of a connection, None when the client has closed it."""
     try:
         first, *lines = (
@@ -312,7 +314,7 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
     params = {
         name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()
     }
-    return Request(
+    return ApiRequest(
         method,
         url.path,
         params,

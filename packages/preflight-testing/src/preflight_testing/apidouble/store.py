@@ -53,7 +53,7 @@ RESOURCES = (
 )
 
 
-class Refused(Exception):
+class ApiRefused(Exception):
     """An error as the server says it: HTTP status, reason, message,
     and the details of its Status.
     """
@@ -71,7 +71,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Step:
+class StoredWrite:
     """One write: what was there before it and after it."""
 
     version: int
@@ -111,7 +111,7 @@ class Store:
     compacted: int = 1
     """The oldest version from which a watch may begin."""
     objects: dict[Resource, dict[tuple[str, str], Object]] = field(default_factory=dict)
-    history: list[Step] = field(default_factory=list)
+    history: list[StoredWrite] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced by a new one, with every write."""
     _pages: dict[str, tuple[int, list[Object]]] = field(default_factory=dict)
@@ -125,14 +125,16 @@ class Store:
         self._pages.clear()
         self._tell()
 
-    def since(self, version: int) -> list[Step]:
-        """Every write after ``version``; Refused where its history was compacted away."""
+    def since(self, version: int) -> list[StoredWrite]:
+        """Every write after ``version``; ApiRefused where its history was compacted away."""
         if version < self.compacted:
-            raise Refused(410, "Expired", f"too old resource version: {version} ({self.compacted})")
+            raise ApiRefused(
+                410, "Expired", f"too old resource version: {version} ({self.compacted})"
+            )
         return self.history[version - self.compacted :]  # versions rise by one with each step
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
-        """The object as it is stored, not a copy; raises :class:`Refused` with 404 for none."""
+        """The object as it is stored, not a copy; raises :class:`ApiRefused` with 404 for none."""
         try:
             return self.objects[resource][namespace, name]
         except KeyError:
@@ -153,7 +155,7 @@ class Store:
         elif token in self._pages:
             version, found = self._pages[token]
         else:
-            raise Refused(
+            raise ApiRefused(
                 410,
                 "Expired",
                 "The provided continue parameter is too old to display a consistent list",
@@ -167,7 +169,7 @@ class Store:
     def create(self, resource: Resource, namespace: str, body: Object) -> Object:
         """Store ``body`` with what the server sets (uid, time, versions, a generated name).
 
-        Raises :class:`Refused`: 422 without any name, 409 where the name is taken.
+        Raises :class:`ApiRefused`: 422 without any name, 409 where the name is taken.
         """
         meta = {k: v for k, v in body.get("metadata", {}).items() if v is not None}
         if "name" not in meta and "generateName" in meta:
@@ -207,7 +209,7 @@ class Store:
         name = old["name"]
         if meta.get("name") != name:
             said = f"the name of the object ({meta.get('name')}) does not match the name on the URL ({name})"
-            raise Refused(400, "BadRequest", said)
+            raise ApiRefused(400, "BadRequest", said)
         if meta.get("uid", old["uid"]) != old["uid"]:
             raise _invalid(
                 resource,
@@ -243,7 +245,8 @@ class Store:
     def delete(self, resource: Resource, before: Object, options: Object) -> Object:
         """Remove ``before``, or only mark it where finalizers or a kubelet must let go of it first.
 
-        ``options`` are DeleteOptions; raises :class:`Refused` with 409 where a precondition fails.
+        ``options`` are DeleteOptions; raises :class:`ApiRefused` with 409 where a precondition
+        fails.
         """
         meta, wanted = before["metadata"], options.get("preconditions") or {}
         if any(wanted.get(key, meta[key]) != meta[key] for key in ("uid", "resourceVersion")):
@@ -270,7 +273,7 @@ class Store:
             del self.objects[resource][place]
         else:
             after = self.objects.setdefault(resource, {})[place] = _at(after, self.version)
-        self.history.append(Step(self.version, resource, before, after))
+        self.history.append(StoredWrite(self.version, resource, before, after))
         self._tell()
         return after or before or {}
 
@@ -287,15 +290,15 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _refused(code: int, reason: str, resource: Resource, name: str, said: str) -> Refused:
+def _refused(code: int, reason: str, resource: Resource, name: str, said: str) -> ApiRefused:
     group = resource.group_version.rpartition("/")[0]
     qualified = f"{resource.plural}.{group}" if group else resource.plural
-    return Refused(
+    return ApiRefused(
         code, reason, f'{qualified} "{name}" {said}', name=name, group=group, kind=resource.plural
     )
 
 
-def _conflict(resource: Resource, name: str) -> Refused:
+def _conflict(resource: Resource, name: str) -> ApiRefused:
     return _refused(
         409,
         "Conflict",
@@ -305,7 +308,7 @@ def _conflict(resource: Resource, name: str) -> Refused:
     )
 
 
-def _invalid(resource: Resource, name: str, where: str, said: str) -> Refused:
+def _invalid(resource: Resource, name: str, where: str, said: str) -> ApiRefused:
     cause = {"reason": "FieldValueInvalid", "message": said, "field": where}
     message = f'{resource.kind} "{name}" is invalid: {where}: {said}'
-    return Refused(422, "Invalid", message, name=name, kind=resource.kind, causes=[cause])
+    return ApiRefused(422, "Invalid", message, name=name, kind=resource.kind, causes=[cause])

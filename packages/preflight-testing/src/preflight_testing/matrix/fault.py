@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["LINE", "Act", "Blame", "Defect", "End", "Fault", "Lane", "Link", "Uplink"]
+__all__ = ["LINE", "Act", "Blame", "Defect", "End", "Fault", "Lane", "ShapedLink", "Uplink"]
 
 LINE = 200
 """Mbit/s of a healthy link, each way."""
@@ -23,7 +23,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     pass
 
 
-class Link(_Row, frozen=True, kw_only=True):
+class ShapedLink(_Row, frozen=True, kw_only=True):
     """What one member sends and receives, in Mbit/s: by its adapter, over which it speaks to itself
     too, or by the cable ``beyond`` it.
     """
@@ -113,7 +113,7 @@ class Fault(_Row, frozen=True, kw_only=True):
     test: str = ""
     members: int = 2
     shaped: bool = False
-    links: tuple[Link, ...] = ()
+    links: tuple[ShapedLink, ...] = ()
     lanes: tuple[Lane, ...] = ()
     uplink: Uplink | None = None
     defect: Defect | None = None

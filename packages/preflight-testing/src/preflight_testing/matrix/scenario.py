@@ -18,10 +18,10 @@ from .mistake import Mistake
 from .proof import Proof
 
 __all__ = [
-    "Event",
-    "Pod",
+    "ExpectedEvent",
     "Scenario",
-    "Step",
+    "ScenarioPod",
+    "ScenarioStep",
     "json_schema",
     "load",
     "load_all",
@@ -39,7 +39,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     pass
 
 
-class Check(_Row, frozen=True, kw_only=True):
+class ExpectedCheck(_Row, frozen=True, kw_only=True):
     """How one check of a pod must end. ``says``: a text that its log must contain. `not run`: one
     before it failed.
     """
@@ -51,7 +51,7 @@ class Check(_Row, frozen=True, kw_only=True):
     says: str = ""
 
 
-class Event(_Row, frozen=True, kw_only=True):
+class ExpectedEvent(_Row, frozen=True, kw_only=True):
     """An unhealthy event that must arrive; ``gpu`` is an index on the node, none for the node
     itself.
     """
@@ -72,7 +72,7 @@ class Interrupt(_Row, frozen=True, kw_only=True):
     when: str
 
 
-class Claim(_Row, frozen=True, kw_only=True):
+class ScenarioClaim(_Row, frozen=True, kw_only=True):
     """A device claim of a pod, by the ``template`` that it is made from or the ``claim`` that it
     names; its own container uses it.
     """
@@ -82,7 +82,7 @@ class Claim(_Row, frozen=True, kw_only=True):
     claim: str = ""
 
 
-class Pod(_Row, frozen=True, kw_only=True):
+class ScenarioPod(_Row, frozen=True, kw_only=True):
     """A pod and its end. ``merge`` is merged into the pod (JSON merge patch) before it is created.
 
     ``gang``: id and size of the gang that its labels name. ``within``: seconds after its creation
@@ -97,15 +97,15 @@ class Pod(_Row, frozen=True, kw_only=True):
     name: str
     node: str
     gpus: int = 1
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[ScenarioClaim, ...] = ()
     gang: tuple[str, int] | None = None
     within: float | None = None
     interrupt: Interrupt | None = None
     starts: bool = True
     denied: str = ""
     stays: bool = False
-    checks: tuple[Check, ...] = ()
-    events: tuple[Event, ...] = ()
+    checks: tuple[ExpectedCheck, ...] = ()
+    events: tuple[ExpectedEvent, ...] = ()
     clears: tuple[str, ...] = ()
     tests: tuple[int, ...] | None = None
     given: tuple[int, ...] | None = None
@@ -122,7 +122,7 @@ class Object(_Row, frozen=True, kw_only=True):
     body: dict[str, Any]
 
 
-class Step(_Row, frozen=True, kw_only=True):
+class ScenarioStep(_Row, frozen=True, kw_only=True):
     """``nodes``: by letter, what to change in that node's facts (merged into a healthy node's).
 
     ``roster_within``: seconds from the last member's address until every member has read its sealed
@@ -131,7 +131,7 @@ class Step(_Row, frozen=True, kw_only=True):
 
     nodes: dict[str, dict[str, Any]] = {}
     objects: tuple[Object, ...] = ()
-    pods: tuple[Pod, ...] = ()
+    pods: tuple[ScenarioPod, ...] = ()
     roster_within: float | None = None
 
 
@@ -150,7 +150,7 @@ class Scenario(_Row, frozen=True, kw_only=True):
     skipped_below: int | None = None
     values: dict[str, Any] = {}
     labels: dict[str, str] = {}
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
 
     @property
     def letters(self) -> list[str]:
