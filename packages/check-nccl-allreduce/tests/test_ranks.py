@@ -152,7 +152,7 @@ def test_workers_leave_no_core_behind() -> None:
     async def load() -> None:
         nonlocal limits
         async with anyio.create_task_group() as group:
-            agent: Any = launch.Agent(dict(os.environ), group)
+            agent: Any = launch.LaunchAgent(dict(os.environ), group)
             await agent.load()
             await agent.loaded.wait()
             limits = Path(f"/proc/{agent._process.pid}/limits").read_text()

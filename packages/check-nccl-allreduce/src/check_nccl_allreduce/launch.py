@@ -41,7 +41,7 @@ from .control.messages import (
 from .lines import Began, Worker, WorkerLine, numbers, order_of, residuals, slowest
 from .output import Output
 
-__all__ = ["Agent"]
+__all__ = ["LaunchAgent"]
 
 AGENT: Final = "check_nccl_allreduce.worker.agent"
 MAX_LINE: Final = 1024 * 1024
@@ -60,7 +60,7 @@ down under one lock of the driver.
 """
 
 
-class Agent:
+class LaunchAgent:
     """One process with torch loaded: :meth:`load` it ahead of time, :meth:`end` it with all that it
     has started.
 

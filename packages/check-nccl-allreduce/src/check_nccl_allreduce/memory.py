@@ -52,7 +52,7 @@ def slower(hellos: Mapping[int, Hello], start: LaunchOrder, gbps: float) -> bool
     return less > len(hellos) / 2
 
 
-def seen(ranks: Sequence[Sequence[int]], state: localize.State) -> dict[int, Sighting]:
+def seen(ranks: Sequence[Sequence[int]], state: localize.SearchState) -> dict[int, Sighting]:
     """By rank, what localisation has seen of each node. ``ranks``: the members on each of its
     endpoints.
     """

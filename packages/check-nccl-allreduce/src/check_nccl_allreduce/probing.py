@@ -11,7 +11,7 @@ from typing import Final
 from . import domains, equipment, floors, hairpin, localize, memory
 from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
 from .control.rounds import ProbeRound, Probes
-from .localize import FactKind, Status
+from .localize import FactKind, ProbeStatus
 from .ports import UNKNOWN, Local
 
 __all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
@@ -136,12 +136,12 @@ class EndpointMap:
 
 
 def replay(
-    state: localize.State,
+    state: localize.SearchState,
     shape: EndpointMap,
     hellos: Mapping[int, Hello],
     start: LaunchOrder,
     rounds: Sequence[ProbeRound],
-) -> localize.State:
+) -> localize.SearchState:
     """The state after these rounds, the first one first, and after those that
     cannot be run here.
     """
@@ -154,8 +154,8 @@ def replay(
 
 
 def _skipped(
-    state: localize.State, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
-) -> localize.State:
+    state: localize.SearchState, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
+) -> localize.SearchState:
     """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
     while (
         isinstance(step := localize.next(state), localize.Round)
@@ -165,7 +165,7 @@ def _skipped(
         if all(_workers(shape, hellos, start, node) for node in nodes):
             break
         last = state.rounds[-1].at if state.rounds else 0.0
-        state = state.after(step, [localize.Result(Status.UNJUDGED)] * len(nodes), last)
+        state = state.after(step, [localize.ProbeResult(ProbeStatus.UNJUDGED)] * len(nodes), last)
     return state
 
 
@@ -188,13 +188,15 @@ def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, lef
     return now + left - to_come * max(LEAST_ROUND, LONGER * longest)
 
 
-def finish(state: localize.State) -> localize.Verdict:
+def finish(state: localize.SearchState) -> localize.Diagnosis:
     """The verdict on what is known, with nothing learnt from the rounds that there
     is no time for.
     """
     last = state.rounds[-1].at if state.rounds else 0.0
     while isinstance(step := localize.next(state), localize.Round):
-        state = state.after(step, [localize.Result(Status.UNJUDGED)] * len(step.probes), last)
+        state = state.after(
+            step, [localize.ProbeResult(ProbeStatus.UNJUDGED)] * len(step.probes), last
+        )
     return step
 
 
@@ -290,25 +292,25 @@ def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
     return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 
-def seen(shape: EndpointMap, played: ProbeRound) -> list[localize.Result]:
+def seen(shape: EndpointMap, played: ProbeRound) -> list[localize.ProbeResult]:
     """One result for each probe of the round, in their order."""
     return [_seen(shape, played, index) for index in range(len(played.order.groups))]
 
 
-def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localize.Result:
+def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localize.ProbeResult:
     order, group = played.order, played.order.groups[index]
     if (own := _own(shape, played, group)) is not None:
         return own
     results = [played.results[rank] for rank in group if rank in played.results]
     if any(result.wrong for result in results):
-        return localize.Result(Status.WRONG)
+        return localize.ProbeResult(ProbeStatus.WRONG)
     ready = all(played.is_ready(rank) for rank in group)
     troubles = [result.trouble for result in results if result.trouble is not None]
     if troubles:
         broken = ready and any(trouble.kind != "launch" for trouble in troubles)
-        return localize.Result(Status.ERROR if broken else Status.UNJUDGED)
+        return localize.ProbeResult(ProbeStatus.ERROR if broken else ProbeStatus.UNJUDGED)
     if len(results) < len(group):
-        return localize.Result(Status.HANG if ready else Status.UNJUDGED)
+        return localize.ProbeResult(ProbeStatus.HANG if ready else ProbeStatus.UNJUDGED)
     parts = [result.detail for result in results if result.detail is not None]
     rails, directions = (
         _detail(order.size, parts)
@@ -316,8 +318,8 @@ def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localize.Result
         else ((), None)
     )
     latency = max(result.latency for result in results) if order.backend == "nccl" else 0.0
-    return localize.Result(
-        Status.OK,
+    return localize.ProbeResult(
+        ProbeStatus.OK,
         _bandwidth(order, index, results),
         rails=rails,
         directions=directions,
@@ -350,12 +352,14 @@ def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
     return tuple(sorted(found, key=_devices_first))
 
 
-def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> localize.Result | None:
+def _own(
+    shape: EndpointMap, played: ProbeRound, group: Sequence[int]
+) -> localize.ProbeResult | None:
     """A member's local cause, the strongest first: it says nothing of the other end."""
     for rank in group:
         if rank in played.lost:
-            return localize.Result(
-                Status.VOID,
+            return localize.ProbeResult(
+                ProbeStatus.VOID,
                 member=shape.endpoint(rank),
                 cause=played.lost[rank],
                 fact=FactKind.LOST,
@@ -363,8 +367,8 @@ def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> locali
     found = sorted(_local(played, group), key=_devices_first)
     for rank, trouble in found:
         kind = FactKind.DEVICE if trouble.kind == "device" else FactKind.MEMBER
-        return localize.Result(
-            Status.VOID,
+        return localize.ProbeResult(
+            ProbeStatus.VOID,
             member=shape.endpoint(rank),
             cause=f"{trouble.code}, {trouble.text}",
             fact=kind,

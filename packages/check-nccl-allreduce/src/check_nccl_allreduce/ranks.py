@@ -26,7 +26,7 @@ from .control.messages import (
     RankStage,
     StoreOrder,
 )
-from .launch import Agent
+from .launch import LaunchAgent
 from .settings import show_size
 from .sysfs import Counters
 
@@ -56,7 +56,7 @@ class Ranks:
         self._environ, self._address, self._say = environ, address, say
         self._counters = counters or Counters(())
         self._group = anyio.create_task_group()
-        self._agent: Agent | None = None
+        self._agent: LaunchAgent | None = None
         self._roster: Roster | None = None
         self._count = 0
         self._joined = 0.0
@@ -197,7 +197,9 @@ class Ranks:
             )
         return result
 
-    async def _probers(self, number: int, *, fresh: bool, looped: int, time: float = 0.0) -> Agent:
+    async def _probers(
+        self, number: int, *, fresh: bool, looped: int, time: float = 0.0
+    ) -> LaunchAgent:
         """Whose workers serve probes: the last launch's own, which have all loaded already, or new
         ones where these may hang.
 
@@ -224,12 +226,12 @@ class Ranks:
             )
         return agent
 
-    async def _loaded(self) -> Agent:
+    async def _loaded(self) -> LaunchAgent:
         """The process that holds torch; another one where it has ended."""
         if self._agent is None or self._agent.ended:
             if self._agent is not None:
                 await self._agent.end()
-            self._agent = agent = Agent({**self._environ, **self._variables}, self._group)
+            self._agent = agent = LaunchAgent({**self._environ, **self._variables}, self._group)
             await agent.load()
             self._group.start_soon(self._tell_loaded, agent, anyio.current_time())
         return self._agent
@@ -259,6 +261,6 @@ class Ranks:
         told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(lost.items()))
         return Failure("device", "GPU_LOST", f"the driver has lost {told}")
 
-    async def _tell_loaded(self, agent: Agent, since: float) -> None:
+    async def _tell_loaded(self, agent: LaunchAgent, since: float) -> None:
         await agent.loaded.wait()
         self._say(f"torch is loaded after {anyio.current_time() - since:.1f} s")

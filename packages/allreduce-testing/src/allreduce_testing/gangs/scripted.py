@@ -31,7 +31,7 @@ from check_nccl_allreduce.control.messages import (
     RankReport,
     RankStage,
 )
-from check_nccl_allreduce.launch import Agent
+from check_nccl_allreduce.launch import LaunchAgent
 from preflight_proto import wire
 from preflight_proto.roster import Roster
 
@@ -44,7 +44,7 @@ NOISE, SPREAD, DIPS = 0.02, 0.015, 0.005
 Changed = Callable[[RankStage], None]
 
 
-class Scripted(Agent):
+class Scripted(LaunchAgent):
     """In the place of the process that holds torch; a subclass so that mypy compares signatures.
 
     ``SCRIPT_GANG`` seeds it; ``SCRIPT_SHARE``: of normal, the whole gang's all-reduce.
@@ -122,7 +122,7 @@ def _dip(chance: Random) -> float:
 
 def main() -> None:
     running: dict[int, str] = {}
-    vars(ranks)["Agent"] = Scripted
+    vars(ranks)["LaunchAgent"] = Scripted
     buffer, over = b"", False
     while running or not over:
         if not over and select.select([0], [], [], 0.01)[0]:

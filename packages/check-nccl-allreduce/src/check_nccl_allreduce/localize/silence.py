@@ -13,14 +13,23 @@ from math import log
 
 from .model import Grade, Measured, Phase, Played, Role
 
-__all__ = ["ALIKE", "Explained", "alike", "crowded", "explained", "halved", "shadowed", "together"]
+__all__ = [
+    "ALIKE",
+    "ExplainedEdges",
+    "alike",
+    "crowded",
+    "explained",
+    "halved",
+    "shadowed",
+    "together",
+]
 
 ALIKE = 0.08
 """Shares of normal that differ by less (natural logarithm) may have one cause."""
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedEdges:
     """``edges``: bad ones of endpoints that were good as soon as a suspect kept silent;
     ``victims``: those endpoints.
     """
@@ -68,7 +77,7 @@ def crowded(domain: Sequence[int], suspects: Sequence[int]) -> bool:
 
 def explained(
     rounds: Iterable[Played], edges: Sequence[Measured], good: Sequence[int], domain: Sequence[int]
-) -> Explained:
+) -> ExplainedEdges:
     """Bad edges between known-good ends that a suspect explains: it took part, and one end was good
     in the round in which it kept silent.
 
@@ -95,7 +104,7 @@ def explained(
             if ends:
                 victims |= ends
                 found.add(edge)
-    return Explained(frozenset(found), frozenset(victims))
+    return ExplainedEdges(frozenset(found), frozenset(victims))
 
 
 def shadowed(
