@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.bind import Job, bind
+from preflight_gpu_scheduler.bind import BindJob, bind
 from preflight_gpu_scheduler.choice import Chosen, Slot, choose
 from preflight_gpu_scheduler.claim import Want
 from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, reserve
@@ -104,7 +104,7 @@ def binder(
     busy: frozenset[int] = frozenset(),
 ) -> Actor:
     """``shown``: whether the extender's mirror of leases shows the pod's own."""
-    job = Job(
+    job = BindJob(
         pod=pod, node=node, own=own_leases(world.leases, pod, node) if shown else {}, uuids={}
     )
     return Actor(
@@ -123,7 +123,7 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
     reserved = pod.reserved
     if reserved is None or arrived(pod, shown) is not Arrival.BIND:
         return None
-    job = Job(
+    job = BindJob(
         pod=pod,
         node=reserved.node,
         own=own_leases(world.leases, pod, reserved.node),

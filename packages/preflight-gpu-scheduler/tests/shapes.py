@@ -9,7 +9,6 @@ from preflight_gpu_scheduler.choice import Slot
 from preflight_gpu_scheduler.claim import Claim, Devices, Selector, Spec, Topology
 from preflight_gpu_scheduler.objects import (
     Condition,
-    Gate,
     Lease,
     LeaseSpec,
     Metadata,
@@ -17,6 +16,7 @@ from preflight_gpu_scheduler.objects import (
     NodeSpec,
     NodeStatus,
     Pod,
+    PodSchedulingGate,
     PodSpec,
     PodStatus,
     Taint,
@@ -44,7 +44,7 @@ def pod(
         annotations=about,
         creation_timestamp=created,
     )
-    gates = (Gate(name="other"), Gate(name=names.GATE)) if gated else None
+    gates = (PodSchedulingGate(name="other"), PodSchedulingGate(name=names.GATE)) if gated else None
     return Pod(
         metadata=metadata,
         spec=PodSpec(scheduling_gates=gates, **spec),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.admission import Rules, Verdict, admit
+from preflight_gpu_scheduler.admission import AdmissionVerdict, Rules, admit
 from preflight_gpu_scheduler.claim import Claim, Devices, Spec
 
 THREE = ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
@@ -32,7 +32,7 @@ def pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, 
     }
 
 
-def applied(before: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
+def applied(before: dict[str, Any], verdict: AdmissionVerdict) -> dict[str, Any]:
     assert not verdict.refused, verdict.refused
     made = copy.deepcopy(before)
     for operation in verdict.patch:
@@ -139,7 +139,7 @@ def test_allocated_without_a_claim_is_a_literal_value() -> None:
 
 def test_a_pod_with_none_of_our_annotations_is_left_alone_unless_others_are_guarded() -> None:
     before = pod(annotations={})
-    assert admit(before, None, Rules()) == Verdict()
+    assert admit(before, None, Rules()) == AdmissionVerdict()
     env = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]["containers"][0][
         "env"
     ]
@@ -147,7 +147,7 @@ def test_a_pod_with_none_of_our_annotations_is_left_alone_unless_others_are_guar
     plugin = pod(
         annotations={}, containers=[{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1}}}]
     )
-    assert admit(plugin, None, Rules(guard_others=True)) == Verdict()
+    assert admit(plugin, None, Rules(guard_others=True)) == AdmissionVerdict()
 
 
 @pytest.mark.parametrize(
@@ -304,4 +304,4 @@ def test_a_hostile_pod_is_answered_and_never_raises(
         {"spec": {"containers": []}, "metadata": metadata},
     ]
     for shape in shapes:
-        assert isinstance(admit(shape, claim(), Rules(guard_others=True)), Verdict)
+        assert isinstance(admit(shape, claim(), Rules(guard_others=True)), AdmissionVerdict)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.holding import (
     REASONS,
+    LeaseState,
     Sight,
     Sightings,
-    State,
     is_own,
     judge,
     reason,
@@ -59,34 +59,34 @@ def lease(number: int = 1, gpu: int = 0, **changes: Any) -> Lease:
 @pytest.mark.parametrize(
     ("found", "seen", "state"),
     [
-        (lease(), pod(node=NODE, phase="Running"), State.HELD),
-        (lease(), pod(node=NODE, phase="Running", allocated=f"{NODE}:0"), State.HELD),
-        (lease(), pod(node=NODE, phase="Running", allocated=f"{NODE}:1"), State.FREE),
+        (lease(), pod(node=NODE, phase="Running"), LeaseState.HELD),
+        (lease(), pod(node=NODE, phase="Running", allocated=f"{NODE}:0"), LeaseState.HELD),
+        (lease(), pod(node=NODE, phase="Running", allocated=f"{NODE}:1"), LeaseState.FREE),
         (
             lease(),
             pod(node=NODE, phase="Running", deleting=True, allocated=f"{NODE}:0"),
-            State.HELD,
+            LeaseState.HELD,
         ),
-        (lease(), pod(node=NODE, phase="Succeeded"), State.FREE),
-        (lease(), pod(node=NODE, phase="Failed"), State.FREE),
-        (lease(), pod(node="other", phase="Running"), State.FREE),
-        (lease(), pod(deleting=True), State.FREE),
-        (lease(), pod(), State.RESERVED),
-        (lease(), pod(reclaimed="1"), State.VOID),
-        (lease(2), pod(reclaimed="1"), State.RESERVED),
-        (lease(), pod(reclaimed="nonsense"), State.RESERVED),
-        (lease(), pod(uid="another"), State.UNSURE),
-        (lease(), None, State.UNSURE),
-        (lease(spec=LeaseSpec(holder_identity="u")), pod(), State.FOREIGN),
-        (lease(metadata=Metadata(name=names.lease_name(NODE, 0))), pod(), State.FOREIGN),
+        (lease(), pod(node=NODE, phase="Succeeded"), LeaseState.FREE),
+        (lease(), pod(node=NODE, phase="Failed"), LeaseState.FREE),
+        (lease(), pod(node="other", phase="Running"), LeaseState.FREE),
+        (lease(), pod(deleting=True), LeaseState.FREE),
+        (lease(), pod(), LeaseState.RESERVED),
+        (lease(), pod(reclaimed="1"), LeaseState.VOID),
+        (lease(2), pod(reclaimed="1"), LeaseState.RESERVED),
+        (lease(), pod(reclaimed="nonsense"), LeaseState.RESERVED),
+        (lease(), pod(uid="another"), LeaseState.UNSURE),
+        (lease(), None, LeaseState.UNSURE),
+        (lease(spec=LeaseSpec(holder_identity="u")), pod(), LeaseState.FOREIGN),
+        (lease(metadata=Metadata(name=names.lease_name(NODE, 0))), pod(), LeaseState.FOREIGN),
     ],
 )
-def test_the_table(found: Lease, seen: Pod | None, state: State) -> None:
+def test_the_table(found: Lease, seen: Pod | None, state: LeaseState) -> None:
     assert judge(found, Sight(seen)) is state
     live = judge(found, Sight(seen, live=True))
-    assert live is (State.FREE if state is State.UNSURE else state)
+    assert live is (LeaseState.FREE if state is LeaseState.UNSURE else state)
     assert judge(found, Sight(seen, live=True), over=True) is (
-        State.OVER if state is State.RESERVED else live
+        LeaseState.OVER if state is LeaseState.RESERVED else live
     )
 
 
@@ -165,14 +165,14 @@ def test_free_stays_free_and_void_never_becomes_held(
     for what in ["", *history]:
         life.go(what)
         state = judge(lease(number, gpu), Sight(life.now, live=True))
-        if final is State.FREE:
-            assert state is State.FREE
+        if final is LeaseState.FREE:
+            assert state is LeaseState.FREE
         # A pod that was bound since with this very id has it by a lease of its later number, which
         # cannot be this one.
-        if final is State.VOID and state is State.HELD:
+        if final is LeaseState.VOID and state is LeaseState.HELD:
             assert life.now is not None
             assert life.now.number > number
-        if state in {State.FREE, State.VOID} and final is not State.FREE:
+        if state in {LeaseState.FREE, LeaseState.VOID} and final is not LeaseState.FREE:
             final = state
 
 

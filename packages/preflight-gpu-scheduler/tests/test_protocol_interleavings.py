@@ -10,7 +10,7 @@ import pytest
 from actors import Actor, arrived, chooser, explained, own_leases, sweep
 from explore import explore
 from preflight_gpu_scheduler.allocation import Reserved, written
-from preflight_gpu_scheduler.bind import NOT_COMMITTED, Job, bind
+from preflight_gpu_scheduler.bind import NOT_COMMITTED, BindJob, bind
 from preflight_gpu_scheduler.gangs import Arrival, Assignment, reserve
 from preflight_gpu_scheduler.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.protocol import Steps
@@ -38,7 +38,7 @@ def binder(
         pod = mirror(key(name)).pod
         if pod is None or pod.bound:
             return None
-        job = Job(
+        job = BindJob(
             pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE) if shown else {}, uuids={}
         )
         return lambda: bind(job, chooser(want, busy), mirror)
@@ -53,7 +53,9 @@ def member(name: str) -> Start:
         pod = mirror(key(name)).pod
         if pod is None or pod.bound or arrived(pod, shown) is not Arrival.BIND:
             return None
-        job = Job(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
+        job = BindJob(
+            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True
+        )
         return lambda: bind(job, chooser(1, frozenset()), mirror)
 
     return start
@@ -222,7 +224,9 @@ def test_a_gang_that_does_not_fit_whole_gives_everything_back_at_once() -> None:
     assert (
         not Actor(
             bind(
-                Job(pod=q, node=NODE, own={}, uuids={}), chooser(1, frozenset({0})), world.mirror(0)
+                BindJob(pod=q, node=NODE, own={}, uuids={}),
+                chooser(1, frozenset({0})),
+                world.mirror(0),
             ),
             [],
         )
@@ -244,7 +248,7 @@ def test_nobody_is_bound_before_the_first_member_whatever_the_extender_believes(
     assert steps is not None
     assert Actor(steps(), []).finish(world).plan
     pod = world.pods[key("g1")]
-    job = Job(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
+    job = BindJob(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
     assert (
         Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
         == NOT_COMMITTED
@@ -262,7 +266,7 @@ def test_a_forged_reservation_without_leases_binds_nothing() -> None:
     about = msgspec.structs.replace(
         pod.metadata, annotations={RESERVED_ANNOTATION: written(forged)}
     )
-    job = Job(
+    job = BindJob(
         pod=msgspec.structs.replace(pod, metadata=about), node=NODE, own={}, uuids={}, gang=True
     )
     assert Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error

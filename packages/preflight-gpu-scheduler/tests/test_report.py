@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.conditions import Complaints, complaints
-from preflight_gpu_scheduler.inventory import Device, Status
+from preflight_gpu_scheduler.inventory import Device, InventoryStatus
 from preflight_gpu_scheduler.links import Link, Place, bus_id, islands
 from preflight_gpu_scheduler.objects import Condition, Pod
 from preflight_gpu_scheduler.report import (
@@ -28,7 +28,7 @@ from shapes import node, pod
 
 NOW = "2026-01-01T00:00:00Z"
 NONE = Complaints()
-EMPTY = Status()
+EMPTY = InventoryStatus()
 
 
 def place(slot: int, *links: Link, **more: Any) -> Place:
@@ -48,10 +48,10 @@ def facts(uuid: str, slot: int, **more: Any) -> Facts:
 
 def written(
     found: list[Facts] | None,
-    previous: Status = EMPTY,
+    previous: InventoryStatus = EMPTY,
     pods: tuple[Pod, ...] = (),
     said: Complaints = NONE,
-) -> Status:
+) -> InventoryStatus:
     return status(previous, found, said, pods, "node-a", observed=NOW)
 
 

@@ -14,11 +14,11 @@ from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.allocation import written
 from preflight_gpu_scheduler.holding import Sight
 from preflight_gpu_scheduler.objects import (
-    Gate,
     Lease,
     LeaseSpec,
     Metadata,
     Pod,
+    PodSchedulingGate,
     PodSpec,
     PodStatus,
 )
@@ -80,7 +80,7 @@ class World:
     # what users, kubelets and the garbage collector do
 
     def create_pod(self, name: str, *, gated: bool = False) -> Pod:
-        gates = (Gate(name=names.GATE),) if gated else None
+        gates = (PodSchedulingGate(name=names.GATE),) if gated else None
         metadata = Metadata(
             name=name,
             namespace="team",

@@ -20,7 +20,7 @@ from .injection import REFERENCES, VOID, literal, parts, total, with_count, with
 from .objects import Toleration
 from .plan import tolerates
 
-__all__ = ["Rules", "Verdict", "admit"]
+__all__ = ["AdmissionVerdict", "Rules", "admit"]
 
 Operation = dict[str, Any]
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -47,7 +47,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     gpu_classes: tuple[str, ...] = ("gpu.nvidia.com",)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``refused``: why the pod is not created, empty where it is; then ``patch`` is empty too."""
 
     patch: tuple[Operation, ...] = ()
@@ -94,7 +94,7 @@ class _Shape(msgspec.Struct):
 
 def admit(
     pod: Mapping[str, Any], claim: Claim | None, rules: Rules, *, gpu_entries: Collection[str] = ()
-) -> Verdict:
+) -> AdmissionVerdict:
     """``pod``: the object as it came. ``claim``: the one that it names, in its own namespace, or
     None where that is not there. ``gpu_entries``: those of its ``resourceClaims`` (by name) that
     are known to be for GPUs. Never raises."""
@@ -102,7 +102,7 @@ def admit(
         shape = msgspec.convert(dict(pod), _Shape)
     except (msgspec.ValidationError, RecursionError) as error:
         what, _, where = str(error).partition(" - at `$.")
-        return Verdict(
+        return AdmissionVerdict(
             refused=f"{where.rstrip('`') or 'the pod'}: {what[:1].lower()}{what[1:200]}; correct it."
         )
     annotations = shape.metadata.annotations or {}
@@ -110,7 +110,7 @@ def admit(
     if name is None:
         return _without_claim(pod, annotations, rules)
     if refused := _refusals(pod, shape.spec, name, claim, rules=rules, gpu_entries=gpu_entries):
-        return Verdict(refused=" ".join(refused))
+        return AdmissionVerdict(refused=" ".join(refused))
     return _with_claim(pod, shape.spec, annotations, claim, rules)
 
 
@@ -166,7 +166,7 @@ def _with_claim(
     annotations: Mapping[str, str],
     claim: Claim | None,
     rules: Rules,
-) -> Verdict:
+) -> AdmissionVerdict:
     patch: list[Operation] = [
         jsonpatch.remove(jsonpatch.pointer("metadata", "annotations", key))
         for key in names.FORGEABLE
@@ -200,26 +200,28 @@ def _with_claim(
         warnings.append(
             f"spec.schedulerName: set to {rules.scheduler_name}, as the pod names a GpuClaim"
         )
-    return Verdict(patch=tuple(patch), warnings=tuple(warnings))
+    return AdmissionVerdict(patch=tuple(patch), warnings=tuple(warnings))
 
 
-def _without_claim(pod: Mapping[str, Any], annotations: Mapping[str, str], rules: Rules) -> Verdict:
+def _without_claim(
+    pod: Mapping[str, Any], annotations: Mapping[str, str], rules: Rules
+) -> AdmissionVerdict:
     allocated = annotations.get(names.ALLOCATED_ANNOTATION)
     if allocated is not None:
         ids = allocation.literal_ids(allocated)
         if ids is None:
-            return Verdict(
+            return AdmissionVerdict(
                 refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated)} is not <node>:<id>,<id>; write e.g. node-a:0,1."
             )
-        return Verdict(patch=tuple(_variables(pod["spec"], literal(ids))))
+        return AdmissionVerdict(patch=tuple(_variables(pod["spec"], literal(ids))))
     spec = pod["spec"]
     if (
         rules.guard_others
         and not _other_resources(spec, rules.gpu_classes)
         and not spec.get("resourceClaims")
     ):
-        return Verdict(patch=tuple(_variables(spec, VOID)))
-    return Verdict()
+        return AdmissionVerdict(patch=tuple(_variables(spec, VOID)))
+    return AdmissionVerdict()
 
 
 def _variables(spec: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -> list[Operation]:

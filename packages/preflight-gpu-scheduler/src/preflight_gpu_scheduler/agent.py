@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from . import names
 from .conditions import complaints
 from .config import Config
-from .inventory import Status
+from .inventory import InventoryStatus
 from .nvml import NvmlFailed
 from .objects import Metadata, Node, Pod
 from .report import Facts, changed, conflicts, status
@@ -126,7 +126,7 @@ class Agent:
                 await self._woken.wait()
                 await anyio.sleep(SETTLE)
 
-    def _status(self, known: Status, facts: list[Facts] | None) -> Status | None:
+    def _status(self, known: InventoryStatus, facts: list[Facts] | None) -> InventoryStatus | None:
         node = next(
             (one for one in self._nodes.store.values() if one.metadata.name == self._node), None
         )
@@ -150,7 +150,7 @@ class Agent:
             log.warning("nothing is known of the GPUs", error=str(error))
             return None
 
-    async def _previous(self) -> Status:
+    async def _previous(self) -> InventoryStatus:
         """What was written last: it says which id each UUID has."""
         while True:
             try:
@@ -160,14 +160,14 @@ class Agent:
                 log.warning("the status of before cannot be read", error=str(error))
                 await anyio.sleep(1.0)
         if found is None or not isinstance(found.status, dict):
-            return Status()
+            return InventoryStatus()
         try:
-            return msgspec.convert(found.status, Status)
+            return msgspec.convert(found.status, InventoryStatus)
         except msgspec.ValidationError as error:
             log.warning("the status of before is not valid, and begun anew", error=str(error))
-            return Status()
+            return InventoryStatus()
 
-    async def _publish(self, found: Status) -> bool:
+    async def _publish(self, found: InventoryStatus) -> bool:
         """Whether it was stored."""
         usable = sum(one.usable for one in found.devices)
         body = {

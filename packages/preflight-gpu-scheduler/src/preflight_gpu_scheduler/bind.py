@@ -32,7 +32,7 @@ from .protocol import (
     only,
 )
 
-__all__ = ["Choose", "Job", "Outcome", "bind"]
+__all__ = ["BindJob", "BindOutcome", "Choose", "bind"]
 
 Choose = Callable[[frozenset[int], tuple[int, ...]], Chosen]
 """(ids found busy just now, ids whose leases the pod has) → the choice."""
@@ -43,7 +43,7 @@ GONE: Final = "pod is gone"
 NOT_COMMITTED: Final = "gang is not bound yet: its first member comes first"
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class BindJob(msgspec.Struct, frozen=True, kw_only=True):
     """``pod``: the version that is known; ``own``: leases of its that a mirror shows on the node,
     by id; ``uuids`` by id. ``gang``: whether its claim names a gang: then its plan says which
     GPUs."""
@@ -55,14 +55,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     gang: bool = False
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class BindOutcome(msgspec.Struct, frozen=True):
     """``error``: empty where the pod is bound with ``ids``; else one sentence for the scheduler."""
 
     ids: tuple[int, ...] = ()
     error: str = ""
 
 
-def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
+def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
     """Lock GPUs of ``job.node`` for the pod as ``choose`` has them, and write its Binding.
     ``look``: what a mirror shows of other pods.
     """
@@ -70,11 +70,11 @@ def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
     if pod.bound:
         return _already(pod, job.node, None)
     if pod.ended or pod.deleting:
-        return Outcome(error=GONE)
+        return BindOutcome(error=GONE)
     if pod.reserved is not None:
         return (yield from _reserved(job, pod.reserved, look))
     if job.gang:
-        return Outcome(error="gang is not reserved yet")
+        return BindOutcome(error="gang is not reserved yet")
     own = {gpu: lease for gpu, lease in job.own.items() if is_own(lease, pod)}
     created: dict[str, Lease] = {}
     busy: frozenset[int] = frozenset()
@@ -83,7 +83,7 @@ def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
         chosen = choose(busy, tuple(sorted((own.keys() | held) - busy)))
         if not chosen.ids:
             yield from give_back(created.values())
-            return Outcome(error=chosen.why)
+            return BindOutcome(error=chosen.why)
         needs = [
             Need(pod=pod, node=job.node, gpu=gpu, uuid=job.uuids.get(gpu, ""), known=own.get(gpu))
             for gpu in chosen.ids
@@ -96,7 +96,7 @@ def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
         }
         if taken.broken:
             yield from give_back(created.values())
-            return Outcome(error=taken.broken)
+            return BindOutcome(error=taken.broken)
         if not taken.busy:
             wanted = {Need(pod=pod, node=job.node, gpu=gpu).name for gpu in chosen.ids}
             yield from give_back(lease for name, lease in created.items() if name not in wanted)
@@ -104,10 +104,10 @@ def bind(job: Job, choose: Choose, look: Look) -> Steps[Outcome]:
             return (yield from _written(job, chosen.ids, created))
         busy |= {need.gpu for need in taken.busy}
     yield from give_back(created.values())
-    return Outcome(error="other pods took the GPUs meanwhile")
+    return BindOutcome(error="other pods took the GPUs meanwhile")
 
 
-def _reserved(job: Job, reserved: Reserved, look: Look) -> Steps[Outcome]:
+def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome]:
     """A gang's member: its plan has acquired the leases, and takes them back behind the fence only,
     so they need no further write.
 
@@ -115,21 +115,21 @@ def _reserved(job: Job, reserved: Reserved, look: Look) -> Steps[Outcome]:
     """
     pod = job.pod
     if reserved.node != job.node:
-        return Outcome(error="its GPUs are reserved on another node")
+        return BindOutcome(error="its GPUs are reserved on another node")
     for gpu in reserved.ids:
         lease = job.own.get(gpu)
         if lease is None or not is_own(lease, pod):
             answer = yield from only(ReadLease(name=Need(pod=pod, node=job.node, gpu=gpu).name))
             found = answer.found if isinstance(answer, Stored) else None
             if not isinstance(found, Lease) or not is_own(found, pod):
-                return Outcome(error="gang is not reserved yet")
+                return BindOutcome(error="gang is not reserved yet")
     if reserved.first_uid != pod.metadata.uid:
         sight = look((pod.metadata.namespace, reserved.first))
         if not _committed(sight, reserved):
             answer = yield from only(ReadPod(namespace=pod.metadata.namespace, name=reserved.first))
             first = answer.found if isinstance(answer, Stored) else None
             if not isinstance(first, Pod) or not _committed(Sight(first, live=True), reserved):
-                return Outcome(error=NOT_COMMITTED)
+                return BindOutcome(error=NOT_COMMITTED)
     return (yield from _written(job, reserved.ids, {}))
 
 
@@ -139,7 +139,9 @@ def _committed(sight: Sight, reserved: Reserved) -> bool:
     )
 
 
-def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> Steps[Outcome]:
+def _written(
+    job: BindJob, ids: tuple[int, ...], created: Mapping[str, Lease]
+) -> Steps[BindOutcome]:
     """The Binding. After a 409 once more with the pod's new version, if that is still unbound and
     of the same number.
     """
@@ -157,15 +159,15 @@ def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> St
             )
         )
         if isinstance(answer, Stored):
-            return Outcome(ids=ids)
+            return BindOutcome(ids=ids)
         if isinstance(answer, Lost):
-            return Outcome(
+            return BindOutcome(
                 error="the API server did not say whether the pod is bound; its GPUs stay reserved"
             )
         if not isinstance(answer, Conflict):
             yield from give_back(created.values())
             why = GONE if isinstance(answer, Missing) else getattr(answer, "why", "") or "refused"
-            return Outcome(
+            return BindOutcome(
                 error=f"the API server refused the Binding: {why}" if why != GONE else GONE
             )
         read = yield from only(ReadPod(namespace=about.namespace, name=about.name))
@@ -180,7 +182,7 @@ def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> St
             or (found.deleting and not found.bound)
         ):
             yield from give_back(created.values())
-            return Outcome(
+            return BindOutcome(
                 error=GONE
                 if gone or isinstance(found, Pod)
                 else "the API server does not answer about the pod"
@@ -197,13 +199,13 @@ def _written(job: Job, ids: tuple[int, ...], created: Mapping[str, Lease]) -> St
             return outcome
         if found.number != pod.number:
             yield from give_back(created.values())
-            return Outcome(error="its reservation was taken back")
+            return BindOutcome(error="its reservation was taken back")
         pod = found
     yield from give_back(created.values())
-    return Outcome(error="the pod keeps changing")
+    return BindOutcome(error="the pod keeps changing")
 
 
-def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> Outcome:
+def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> BindOutcome:
     found = pod.allocated
     if (
         pod.spec.node_name == node
@@ -211,5 +213,5 @@ def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> Outcome:
         and found.node == node
         and ids in {None, found.ids}
     ):
-        return Outcome(ids=found.ids)
-    return Outcome(error="pod is bound already")
+        return BindOutcome(ids=found.ids)
+    return BindOutcome(error="pod is bound already")

@@ -23,7 +23,7 @@ from . import status as statuses
 from .config import Config
 from .controls import Gate
 from .ganging import Ganging
-from .holding import Sightings, State, is_own, judge, reason
+from .holding import LeaseState, Sightings, is_own, judge, reason
 from .inventory import Inventory
 from .meters import ControllerMeters
 from .objects import Lease, Pod
@@ -191,9 +191,9 @@ class Controller:
         lasts = lease.spec.lease_duration_seconds or self._config.reservation_seconds
         sight = seen.look(lease.pod or ("", ""))
         state = judge(lease, sight, over=age > lasts)
-        if state is State.HELD:
+        if state is LeaseState.HELD:
             return None
-        if state is State.RESERVED:
+        if state is LeaseState.RESERVED:
             if age < _HELD_FOR:
                 return _HELD_FOR - age + 0.05
             await self._tell_reserved(lease, lasts)
@@ -217,11 +217,11 @@ class Controller:
 
     async def _sweep(self) -> None:
         while True:
-            states: dict[str, int] = {one.value: 0 for one in State}
+            states: dict[str, int] = {one.value: 0 for one in LeaseState}
             for lease in list(self._seen.leases.values()):
                 state = judge(lease, self._seen.look(lease.pod or ("", "")))
                 states[state.value] += 1
-                if state is not State.HELD:
+                if state is not LeaseState.HELD:
                     self._queue(lease)
             for name, number in states.items():
                 self._meters.leases.labels(name).set(number)

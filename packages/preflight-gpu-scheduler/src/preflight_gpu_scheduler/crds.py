@@ -16,7 +16,7 @@ from . import claim, inventory, names
 __all__ = ["crds", "gpu_claim", "gpu_node_status"]
 
 
-class Allocation(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+class PodAllocation(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     pod: str = ""
     pod_uid: str = msgspec.field(name="podUID", default="")
     node_name: str = ""
@@ -32,18 +32,20 @@ class ClaimStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     phase: Literal["Pending", "Reserved", "Bound", "Failed"] = "Pending"
     message: str = ""
     pods: Int32 = 0
-    allocations: Annotated[tuple[Allocation, ...], Meta(max_length=100)] = ()
+    allocations: Annotated[tuple[PodAllocation, ...], Meta(max_length=100)] = ()
     node_name: str = ""
     gpu_ids: Annotated[tuple[Int32, ...], Meta(max_length=64)] = ()
     allocated: str = ""
 
 
-class NodeSpec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+class GpuNodeStatusSpec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     node_name: Annotated[str, Meta(max_length=253)] = ""
 
 
-class NodeStatus(inventory.Status, rename="camel", frozen=True, kw_only=True):
-    """As :class:`~.inventory.Status`. ``usable``: how many can be given away, for people."""
+class GpuNodeStatusStatus(inventory.InventoryStatus, rename="camel", frozen=True, kw_only=True):
+    """As :class:`~.inventory.InventoryStatus`. ``usable``: how many can be given away, for
+    people.
+    """
 
     usable: Annotated[int, Meta(ge=0)] | None = None
 
@@ -78,8 +80,8 @@ def gpu_node_status() -> dict[str, Any]:
         names.GROUP,
         "GpuNodeStatus",
         names.VERSION,
-        spec=NodeSpec,
-        status=NodeStatus,
+        spec=GpuNodeStatusSpec,
+        status=GpuNodeStatusStatus,
         plural="gpunodestatuses",
         short_names=["gns"],
         scope="Cluster",

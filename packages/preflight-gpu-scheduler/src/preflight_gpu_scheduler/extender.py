@@ -17,7 +17,7 @@ from preflight_kube.logs import get_logger
 from . import bind as binding
 from . import messages, verbs
 from .allocation import Reserved
-from .bind import Job, Outcome
+from .bind import BindJob, BindOutcome
 from .choice import Chosen, choose, mask_of
 from .claim import Claim
 from .config import Config
@@ -85,7 +85,7 @@ class Extender:
         try:
             outcome = await self._bind(args)
         except KubeError as error:
-            outcome = Outcome(error=f"{error}")
+            outcome = BindOutcome(error=f"{error}")
         self._meters.bound("error" if outcome.error else "bound")
         if outcome.error:
             log.warning("not bound", error=outcome.error, **about)
@@ -93,19 +93,21 @@ class Extender:
             log.info("bound", gpus=list(outcome.ids), **about)
         return BindingResult(outcome.error)
 
-    async def _bind(self, args: BindingArgs) -> Outcome:
+    async def _bind(self, args: BindingArgs) -> BindOutcome:
         pod = await self._pod(args)
         if pod is None:
-            return Outcome(error=binding.GONE)
+            return BindOutcome(error=binding.GONE)
         claim, absent = self._state.claim_of(pod)
         if claim is None:
-            return Outcome(error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID)
+            return BindOutcome(
+                error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID
+            )
         reserved = pod.reserved
         if claim.gang is None or pod.bound or reserved is None:
             return await self._placed(pod, args.node, claim)
         return await self._member(pod, reserved, args.node, claim)
 
-    async def _member(self, pod: Pod, reserved: Reserved, node: str, claim: Claim) -> Outcome:
+    async def _member(self, pod: Pod, reserved: Reserved, node: str, claim: Claim) -> BindOutcome:
         """A gang's members wait here for each other; then the first one is bound, and after it the
         others.
         """
@@ -116,10 +118,10 @@ class Extender:
                     await mine.change(_ARRIVAL_LOOK)
                     shown = self._state.pods.get(key)
                     if shown is None or shown.metadata.uid != uid or not _of_plan(shown, mine.plan):
-                        return Outcome(error=messages.GANG_NOT_RESERVED)
+                        return BindOutcome(error=messages.GANG_NOT_RESERVED)
                     mine.pod = shown
             if self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
-                return Outcome(error=NOT_TOGETHER)
+                return BindOutcome(error=NOT_TOGETHER)
             outcome = await self._placed(mine.pod, node, claim)
             if not outcome.error:
                 self._gathering.bound(mine)
@@ -131,7 +133,7 @@ class Extender:
         key = (pod.metadata.namespace, reserved.first) if reserved is not None else None
         return self._state.pods.get(key) if key is not None else None
 
-    async def _placed(self, pod: Pod, node: str, claim: Claim) -> Outcome:
+    async def _placed(self, pod: Pod, node: str, claim: Claim) -> BindOutcome:
         state, uid = self._state, pod.metadata.uid
         own = {}
         for lease in state.held_by(uid):
@@ -150,7 +152,9 @@ class Extender:
             state.hold(node, chosen.ids, uid)
             return chosen
 
-        job = Job(pod=pod, node=node, own=own, uuids=state.uuids(node), gang=claim.gang is not None)
+        job = BindJob(
+            pod=pod, node=node, own=own, uuids=state.uuids(node), gang=claim.gang is not None
+        )
         try:
             budget = self._config.seconds("bind_budget")
             return await self._performer.run(binding.bind(job, pick, state.look), budget=budget)

@@ -15,10 +15,10 @@ import msgspec
 
 from .objects import Lease, Pod
 
-__all__ = ["REASONS", "Sight", "Sightings", "State", "is_own", "judge", "reason"]
+__all__ = ["REASONS", "LeaseState", "Sight", "Sightings", "is_own", "judge", "reason"]
 
 
-class State(Enum):
+class LeaseState(Enum):
     """What may be done with a lease; who may is said beside each."""
 
     HELD = "held"
@@ -50,24 +50,24 @@ class Sight(msgspec.Struct, frozen=True):
     live: bool = False
 
 
-def judge(lease: Lease, sight: Sight, *, over: bool = False) -> State:
+def judge(lease: Lease, sight: Sight, *, over: bool = False) -> LeaseState:
     """``over``: whether this observer has seen the lease unchanged for longer than it lasts (see
     :class:`Sightings`).
     """
     gpu, pod = lease.gpu, sight.pod
     if not lease.ours or gpu is None:
-        return State.FOREIGN
+        return LeaseState.FOREIGN
     if pod is None or pod.metadata.uid != lease.holder:
-        return State.FREE if sight.live else State.UNSURE
+        return LeaseState.FREE if sight.live else LeaseState.UNSURE
     if pod.ended:
-        return State.FREE
+        return LeaseState.FREE
     if pod.bound:
-        return State.HELD if _has(pod, *gpu) else State.FREE
+        return LeaseState.HELD if _has(pod, *gpu) else LeaseState.FREE
     if pod.deleting:  # nothing binds it any more
-        return State.FREE
+        return LeaseState.FREE
     if lease.number < pod.number:
-        return State.VOID
-    return State.OVER if over else State.RESERVED
+        return LeaseState.VOID
+    return LeaseState.OVER if over else LeaseState.RESERVED
 
 
 def _has(pod: Pod, node: str, gpu: int) -> bool:

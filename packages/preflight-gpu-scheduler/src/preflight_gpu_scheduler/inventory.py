@@ -19,7 +19,7 @@ __all__ = [
     "GpuNodeStatus",
     "Health",
     "Inventory",
-    "Status",
+    "InventoryStatus",
     "assumed",
     "read",
 ]
@@ -57,7 +57,9 @@ class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_def
         return self.health == "Healthy" and not self.mig
 
 
-class Status(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True):
+class InventoryStatus(
+    msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True
+):
     """``observed_time``: RFC 3339; only whether it changes is read, so that no two clocks are
     compared.
     """
@@ -81,7 +83,7 @@ class GpuNodeStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
     metadata: _About = _About()
     spec: _Spec = _Spec()
-    status: Status = Status()
+    status: InventoryStatus = InventoryStatus()
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from . import names
-from .holding import Sight, State, is_own, judge
+from .holding import LeaseState, Sight, is_own, judge
 from .objects import Lease, Pod
 from .protocol import (
     AdoptLease,
@@ -158,7 +158,7 @@ def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]
                 return True
             continue
         sight = yield from look_again(lease, look)
-        if sight is None or judge(lease, sight) is not State.FREE:
+        if sight is None or judge(lease, sight) is not LeaseState.FREE:
             return False
         gone = yield from only(_deletion(lease))
         if isinstance(gone, Lost):
@@ -175,7 +175,7 @@ def look_again(lease: Lease, look: Look) -> Steps[Sight | None]:
     if pod is None:
         return Sight(None)
     sight = look(pod)
-    if judge(lease, sight) is not State.UNSURE:
+    if judge(lease, sight) is not LeaseState.UNSURE:
         return sight
     answer = yield from only(ReadPod(namespace=pod[0], name=pod[1]))
     if isinstance(answer, Missing):

@@ -98,7 +98,7 @@ class Toleration(_Object, frozen=True, kw_only=True):
     effect: str = ""
 
 
-class Gate(_Object, frozen=True, kw_only=True):
+class PodSchedulingGate(_Object, frozen=True, kw_only=True):
     name: str = ""
 
 
@@ -107,7 +107,7 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
     node_name: str = ""
     scheduler_name: str = ""
-    scheduling_gates: tuple[Gate, ...] | None = None
+    scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
     priority: int | None = None

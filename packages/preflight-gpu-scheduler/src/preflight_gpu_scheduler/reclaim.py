@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from .allocation import Reserved
-from .holding import State, judge
+from .holding import LeaseState, judge
 from .leases import give_back, look_again
 from .objects import Lease, Pod
 from .protocol import Look, Missing, RaiseReclaimed, ReadPod, Steps, Stored, only
@@ -38,10 +38,10 @@ def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) 
     if sight is None:
         return Done.AGAIN
     state = judge(lease, sight, over=over)
-    if state in {State.FREE, State.VOID}:
+    if state in {LeaseState.FREE, LeaseState.VOID}:
         left = yield from give_back([lease])
         return Done.AGAIN if left else Done.COLLECTED
-    if state is not State.OVER or sight.pod is None:
+    if state is not LeaseState.OVER or sight.pod is None:
         return Done.KEPT
     return (yield from _reclaim(lease, tuple(siblings), sight.pod, look))
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from .conditions import Complaints
-from .inventory import CONFLICT_DEVICE_PLUGIN, CONFLICT_DRA, Device, Health, Status
+from .inventory import CONFLICT_DEVICE_PLUGIN, CONFLICT_DRA, Device, Health, InventoryStatus
 from .links import Place, bus_id, islands
 from .names import DEVICE_PLUGIN_RESOURCE, MOST_ID
 from .objects import Node, Pod
@@ -71,7 +71,7 @@ def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
 
 
 def status(
-    previous: Status,
+    previous: InventoryStatus,
     facts: Sequence[Facts] | None,
     complaints: Complaints,
     pods: Iterable[Pod],
@@ -79,7 +79,7 @@ def status(
     *,
     conflicts: Sequence[str] = (),
     observed: str,
-) -> Status:
+) -> InventoryStatus:
     """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
     known, nothing given and nobody blamed.
 
@@ -90,7 +90,7 @@ def status(
     old = {one.uuid: one for one in previous.devices if one.uuid}
     if facts is None:
         known = [_with(one, "Unknown", "NVML cannot be read", users) for one in previous.devices]
-        return Status(
+        return InventoryStatus(
             total=len(known),
             observed_time=observed,
             devices=tuple(known),
@@ -125,7 +125,7 @@ def status(
         if one.uuid in numbers
     ]
     devices.sort(key=lambda one: one.id)
-    return Status(
+    return InventoryStatus(
         total=len(devices),
         observed_time=observed,
         devices=tuple(devices),
@@ -191,7 +191,7 @@ def conflicts(
     )
 
 
-def changed(old: Status, new: Status) -> bool:
+def changed(old: InventoryStatus, new: InventoryStatus) -> bool:
     """Whether more than the heartbeat differs: that is written at once."""
     blank: dict[str, Any] = {"observed_time": None}
     return msgspec.structs.replace(old, **blank) != msgspec.structs.replace(new, **blank)

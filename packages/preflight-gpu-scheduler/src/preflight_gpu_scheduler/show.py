@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from .holding import State as What
+from .holding import LeaseState as What
 from .holding import judge
 from .inventory import Device
 from .objects import Lease, Pod

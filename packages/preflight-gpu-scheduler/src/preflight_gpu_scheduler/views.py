@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from . import choice, messages
-from .holding import State, judge
+from .holding import LeaseState, judge
 from .inventory import CONFLICT_DEVICE_PLUGIN, Inventory, assumed
 from .objects import Lease, Node, Pod
 from .protocol import Look
@@ -28,7 +28,7 @@ def busy_ids(leases: Iterable[Lease], look: Look) -> frozenset[int]:
             # without it.
             continue
         pod = lease.pod
-        if pod is None or judge(lease, look(pod)) not in {State.FREE, State.UNSURE}:
+        if pod is None or judge(lease, look(pod)) not in {LeaseState.FREE, LeaseState.UNSURE}:
             found.add(lease.gpu[1])
     return frozenset(found)
 
