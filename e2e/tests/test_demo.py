@@ -11,7 +11,7 @@ import pytest
 from preflight_e2e.demo.page import page
 from preflight_e2e.demo.run import SCENARIO
 from preflight_e2e.demo.show import final
-from preflight_e2e.demo.story import Story, changes, tell
+from preflight_e2e.demo.story import DemoStory, changes, tell
 from preflight_testing.matrix.facts import uuids
 from preflight_testing.matrix.scenario import load
 from rich.console import Console
@@ -62,7 +62,7 @@ OTHER = EVENT | {"metadata": {"pod": "another"}}
 
 
 @pytest.fixture
-def story() -> Story:
+def story() -> DemoStory:
     history = [
         (100.0, state("well", "node-a", "Pending", nccl_loopback="running")),
         (101.0, state("sick", "node-c", "Pending", dcgm_diag="running", nccl_loopback=None)),
@@ -77,24 +77,24 @@ def story() -> Story:
     )
 
 
-def test_a_story_has_each_checks_times_result_and_floor(story: Story) -> None:
+def test_a_story_has_each_checks_times_result_and_floor(story: DemoStory) -> None:
     [check] = story.pods[0].checks
     assert (check.began, check.ended, check.outcome) == (0.0, 2.5, "passed")
     assert (check.measured, check.floor, check.expected) == (465.0, 400.0, 466.0)
     assert story.pods[0].starts_at == 2.5
 
 
-def test_a_check_that_was_not_reached_has_no_times(story: Story) -> None:
+def test_a_check_that_was_not_reached_has_no_times(story: DemoStory) -> None:
     last = story.pods[1].checks[1]
     assert (last.outcome, last.began, last.ended) == ("not run", None, None)
 
 
-def test_a_pod_is_held_back_by_its_first_check_that_did_not_pass(story: Story) -> None:
+def test_a_pod_is_held_back_by_its_first_check_that_did_not_pass(story: DemoStory) -> None:
     assert story.pods[1].stopped_by is story.pods[1].checks[0]
     assert story.pods[0].stopped_by is None
 
 
-def test_a_pod_has_the_events_that_name_it_and_no_others(story: Story) -> None:
+def test_a_pod_has_the_events_that_name_it_and_no_others(story: DemoStory) -> None:
     assert story.pods[1].unhealthy == [EVENT]
 
 
@@ -111,7 +111,7 @@ def test_a_state_that_changes_nothing_a_person_cares_for_is_silent() -> None:
     assert not list(changes(now, now | {"metadata": {"name": "p", "annotations": {"a": "b"}}}))
 
 
-def test_the_table_names_the_gpu_by_index_and_uuid(story: Story) -> None:
+def test_the_table_names_the_gpu_by_index_and_uuid(story: DemoStory) -> None:
     console = Console(width=200)
     with console.capture() as captured:
         console.print(final(story))
@@ -132,7 +132,7 @@ LOG = "leader: edges| percent of normal:\nleader: edges| 1 node-b 26/27\nfailed"
 
 
 @pytest.fixture
-def slow() -> Story:
+def slow() -> DemoStory:
     """A gang whose second node is at fault itself."""
     history = [
         (1.0, state(f"slow-{i}", f"node-{n}", "Failed", nccl_allreduce=SLOW))
@@ -145,13 +145,13 @@ def slow() -> Story:
     return tell(history, events, lambda pod, _: LOG if pod == "slow-0" else "", [])
 
 
-def test_a_node_at_fault_is_named_and_its_neighbour_is_not_to_blame(slow: Story) -> None:
+def test_a_node_at_fault_is_named_and_its_neighbour_is_not_to_blame(slow: DemoStory) -> None:
     told = page(slow, load(SCENARIO)[0], 1.0)
     blamed = re.findall(r"<dt>on</dt><dd>(.*?)</dd>", told)
     assert blamed == ["nobody: this node is not to blame", "node-b"]
 
 
-def test_the_paths_that_were_measured_are_shown_once(slow: Story) -> None:
+def test_the_paths_that_were_measured_are_shown_once(slow: DemoStory) -> None:
     assert [pod.edges for pod in slow.pods] == [["percent of normal:", "1 node-b 26/27"], []]
     assert page(slow, load(SCENARIO)[0], 1.0).count("<pre>1 node-b 26/27</pre>") == 1
 
@@ -177,7 +177,7 @@ class Page(html.parser.HTMLParser):
 
 
 @pytest.fixture
-def report(story: Story) -> str:
+def report(story: DemoStory) -> str:
     return page(story, load(SCENARIO)[0], 12.3)
 
 
@@ -200,8 +200,8 @@ def test_the_page_shows_bandwidths_against_their_floor_and_the_pairs_of_a_slow_n
     assert "GPU 1 and 2: 117 GB/s" in report
 
 
-def test_differences_are_told_on_the_page(story: Story) -> None:
-    differs = Story(
+def test_differences_are_told_on_the_page(story: DemoStory) -> None:
+    differs = DemoStory(
         story.pods, story.seconds, as_expected=False, problems=["sick: saw this, expected that"]
     )
     assert "sick: saw this, expected that" in page(differs, load(SCENARIO)[0], 1.0)

@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
-from preflight_e2e.bench.cluster import Server
+from preflight_e2e.bench.cluster import BenchServer
 from preflight_e2e.bench.following import Follow
 
 
@@ -60,7 +60,7 @@ def test_a_watch_that_ends_goes_on_and_one_that_is_too_old_begins_with_all_that_
         if type_ == "DELETED":
             told.set()
 
-    server = Server(f"http://127.0.0.1:{served.server_address[1]}")
+    server = BenchServer(f"http://127.0.0.1:{served.server_address[1]}")
     follow = Follow(server, "/pods", see, dict[str, Any])
     assert told.wait(30)
     follow.close()

@@ -13,7 +13,7 @@ from preflight_e2e.fuzz.__main__ import main
 from preflight_e2e.fuzz.objects import Maker
 from preflight_e2e.fuzz.oddities import VECTORS
 from preflight_e2e.fuzz.shots import Shot, deep, fields, nested
-from preflight_e2e.fuzz.watch import Row
+from preflight_e2e.fuzz.watch import WatchedProperty
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -60,8 +60,8 @@ def test_stories_are_about_every_kind_of_object() -> None:
 
 
 def test_a_property_holds_up_to_its_limit_and_not_beyond() -> None:
-    assert Row("x", "s", 2, [0.1, 2.0]).held
-    assert not Row("x", "s", 2, [0.1, 2.1]).held
+    assert WatchedProperty("x", "s", 2, [0.1, 2.0]).held
+    assert not WatchedProperty("x", "s", 2, [0.1, 2.1]).held
 
 
 def test_without_binaries_it_says_what_to_set(

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from preflight_e2e.bench import gpu_health, gpu_nodes
-from preflight_e2e.bench.gpu_nodes import Api, Tally, pod
+from preflight_e2e.bench.gpu_nodes import BindTally, ThreadedClient, pod
 from preflight_e2e.bench.gpu_scheduler import bars, share
 from preflight_e2e.bench.load import BenchError
 from preflight_testing.apiserver import ApiServer
@@ -60,7 +60,7 @@ def test_the_share_of_conflicts_is_of_what_was_written_between_two_readings() ->
 
 
 def test_a_gpu_that_two_living_pods_have_is_counted_and_one_that_was_passed_on_is_not() -> None:
-    tally = Tally()
+    tally = BindTally()
     tally.note("ADDED", "a", "uid-a", "node-1", "node-1:0,1")
     tally.note("DELETED", "a", "uid-a", "node-1", "node-1:0,1")
     tally.note("ADDED", "b", "uid-b", "node-1", "node-1:1")
@@ -97,7 +97,7 @@ def test_a_connection_that_nobody_used_for_long_is_opened_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, held = [0.0], Held()
-    api = Api(cast(ApiServer, SimpleNamespace(server="https://127.0.0.1:1", token="t")))
+    api = ThreadedClient(cast(ApiServer, SimpleNamespace(server="https://127.0.0.1:1", token="t")))
     monkeypatch.setattr(api, "connection", lambda: held)
     monkeypatch.setattr(gpu_nodes, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for now[0] in (0.0, 29.0, 58.0, 89.0):
@@ -149,7 +149,7 @@ def test_every_gpu_turns_sick_as_often_as_the_others_and_only_its_own_is_missed(
     def passes(count: dict[str, Any]) -> bool:
         return int(count["count"]) <= 8 - len(api.sick)
 
-    found = gpu_health.turns(cast(Api, api), passes, ({"count": 8}, {"count": 7}))
+    found = gpu_health.turns(cast(ThreadedClient, api), passes, ({"count": 8}, {"count": 7}))
     assert Counter(api.named) == dict.fromkeys(gpu_health.UUIDS, 3)
     assert found.keys() == {"health_s", "well_again_s"}
 
@@ -157,4 +157,4 @@ def test_every_gpu_turns_sick_as_often_as_the_others_and_only_its_own_is_missed(
 def test_a_node_that_is_lost_with_one_sick_gpu_is_no_measurement() -> None:
     api = Conditions()
     with pytest.raises(BenchError, match="no seven are given"):
-        gpu_health.turns(cast(Api, api), lambda _: not api.sick, ({}, {}))
+        gpu_health.turns(cast(ThreadedClient, api), lambda _: not api.sick, ({}, {}))

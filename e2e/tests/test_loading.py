@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from preflight_e2e.images import Built, ImageError
+from preflight_e2e.images import BuiltImage, ImageError
 from preflight_e2e.loading import Build, loading
 
 NAMES = ("node:dev", "server:dev", "check:e2e", "large:e2e")
 
 
-def built(name: str) -> Built:
-    return Built(name, Path(name), 0)
+def built(name: str) -> BuiltImage:
+    return BuiltImage(name, Path(name), 0)
 
 
 BUILDS: dict[str, Build] = {name: partial(built, name) for name in NAMES}
@@ -36,7 +36,7 @@ def test_values_need_what_they_name_and_whatever_comes_before_it() -> None:
 def test_who_needs_the_first_does_not_wait_for_the_others() -> None:
     go_on, loaded = threading.Event(), []
 
-    def load(one: Built) -> None:
+    def load(one: BuiltImage) -> None:
         if one.reference == "large:e2e":
             assert go_on.wait(10)
         loaded.append(one.reference)
@@ -50,7 +50,7 @@ def test_who_needs_the_first_does_not_wait_for_the_others() -> None:
 
 
 def test_who_waits_is_told_why_an_image_does_not_come() -> None:
-    def fails() -> Built:
+    def fails() -> BuiltImage:
         raise ImageError("no engine")
 
     with loading({**BUILDS, "check:e2e": fails}, lambda _: None) as coming:
@@ -62,11 +62,11 @@ def test_who_waits_is_told_why_an_image_does_not_come() -> None:
 def test_the_next_one_is_built_while_one_is_loaded() -> None:
     built_meanwhile = threading.Event()
 
-    def check() -> Built:
+    def check() -> BuiltImage:
         built_meanwhile.set()
         return built("check:e2e")
 
-    def load(one: Built) -> None:
+    def load(one: BuiltImage) -> None:
         if one.reference == "server:dev":
             assert built_meanwhile.wait(10)
 
@@ -90,7 +90,7 @@ def test_what_has_not_begun_at_the_end_is_neither_built_nor_loaded(
 
     monkeypatch.setattr(ThreadPoolExecutor, "shutdown", ending)
 
-    def build(name: str) -> Built:
+    def build(name: str) -> BuiltImage:
         done.append(name)
         if name == "server:dev":
             begun.set()

@@ -29,10 +29,10 @@ def test_where_the_real_image_cannot_be_built_its_tests_are_told_why(
 def test_where_it_is_built_it_is_loaded_and_its_reference_passed_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    built = images.Built("preflight-nccl-loopback:dev", Path("x.tar"), 0)
+    built = images.BuiltImage("preflight-nccl-loopback:dev", Path("x.tar"), 0)
     monkeypatch.setattr(
         images, "build_all", lambda *_, **asked: [built] if asked == {"only": [images.REAL]} else []
     )
-    loaded: list[images.Built] = []
+    loaded: list[images.BuiltImage] = []
     told = runner._real_image(ENGINE, loaded.append, lambda _: None)
     assert (told, loaded) == ({images.REAL_IMAGE: built.reference}, [built])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from preflight_e2e import sidebyside
 from preflight_e2e.lab import LabError
-from preflight_e2e.runner import Outcome
+from preflight_e2e.runner import ScenarioOutcome
 from preflight_testing.matrix.scenario import Scenario, ScenarioPod, ScenarioStep
 
 
@@ -37,7 +37,7 @@ class Lab:
 
     def run(
         self, _lab: Any, row: Scenario, _say: Callable[[str], None], nodes: Sequence[str]
-    ) -> Outcome:
+    ) -> ScenarioOutcome:
         with self.lock:
             taken = [node for held in self.running.values() for node in held]
             assert not set(taken) & set(nodes), "two rows on one node"
@@ -53,7 +53,7 @@ class Lab:
                 self.together.add(frozenset(self.running))
                 del self.running[row.id]
         self.fails[row.id] = self.fails.get(row.id, 0) - 1
-        return Outcome(row.id, problems=["odd"] if self.fails[row.id] >= 0 else [])
+        return ScenarioOutcome(row.id, problems=["odd"] if self.fails[row.id] >= 0 else [])
 
 
 def row(name: str, *letters: str, within: float | None = None, **values: Any) -> Scenario:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import trustme
-from preflight_e2e.simcluster.admission import OPT_IN, Admission
+from preflight_e2e.simcluster.admission import OPT_IN, SimulatedAdmission
 from preflight_testing.apidouble import ApiDouble
 
 PATCH = [{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]
@@ -73,7 +73,7 @@ def webhook(tmp_path: Path) -> Iterator[Webhook]:
 @pytest.fixture
 def api(webhook: Webhook) -> Iterator[ApiDouble]:
     with ApiDouble() as double:
-        double.admit = Admission(
+        double.admit = SimulatedAdmission(
             double.api, webhook.url, webhook.ca, lambda pod: sorted(pod["spec"].get("odd", []))
         )
         labels = dict([OPT_IN])
@@ -132,7 +132,7 @@ def test_the_webhooks_refusal_reaches_who_created_the_pod(post: Post, webhook: W
 def test_no_pod_is_created_while_the_webhook_cannot_be_asked(
     post: Post, api: ApiDouble, webhook: Webhook
 ) -> None:
-    api.admit = Admission(api.api, "https://127.0.0.1:1/", webhook.ca, lambda _: [])
+    api.admit = SimulatedAdmission(api.api, "https://127.0.0.1:1/", webhook.ca, lambda _: [])
     code, status = post("in")
     assert (code, status["reason"]) == (500, "InternalError")
     assert "failed calling webhook https://127.0.0.1:1/" in status["message"]

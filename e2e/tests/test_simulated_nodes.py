@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from preflight_e2e.simcluster import nodes
-from preflight_e2e.simcluster.nodes import Kubelets, Node, unimplemented
+from preflight_e2e.simcluster.nodes import Kubelets, SimulatedNode, unimplemented
 from preflight_e2e.simcluster.scheduler import fit, schedule
 from preflight_e2e.simcluster.volumes import project
 from preflight_testing.apidouble import RESOURCES
@@ -30,7 +30,9 @@ class Cluster:
     def __init__(self, root: Path) -> None:
         self.store, self.root = Store(), root
         (root / "logs").mkdir()
-        self.node = Node("node-a", "127.9.9.9", root / "node-a", {"PATH": "/usr/bin:/bin"}, GPUS)
+        self.node = SimulatedNode(
+            "node-a", "127.9.9.9", root / "node-a", {"PATH": "/usr/bin:/bin"}, GPUS
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -312,7 +314,7 @@ def gpu_pod(count: int, node: str = "", **spec: Any) -> Object:
 
 @pytest.fixture
 def two_nodes(tmp_path: Path) -> list[Object]:
-    return [Node(name, "", tmp_path, {}, GPUS).as_object() for name in ("a", "b")]
+    return [SimulatedNode(name, "", tmp_path, {}, GPUS).as_object() for name in ("a", "b")]
 
 
 def test_a_pod_goes_to_the_first_node_with_enough_gpus_left(two_nodes: list[Object]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preflight_e2e.sources import Source, SourceError, checkout
+from preflight_e2e.sources import PinnedSource, SourceError, checkout
 
 
 def git(at: Path, *words: str) -> str:
@@ -30,11 +30,13 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def source(repository: Path) -> Source:
-    return Source("tool", str(repository), "v1", git(repository, "rev-parse", "v1"))
+def source(repository: Path) -> PinnedSource:
+    return PinnedSource("tool", str(repository), "v1", git(repository, "rev-parse", "v1"))
 
 
-def test_a_tag_is_fetched_and_its_commits_files_are_kept(source: Source, tmp_path: Path) -> None:
+def test_a_tag_is_fetched_and_its_commits_files_are_kept(
+    source: PinnedSource, tmp_path: Path
+) -> None:
     folder = checkout(source, None, tmp_path / "kept")
     assert [path.name for path in folder.iterdir()] == ["Makefile"]
     gone = replace(source, repository="/nowhere")
@@ -43,7 +45,7 @@ def test_a_tag_is_fetched_and_its_commits_files_are_kept(source: Source, tmp_pat
 
 
 def test_a_clone_on_this_machine_serves_as_well(
-    source: Source, repository: Path, tmp_path: Path
+    source: PinnedSource, repository: Path, tmp_path: Path
 ) -> None:
     offline = replace(source, repository="/nowhere")
     assert (checkout(offline, repository, tmp_path / "kept") / "Makefile").exists()
@@ -51,7 +53,7 @@ def test_a_clone_on_this_machine_serves_as_well(
 
 
 def test_a_tag_that_was_moved_to_another_commit_is_refused(
-    source: Source, repository: Path, tmp_path: Path
+    source: PinnedSource, repository: Path, tmp_path: Path
 ) -> None:
     (repository / "Makefile").write_text("all: mischief\n")
     git(repository, "commit", "-qam", "second")
@@ -65,7 +67,7 @@ def test_a_tag_that_was_moved_to_another_commit_is_refused(
 
 @pytest.mark.parametrize("given", [None, Path("/nowhere")])
 def test_a_source_that_is_not_to_be_had_is_one_sentence(
-    given: Path | None, source: Source, tmp_path: Path
+    given: Path | None, source: PinnedSource, tmp_path: Path
 ) -> None:
     with pytest.raises(SourceError) as raised:
         checkout(replace(source, repository="/nowhere"), given, tmp_path / "kept")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from preflight_e2e.bench import start_delay
-from preflight_e2e.bench.start_delay import Line, Pod
+from preflight_e2e.bench.start_delay import Line, StartedPod
 
 
 def test_a_log_is_read_with_the_time_of_each_line() -> None:
@@ -35,7 +35,7 @@ def test_of_torch_its_loading_and_its_rounds_count_once_and_not_the_wait_for_oth
     assert start_delay.tools_of(log) == 4.0 + 3.0
 
 
-def pod(created: float, *, own: float) -> Pod:
+def pod(created: float, *, own: float) -> StartedPod:
     """Three checks of a second and more, in which a tool works for one; half a second before each
     container.
     """
@@ -48,13 +48,13 @@ def pod(created: float, *, own: float) -> Pod:
             )
         )
         now += 1 + own + 0.5
-    return Pod(created, tuple(checks), now)
+    return StartedPod(created, tuple(checks), now)
 
 
 def test_what_is_added_is_neither_the_tools_nor_what_a_pod_without_checks_needs() -> None:
     checked, plain = (
         [pod(100.0 * i, own=0.25) for i in range(3)],
-        [Pod(0.0, (), 1.5), Pod(10.0, (), 11.5)],
+        [StartedPod(0.0, (), 1.5), StartedPod(10.0, (), 11.5)],
     )
     assert start_delay.added(checked, plain) == pytest.approx(0.5 + 3 * 0.25 + 3 * 0.5)
     told = start_delay.shares(checked, plain)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from preflight_e2e import supply
 from preflight_e2e.answering import JsonHandler
-from preflight_e2e.images import COMPONENTS, ROOT, Component
+from preflight_e2e.images import COMPONENTS, ROOT, ImageTable
 
 LOCK = {
     (package["name"], package["version"]): package
@@ -107,7 +107,7 @@ def test_advisories_that_cannot_be_asked_are_said_in_one_sentence_and_fail_only_
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.image)
-def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: Component) -> None:
+def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: ImageTable) -> None:
     document = supply.bom(component)
     assert (document["bomFormat"], document["metadata"]["component"]["name"]) == (
         "CycloneDX",

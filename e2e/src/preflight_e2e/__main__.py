@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace) -> int:
         engine = images.find_engine()
         say(f"building images with {engine.name}")
 
-        def load(built: images.Built) -> None:
+        def load(built: images.BuiltImage) -> None:
             target.load(built.archive)
             say(
                 f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}"
@@ -155,19 +155,19 @@ def _run(args: argparse.Namespace) -> int:
 
 def _builds(
     engine: images.Engine, rows: Sequence[Scenario]
-) -> dict[str, Callable[[], images.Built]]:
+) -> dict[str, Callable[[], images.BuiltImage]]:
     """By reference, in the order in which they are needed: the nodes', then what the charts of
     ``rows`` name (servers, then checks), then what only the tests after them install.
     """
 
-    def build(component: images.Component) -> images.Built:
+    def build(component: images.ImageTable) -> images.BuiltImage:
         [built] = images.build_all(engine, e2e=True, only=[component.image])
         return built
 
     values = [GANG_VALUES, *(injector_values(row.values) for row in rows)]
     text = json.dumps(values, default=str)
 
-    def later(component: images.Component) -> bool:
+    def later(component: images.ImageTable) -> bool:
         return not any(
             f'"{name}"' in text for name in (component.image, component.reference(e2e=True))
         )
@@ -178,7 +178,7 @@ def _builds(
 
 
 def _real_image(
-    engine: images.Engine, load: Callable[[images.Built], None], say: Callable[[str], None]
+    engine: images.Engine, load: Callable[[images.BuiltImage], None], say: Callable[[str], None]
 ) -> dict[str, str]:
     """Bring the one check's image that has its real tool to the nodes; the variables by which tests
     know of it.
@@ -198,7 +198,7 @@ def _real_image(
 
 
 def _kube_scheduler(
-    engine: images.Engine, load: Callable[[images.Built], None], say: Callable[[str], None]
+    engine: images.Engine, load: Callable[[images.BuiltImage], None], say: Callable[[str], None]
 ) -> dict[str, str]:
     """Bring the cluster's own kube-scheduler to the nodes as an image; where there is none, the
     variable by which tests know why.

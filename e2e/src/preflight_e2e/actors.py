@@ -24,7 +24,7 @@ __all__ = [
     "ROSTER",
     "Actor",
     "Patch",
-    "Place",
+    "TenantNamespace",
     "account",
     "add",
     "annotation",
@@ -97,7 +97,7 @@ def said(write: Callable[[], Any]) -> str:
 
 
 @dataclass
-class Place:
+class TenantNamespace:
     """A release with no replica, one namespace of a tenant, and the two who write there."""
 
     installed: Installed
@@ -143,7 +143,7 @@ class Place:
         }
 
 
-def prepared(made: Installed) -> Place:
+def prepared(made: Installed) -> TenantNamespace:
     """Install the policies without a replica, and wait until they are in force."""
     made.release.install(made.gang_values())
     namespace = made.shielded()
@@ -165,7 +165,7 @@ def prepared(made: Installed) -> Place:
                 "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace}],
             },
         )
-    place = Place(
+    place = TenantNamespace(
         made, namespace, _actor(made, made.name, made.gang), _actor(made, namespace, "tenant")
     )
     _wait_for_policies(place)
@@ -193,7 +193,7 @@ def _actor(made: Installed, namespace: str, name: str) -> Actor:
     return Actor(client.CoreV1Api(one), client.CoordinationV1Api(one))
 
 
-def _wait_for_policies(place: Place) -> None:
+def _wait_for_policies(place: TenantNamespace) -> None:
     """The API server loads policies and rights a moment after they are stored."""
     pod, foreign = place.pod(), place.configmap("foreign", {})
     forged = place.configmap("preflight-job", RECORD)

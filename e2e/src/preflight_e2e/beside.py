@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kubernetes import client
 
-from .channels import RESOURCE, Place
+from .channels import RESOURCE, ChannelNamespace
 from .images import FAKE_NODE
 from .installed import until
 
@@ -48,7 +48,7 @@ _RULES: Final = [
 
 
 @contextmanager
-def beside(place: Place, node: str) -> Iterator[str]:
+def beside(place: ChannelNamespace, node: str) -> Iterator[str]:
     """The driver serves on ``node``; the name of a template in ``place`` that asks
     for its device.
     """

@@ -27,8 +27,8 @@ __all__ = [
     "MAJOR",
     "RESOURCE",
     "SEEN",
+    "ChannelNamespace",
     "Channels",
-    "Place",
     "config",
 ]
 
@@ -89,7 +89,7 @@ class Channels:
         self.api: Any = client.CoreV1Api()
         self.apps: Any = client.AppsV1Api()
         self.custom: Any = client.CustomObjectsApi()
-        self.places: list[Place] = []
+        self.places: list[ChannelNamespace] = []
         nodes: list[Any] = self.api.list_node().items
         self.nodes: list[str] = [
             node.metadata.name
@@ -174,9 +174,9 @@ class Channels:
             return str(read(name, self.name, "metrics", _preload_content=False).data.decode())
         return ""
 
-    def place(self) -> Place:
+    def place(self) -> ChannelNamespace:
         """A new namespace for users."""
-        made = Place(self, f"{self.name}-{len(self.places)}")
+        made = ChannelNamespace(self, f"{self.name}-{len(self.places)}")
         self.api.create_namespace({"metadata": {"name": made.namespace}})
         until(made.has_account, "the default account")
         self.places.append(made)
@@ -202,7 +202,7 @@ class Channels:
 
 
 @dataclass
-class Place:
+class ChannelNamespace:
     """A namespace in which somebody uses channels."""
 
     channels: Channels

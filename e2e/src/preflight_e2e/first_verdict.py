@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["README", "STEPS", "Shell", "Step", "commands", "files", "local", "step"]
+__all__ = ["README", "STEPS", "Shell", "WalkStep", "commands", "files", "local", "step"]
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
@@ -33,7 +33,7 @@ IMAGES = {
 
 
 @dataclass(frozen=True)
-class Step:
+class WalkStep:
     """A command by its first words, what it prints (a pattern) where the node is healthy, and where
     its GPUs are not.
     """
@@ -46,34 +46,34 @@ class Step:
 
 
 STEPS = (
-    Step("helm install preflight charts/preflight ", ""),
-    Step("kubectl -n preflight wait --for=condition=complete job ", "condition met"),
-    Step("kubectl create namespace training", "created"),
-    Step("kubectl label namespace training ", "labeled"),
-    Step(
+    WalkStep("helm install preflight charts/preflight ", ""),
+    WalkStep("kubectl -n preflight wait --for=condition=complete job ", "condition met"),
+    WalkStep("kubectl create namespace training", "created"),
+    WalkStep("kubectl label namespace training ", "labeled"),
+    WalkStep(
         "kubectl -n training create -f pod.yaml --dry-run=server ",
         "^preflight-dcgm-diag$",
         soon=True,
     ),
-    Step("kubectl -n training create -f pod.yaml", "created"),
-    Step("kubectl -n training wait --for=condition=Initialized pod/first ", "condition met"),
-    Step(
+    WalkStep("kubectl -n training create -f pod.yaml", "created"),
+    WalkStep("kubectl -n training wait --for=condition=Initialized pod/first ", "condition met"),
+    WalkStep(
         "kubectl -n training logs first -c preflight-dcgm-diag",
         "^dcgm-diag: passed OK: every GPU passed ",
         "^dcgm-diag: failed DCGM_FR_FAULTY_MEMORY: ",
     ),
-    Step(
+    WalkStep(
         "kubectl -n training events --for pod/first",
         "PreflightPassed",
         "PreflightFailed",
         soon=True,
     ),
-    Step(
+    WalkStep(
         ".venv/bin/uv run --package preflight-webhook preflight-webhook explain --live ",
         "^Pod first: injected already$",
     ),
-    Step("kubectl delete namespace training", "deleted"),
-    Step("helm uninstall preflight ", ""),
+    WalkStep("kubectl delete namespace training", "deleted"),
+    WalkStep("helm uninstall preflight ", ""),
 )
 
 
@@ -114,7 +114,7 @@ def local(text: str) -> str:
     return text
 
 
-def step(command: str) -> Step:
+def step(command: str) -> WalkStep:
     """The one step that a command is. Raises ValueError for a command that nothing expects anything
     of.
     """

@@ -17,7 +17,7 @@ from .installed import Installed, until
 from .kube_scheduler import IMAGE
 from .lab import Lab
 
-__all__ = ["CHECKS", "COUNT", "DCGM", "LOOK", "GpuClaims", "GpuPlace"]
+__all__ = ["CHECKS", "COUNT", "DCGM", "LOOK", "GpuClaimsRelease", "GpuPlace"]
 
 Json = dict[str, Any]
 GROUP = "gpu.scheduling"
@@ -47,7 +47,7 @@ print(json.dumps([*said, sorted(seen)]), flush=True)
 """Print what each of the two variables names, and what NVML shows."""
 
 
-class GpuClaims:
+class GpuClaimsRelease:
     """Both charts in one release, under names of its own, on nodes whose device plugins hand out
     nothing.
     """
@@ -225,7 +225,7 @@ class GpuClaims:
 class GpuPlace:
     """A namespace in which somebody uses GPUs by claims."""
 
-    def __init__(self, claims: GpuClaims, namespace: str) -> None:
+    def __init__(self, claims: GpuClaimsRelease, namespace: str) -> None:
         self.claims, self.namespace = claims, namespace
         self.api = claims.api
 

@@ -33,7 +33,7 @@ from preflight_testing.fakes import NvmlError, build_nvml
 
 from .labels import image_id, labels, version
 from .program import leave, says_version
-from .sources import Source, SourceError, checkout
+from .sources import PinnedSource, SourceError, checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE = "python:3.11-slim-bookworm"
@@ -55,7 +55,7 @@ REAL_IMAGE, REAL_IMAGE_MISSING = "PREFLIGHT_REAL_LOOPBACK_IMAGE", "PREFLIGHT_REA
 
 
 @dataclass(frozen=True)
-class Component:
+class ImageTable:
     """The table [tool.preflight.image] of one member.
 
     ``image``: its `name`; ``package``: the member's folder. ``shared``: its `dockerfile`, which
@@ -80,7 +80,7 @@ class Component:
     test_recipe: str | None = None
     versions: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
+    sources: tuple[PinnedSource, ...] = ()
 
     @property
     def is_check(self) -> bool:
@@ -121,7 +121,7 @@ class Component:
         return (*(root / name for name in names), *copied)
 
 
-def read(root: Path) -> tuple[Component, ...]:
+def read(root: Path) -> tuple[ImageTable, ...]:
     """The images of the packages in ``root``: services, then checks, and last those for which even
     a base without the tool must be made.
     """
@@ -133,12 +133,12 @@ def read(root: Path) -> tuple[Component, ...]:
     return tuple(sorted(found, key=lambda one: (one.is_check, one.test_recipe is not None)))
 
 
-def _component(package: str, table: Mapping[str, Any]) -> Component:
+def _component(package: str, table: Mapping[str, Any]) -> ImageTable:
     sources = tuple(
-        Source(name, **{**about, "paths": tuple(about.get("paths", ()))})
+        PinnedSource(name, **{**about, "paths": tuple(about.get("paths", ()))})
         for name, about in table.get("sources", {}).items()
     )
-    return Component(
+    return ImageTable(
         table["name"],
         package,
         table["base"],
@@ -157,7 +157,7 @@ COMPONENTS = read(ROOT)
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltImage:
     """One image: its reference in a pod's spec and the docker archive that holds it."""
 
     reference: str
@@ -299,7 +299,7 @@ def build_all(
     sources: Mapping[str, Path] | None = None,
     e2e: bool = False,
     only: Iterable[str] = (),
-) -> list[Built]:
+) -> list[BuiltImage]:
     """Build (or find) the archive of every component, checks with the fakes on top where ``e2e``.
 
     ``bases``: by image, instead of what its table says; ``sources``: by name, a repository that
@@ -324,7 +324,7 @@ def build_all(
 
 def _base(
     engine: Engine,
-    component: Component,
+    component: ImageTable,
     root: Path,
     cache: Path,
     given: Mapping[str, Path],
@@ -381,7 +381,7 @@ def _copied(recipe: Path, root: Path) -> list[Path]:
 
 def build_fake_node(
     engine: Engine, *, root: Path = ROOT, cache: Path | None = None, base: str = BASE
-) -> Built:
+) -> BuiltImage:
     """The image of the fake GPU node, with the NVML stand-in compiled here. Raises ImageError."""
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
@@ -393,7 +393,7 @@ def build_fake_node(
     key = _hash(root, (*_files(folder), nvml, proto), base, engine.identity(base) or "")
     archive = cache / f"preflight-fake-node-dev-{key}.tar"
     if archive.exists():
-        return Built(FAKE_NODE, archive, 0)
+        return BuiltImage(FAKE_NODE, archive, 0)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         context = Path(made) / "context"
@@ -408,19 +408,19 @@ def build_fake_node(
     for older in cache.glob("preflight-fake-node-dev-*.tar"):
         if older != archive:
             older.unlink(missing_ok=True)
-    return Built(FAKE_NODE, archive, time.monotonic() - started)
+    return BuiltImage(FAKE_NODE, archive, time.monotonic() - started)
 
 
 def _built(
     engine: Engine,
-    component: Component,
+    component: ImageTable,
     root: Path,
     cache: Path,
     base: str,
     known_as: str,
     *,
     e2e: bool,
-) -> Built:
+) -> BuiltImage:
     """Its archive; its labels say what ``base``, which a recipe may have made here, comes from:
     ``known_as``.
     """
@@ -432,7 +432,7 @@ def _built(
         key = _hash(root, (root / LAYER_DOCKERFILE, *_files(root / FAKES)), key)
     archive = cache / f"{reference.replace(':', '-')}-{key}.tar"
     if archive.exists():
-        return Built(reference, archive, 0)
+        return BuiltImage(reference, archive, 0)
     started = time.monotonic()
     args = {"BASE": base, **component.arguments(root)}
     if fakes:
@@ -446,7 +446,7 @@ def _built(
     for older in cache.glob(f"{reference.replace(':', '-')}-*.tar"):
         if older != archive:
             older.unlink(missing_ok=True)
-    return Built(reference, archive, time.monotonic() - started)
+    return BuiltImage(reference, archive, time.monotonic() - started)
 
 
 def cache_folder() -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from preflight_testing.apiserver import ASSETS
 
-from .images import ROOT, Built, Engine, ImageError, cache_folder
+from .images import ROOT, BuiltImage, Engine, ImageError, cache_folder
 
 __all__ = ["IMAGE", "MISSING", "build"]
 
@@ -21,7 +21,7 @@ MISSING = "PREFLIGHT_KUBE_SCHEDULER_MISSING"
 DOCKERFILE = Path("e2e/kube-scheduler.Dockerfile")
 
 
-def build(engine: Engine, *, root: Path = ROOT, cache: Path | None = None) -> Built:
+def build(engine: Engine, *, root: Path = ROOT, cache: Path | None = None) -> BuiltImage:
     """Build (or find) the archive with kube-scheduler of ``KUBEBUILDER_ASSETS``, which has to be of
     the cluster's version, and nothing else. Raises ImageError.
     """
@@ -39,7 +39,7 @@ def build(engine: Engine, *, root: Path = ROOT, cache: Path | None = None) -> Bu
     stem = IMAGE.replace(":", "-")
     archive = cache / f"{stem}-{key.hexdigest()[:16]}.tar"
     if archive.exists():
-        return Built(IMAGE, archive, 0)
+        return BuiltImage(IMAGE, archive, 0)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as context:
         shutil.copy(program, context)
@@ -48,4 +48,4 @@ def build(engine: Engine, *, root: Path = ROOT, cache: Path | None = None) -> Bu
     for older in cache.glob(f"{stem}-*.tar"):
         if older != archive:
             older.unlink(missing_ok=True)
-    return Built(IMAGE, archive, time.monotonic() - started)
+    return BuiltImage(IMAGE, archive, time.monotonic() - started)

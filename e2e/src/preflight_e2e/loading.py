@@ -10,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from .images import Built
+from .images import BuiltImage
 
 __all__ = ["Images", "loading"]
 
-Build = Callable[[], Built]
+Build = Callable[[], BuiltImage]
 
 
 class Images:
@@ -45,12 +45,12 @@ class Images:
 
 
 @contextmanager
-def loading(builds: Mapping[str, Build], load: Callable[[Built], None]) -> Iterator[Images]:
+def loading(builds: Mapping[str, Build], load: Callable[[BuiltImage], None]) -> Iterator[Images]:
     """Build in the order of ``builds``, one after the other, and load in the same order, the next
     one being built meanwhile; what has not begun at the end is left.
     """
 
-    def bring(made: Future[Built]) -> None:
+    def bring(made: Future[BuiltImage]) -> None:
         load(made.result())
 
     with ThreadPoolExecutor(1) as builders, ThreadPoolExecutor(1) as loaders:

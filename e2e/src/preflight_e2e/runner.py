@@ -24,7 +24,7 @@ from preflight_testing.matrix.scenario import (
 
 from .lab import Lab, LabError, until
 
-__all__ = ["Outcome", "run"]
+__all__ = ["ScenarioOutcome", "run"]
 
 IMAGE = "preflight-fake-node:dev"
 PATIENCE = 300.0
@@ -32,7 +32,7 @@ PATIENCE = 300.0
 
 
 @dataclass
-class Outcome:
+class ScenarioOutcome:
     """What came of one scenario; ``problems`` is empty when all is as the row says."""
 
     id: str
@@ -59,13 +59,13 @@ class Outcome:
 
 def run(
     lab: Lab, scenario: Scenario, say: Callable[[str], None], nodes: Sequence[str] | None = None
-) -> Outcome:
+) -> ScenarioOutcome:
     """One scenario in a namespace of its own, on ``nodes`` (default: the lab's), which are healthy
     before and after.
     """
     nodes = lab.nodes if nodes is None else nodes
     started = time.monotonic()
-    outcome = Outcome(scenario.id)
+    outcome = ScenarioOutcome(scenario.id)
     if scenario.skipped_below is not None and len(lab.nodes) < scenario.skipped_below:
         outcome.skipped = f"needs {scenario.skipped_below} nodes, the cluster has {len(lab.nodes)}"
         say(f"skip {scenario.id} ({outcome.skipped})")
@@ -123,7 +123,9 @@ def run(
     return outcome
 
 
-def _create(lab: Lab, namespace: str, pod: ScenarioPod, node: str, outcome: Outcome) -> None:
+def _create(
+    lab: Lab, namespace: str, pod: ScenarioPod, node: str, outcome: ScenarioOutcome
+) -> None:
     command = (
         ["sh", "-c", "env; exec sleep 3600"] if pod.stays else ["env"]
     )  # what it is given is in its log
@@ -205,7 +207,11 @@ def _interrupt(lab: Lab, namespace: str, pod: str, what: Interrupt) -> None:
 
 
 def _rosters(
-    lab: Lab, namespace: str, step: ScenarioStep, addressed: dict[str, float], outcome: Outcome
+    lab: Lab,
+    namespace: str,
+    step: ScenarioStep,
+    addressed: dict[str, float],
+    outcome: ScenarioOutcome,
 ) -> None:
     """How long it took from the gang's last address until the last member had read its sealed
     roster.
@@ -239,7 +245,7 @@ def _judge(
     pod: ScenarioPod,
     node: str,
     before: dict[str, int],
-    outcome: Outcome,
+    outcome: ScenarioOutcome,
     created: float,
 ) -> None:
     """Wait for the pod's end and compare it, its checks, its events and what the

@@ -14,7 +14,7 @@ from typing import Any
 from preflight_testing.matrix.scenario import Scenario
 
 from .lab import Lab
-from .runner import Outcome, run
+from .runner import ScenarioOutcome, run
 
 __all__ = ["run_all"]
 
@@ -25,7 +25,7 @@ def run_all(
     say: Callable[[str], None],
     ready: Callable[[dict[str, Any]], None],
     again: int = 0,
-) -> list[Outcome]:
+) -> list[ScenarioOutcome]:
     """Run ``rows``, which are sorted by their values, and give their outcomes in the same order.
 
     ``ready(values)`` returns when the cluster has what a chart of these values needs.
@@ -36,9 +36,9 @@ def run_all(
     is named.
     """
     nodes = _Nodes(lab.nodes)
-    running: list[Future[Outcome]] = []
+    running: list[Future[ScenarioOutcome]] = []
 
-    def one(row: Scenario, mine: list[str]) -> Outcome:
+    def one(row: Scenario, mine: list[str]) -> ScenarioOutcome:
         try:
             return run(lab, row, say, mine)
         finally:

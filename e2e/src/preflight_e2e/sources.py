@@ -11,11 +11,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Source", "SourceError", "checkout"]
+__all__ = ["PinnedSource", "SourceError", "checkout"]
 
 
 @dataclass(frozen=True)
-class Source:
+class PinnedSource:
     """``version``: the repository's tag for ``commit`` (its whole id), or that id again where it
     has none. ``paths``: all that is wanted of it.
     """
@@ -41,7 +41,7 @@ class SourceError(Exception):
     """The source is not to be had; the message is one sentence."""
 
 
-def checkout(source: Source, given: Path | None, kept: Path) -> Path:
+def checkout(source: PinnedSource, given: Path | None, kept: Path) -> Path:
     """The folder with the source's files, below ``kept``. ``given``: a repository on this machine
     to take it from.
 
@@ -81,7 +81,7 @@ def checkout(source: Source, given: Path | None, kept: Path) -> Path:
     return folder
 
 
-def _git(source: Source, at: Path, *words: str) -> None:
+def _git(source: PinnedSource, at: Path, *words: str) -> None:
     done = (
         subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=False)
         if at.is_dir()

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .images import COMPONENTS, ROOT, Component
+from .images import COMPONENTS, ROOT, ImageTable
 from .program import leave, says_version
 
 REQUIRED = "AUDIT_REQUIRED"
@@ -56,13 +56,13 @@ def _uv(
     return done
 
 
-def packages(component: Component) -> dict[str, str]:
+def packages(component: ImageTable) -> dict[str, str]:
     """The locked packages of an image, name to version; our own aside."""
     document = bom(component)
     return {part["name"]: part["version"] for part in document["components"] if "purl" in part}
 
 
-def bom(component: Component) -> dict[str, Any]:
+def bom(component: ImageTable) -> dict[str, Any]:
     """The image's CycloneDX document: uv's own export of the lock, with the image as its subject.
 
     The same lock gives the same bytes: there is no time in it, and its serial number follows from

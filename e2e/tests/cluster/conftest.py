@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 from preflight_e2e import channels as channel
-from preflight_e2e.actors import Place, prepared
+from preflight_e2e.actors import TenantNamespace, prepared
 from preflight_e2e.channels import Channels
 from preflight_e2e.installed import Installed, until
 from preflight_e2e.lab import FAKES, Lab
@@ -70,7 +70,7 @@ def installed(fresh: Installed) -> Installed:
 
 
 @pytest.fixture(scope="session")
-def place() -> Iterator[Place]:
+def place() -> Iterator[TenantNamespace]:
     """The gang controller's policies, which no test changes."""
     with release() as made:
         yield prepared(made)
@@ -93,7 +93,7 @@ def channels() -> Iterator[Channels]:
 
 
 @pytest.fixture
-def channel_place(channels: Channels) -> Iterator[channel.Place]:
+def channel_place(channels: Channels) -> Iterator[channel.ChannelNamespace]:
     made = channels.place()
     yield made
     made.leave()
@@ -105,7 +105,7 @@ def node(channels: Channels) -> str:
 
 
 @pytest.fixture
-def used(channel_place: channel.Place, node: str) -> channel.Place:
+def used(channel_place: channel.ChannelNamespace, node: str) -> channel.ChannelNamespace:
     """With pod `first` on `node`, which has the channel by ComputeDomain `train`."""
     channel_place.ready()
     channel_place.pod("first", node, "train-channel")

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import urllib3
 from kubernetes import client
-from preflight_e2e.channels import DRIVER, RESOURCE, SEEN, Channels, Place
+from preflight_e2e.channels import DRIVER, RESOURCE, SEEN, ChannelNamespace, Channels
 from preflight_e2e.installed import until
 from preflight_e2e.watched import Watched
 
@@ -39,7 +39,7 @@ that many times it.
 
 
 @pytest.fixture
-def place(channel_place: Place) -> Place:
+def place(channel_place: ChannelNamespace) -> ChannelNamespace:
     return channel_place
 
 
@@ -67,7 +67,7 @@ def back(channels: Channels, node: str, unlike: dict[str, Any]) -> bool:
 
 
 def test_a_cdi_file_that_is_deleted_is_back_and_the_container_restarts(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     [path] = used.channels.cdi_files(node)
     used.channels.on(node, "rm", path)
@@ -78,7 +78,7 @@ def test_a_cdi_file_that_is_deleted_is_back_and_the_container_restarts(
 
 
 def test_a_plugin_that_is_replaced_leaves_the_pod_alone_and_frees_its_channel_later(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     replaced(
         used,
@@ -88,7 +88,7 @@ def test_a_plugin_that_is_replaced_leaves_the_pod_alone_and_frees_its_channel_la
 
 
 def test_a_plugin_that_is_killed_leaves_the_pod_alone_and_frees_its_channel_later(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     replaced(
         used,
@@ -99,7 +99,7 @@ def test_a_plugin_that_is_killed_leaves_the_pod_alone_and_frees_its_channel_late
     )
 
 
-def replaced(used: Place, node: str, end: Callable[[Any], Any]) -> None:
+def replaced(used: ChannelNamespace, node: str, end: Callable[[Any], Any]) -> None:
     before, plugin = (
         used.container("first"),
         used.channels.plugin(node),
@@ -123,7 +123,7 @@ def ready_again(channels: Channels, node: str, before: Any) -> bool:
     return False
 
 
-def test_sockets_that_are_removed_are_back(used: Place, node: str) -> None:
+def test_sockets_that_are_removed_are_back(used: ChannelNamespace, node: str) -> None:
     folder = "/var/lib/kubelet/plugins"
     paths = [f"{folder}_registry/{DRIVER}-reg.sock", f"{folder}/{DRIVER}/dra.sock"]
     used.channels.on(node, "rm", *paths)
@@ -139,7 +139,7 @@ def test_sockets_that_are_removed_are_back(used: Place, node: str) -> None:
 
 
 def test_a_new_version_of_the_daemonset_overlaps_with_the_old_one_and_pods_run_on(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     before, plugin = (
         used.container("first"),
@@ -161,7 +161,7 @@ def test_a_new_version_of_the_daemonset_overlaps_with_the_old_one_and_pods_run_o
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undisturbed(
-    used: Place, node: str, kill: bool
+    used: ChannelNamespace, node: str, kill: bool
 ) -> None:
     channels = used.channels
     before, files = (
@@ -188,7 +188,7 @@ def test_a_kubelet_that_starts_anew_finds_slice_and_claim_and_the_pod_is_undistu
 
 
 def test_plugin_and_kubelet_that_start_anew_together_leave_the_pod_its_channel(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     channels = used.channels
     before, files, plugin = used.container("first"), channels.cdi_files(node), channels.plugin(node)
@@ -210,7 +210,7 @@ def test_plugin_and_kubelet_that_start_anew_together_leave_the_pod_its_channel(
 
 
 def test_a_containerd_that_starts_anew_under_its_kubelet_leaves_the_pod_and_its_channel_alone(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     before, files = (
         used.container("first"),
@@ -227,7 +227,7 @@ def test_a_containerd_that_starts_anew_under_its_kubelet_leaves_the_pod_and_its_
 
 
 def test_an_api_server_that_is_killed_and_starts_anew_leaves_pods_and_slices_alone(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     if not os.environ.get(ALONE):
         pytest.skip(f"{ALONE} is not set: others may need the API server")
@@ -268,7 +268,7 @@ def restart(component: str, node: str, *more: str) -> None:
 
 
 def test_a_broken_checkpoint_leaves_the_pod_its_channel_and_frees_it_with_the_pod(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     channels = used.channels
     plugin, files = channels.plugin(node), channels.cdi_files(node)
@@ -287,7 +287,7 @@ def test_a_broken_checkpoint_leaves_the_pod_its_channel_and_frees_it_with_the_po
 
 
 def test_a_node_that_was_rebooted_has_its_channel_free_whatever_the_last_boot_had_prepared(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     channels = used.channels
     channels.on(node, "sh", "-c", f"echo {uuid.uuid4()} > {BOOT}")
@@ -333,7 +333,7 @@ def other_boot_ids(channels: Channels) -> Iterator[None]:
 
 
 def test_a_pod_on_a_node_without_a_clique_has_one_sentence_and_the_next_starts_once_there_is_one(
-    place: Place, node: str
+    place: ChannelNamespace, node: str
 ) -> None:
     channels, plugin = place.channels, place.channels.plugin(node)
     place.ready()
@@ -359,7 +359,9 @@ def fabric(channels: Channels, node: str, before: str, after: str) -> None:
     channels.on(node, "sed", "-i", f"s/{says % before}/{says % after}/", DRIVER_JSON)
 
 
-def test_a_leader_of_the_controller_that_is_killed_is_followed_by_the_other(place: Place) -> None:
+def test_a_leader_of_the_controller_that_is_killed_is_followed_by_the_other(
+    place: ChannelNamespace,
+) -> None:
     channels = place.channels
     coordination: Any = client.CoordinationV1Api()
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from preflight_e2e.beside import OTHER, OTHER_VARIABLE, beside
-from preflight_e2e.channels import CLASS, DRIVER, RESOURCE, SEEN, Channels, Place
+from preflight_e2e.channels import CLASS, DRIVER, RESOURCE, SEEN, ChannelNamespace, Channels
 from preflight_e2e.channels import config as parameters
 from preflight_e2e.installed import until
 from preflight_e2e.watched import Moment, Watched
@@ -40,7 +40,7 @@ CLIQUES = ("resource.nvidia.com", "v1beta1", "computedomaincliques")
 
 
 @pytest.fixture
-def place(channel_place: Place) -> Place:
+def place(channel_place: ChannelNamespace) -> ChannelNamespace:
     return channel_place
 
 
@@ -62,7 +62,7 @@ def test_each_node_has_one_slice_with_exactly_channel_0_and_no_class_is_for_daem
 
 
 def test_pods_on_all_nodes_have_the_device_also_in_a_check_and_a_pod_without_the_claim_has_none(
-    place: Place,
+    place: ChannelNamespace,
 ) -> None:
     nodes = place.channels.nodes
     place.ready()
@@ -79,7 +79,7 @@ def test_pods_on_all_nodes_have_the_device_also_in_a_check_and_a_pod_without_the
 
 
 def test_beside_a_driver_of_gpus_one_pod_has_what_both_have_prepared(
-    place: Place, node: str
+    place: ChannelNamespace, node: str
 ) -> None:
     place.ready()
     with beside(place, node) as gpu:
@@ -99,7 +99,7 @@ def test_beside_a_driver_of_gpus_one_pod_has_what_both_have_prepared(
         until(lambda: not place.channels.cdi_files(node), "the CDI file is gone")
 
 
-def test_a_domain_is_ready_whatever_number_of_nodes_it_names(place: Place) -> None:
+def test_a_domain_is_ready_whatever_number_of_nodes_it_names(place: ChannelNamespace) -> None:
     domains = ("resource.nvidia.com", "v1beta1", place.namespace, "computedomains")
     custom = place.channels.custom
     with Watched(custom.list_namespaced_custom_object, domains) as seen:
@@ -116,7 +116,7 @@ def test_a_domain_is_ready_whatever_number_of_nodes_it_names(place: Place) -> No
 
 
 def test_a_second_pod_on_a_node_stays_pending_until_the_first_is_gone(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     used.pod("second", node, "train-channel")
     until(
@@ -128,7 +128,7 @@ def test_a_second_pod_on_a_node_stays_pending_until_the_first_is_gone(
     assert used.sees("second") == SEEN
 
 
-def unscheduled(place: Place, name: str) -> str:
+def unscheduled(place: ChannelNamespace, name: str) -> str:
     conditions = place.read(name).status.conditions or []
     return " ".join(
         str(one.message)
@@ -138,7 +138,7 @@ def unscheduled(place: Place, name: str) -> str:
 
 
 def test_a_second_claim_that_was_bound_past_the_scheduler_is_refused_by_the_first_ones_name(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     forced(used, node)
     [first] = [
@@ -151,7 +151,7 @@ def test_a_second_claim_that_was_bound_past_the_scheduler_is_refused_by_the_firs
 
 
 def test_a_second_claim_that_waits_gets_the_channel_as_soon_as_the_first_pod_is_gone(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     forced(used, node)
     waiting = 'nvidia_dra_requests_inflight{driver="compute-domain.nvidia.com",operation="NodePrepareResources"} 1.0'
@@ -173,7 +173,7 @@ def running(pod: Moment) -> bool:
     return any("running" in one["state"] for one in statuses)
 
 
-def forced(place: Place, node: str) -> None:
+def forced(place: ChannelNamespace, node: str) -> None:
     """Pod `second` on `node`, with a claim to the channel there that is another one's, past the
     scheduler.
     """
@@ -182,7 +182,7 @@ def forced(place: Place, node: str) -> None:
     place.bind("second", node)
 
 
-def domain_of(place: Place) -> str:
+def domain_of(place: ChannelNamespace) -> str:
     [template] = [
         one
         for one in place.listed("resourceclaimtemplates")
@@ -216,7 +216,7 @@ def domain_of(place: Place) -> str:
     ],
 )
 def test_a_claim_that_cannot_be_had_is_one_sentence_in_the_pods_events(
-    place: Place, node: str, changed: dict[str, str], words: str
+    place: ChannelNamespace, node: str, changed: dict[str, str], words: str
 ) -> None:
     made = place.ready()
     place.template("own", parameters(made["metadata"]["uid"], **changed))
@@ -227,7 +227,7 @@ def test_a_claim_that_cannot_be_had_is_one_sentence_in_the_pods_events(
 
 
 def test_kubectl_apply_of_mode_all_is_warned_of_at_once_and_an_event_names_the_remedy(
-    place: Place,
+    place: ChannelNamespace,
 ) -> None:
     custom: Any = client.CustomObjectsApi()
     body = {
@@ -254,7 +254,7 @@ def test_kubectl_apply_of_mode_all_is_warned_of_at_once_and_an_event_names_the_r
 
 
 def test_a_domain_that_is_deleted_while_a_pod_uses_it_is_gone_and_the_pod_runs_on(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     before = used.container("first")
     domains = ("resource.nvidia.com", "v1beta1", used.namespace, "computedomains")
@@ -273,7 +273,7 @@ def test_a_domain_that_is_deleted_while_a_pod_uses_it_is_gone_and_the_pod_runs_o
     until(lambda: not used.channels.cdi_files(node), "the CDI file is gone")
 
 
-def test_a_template_that_is_deleted_by_hand_is_made_again(place: Place) -> None:
+def test_a_template_that_is_deleted_by_hand_is_made_again(place: ChannelNamespace) -> None:
     place.ready()
     [before] = place.listed("resourceclaimtemplates")
     place.channels.custom.delete_namespaced_custom_object(
@@ -288,7 +288,7 @@ def test_a_template_that_is_deleted_by_hand_is_made_again(place: Place) -> None:
     until(lambda: place.status() == "Ready", "ComputeDomain train is Ready")
 
 
-def test_a_foreign_template_under_the_name_is_named_and_left_alone(place: Place) -> None:
+def test_a_foreign_template_under_the_name_is_named_and_left_alone(place: ChannelNamespace) -> None:
     place.template("wanted", parameters("somebody"))
     [foreign] = place.listed("resourceclaimtemplates")
     place.domain(wants="wanted")
@@ -308,7 +308,7 @@ def test_a_foreign_template_under_the_name_is_named_and_left_alone(place: Place)
 
 
 def test_what_the_other_mode_has_left_and_what_is_foreign_stays_as_it_is(
-    used: Place, node: str
+    used: ChannelNamespace, node: str
 ) -> None:
     channels, uid = used.channels, domain_of(used)
     selected = {"matchLabels": {"left": "over"}}
@@ -326,7 +326,7 @@ def test_what_the_other_mode_has_left_and_what_is_foreign_stays_as_it_is(
         hands_off(used, node, uid)
 
 
-def hands_off(used: Place, node: str, uid: str) -> None:
+def hands_off(used: ChannelNamespace, node: str, uid: str) -> None:
     channels, labels, before = used.channels, {LABEL: uid}, left_over(used)
     channels.api.patch_node(node, {"metadata": {"labels": labels}})
     try:
@@ -340,7 +340,7 @@ def hands_off(used: Place, node: str, uid: str) -> None:
 
 
 @contextmanager
-def cliques(place: Place, labels: dict[str, str]) -> Iterator[None]:
+def cliques(place: ChannelNamespace, labels: dict[str, str]) -> Iterator[None]:
     """The kind ComputeDomainClique, and one of it."""
     group, plural = CLIQUES[0], CLIQUES[2]
     api: Any = client.ApiextensionsV1Api()
@@ -371,11 +371,11 @@ def cliques(place: Place, labels: dict[str, str]) -> Iterator[None]:
         api.delete_custom_resource_definition(f"{plural}.{group}")
 
 
-def daemons(place: Place) -> Any:
+def daemons(place: ChannelNamespace) -> Any:
     return place.channels.apps.read_namespaced_daemon_set("left-over", place.namespace)
 
 
-def left_over(place: Place) -> list[str]:
+def left_over(place: ChannelNamespace) -> list[str]:
     templates = [
         one
         for one in place.listed("resourceclaimtemplates")
@@ -390,7 +390,7 @@ def left_over(place: Place) -> list[str]:
     ]
 
 
-def test_no_claim_of_any_pod_was_left_without_an_answer(used: Place) -> None:
+def test_no_claim_of_any_pod_was_left_without_an_answer(used: ChannelNamespace) -> None:
     """The kubelet says "skipped N ResourceClaims" of an answer that lacks one, in its log and in an
     Event.
     """
@@ -406,7 +406,7 @@ def test_no_claim_of_any_pod_was_left_without_an_answer(used: Place) -> None:
             assert [line for line in lines if "skipped" in line and "ResourceClaims" in line] == []
 
 
-def test_nothing_was_written_but_what_is_the_drivers(used: Place) -> None:
+def test_nothing_was_written_but_what_is_the_drivers(used: ChannelNamespace) -> None:
     if not (path := os.environ.get(AUDIT_LOG)):
         pytest.skip(f"{AUDIT_LOG} is not set: no audit log")
     prefix = f"system:serviceaccount:{used.channels.name}:"

@@ -17,7 +17,7 @@ from preflight_e2e.actors import (
     RECORD,
     ROSTER,
     Patch,
-    Place,
+    TenantNamespace,
     add,
     annotation,
     label,
@@ -30,7 +30,7 @@ from preflight_e2e.installed import Installed, until
 pytestmark = [pytest.mark.timeout(240), pytest.mark.policies]
 
 
-def test_the_policies_pass_the_api_servers_type_check(place: Place) -> None:
+def test_the_policies_pass_the_api_servers_type_check(place: TenantNamespace) -> None:
     admission, name = place.installed.admission, place.installed.gang
     for suffix in ("controller-pods", "controller-configmaps", "records"):
 
@@ -44,7 +44,7 @@ def test_the_policies_pass_the_api_servers_type_check(place: Place) -> None:
 # --- the controller
 
 
-def test_the_controller_tells_a_pod_its_answer(place: Place) -> None:
+def test_the_controller_tells_a_pod_its_answer(place: TenantNamespace) -> None:
     pod = place.pod()
     patch: Patch = [
         {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid},
@@ -85,7 +85,7 @@ OF_THE_CONTROLLER = {
 
 
 @pytest.mark.parametrize("change", OF_THE_CONTROLLER)
-def test_the_controller_changes_nothing_else_of_a_pod(place: Place, change: str) -> None:
+def test_the_controller_changes_nothing_else_of_a_pod(place: TenantNamespace, change: str) -> None:
     patch, part = OF_THE_CONTROLLER[change]
     pod = place.pod()
     answer = place.controller.patch(pod, patch)
@@ -96,7 +96,7 @@ def test_the_controller_changes_nothing_else_of_a_pod(place: Place, change: str)
     assert part in answer.partition("but this request changes ")[2]
 
 
-def test_the_controller_writes_to_no_pod_that_is_not_stamped(place: Place) -> None:
+def test_the_controller_writes_to_no_pod_that_is_not_stamped(place: TenantNamespace) -> None:
     pod = place.pod(labels={"app": "web"})
     answer = place.controller.patch(pod, add(annotation(ROSTER), "{}"))
     assert (
@@ -105,7 +105,7 @@ def test_the_controller_writes_to_no_pod_that_is_not_stamped(place: Place) -> No
     )
 
 
-def test_the_controller_keeps_a_gangs_record(place: Place) -> None:
+def test_the_controller_keeps_a_gangs_record(place: TenantNamespace) -> None:
     api = place.controller.api
     made = api.create_namespaced_config_map(
         place.namespace, place.configmap("preflight-job", RECORD)
@@ -124,7 +124,7 @@ def test_the_controller_keeps_a_gangs_record(place: Place) -> None:
     ],
 )
 def test_the_controller_creates_no_configmap_but_records(
-    place: Place, name: str, labels: dict[str, str]
+    place: TenantNamespace, name: str, labels: dict[str, str]
 ) -> None:
     body = place.configmap(name, labels)
     answer = said(lambda: place.controller.api.create_namespaced_config_map(place.namespace, body))
@@ -133,7 +133,9 @@ def test_the_controller_creates_no_configmap_but_records(
     )
 
 
-def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(place: Place) -> None:
+def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(
+    place: TenantNamespace,
+) -> None:
     body = {"metadata": {"generateName": "train-", "labels": RECORD}}
     answer = said(lambda: place.controller.api.create_namespaced_config_map(place.namespace, body))
     assert "the gang controller may write only ConfigMaps" in answer
@@ -142,7 +144,7 @@ def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(pla
 @pytest.mark.parametrize("name", ["training-data", "preflight-notes"])
 @pytest.mark.parametrize("write", ["replace", "delete"])
 def test_the_controller_takes_over_no_configmap_of_a_tenant(
-    place: Place, name: str, write: str
+    place: TenantNamespace, name: str, write: str
 ) -> None:
     api, namespace = place.controller.api, place.namespace
     theirs = place.installed.api.create_namespaced_config_map(
@@ -158,7 +160,7 @@ def test_the_controller_takes_over_no_configmap_of_a_tenant(
     assert f"ConfigMap {namespace}/{found}: the gang controller may write only" in answer
 
 
-def test_the_controller_gives_no_record_away(place: Place) -> None:
+def test_the_controller_gives_no_record_away(place: TenantNamespace) -> None:
     api = place.controller.api
     made = api.create_namespaced_config_map(
         place.namespace, place.configmap("preflight-job", RECORD)
@@ -170,7 +172,7 @@ def test_the_controller_gives_no_record_away(place: Place) -> None:
     assert "is, and was, preflight-gang" in answer
 
 
-def test_the_controller_cannot_change_its_own_configuration(place: Place) -> None:
+def test_the_controller_cannot_change_its_own_configuration(place: TenantNamespace) -> None:
     name, namespace = place.installed.gang, place.installed.name
     found = place.controller.api.read_namespaced_config_map(name, namespace)
     answer = said(
@@ -179,7 +181,7 @@ def test_the_controller_cannot_change_its_own_configuration(place: Place) -> Non
     assert "the gang controller may write only ConfigMaps" in answer
 
 
-def test_the_controller_holds_one_lease(place: Place) -> None:
+def test_the_controller_holds_one_lease(place: TenantNamespace) -> None:
     coordination, name = place.controller.coordination, place.installed.name
     coordination.replace_namespaced_lease(
         LEASE, name, coordination.read_namespaced_lease(LEASE, name)
@@ -242,7 +244,7 @@ def test_uninstall_leaves_no_gang_controller_behind(fresh: Installed) -> None:
     until(lambda: forged(place) == "", "end of the policy")
 
 
-def forged(place: Place) -> str:
+def forged(place: TenantNamespace) -> str:
     """What the API server has against a tenant's record of a gang."""
     body = place.configmap("preflight-job", RECORD)
     create = place.tenant.api.create_namespaced_config_map

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from preflight_e2e import kube_scheduler
-from preflight_e2e.gpu_claims import CHECKS, DCGM, LOOK, GpuClaims, GpuPlace
+from preflight_e2e.gpu_claims import CHECKS, DCGM, LOOK, GpuClaimsRelease, GpuPlace
 from preflight_e2e.installed import until
 from preflight_e2e.lab import Lab
 from preflight_testing.matrix.facts import GPUS, uuids
@@ -36,12 +36,12 @@ PLUGIN = "a device plugin hands out the same GPUs"
 
 
 @pytest.fixture(scope="module")
-def claims(fake_nodes: Lab) -> Iterator[GpuClaims]:
+def claims(fake_nodes: Lab) -> Iterator[GpuClaimsRelease]:
     if why := os.environ.get(kube_scheduler.MISSING):
         pytest.skip(why)
     if len(fake_nodes.nodes) < 4:
         pytest.skip(f"needs four nodes, there are {len(fake_nodes.nodes)}")
-    made = GpuClaims(fake_nodes, Path(os.environ["KUBECONFIG"]))
+    made = GpuClaimsRelease(fake_nodes, Path(os.environ["KUBECONFIG"]))
     try:
         made.install()
         yield made
@@ -50,7 +50,7 @@ def claims(fake_nodes: Lab) -> Iterator[GpuClaims]:
 
 
 @pytest.fixture(scope="module")
-def everywhere(claims: GpuClaims) -> GpuPlace:
+def everywhere(claims: GpuClaimsRelease) -> GpuPlace:
     made = claims.place()
     for count in (1, 2, GPUS):
         made.claim(f"claim-{count}", count)
@@ -188,7 +188,7 @@ def test_a_node_on_which_a_device_plugin_starts_takes_no_pod_until_it_is_gone(
     place.runs("beside")
 
 
-def allocatable(claims: GpuClaims, node: str) -> int:
+def allocatable(claims: GpuClaimsRelease, node: str) -> int:
     found = claims.api.read_node(node).status.allocatable or {}
     return int(found.get("nvidia.com/gpu", "0"))
 

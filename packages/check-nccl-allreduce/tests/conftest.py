@@ -8,20 +8,20 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
 
-from allreduce_testing.gangs.gang import Gang
+from allreduce_testing.gangs.gang import GangUnderTest
 
 
 @pytest.fixture
-def gang(tmp_path: Path) -> Iterator[Gang]:
+def gang(tmp_path: Path) -> Iterator[GangUnderTest]:
     """Real check processes with rosters in folders; whatever they leave behind fails the test."""
-    with Gang(tmp_path, preloaded=True) as one:
+    with GangUnderTest(tmp_path, preloaded=True) as one:
         yield one
 
 
 @pytest.fixture
-def shipped(tmp_path: Path) -> Iterator[Gang]:
+def shipped(tmp_path: Path) -> Iterator[GangUnderTest]:
     """The same, and each check starts its agent itself, which loads torch,
     as it does in the image.
     """
-    with Gang(tmp_path) as one:
+    with GangUnderTest(tmp_path) as one:
         yield one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allreduce_testing.gangs.gang import Gang
+from allreduce_testing.gangs.gang import GangUnderTest
 from check_nccl_allreduce import domains
 from check_nccl_allreduce.control.messages import Hello, LaunchOrder
 from check_nccl_allreduce.probing import EndpointMap
@@ -87,7 +87,9 @@ def test_the_members_labels_become_the_endpoints_domains() -> None:
 
 
 @needs_torch
-def test_the_leader_hears_from_each_member_which_switch_its_node_is_behind(gang: Gang) -> None:
+def test_the_leader_hears_from_each_member_which_switch_its_node_is_behind(
+    gang: GangUnderTest,
+) -> None:
     gang.size = 3
     gang.start(
         0, 1, 2, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000"

@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from allreduce_testing.gangs.gang import MUTANTS, Gang
+from allreduce_testing.gangs.gang import MUTANTS, GangUnderTest
 from needs import needs_torch
 from preflight_proto.roster import Roster
 
@@ -17,17 +17,17 @@ pytestmark = needs_torch
 HANG = {"MUTANT": "hang", "MUTANT_RANK": "1"}
 
 
-def measuring(gang: Gang) -> None:
+def measuring(gang: GangUnderTest) -> None:
     """Wait until the gang is in its first all-reduce, in which rank 1 hangs."""
     for member in gang.members.values():
         member.said("the communicator works")
 
 
-def codes(gang: Gang, *ranks: int) -> set[tuple[int, str, str]]:
+def codes(gang: GangUnderTest, *ranks: int) -> set[tuple[int, str, str]]:
     return {(end.exit_code, end.result.outcome, end.result.code) for end in gang.all_ended(*ranks)}
 
 
-def test_a_failed_peer_ends_the_members_that_wait_for_it(gang: Gang) -> None:
+def test_a_failed_peer_ends_the_members_that_wait_for_it(gang: GangUnderTest) -> None:
     gang.size = 3
     gang.start(0, 1)
     gang.seal()
@@ -41,7 +41,7 @@ def test_a_failed_peer_ends_the_members_that_wait_for_it(gang: Gang) -> None:
 
 @pytest.mark.parametrize("told", [(0, 1), (1,), (0,)])
 def test_a_failure_told_during_the_run_ends_all_with_its_cause(
-    gang: Gang, told: tuple[int, ...]
+    gang: GangUnderTest, told: tuple[int, ...]
 ) -> None:
     gang.start(0, 1, code=MUTANTS, **HANG)
     gang.seal()
@@ -51,7 +51,7 @@ def test_a_failure_told_during_the_run_ends_all_with_its_cause(
     assert {end.result.reason for end in gang.all_ended()} == {"pod-9 was evicted."}
 
 
-def test_a_new_generation_before_the_run_is_joined(gang: Gang) -> None:
+def test_a_new_generation_before_the_run_is_joined(gang: GangUnderTest) -> None:
     gang.start(0, 1)
     gang.seal(0)
     gang.members[0].said("is there (1 of 2)")
@@ -62,7 +62,7 @@ def test_a_new_generation_before_the_run_is_joined(gang: Gang) -> None:
     assert "roster: generation 2, rank 0 of 2" in ends[0].output
 
 
-def test_a_new_generation_during_the_run_ends_it(shipped: Gang) -> None:
+def test_a_new_generation_during_the_run_ends_it(shipped: GangUnderTest) -> None:
     shipped.start(0, 1, code=MUTANTS, **HANG)
     shipped.seal()
     measuring(shipped)
@@ -70,7 +70,7 @@ def test_a_new_generation_during_the_run_ends_it(shipped: Gang) -> None:
     assert codes(shipped) == {(1, "inconclusive", "GANG_CHANGED")}
 
 
-def test_a_member_restarted_in_place_does_not_join_the_old_generation(gang: Gang) -> None:
+def test_a_member_restarted_in_place_does_not_join_the_old_generation(gang: GangUnderTest) -> None:
     gang.start(0, 1)
     gang.seal(1)
     gang.members[1].said("does not answer yet")
@@ -84,7 +84,7 @@ def test_a_member_restarted_in_place_does_not_join_the_old_generation(gang: Gang
     assert {end.result.code for end in gang.all_ended()} == {"OK"}
 
 
-def test_the_workers_end_when_the_check_is_killed(shipped: Gang) -> None:
+def test_the_workers_end_when_the_check_is_killed(shipped: GangUnderTest) -> None:
     shipped.start(0, 1, code=MUTANTS, **HANG)
     shipped.seal()
     measuring(shipped)
@@ -94,7 +94,7 @@ def test_the_workers_end_when_the_check_is_killed(shipped: Gang) -> None:
     assert shipped.left_behind() == []
 
 
-def test_wait_after_sealing_before_the_run_is_waited_out(gang: Gang) -> None:
+def test_wait_after_sealing_before_the_run_is_waited_out(gang: GangUnderTest) -> None:
     gang.start(0, 1)
     gang.seal(0)
     gang.members[0].said("is there (1 of 2)")

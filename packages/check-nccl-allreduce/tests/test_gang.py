@@ -7,13 +7,13 @@ import socket
 
 import pytest
 from allreduce_testing.gangs import preloaded
-from allreduce_testing.gangs.gang import CHECK, MUTANTS, Gang
+from allreduce_testing.gangs.gang import CHECK, MUTANTS, GangUnderTest
 from needs import needs_torch
 
 pytestmark = needs_torch
 
 
-def test_two_members_pass_together(shipped: Gang) -> None:
+def test_two_members_pass_together(shipped: GangUnderTest) -> None:
     shipped.start(0, 1)
     shipped.seal()
     ends = shipped.all_ended()
@@ -24,7 +24,7 @@ def test_two_members_pass_together(shipped: Gang) -> None:
     assert ends[0].result.reason == ends[1].result.reason
 
 
-def test_three_members_pass_together(gang: Gang) -> None:
+def test_three_members_pass_together(gang: GangUnderTest) -> None:
     gang.size = 3
     gang.start(0, 1, 2)
     gang.seal()
@@ -34,7 +34,7 @@ def test_three_members_pass_together(gang: Gang) -> None:
     assert "3 ranks on 3 members" in ends[0].result.reason
 
 
-def test_a_late_member_is_waited_for(gang: Gang) -> None:
+def test_a_late_member_is_waited_for(gang: GangUnderTest) -> None:
     gang.start(0)
     gang.seal(0)
     gang.members[0].said("rank 0 (pod-0 on node-0) is there (1 of 2)")
@@ -45,7 +45,7 @@ def test_a_late_member_is_waited_for(gang: Gang) -> None:
 
 @pytest.mark.parametrize("said", [b"", (500).to_bytes(4, "big"), (500).to_bytes(4, "big") + b"{"])
 def test_an_agent_that_is_killed_as_it_starts_takes_none_of_the_others_along(
-    gang: Gang, said: bytes
+    gang: GangUnderTest, said: bytes
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
         killed.connect(preloaded.place())
@@ -55,7 +55,7 @@ def test_an_agent_that_is_killed_as_it_starts_takes_none_of_the_others_along(
     assert [end.result.code for end in gang.all_ended()] == ["OK", "OK"]
 
 
-def test_a_passing_member_clears_its_node_and_says_its_own_numbers(gang: Gang) -> None:
+def test_a_passing_member_clears_its_node_and_says_its_own_numbers(gang: GangUnderTest) -> None:
     gang.start(0, 1)
     gang.seal()
     ends = gang.all_ended()
@@ -69,7 +69,7 @@ def test_a_passing_member_clears_its_node_and_says_its_own_numbers(gang: Gang) -
         assert "0 wrong element(s) in 4 verified iterations" in end.output
 
 
-def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: Gang) -> None:
+def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: GangUnderTest) -> None:
     gang.start(0, 1, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000")
     gang.seal()
     ends = gang.all_ended()
@@ -91,7 +91,7 @@ def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: Gang) 
 
 
 def test_a_gang_whose_nccl_says_that_it_went_by_tcp_fails_where_its_pods_have_better(
-    gang: Gang,
+    gang: GangUnderTest,
 ) -> None:
     adapters = "nics.Adapters('ib-8x400', 'ib 8x400', rdma=True)"
     code = f"from check_nccl_allreduce import check, nics; check._adapters = lambda *_: {adapters}; {MUTANTS}"
@@ -107,7 +107,7 @@ def test_a_gang_whose_nccl_says_that_it_went_by_tcp_fails_where_its_pods_have_be
         assert event.metadata["transport"] == "Socket"
 
 
-def test_the_parent_never_loads_torch(shipped: Gang) -> None:
+def test_the_parent_never_loads_torch(shipped: GangUnderTest) -> None:
     code = CHECK.replace(
         "main()",
         "import sys, os, atexit; real = os._exit; os._exit = lambda status: (print('torch loaded:', 'torch' in sys.modules, flush=True), real(status)); main()",
@@ -117,7 +117,9 @@ def test_the_parent_never_loads_torch(shipped: Gang) -> None:
     assert all("torch loaded: False" in end.output for end in shipped.all_ended())
 
 
-def test_a_member_that_cannot_see_its_gpus_ends_all_at_once_and_is_named(gang: Gang) -> None:
+def test_a_member_that_cannot_see_its_gpus_ends_all_at_once_and_is_named(
+    gang: GangUnderTest,
+) -> None:
     gang.start(0)
     gang.start(1, NCCL_ALLREDUCE_BACKEND="auto", EXPECTED_GPUS="8")
     gang.seal()
@@ -128,13 +130,13 @@ def test_a_member_that_cannot_see_its_gpus_ends_all_at_once_and_is_named(gang: G
     assert {end.result.reason.split(": ")[0] for end in ends} == {"rank 1 (pod-1 on node-1)"}
 
 
-def test_auto_is_gloo_only_for_a_pod_that_was_given_no_gpu(gang: Gang) -> None:
+def test_auto_is_gloo_only_for_a_pod_that_was_given_no_gpu(gang: GangUnderTest) -> None:
     gang.start(0, 1, NCCL_ALLREDUCE_BACKEND="auto", EXPECTED_GPUS="0")
     gang.seal()
     assert all("gloo; no floor: gloo has none" in end.result.reason for end in gang.all_ended())
 
 
-def test_another_reduction_is_verified_as_well(gang: Gang) -> None:
+def test_another_reduction_is_verified_as_well(gang: GangUnderTest) -> None:
     gang.start(0, 1, NCCL_ALLREDUCE_OP="max")
     gang.seal()
     ends = gang.all_ended()
@@ -142,7 +144,7 @@ def test_another_reduction_is_verified_as_well(gang: Gang) -> None:
 
 
 def test_the_log_tells_how_soon_the_first_iteration_was_timed_and_what_the_check_itself_took(
-    shipped: Gang,
+    shipped: GangUnderTest,
 ) -> None:
     shipped.start(0, 1)
     shipped.seal()

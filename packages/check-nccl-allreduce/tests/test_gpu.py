@@ -13,7 +13,7 @@ import shutil
 import subprocess
 
 import pytest
-from allreduce_testing.gangs.gang import CHECK, MUTANTS, Gang
+from allreduce_testing.gangs.gang import CHECK, MUTANTS, GangUnderTest
 
 
 def gpus() -> int:
@@ -55,7 +55,7 @@ SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 TOOL = os.environ.get("NCCL_LOOPBACK_TOOL") or "all_reduce_perf"
 
 
-def start(gang: Gang, code: str, **variables: str) -> None:
+def start(gang: GangUnderTest, code: str, **variables: str) -> None:
     """One member with all devices, or two members on the only one."""
     if gpus() < 2 and not shareable():
         pytest.skip("one CUDA device, and an NCCL older than 2.30.3, which refuses two ranks on it")
@@ -96,7 +96,7 @@ def nccl_tests_busbw() -> float:
 
 
 @needs_gpu
-def test_nccl_delivers_every_bit(gang: Gang) -> None:
+def test_nccl_delivers_every_bit(gang: GangUnderTest) -> None:
     start(gang, CHECK)
     for end in gang.all_ended(within=WITHIN):
         assert end.result.outcome == "passed", end.output
@@ -104,7 +104,7 @@ def test_nccl_delivers_every_bit(gang: Gang) -> None:
 
 
 @needs_gpu
-def test_device_events_tell_the_wall_clocks_time_within_two_percent(gang: Gang) -> None:
+def test_device_events_tell_the_wall_clocks_time_within_two_percent(gang: GangUnderTest) -> None:
     start(gang, MUTANTS, MUTANT="wall-clock")
     for end in gang.all_ended(within=WITHIN):
         assert end.result.outcome == "passed", end.output
@@ -114,7 +114,9 @@ def test_device_events_tell_the_wall_clocks_time_within_two_percent(gang: Gang) 
 
 
 @needs_gpu
-def test_the_bandwidth_is_at_least_95_percent_of_what_nccl_tests_measures(gang: Gang) -> None:
+def test_the_bandwidth_is_at_least_95_percent_of_what_nccl_tests_measures(
+    gang: GangUnderTest,
+) -> None:
     reference = nccl_tests_busbw()
     start(gang, CHECK)
     [end] = gang.all_ended(within=WITHIN)

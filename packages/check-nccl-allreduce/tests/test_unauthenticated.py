@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from allreduce_testing.gangs.gang import MUTANTS, TOKEN, Ended, Gang
+from allreduce_testing.gangs.gang import MUTANTS, TOKEN, GangUnderTest, MemberEnd
 from check_nccl_allreduce.control import frames
 from needs import needs_torch
 
@@ -95,7 +95,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def test_unauthenticated_peers_on_the_control_port_of_a_real_check_change_nothing(
-    gang: Gang,
+    gang: GangUnderTest,
 ) -> None:
     gang.start(0)
     gang.seal(0)
@@ -111,7 +111,7 @@ def test_unauthenticated_peers_on_the_control_port_of_a_real_check_change_nothin
     assert "evil" not in ends[0].output
 
 
-def test_a_flood_of_connections_keeps_no_member_out(gang: Gang) -> None:
+def test_a_flood_of_connections_keeps_no_member_out(gang: GangUnderTest) -> None:
     gang.start(0)
     gang.seal(0)
     gang.members[0].said("is there (1 of 2)")
@@ -129,7 +129,7 @@ def test_a_flood_of_connections_keeps_no_member_out(gang: Gang) -> None:
     assert [end.result.code for end in ends] == ["OK", "OK"]
 
 
-def test_unauthenticated_peers_during_the_run_change_nothing_either(gang: Gang) -> None:
+def test_unauthenticated_peers_during_the_run_change_nothing_either(gang: GangUnderTest) -> None:
     gang.start(0, 1, NCCL_ALLREDUCE_ITERATIONS="400")
     gang.seal()
     gang.members[0].said("the communicator works")
@@ -140,7 +140,7 @@ def test_unauthenticated_peers_during_the_run_change_nothing_either(gang: Gang) 
 
 
 @pytest.mark.parametrize("act", [silent, garbage, http, reset])
-def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: Gang, act: Act) -> None:
+def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: GangUnderTest, act: Act) -> None:
     gang.start(0)
     gang.seal(0)
     with unauthenticated(gang.master_port, act) as worked:
@@ -151,7 +151,7 @@ def test_a_stranger_on_the_rendezvous_port_changes_nothing(gang: Gang, act: Act)
     assert [(end.exit_code, end.result.code) for end in ends] == [(0, "OK")] * 2
 
 
-def vandalized(gang: Gang, mutant: str) -> list[Ended]:
+def vandalized(gang: GangUnderTest, mutant: str) -> list[MemberEnd]:
     """How a gang ends whose store's keys somebody overwrites while rank 0 waits for the others."""
     gang.start(0, 1, code=MUTANTS, MUTANT=mutant)
     with subprocess.Popen(
@@ -167,7 +167,9 @@ def vandalized(gang: Gang, mutant: str) -> list[Ended]:
             vandal.kill()
 
 
-def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(gang: Gang) -> None:
+def test_a_stranger_who_speaks_the_stores_language_cannot_find_our_keys(
+    gang: GangUnderTest,
+) -> None:
     ends = vandalized(gang, "slow")
     assert "leader: round 2" not in ends[0].output
     assert [end.result.code for end in ends] == ["OK", "OK"]
@@ -179,7 +181,7 @@ def test_the_same_stranger_breaks_a_rendezvous_that_has_torchruns_own_name(tmp_p
     four gangs.
     """
     for attempt in range(4):
-        with Gang(tmp_path / str(attempt)) as gang:
+        with GangUnderTest(tmp_path / str(attempt)) as gang:
             ends = vandalized(gang, "slow-unnamed")
         assert [end.result.code for end in ends] == ["OK", "OK"], "a second round mends it"
         if "leader: round 2" in ends[0].output:

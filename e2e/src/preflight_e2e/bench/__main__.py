@@ -21,7 +21,7 @@ from . import (
     mnnvl,
     webhook,
 )
-from .bars import Measurement, all_hold
+from .bars import BenchMeasurement, all_hold
 from .load import BenchError
 
 TERMINATED = 143
@@ -30,7 +30,7 @@ TERMINATED = 143
 
 class Runnable(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None: ...
-    def run(self, args: argparse.Namespace, /) -> Measurement: ...
+    def run(self, args: argparse.Namespace, /) -> BenchMeasurement: ...
 
 
 BENCHES: dict[str, tuple[Runnable, str]] = {

@@ -20,8 +20,8 @@ from preflight_testing.reviews import NUMBER, realistic_review
 
 from ..registered import register, write_certificate
 from . import served
-from .bars import Measurement, at_most
-from .cluster import Server
+from .bars import BenchMeasurement, at_most
+from .cluster import BenchServer
 from .load import BenchError, binaries
 
 __all__ = ["add_arguments", "quantile", "run"]
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     served.add_server(parser)
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     folder = binaries()
     with (
         tempfile.TemporaryDirectory() as name,
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> Measurement:
             f"{one['call_p99_ms']:14.2f} ms{one['decision_p99_ms']:19.2f} ms{one['requests']:7}"
         )
     failed = sum(one["failed"] for one in figures.values())
-    return Measurement({"admission": figures}, [at_most("pods that failed", failed, 0)])
+    return BenchMeasurement({"admission": figures}, [at_most("pods that failed", failed, 0)])
 
 
 @dataclass
@@ -124,7 +124,7 @@ class AdmissionCluster:
         """Create ``pods`` by as many ``writers``, who all begin at the same moment."""
         calls, decisions, asked = self.calls(), self.decisions(), self.asked()
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-        bad, seconds = Server.of(self.server).create(path, pods, writers, good=_checked)
+        bad, seconds = BenchServer.of(self.server).create(path, pods, writers, good=_checked)
         failed = len(bad)
         if failed:
             print(f"{failed} of {len(pods)} were refused or not checked, the last: {bad[-1][:300]}")

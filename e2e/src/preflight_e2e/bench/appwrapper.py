@@ -19,8 +19,8 @@ from preflight_testing.apiserver import ApiServer, free_port
 
 from . import served
 from .admission import histogram, quantile
-from .appwrapper_world import EVICTED, FAILED, World, api_server
-from .bars import Bar, Measurement, at_most, below
+from .appwrapper_world import EVICTED, FAILED, WrapperWorld, api_server
+from .bars import Bar, BenchMeasurement, at_most, below
 from .load import BenchError, until
 
 __all__ = ["PROGRAM", "add_arguments", "controller", "run"]
@@ -58,17 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     if args.wrappers < EVICTED + FAILED:
         raise BenchError(f"--wrappers: {args.wrappers} is less than {EVICTED + FAILED}; give more.")
     with (
         tempfile.TemporaryDirectory() as name,
         api_server(args.program, Path(name) / "api") as server,
-        World(server, args.wrappers, args.pods) as world,
+        WrapperWorld(server, args.wrappers, args.pods) as world,
         controller(args.program, server, Path(name), CONFIG) as one,
     ):
         figures = _measured(world, one, args.idle)
-    return Measurement({"appwrapper": figures}, _bars(figures), ".3g")
+    return BenchMeasurement({"appwrapper": figures}, _bars(figures), ".3g")
 
 
 def _bars(figures: dict[str, Any]) -> list[Bar]:
@@ -90,7 +90,7 @@ def _bars(figures: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def _measured(world: World, one: served.Served, idle: float) -> dict[str, Any]:
+def _measured(world: WrapperWorld, one: served.ReviewServer, idle: float) -> dict[str, Any]:
     before = _requests(one)
     world.wrap()
     until(lambda: world.in_phase("Suspended") == world.wrappers, "all wrappers are seen")
@@ -135,7 +135,7 @@ def _measured(world: World, one: served.Served, idle: float) -> dict[str, Any]:
     }
 
 
-def _metrics(one: served.Served) -> str:
+def _metrics(one: served.ReviewServer) -> str:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics", timeout=30) as answer:
             return str(answer.read().decode())
@@ -143,7 +143,7 @@ def _metrics(one: served.Served) -> str:
         return ""
 
 
-def _sum(one: served.Served, name: str) -> float:
+def _sum(one: served.ReviewServer, name: str) -> float:
     return sum(
         float(line.rpartition(" ")[2])
         for line in _metrics(one).splitlines()
@@ -151,17 +151,17 @@ def _sum(one: served.Served, name: str) -> float:
     )
 
 
-def _requests(one: served.Served) -> float:
+def _requests(one: served.ReviewServer) -> float:
     """All that it has sent, its watches and its lease included."""
     return _sum(one, "appwrapper_requests_total")
 
 
-def _writes(one: served.Served) -> float:
+def _writes(one: served.ReviewServer) -> float:
     """Of wrappers, components, pods and Events; the lease is renewed whatever happens."""
     return _sum(one, "appwrapper_writes_total")
 
 
-def _settled(one: served.Served) -> bool:
+def _settled(one: served.ReviewServer) -> bool:
     """Nothing was written for two seconds: Events are said beside the work."""
     before = _writes(one)
     time.sleep(2)
@@ -171,7 +171,7 @@ def _settled(one: served.Served) -> bool:
 @contextmanager
 def controller(
     program: str, server: ApiServer, folder: Path, config: str
-) -> Iterator[served.Served]:
+) -> Iterator[served.ReviewServer]:
     """A replica that leads."""
     (folder / "config.yaml").write_text(config)
     port, log = free_port(), folder / "controller.log"
@@ -179,13 +179,13 @@ def controller(
     command += ["--host", "127.0.0.1", "--port", str(port)]
     environ = {"KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
     with served.pinned(command, None, log, environ, stderr=subprocess.STDOUT) as process:
-        one = served.Served(f"127.0.0.1:{port}", pid=process.pid, plain=port)
+        one = served.ReviewServer(f"127.0.0.1:{port}", pid=process.pid, plain=port)
         until(lambda: "appwrapper_leader 1.0" in _metrics(one), "the controller leads")
         yield one
 
 
 @contextmanager
-def _heartbeats(world: World) -> Iterator[None]:
+def _heartbeats(world: WrapperWorld) -> Iterator[None]:
     """Each node says that it lives, as its kubelet does."""
     ended = threading.Event()
 

@@ -24,8 +24,8 @@ from preflight_testing.apiserver import ApiServer
 from . import served
 from .appwrapper import PROGRAM, controller
 from .appwrapper_world import LOADS, MERGE, PODS, WRAPPERS, api_server, load_of, pod_of
-from .bars import Measurement
-from .cluster import Server
+from .bars import BenchMeasurement
+from .cluster import BenchServer
 from .following import Follow
 from .load import BenchError, until
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     files = args.scenarios or sorted(SCENARIOS.glob("*.toml"))
     scenarios = {path.stem: read(path) for path in files}
     traces: Json = {}
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> Measurement:
                     f"{title}: {' → '.join(one['phase'] for one in phases(traces[title]))}",
                     flush=True,
                 )
-    return Measurement({"appwrapper_trace": traces}, shown=False)
+    return BenchMeasurement({"appwrapper_trace": traces}, shown=False)
 
 
 def read(path: Path) -> list[Json]:
@@ -120,7 +120,7 @@ class Play:
     """One scenario at a time; whatever it leaves is removed."""
 
     def __init__(self, server: ApiServer) -> None:
-        self._server = Server.of(server)
+        self._server = BenchServer.of(server)
         self._wrappers: dict[str, list[Json]] = {}
         self._now: dict[str, Json] = {}
         self._pods: dict[str, int] = {}

@@ -21,7 +21,7 @@ import yaml
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import crd
 
-from .cluster import Server
+from .cluster import BenchServer
 from .following import Follow
 from .load import BenchError, binaries
 
@@ -33,7 +33,7 @@ __all__ = [
     "NODES",
     "PODS",
     "WRAPPERS",
-    "World",
+    "WrapperWorld",
     "api_server",
     "load",
     "load_of",
@@ -140,7 +140,7 @@ def pod_of(of: Json, index: int, node: str) -> Json:
 class _Ending:
     """Ends pods as the garbage collector and the kubelets do, beside whoever watches."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: BenchServer) -> None:
         self._server, self._waiting = server, SimpleQueue[str]()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(_ENDING)]
         for one in self._threads:
@@ -167,7 +167,7 @@ class _Ending:
         connection.close()
 
 
-class World:
+class WrapperWorld:
     """Use as a context manager. ``made``: when each component was first seen; ``ready``: how many
     wrappers are; ``came_back``: how many components were created again."""
 
@@ -175,7 +175,7 @@ class World:
         self.wrappers, self.each = wrappers, pods
         self.made: dict[str, float] = {}
         self.came_back = 0
-        self._server = Server.of(server)
+        self._server = BenchServer.of(server)
         self._phases: dict[str, str] = {}
         self._ready: set[str] = set()
         self._unhealthy: dict[str, float] = {}

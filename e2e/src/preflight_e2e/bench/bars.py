@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["Bar", "Measurement", "all_hold", "at_least", "at_most", "below"]
+__all__ = ["Bar", "BenchMeasurement", "all_hold", "at_least", "at_most", "below"]
 
 
 class Bar(NamedTuple):
@@ -16,7 +16,7 @@ class Bar(NamedTuple):
     holds: bool
 
 
-class Measurement(NamedTuple):
+class BenchMeasurement(NamedTuple):
     """What a bench has measured, by its name. ``bars``: what it is held against, shown in ``form``
     (a format specification); ``shown``: whether the figures are printed where no file takes them.
     """

@@ -27,7 +27,7 @@ from preflight_testing.matrix.facts import node_json, uuids
 
 from ..images import COMPONENTS
 from . import start_delay
-from .bars import Bar, Measurement, below
+from .bars import Bar, BenchMeasurement, below
 from .load import BenchError
 
 __all__ = ["add_arguments", "bars", "image_sizes", "run", "starts_of"]
@@ -39,14 +39,14 @@ WITHIN: Final = 30.0
 TOOL: Final = '#!/bin/sh\n: > "$0.started"\nexit 1\n'
 
 
-class Start(NamedTuple):
+class CheckStart(NamedTuple):
     """One start, in milliseconds: by the clock, and what the check itself computed until then."""
 
     ms: float
     cpu_ms: float
 
 
-class Measured(NamedTuple):
+class MeasuredCheck(NamedTuple):
     """A check whose start is measured: its program, the tool it starts, and the variables that make
     it.
     """
@@ -58,10 +58,10 @@ class Measured(NamedTuple):
 
 CHECKS: Final = {
     # Nobody listens there, and nobody is asked: the stand-in fails by itself.
-    "dcgm": Measured(
+    "dcgm": MeasuredCheck(
         "check-dcgm", "dcgmi", {"DCGM_HOSTENGINE_ADDR": "127.0.0.1:5555", "DCGMI": "dcgmi"}
     ),
-    "loopback": Measured("check-nccl-loopback", "all_reduce_perf", {}),
+    "loopback": MeasuredCheck("check-nccl-loopback", "all_reduce_perf", {}),
 }
 
 
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     figures: dict[str, Any] = {}
     for name, check in CHECKS.items():
         program = args.programs / check.program / "bin" / check.program
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> Measurement:
     for image, size in figures["image_mb"].items():
         print(f"{image}: {size:.0f} MB")
     figures |= _start_delay(args)
-    return Measurement({"checks": figures}, bars(figures), ".3g", shown=False)
+    return BenchMeasurement({"checks": figures}, bars(figures), ".3g", shown=False)
 
 
 def _start_delay(args: argparse.Namespace) -> Mapping[str, Any]:
@@ -134,7 +134,7 @@ def _start_delay(args: argparse.Namespace) -> Mapping[str, Any]:
     return figures
 
 
-def starts_of(program: Path, check: Measured, runs: int) -> list[Start]:
+def starts_of(program: Path, check: MeasuredCheck, runs: int) -> list[CheckStart]:
     """From the process's start to the tool's, in each of ``runs``. Raises :class:`BenchError`."""
     if not program.exists():
         raise BenchError(f"{program} is not there; `nox -s bench -- checks` installs it.")
@@ -145,7 +145,9 @@ def starts_of(program: Path, check: Measured, runs: int) -> list[Start]:
         return [once(program, check, environ, folder / str(number)) for number in range(runs)]
 
 
-def once(program: Path, check: Measured, environ: Mapping[str, str], folder: Path) -> Start:
+def once(
+    program: Path, check: MeasuredCheck, environ: Mapping[str, str], folder: Path
+) -> CheckStart:
     """One run, with a tool of its own in ``folder``. Raises :class:`BenchError`."""
     folder.mkdir()
     tool = folder / check.tool
@@ -174,10 +176,12 @@ def once(program: Path, check: Measured, environ: Mapping[str, str], folder: Pat
         finally:
             os.kill(process.pid, signal.SIGKILL)
             _, process.returncode, used = os.wait4(process.pid, 0)
-    return Start((started.stat().st_mtime - begun) * 1000, (used.ru_utime + used.ru_stime) * 1000)
+    return CheckStart(
+        (started.stat().st_mtime - begun) * 1000, (used.ru_utime + used.ru_stime) * 1000
+    )
 
 
-def _node(folder: Path, check: Measured) -> dict[str, str]:
+def _node(folder: Path, check: MeasuredCheck) -> dict[str, str]:
     """A healthy node in ``folder``, its facts and its driver; the environment of a check there, but
     for its tool.
     """

@@ -23,14 +23,14 @@ from preflight_testing.apiserver import ApiServer
 from .following import Follow
 from .load import BenchError, until
 
-__all__ = ["PREFIX", "RosterWatch", "Server", "addressed", "member", "record_name"]
+__all__ = ["PREFIX", "BenchServer", "RosterWatch", "addressed", "member", "record_name"]
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 _WRITERS = 8
 
 
 @dataclass(frozen=True)
-class Server:
+class BenchServer:
     """An API server; ``ca`` where it speaks TLS, ``token`` where it asks for one."""
 
     url: str
@@ -38,7 +38,7 @@ class Server:
     token: str | None = None
 
     @classmethod
-    def of(cls, server: ApiServer) -> Server:
+    def of(cls, server: ApiServer) -> BenchServer:
         """A real one, for its administrator."""
         return cls(server.server, str(server.ca), server.token)
 
@@ -149,7 +149,7 @@ class RosterWatch:
     name.
     """
 
-    def __init__(self, server: Server, namespace: str) -> None:
+    def __init__(self, server: BenchServer, namespace: str) -> None:
         self.rosters: dict[str, str] = {}
         self.at: dict[str, float] = {}
         path = f"/api/v1/namespaces/{namespace}/pods"

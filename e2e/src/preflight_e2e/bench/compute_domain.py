@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from preflight_testing.apiserver import ApiServer, free_port
 
-from .bars import Bar, Measurement, at_most, below
+from .bars import Bar, BenchMeasurement, at_most, below
 from .compute_domain_cluster import overhead
 from .compute_domain_plugin import PLUGIN, plugin, requests_of
 from .compute_domain_plugin import measured as measured_plugin
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     folder = binaries()
     if missing := [
         name for name in (PROGRAM, COMMAND, PLUGIN) if not (args.programs / name).exists()
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> Measurement:
         print(
             "start_overhead_median_ms is left out: KUBECONFIG is not set, and it needs real kubelets."
         )
-    return Measurement({"compute_domain": figures}, bars(figures))
+    return BenchMeasurement({"compute_domain": figures}, bars(figures))
 
 
 def bars(figures: dict[str, Any]) -> list[Bar]:
@@ -136,7 +136,7 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
 
 
 @dataclass
-class Controller:
+class LeadingReplica:
     """A replica that leads."""
 
     process: subprocess.Popen[bytes]
@@ -153,7 +153,7 @@ class Controller:
 
 
 @contextmanager
-def controller(server: ApiServer, folder: Path, program: str) -> Iterator[Controller]:
+def controller(server: ApiServer, folder: Path, program: str) -> Iterator[LeadingReplica]:
     port = free_port()
     environ = {
         **os.environ,
@@ -163,7 +163,7 @@ def controller(server: ApiServer, folder: Path, program: str) -> Iterator[Contro
     words = [program, "--namespace", "default", "--port", str(port)]
     with (folder / "controller.log").open("wb") as log:
         process = subprocess.Popen(words, env=environ, stdout=log, stderr=log)
-    running = Controller(process, port)
+    running = LeadingReplica(process, port)
     try:
         until(
             lambda: "compute_domain_leader 1.0" in running.metrics(),
@@ -176,7 +176,7 @@ def controller(server: ApiServer, folder: Path, program: str) -> Iterator[Contro
         process.wait(timeout=60)
 
 
-def measured(server: ApiServer, running: Controller, number: int, log: Path) -> dict[str, Any]:
+def measured(server: ApiServer, running: LeadingReplica, number: int, log: Path) -> dict[str, Any]:
     names = [f"train-{i:05}" for i in range(number)]
     before = _requests(log)
     began = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 
 from kubernetes import client, config, watch
 
-from ..channels import Channels, Place
+from ..channels import ChannelNamespace, Channels
 from .load import BenchError, until
 
 __all__ = ["overhead"]
@@ -44,7 +44,7 @@ def overhead(kubeconfig: Path, pods: int) -> dict[str, Any]:
     }
 
 
-def _started(place: Place, name: str, node: str, template: str) -> float:
+def _started(place: ChannelNamespace, name: str, node: str, template: str) -> float:
     seen: dict[str, float] = {}
     made: Any = watch.Watch
     ends = made()

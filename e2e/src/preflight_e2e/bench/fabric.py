@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .bars import Bar, Measurement, at_least, at_most, below
+from .bars import Bar, BenchMeasurement, at_least, at_most, below
 from .load import BenchError
 
 __all__ = [
@@ -38,7 +38,7 @@ class FabricBench(NamedTuple):
     """One of this module's."""
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], Measurement]
+    run: Callable[[argparse.Namespace], BenchMeasurement]
 
 
 def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +76,7 @@ def add_scale_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--members", type=int, default=4096, help="of the gang (%(default)s)")
 
 
-def run_clean(args: argparse.Namespace) -> Measurement:
+def run_clean(args: argparse.Namespace) -> BenchMeasurement:
     figures = _run(
         "preflight_e2e.gangs.clean", "--real", str(args.real), "--scripted", str(args.scripted)
     )
@@ -86,18 +86,18 @@ def run_clean(args: argparse.Namespace) -> Measurement:
             f"{name}: {one['gangs']} clean gangs, {one['members']} members, {one['localised']} localised, "
             f"{one['fatal_events']} fatal events, {one['seconds']:.0f} s; members ended: {outcomes}"
         )
-    return Measurement({"clean": figures}, clean_bars(figures), shown=False)
+    return BenchMeasurement({"clean": figures}, clean_bars(figures), shown=False)
 
 
-def run_reals(args: argparse.Namespace) -> Measurement:
+def run_reals(args: argparse.Namespace) -> BenchMeasurement:
     only = [word for name in args.only for word in ("--only", name)]
     figures = _run(
         "preflight_e2e.gangs.reals", "--runs", str(args.runs), "--at-once", str(args.at_once), *only
     )
-    return Measurement({"reals": figures}, reals_bars(figures), shown=False)
+    return BenchMeasurement({"reals": figures}, reals_bars(figures), shown=False)
 
 
-def run_verdict(args: argparse.Namespace) -> Measurement:
+def run_verdict(args: argparse.Namespace) -> BenchMeasurement:
     figures = _run(
         "preflight_e2e.gangs.verdict", "--members", str(args.members), "--runs", str(args.runs)
     )
@@ -106,12 +106,12 @@ def run_verdict(args: argparse.Namespace) -> Measurement:
         f"from the roster to the first timed iteration: {start['whole_s']:.3f} s, torchrun's own start {start['torchrun_s']:.3f} s, "
         f"without it {start['without_torchrun_s']:.3f} s; the check itself: {start['parent_mb']:.1f} MB at most"
     )
-    return Measurement({"verdict": figures}, verdict_bars(figures), shown=False)
+    return BenchMeasurement({"verdict": figures}, verdict_bars(figures), shown=False)
 
 
-def run_scale(args: argparse.Namespace) -> Measurement:
+def run_scale(args: argparse.Namespace) -> BenchMeasurement:
     figures = _run("allreduce_testing.gangs.crowd", "--members", str(args.members))
-    return Measurement({"gang_scale": figures}, scale_bars(figures), shown=False)
+    return BenchMeasurement({"gang_scale": figures}, scale_bars(figures), shown=False)
 
 
 CLEAN = FabricBench(add_clean_arguments, run_clean)

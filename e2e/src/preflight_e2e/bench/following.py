@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
-    from .cluster import Server
+    from .cluster import BenchServer
 
 __all__ = ["Follow"]
 
@@ -41,7 +41,7 @@ class Follow(Generic[T]):
     """
 
     def __init__(
-        self, server: Server, path: str, seen: Callable[[str, T], None], type_: type[T]
+        self, server: BenchServer, path: str, seen: Callable[[str, T], None], type_: type[T]
     ) -> None:
         self._server, self._path, self._seen = server, path, seen
         self._decoder, self._ended = msgspec.json.Decoder(type_), False

@@ -22,8 +22,8 @@ from typing import Any
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
-from .bars import Measurement
-from .cluster import RosterWatch, Server, addressed, member
+from .bars import BenchMeasurement
+from .cluster import BenchServer, RosterWatch, addressed, member
 from .load import BenchError
 
 __all__ = ["add_arguments", "run"]
@@ -56,7 +56,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in text.split(","))
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         figures: dict[str, Any] = {"sizes": {}}
@@ -82,10 +82,10 @@ def run(args: argparse.Namespace) -> Measurement:
         from .gang_plots import draw  # matplotlib: not for those who only want figures
 
         print(draw(figures, args.plots, args.plot_format))
-    return Measurement({"gang": figures})
+    return BenchMeasurement({"gang": figures})
 
 
-def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
+def one_gang(server: BenchServer, running: GangProcess, size: int) -> dict[str, Any]:
     """All members of one gang get their addresses in a burst."""
     namespace = f"bench-{size}"
     pods = created(server, namespace, [(f"gang-{size}", size)])
@@ -113,7 +113,7 @@ def one_gang(server: Server, running: Controller, size: int) -> dict[str, Any]:
     }
 
 
-def quiet(running: Controller) -> dict[str, float]:
+def quiet(running: GangProcess) -> dict[str, float]:
     """Its metrics when it has nothing more to write: what is told is seen before its answer is
     counted.
     """
@@ -126,7 +126,7 @@ def quiet(running: Controller) -> dict[str, float]:
         before = after
 
 
-def many_gangs(server: Server, gangs: int, size: int) -> float:
+def many_gangs(server: BenchServer, gangs: int, size: int) -> float:
     namespace = f"bench-{gangs}x{size}"
     pods = created(server, namespace, [(f"gang-{i}", size) for i in range(gangs)])
     told = RosterWatch(server, namespace)
@@ -157,14 +157,14 @@ def memory(folder: Path) -> float:
 
             double.within(create)
             double.within(double.compact)
-        server = Server(double.url)
+        server = BenchServer(double.url)
         with controller(server, folder) as running:
             for number in range(100):  # it is awake and at work
                 server.call("GET", f"/api/v1/namespaces/many/pods/pod-{number}")
             return running.peak_mb()
 
 
-def created(server: Server, namespace: str, gangs: list[tuple[str, int]]) -> list[str]:
+def created(server: BenchServer, namespace: str, gangs: list[tuple[str, int]]) -> list[str]:
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     pods = [
         member(namespace, gang, size, f"{gang}-{i}") for gang, size in gangs for i in range(size)
@@ -173,14 +173,14 @@ def created(server: Server, namespace: str, gangs: list[tuple[str, int]]) -> lis
     return [pod["metadata"]["name"] for pod in pods]
 
 
-def address(server: Server, namespace: str, pods: list[str]) -> float:
+def address(server: BenchServer, namespace: str, pods: list[str]) -> float:
     """Give each pod its address, as fast as the API server takes them; when the last was taken."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     writes = ((f"{path}/{name}/status", addressed(number)) for number, name in enumerate(pods, 1))
     return server.burst("PATCH", writes, "application/merge-patch+json")
 
 
-def removed(server: Server, namespace: str) -> None:
+def removed(server: BenchServer, namespace: str) -> None:
     """Nothing of it may cost the next measurement anything."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     names = [item["metadata"]["name"] for item in server.call("GET", path)["items"]]
@@ -201,7 +201,7 @@ def _sent(metrics: dict[str, float]) -> dict[str, float]:
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[Server]:
+def api_server(folder: Path) -> Iterator[BenchServer]:
     """A real one where its binaries are, else the double; says which."""
     binaries = assets()
     if binaries is None:
@@ -210,7 +210,7 @@ def api_server(folder: Path) -> Iterator[Server]:
             flush=True,
         )
         with ApiDouble() as double:
-            yield Server(double.url)
+            yield BenchServer(double.url)
         return
     home = folder / "apiserver"
     home.mkdir()
@@ -219,10 +219,10 @@ def api_server(folder: Path) -> Iterator[Server]:
             f"measured against kube-apiserver of {binaries}, etcd without fsync, all on this machine",
             flush=True,
         )
-        yield Server.of(real)
+        yield BenchServer.of(real)
 
 
-class Controller:
+class GangProcess:
     """The process, and what its plain port and the kernel say of it."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
@@ -251,7 +251,7 @@ class Controller:
 
 
 @contextmanager
-def controller(server: Server, folder: Path) -> Iterator[Controller]:
+def controller(server: BenchServer, folder: Path) -> Iterator[GangProcess]:
     """One replica as it runs in a cluster, at its default configuration, leading."""
     program = shutil.which("preflight-gang")
     if program is None:
@@ -267,7 +267,7 @@ def controller(server: Server, folder: Path) -> Iterator[Controller]:
             command, stdout=out, stderr=out, env={**os.environ, "KUBECONFIG": str(kubeconfig)}
         )
     try:
-        running = Controller(process, _port(process, log))
+        running = GangProcess(process, _port(process, log))
         end = time.monotonic() + 120
         while not _ready(running):
             if process.poll() is not None or time.monotonic() > end:
@@ -287,7 +287,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     return int(json.loads(lines[0])["port"])
 
 
-def _ready(running: Controller) -> bool:
+def _ready(running: GangProcess) -> bool:
     try:
         running.get("/readyz")
     except urllib.error.HTTPError:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from preflight_testing.fakes import NVML, NvmlError, build_nvml
 
-from .gpu_nodes import GPUS, Api, Nodes, pod
+from .gpu_nodes import GPUS, Nodes, ThreadedClient, pod
 from .load import BenchError, until
 
 __all__ = ["NODE", "asked_about", "driver", "turns"]
@@ -57,7 +57,7 @@ def asked_about(cluster: Nodes) -> tuple[Json, Json]:
     return every, others
 
 
-def turns(api: Api, passes: Passes, asked: Sequence[Json]) -> Json:
+def turns(api: ThreadedClient, passes: Passes, asked: Sequence[Json]) -> Json:
     """Seconds from a node condition that names a GPU to the answer that does not count on that GPU,
     and from its clearing to the one that does; the longest of :data:`TURNS` each.
 

@@ -28,9 +28,9 @@ __all__ = [
     "NAMESPACE",
     "SCHEDULER",
     "STOCK",
-    "Api",
+    "BindTally",
     "Nodes",
-    "Tally",
+    "ThreadedClient",
     "Watching",
     "pod",
 ]
@@ -54,7 +54,7 @@ and a request that meets the end of it may have been done or not.
 """
 
 
-class Api:
+class ThreadedClient:
     """Requests by many threads, each on a connection of its own."""
 
     def __init__(self, server: ApiServer) -> None:
@@ -119,7 +119,7 @@ def _an_extenders(labels: str) -> bool:
 class Nodes:
     """``number`` nodes of :data:`GPUS` GPUs, which report themselves every :data:`BEAT` seconds."""
 
-    def __init__(self, api: Api, number: int) -> None:
+    def __init__(self, api: ThreadedClient, number: int) -> None:
         self.api, self.names = api, [f"node-{n:05}" for n in range(number)]
         self._ended = threading.Event()
         self._beats = threading.Thread(target=self._beat, daemon=True)
@@ -269,7 +269,7 @@ class _Change(msgspec.Struct):
     object: _Pod
 
 
-class Tally:
+class BindTally:
     """What becomes of pods: when each was bound, and whether a GPU is ever two living ones'."""
 
     def __init__(self) -> None:
@@ -300,10 +300,10 @@ class Tally:
             self.bound[name] = time.monotonic()
 
 
-class Watching(Tally):
+class Watching(BindTally):
     """Reads every version of every pod."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ThreadedClient) -> None:
         super().__init__()
         self._api, self._ended = api, False
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -25,8 +25,8 @@ import yaml
 from preflight_testing.apiserver import ApiServer, free_port
 
 from . import gpu_health, served
-from .bars import Bar, Measurement, at_least, at_most, below
-from .gpu_nodes import GPUS, SCHEDULER, STOCK, Api, Nodes, Watching, pod
+from .bars import Bar, BenchMeasurement, at_least, at_most, below
+from .gpu_nodes import GPUS, SCHEDULER, STOCK, Nodes, ThreadedClient, Watching, pod
 from .load import BenchError, binaries, until
 
 __all__ = ["add_arguments", "run", "share"]
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(server="preflight-gpu-scheduler")
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     if "reuse" in args.only and "one" not in args.only:
         raise BenchError("--only: reuse needs the GPUs that one has given; name both.")
     folder = binaries("kube-scheduler")
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> Measurement:
         logs.mkdir(parents=True, exist_ok=True)
         bench = Bench(server, folder, logs, args.server)
         figures = bench.measured(args.nodes, args.gang, set(args.only))
-    return Measurement({"gpu_scheduler": figures}, bars(figures), ".4g")
+    return BenchMeasurement({"gpu_scheduler": figures}, bars(figures), ".4g")
 
 
 def bars(figures: Json) -> list[Bar]:
@@ -133,7 +133,7 @@ class Bench:
         self._server, self._folder, self._logs, self._program = server, folder, logs, program
         self._kubeconfig = server.kubeconfig(logs.parent / "kubeconfig")
         self._port = free_port()
-        self.api = Api(server)
+        self.api = ThreadedClient(server)
 
     def measured(self, nodes: int, gang: int, parts: Set[str]) -> Json:
         figures: Json = {"nodes": nodes, "gpus": nodes * GPUS}
@@ -185,7 +185,7 @@ class Bench:
 
     # --- calls of the extender, without a scheduler
 
-    def _calls(self, cluster: Nodes, extender: served.Served) -> Json:
+    def _calls(self, cluster: Nodes, extender: served.ReviewServer) -> Json:
         (made,) = cluster.pods([pod("asked-about", "one", 1)])
         body = json.dumps({"Pod": made, "NodeNames": cluster.names}).encode()
         found = {}
@@ -284,7 +284,7 @@ class Bench:
         watching: Watching,
         claim: str,
         count: int,
-        measured: Sequence[served.Served],
+        measured: Sequence[served.ReviewServer],
     ) -> tuple[float, Json]:
         """Pods bound a second from the first to the last that takes all GPUs; and the memory of the
         services at the end.
@@ -354,7 +354,7 @@ class Bench:
     @contextmanager
     def _service(
         self, name: str, *options: str, environ: Mapping[str, str] | None = None
-    ) -> Iterator[served.Served]:
+    ) -> Iterator[served.ReviewServer]:
         port = free_port()
         command = [self._program, name, *options, "--host", "127.0.0.1", "--port", str(port)]
         around = {"KUBECONFIG": str(self._kubeconfig), **(environ or {})}
@@ -366,7 +366,7 @@ class Bench:
                 raise BenchError(
                     f"the {name} has ended: {(self._logs / f'{name}.log').read_text()[-300:]}"
                 )
-            yield served.Served(f"127.0.0.1:{port}", pid=process.pid, plain=port)
+            yield served.ReviewServer(f"127.0.0.1:{port}", pid=process.pid, plain=port)
 
     @contextmanager
     def _scheduler(self, name: str) -> Iterator[None]:
@@ -429,7 +429,7 @@ def _writes(metrics: str) -> Counter[str]:
     return found
 
 
-def _metrics(one: served.Served) -> str:
+def _metrics(one: served.ReviewServer) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics") as answer:
         return str(answer.read().decode())
 

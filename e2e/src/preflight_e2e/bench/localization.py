@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .bars import Bar, Measurement, at_least, at_most
+from .bars import Bar, BenchMeasurement, at_least, at_most
 from .load import BenchError
 
 __all__ = ["add_arguments", "bars", "run", "table", "worlds"]
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     figures = simulated(args.jobs, args.scale, args.keep)
     print("\n".join(table(figures)))
     if args.plots:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> Measurement:
         for path in draw(figures, args.plots, args.plot_format):
             print(f"plot: {path}")
     told = {"localisation": {"worlds": worlds(figures), **figures}}
-    return Measurement(told, bars(figures), shown=False)
+    return BenchMeasurement(told, bars(figures), shown=False)
 
 
 def simulated(jobs: int, scale: float, keep: Path | None = None) -> Figures:

@@ -21,8 +21,8 @@ from preflight_testing.grove_kinds import GROVE, compute_domains
 from ..registered import write_certificate
 from . import served
 from .admission import histogram, quantile
-from .bars import Bar, Measurement, at_least, at_most, below
-from .cluster import Server
+from .bars import Bar, BenchMeasurement, at_least, at_most, below
+from .cluster import BenchServer
 from .load import BenchError, binaries, drive, server_of_nothing, until
 
 __all__ = ["add_arguments", "clique", "run"]
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(server="preflight-mnnvl")
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     folder = binaries()
     with tempfile.TemporaryDirectory() as name, _server(Path(name), folder) as server:
         environ = {"KUBECONFIG": str(server.kubeconfig(Path(name) / "kubeconfig"))}
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> Measurement:
         }
     }
     made = burst["cd_creates"]
-    return Measurement(
+    return BenchMeasurement(
         figures,
         [
             at_least("reviews of 20 KB a second, on one core,", reviews["reviews_per_s"], STEADY),
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> Measurement:
 class MnnvlCluster:
     """The API server, with the webhook in front of it."""
 
-    def __init__(self, server: ApiServer, webhook: served.Served) -> None:
+    def __init__(self, server: ApiServer, webhook: served.ReviewServer) -> None:
         self.server, self.webhook = server, webhook
         self._set: Json = {}
 
@@ -211,10 +211,10 @@ class MnnvlCluster:
             )
         return driven
 
-    def led(self, controller: served.Served) -> None:
+    def led(self, controller: served.ReviewServer) -> None:
         until(lambda: controller.metric("mnnvl_leader") == 1, "the controller leads")
 
-    def burst(self, domains: int, controller: served.Served) -> Json:
+    def burst(self, domains: int, controller: served.ReviewServer) -> Json:
         """The PodCliques of all replicas of the set; ``seconds``: from the last of them to the last
         domain.
         """
@@ -232,7 +232,7 @@ class MnnvlCluster:
             "seconds": round(seconds, 2),
         }
 
-    def adopt(self, gangs: int, controller: served.Served) -> float:
+    def adopt(self, gangs: int, controller: served.ReviewServer) -> float:
         """PodGangs at once; seconds from when each was seen to when its domain belonged to it, the
         99th of 100.
         """
@@ -246,7 +246,7 @@ class MnnvlCluster:
         until(lambda: _written(controller, "adopted") >= gangs, "all are adopted")
         return round(quantile(0.99, _between(before, histogram(_metrics(controller), ADOPTION))), 3)
 
-    def fill(self, wanted: int, controller: served.Served) -> float:
+    def fill(self, wanted: int, controller: served.ReviewServer) -> float:
         """The larger memory of both services with so many PodCliques of 20 KB, in MiB."""
         more = [
             clique(self._set, i, "a", 20_000)
@@ -265,7 +265,7 @@ class MnnvlCluster:
 
     def _create(self, plural: str, bodies: list[Json]) -> int:
         """Create all by :data:`WRITERS`; how many were refused."""
-        refused, _ = Server.of(self.server).create(
+        refused, _ = BenchServer.of(self.server).create(
             self.path(plural), bodies, WRITERS, good=lambda _: True
         )
         return len(refused)
@@ -307,7 +307,7 @@ def _server(home: Path, folder: Path) -> Iterator[ApiServer]:
 @contextmanager
 def _program(
     command: list[str], log: Path, environ: dict[str, str], core: int | None
-) -> Iterator[served.Served]:
+) -> Iterator[served.ReviewServer]:
     """One of the services, once it is ready."""
     with served.pinned(
         [*command, "--host", "127.0.0.1", "--port", "0"], core, log, environ
@@ -329,7 +329,7 @@ def _program(
             until(lambda: said("serving"), "the webhook serves")
         until(lambda: _ready(plain), f"the {command[1]} is ready")
         port = int((said("serving") or {"port": 0})["port"])
-        yield served.Served(f"127.0.0.1:{port}", path=PATH, pid=process.pid, plain=plain)
+        yield served.ReviewServer(f"127.0.0.1:{port}", path=PATH, pid=process.pid, plain=plain)
 
 
 def _ready(port: int) -> bool:
@@ -340,12 +340,12 @@ def _ready(port: int) -> bool:
         return False
 
 
-def _metrics(one: served.Served) -> str:
+def _metrics(one: served.ReviewServer) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics") as answer:
         return str(answer.read().decode())
 
 
-def _written(controller: served.Served, result: str) -> float:
+def _written(controller: served.ReviewServer, result: str) -> float:
     wanted = f'mnnvl_writes_total{{kind="ComputeDomain",result="{result}"}}'
     lines = _metrics(controller).splitlines()
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted)), 0.0)

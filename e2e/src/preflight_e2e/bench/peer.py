@@ -21,7 +21,7 @@ from preflight_testing.apidouble.patches import copied, json_patch
 from preflight_testing.apiserver import free_port
 
 from .load import BenchError, built
-from .served import PATIENCE, Served, pinned
+from .served import PATIENCE, ReviewServer, pinned
 
 __all__ = ["SKIPPED", "additions", "by_url", "difference", "patch_of", "serving"]
 
@@ -29,18 +29,18 @@ SOURCE = Path(__file__).resolve().parents[3] / "bench" / "peers" / "controller-r
 SKIPPED = "peer: SKIPPED, as it is written in Go and go is not on PATH; install Go 1.26, or give another webhook's --peer-url."
 
 
-def by_url(url: str) -> Served:
+def by_url(url: str) -> ReviewServer:
     """The webhook at an https URL."""
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname:
         raise BenchError(
             f'--peer-url: "{url}" is not an https URL; give one such as https://127.0.0.1:9443/mutate.'
         )
-    return Served(f"{parts.hostname}:{parts.port or 443}", parts.path or "/")
+    return ReviewServer(f"{parts.hostname}:{parts.port or 443}", parts.path or "/")
 
 
 @contextmanager
-def serving(folder: Path, core: int, patch: list[dict[str, Any]]) -> Iterator[Served | None]:
+def serving(folder: Path, core: int, patch: list[dict[str, Any]]) -> Iterator[ReviewServer | None]:
     """The peer with the certificate in ``folder``, adding what ``patch`` adds; None where there is
     no Go to build it.
     """
@@ -58,7 +58,7 @@ def serving(folder: Path, core: int, patch: list[dict[str, Any]]) -> Iterator[Se
             if process.poll() is not None or time.monotonic() > end:
                 raise BenchError(f"the peer did not start: {log.read_text()[-300:].strip()}")
             time.sleep(0.02)
-        yield Served(f"127.0.0.1:{port}", pid=process.pid)
+        yield ReviewServer(f"127.0.0.1:{port}", pid=process.pid)
 
 
 def _listens(port: int) -> bool:

@@ -29,14 +29,14 @@ from preflight_testing.reviews import CLASS
 from ..answering import JsonHandler
 from .load import BenchError, resident_mb
 
-__all__ = ["Served", "add_server", "claims", "paused", "pinned", "program", "webhook"]
+__all__ = ["ReviewServer", "add_server", "claims", "paused", "pinned", "program", "webhook"]
 
 PATIENCE = 60.0
 """Seconds for a server to listen."""
 
 
 @dataclass(frozen=True)
-class Served:
+class ReviewServer:
     """A server that answers reviews at ``address`` + ``path``; ``pid`` and ``plain`` (port of its
     metrics) where it is ours to look at.
     """
@@ -88,7 +88,7 @@ def program(name: str) -> str:
 @contextmanager
 def webhook(
     program: str, folder: Path, core: int | None, config: str, environ: Mapping[str, str]
-) -> Iterator[Served]:
+) -> Iterator[ReviewServer]:
     """`preflight-webhook serve` as it runs in a cluster, at its default log level. ``folder``: its
     certificate is there; ``core``: see :func:`pinned`."""
     (folder / "config.yaml").write_text(config)
@@ -102,7 +102,7 @@ def webhook(
                 raise BenchError("preflight-webhook did not start; its words are above.")
             time.sleep(0.02)
         port, plain = json.loads(lines[0])["ports"]
-        yield Served(f"127.0.0.1:{port}", pid=process.pid, plain=plain)
+        yield ReviewServer(f"127.0.0.1:{port}", pid=process.pid, plain=plain)
 
 
 @contextmanager

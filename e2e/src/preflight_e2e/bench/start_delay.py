@@ -27,7 +27,17 @@ from ..images import FAKE_NODE, ImageError, build_all, build_fake_node, find_eng
 from ..lab import Lab, LabError, until
 from .load import BenchError
 
-__all__ = ["CHECKS", "Line", "Pod", "added", "lines", "measure", "shares", "told", "tools_of"]
+__all__ = [
+    "CHECKS",
+    "Line",
+    "StartedPod",
+    "added",
+    "lines",
+    "measure",
+    "shares",
+    "told",
+    "tools_of",
+]
 
 CHECKS: Final = ("dcgm-diag", "nccl-loopback", "nccl-allreduce")
 GANG: Final = 2
@@ -54,7 +64,7 @@ class Line(NamedTuple):
     text: str
 
 
-class Pod(NamedTuple):
+class StartedPod(NamedTuple):
     """A pod that has started: when it was created, and the logs of its checks in their order;
     ``started``: its own container's first line.
     """
@@ -112,7 +122,7 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
     return covered
 
 
-def added(checked: Sequence[Pod], plain: Sequence[Pod]) -> float:
+def added(checked: Sequence[StartedPod], plain: Sequence[StartedPod]) -> float:
     """Seconds: the median of what pods with checks take beyond the tools, less the median of pods
     without.
     """
@@ -121,7 +131,7 @@ def added(checked: Sequence[Pod], plain: Sequence[Pod]) -> float:
     )
 
 
-def shares(checked: Sequence[Pod], plain: Sequence[Pod]) -> dict[str, float]:
+def shares(checked: Sequence[StartedPod], plain: Sequence[StartedPod]) -> dict[str, float]:
     """Where the time of ``checked`` goes, medians in seconds: up to the first check's first line
     beyond what a pod needs anyway, in each check beyond its tools, and from the last line of one
     container to the first of the next, which is the kubelet's, the runtime's and Python's."""
@@ -149,7 +159,7 @@ def shares(checked: Sequence[Pod], plain: Sequence[Pod]) -> dict[str, float]:
 
 def measure(
     load_command: str | None, pods: int, say: Callable[[str], None]
-) -> tuple[list[Pod], list[Pod]]:
+) -> tuple[list[StartedPod], list[StartedPod]]:
     """At least ``pods`` of each kind, with checks and without. Raises :class:`BenchError`."""
     try:
         with cluster("existing", load_command) as target:
@@ -162,9 +172,11 @@ def measure(
         raise BenchError(str(error)) from None
 
 
-def _on(lab: Lab, gangs: int, say: Callable[[str], None]) -> tuple[list[Pod], list[Pod]]:
-    checked: list[Pod] = []
-    plain: list[Pod] = []
+def _on(
+    lab: Lab, gangs: int, say: Callable[[str], None]
+) -> tuple[list[StartedPod], list[StartedPod]]:
+    checked: list[StartedPod] = []
+    plain: list[StartedPod] = []
     namespaces: list[str] = []
     try:
         lab.fake_nodes()
@@ -194,7 +206,7 @@ def _on(lab: Lab, gangs: int, say: Callable[[str], None]) -> tuple[list[Pod], li
     return checked, plain
 
 
-def _gang(lab: Lab, namespace: str, name: str) -> list[Pod]:
+def _gang(lab: Lab, namespace: str, name: str) -> list[StartedPod]:
     """A gang's pods, once all have started. Raises :class:`BenchError` where a
     check did not pass.
     """
@@ -206,7 +218,7 @@ def _gang(lab: Lab, namespace: str, name: str) -> list[Pod]:
     return [_started(lab, namespace, pod, at) for pod, at in created.items()]
 
 
-def _started(lab: Lab, namespace: str, name: str, created: float) -> Pod:
+def _started(lab: Lab, namespace: str, name: str, created: float) -> StartedPod:
     def ended() -> Any:
         seen = lab.api.read_namespaced_pod(name, namespace)
         return seen if seen.status.phase in {"Succeeded", "Failed"} else None
@@ -219,7 +231,7 @@ def _started(lab: Lab, namespace: str, name: str, created: float) -> Pod:
     ):
         said = "; ".join(log[-1].text for log in logs.values() if log)
         raise BenchError(f"{name} in {namespace} is not healthy: {said}")
-    return Pod(created, tuple(logs[one] for one in names), logs["main"][0].at)
+    return StartedPod(created, tuple(logs[one] for one in names), logs["main"][0].at)
 
 
 def _log(lab: Lab, namespace: str, pod: str, container: str) -> tuple[Line, ...]:
@@ -251,7 +263,7 @@ def _body(name: str, gang: str, node: str) -> dict[str, Any]:
     }
 
 
-def told(checked: Sequence[Pod], plain: Sequence[Pod]) -> Mapping[str, Any]:
+def told(checked: Sequence[StartedPod], plain: Sequence[StartedPod]) -> Mapping[str, Any]:
     """The figures for the bench's JSON."""
     return {
         "start_delay_s": round(added(checked, plain), 3),

@@ -22,9 +22,9 @@ from preflight_testing.reviews import EVERYTHING, NUMBER, realistic_review
 
 from ..registered import write_certificate
 from . import peer, served
-from .bars import Bar, Measurement, all_hold, at_least, below
+from .bars import Bar, BenchMeasurement, all_hold, at_least, below
 from .load import BenchError, drive, server_of_nothing
-from .served import Served
+from .served import ReviewServer
 
 __all__ = ["add_arguments", "bars", "run"]
 
@@ -66,7 +66,7 @@ class Load(NamedTuple):
         path.write_text(json.dumps(review, separators=(",", ":")))  # as Go writes it
         return path
 
-    def drive(self, server: Served, body: Path, **more: Any) -> Figures:
+    def drive(self, server: ReviewServer, body: Path, **more: Any) -> Figures:
         """One run: what :func:`~.load.drive` gives, and cpu_us of the server's
         own time a review.
         """
@@ -76,7 +76,7 @@ class Load(NamedTuple):
         return {**measured, "cpu_us": (server.cpu_seconds() - before) / measured["served"] * 1e6}
 
 
-def run(args: argparse.Namespace) -> Measurement:
+def run(args: argparse.Namespace) -> BenchMeasurement:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         cores = sorted(os.sched_getaffinity(0))
@@ -96,10 +96,10 @@ def run(args: argparse.Namespace) -> Measurement:
         result = measured(load, ours, serving, args)
     result["webhook"]["bars"] = {bar.says: bar.holds for bar in bars(result)}
     all_hold(bars(result), "g")
-    return Measurement(result)
+    return BenchMeasurement(result)
 
 
-def measured(load: Load, ours: Served, core: int, args: argparse.Namespace) -> Figures:
+def measured(load: Load, ours: ReviewServer, core: int, args: argparse.Namespace) -> Figures:
     """Everything, in the order in which memory only grows by what is said."""
     pods = realistic_review()
     different = load.write("different", pods)
@@ -165,7 +165,7 @@ def measured(load: Load, ours: Served, core: int, args: argparse.Namespace) -> F
 
 def peer_of(
     stack: ExitStack, folder: Path, core: int, args: argparse.Namespace, patch: list[dict[str, Any]]
-) -> Served | None:
+) -> ReviewServer | None:
     if args.peer_url:
         return peer.by_url(args.peer_url)
     if not args.peer:
@@ -176,7 +176,7 @@ def peer_of(
     return other
 
 
-def about_peer(other: Served, runs: dict[str, list[Figures]], pod: Figures) -> Figures:
+def about_peer(other: ReviewServer, runs: dict[str, list[Figures]], pod: Figures) -> Figures:
     patches = [peer.patch_of(runs[one][-1]["answer"]) for one in ("webhook", "peer")]
     failed = sum(one["failed"] for one in runs["peer"])
     if failed:
@@ -190,7 +190,7 @@ def about_peer(other: Served, runs: dict[str, list[Figures]], pod: Figures) -> F
     return {**median(runs["peer"], ""), "rss_mb": other.resident_mb(), "same_pod": not differs}
 
 
-def with_claims(load: Load, ours: Served) -> float:
+def with_claims(load: Load, ours: ReviewServer) -> float:
     """The memory in MB with as many claims kept as fit: each review has one of its own."""
     body = load.write("claims", json.loads(json.dumps(realistic_review(f"fabric-{NUMBER}"))))
     kept, sent, end = 0.0, 0, time.monotonic() + CLAIMS_WITHIN

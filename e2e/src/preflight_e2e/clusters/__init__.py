@@ -38,5 +38,5 @@ def cluster(name: str, load_command: str | None) -> Iterator[Cluster]:
         else:
             with kind.created() as made:
                 yield made
-    except (existing.Unusable, kind.Unusable) as error:
+    except (existing.ClusterUnusable, kind.KindUnusable) as error:
         raise ClusterError(str(error)) from None

@@ -8,10 +8,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Existing", "Unusable"]
+__all__ = ["ClusterUnusable", "Existing"]
 
 
-class Unusable(Exception):
+class ClusterUnusable(Exception):
     """One sentence."""
 
 
@@ -26,11 +26,11 @@ class Existing:
     def from_environment(cls, load_command: str | None) -> Existing:
         path = os.environ.get("KUBECONFIG", "")
         if not path or not Path(path).is_file():
-            raise Unusable(
+            raise ClusterUnusable(
                 f'KUBECONFIG: "{path}" is not a file; set it to the kubeconfig of the cluster to test on.'
             )
         if load_command is not None and "{archive}" not in load_command:
-            raise Unusable(
+            raise ClusterUnusable(
                 f'--load-images: "{load_command}" does not say {{archive}}; write e.g. "load-image {{archive}}".'
             )
         return cls(Path(path), load_command)
@@ -42,6 +42,6 @@ class Existing:
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
-            raise Unusable(
+            raise ClusterUnusable(
                 f"--load-images: {argv[0]} ended with status {done.returncode} on {archive.name} ({said[0]})."
             )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Kind", "Unusable", "created"]
+__all__ = ["KindCluster", "KindUnusable", "created"]
 
 CONFIG = """kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
@@ -19,12 +19,12 @@ nodes: [{role: control-plane}, {role: worker}, {role: worker}]
 """
 
 
-class Unusable(Exception):
+class KindUnusable(Exception):
     """One sentence."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class KindCluster:
     name: str
     kubeconfig: Path
 
@@ -33,12 +33,12 @@ class Kind:
 
 
 @contextmanager
-def created() -> Iterator[Kind]:
-    """A cluster with two workers. Raises :class:`Unusable` where kind or a container engine is
+def created() -> Iterator[KindCluster]:
+    """A cluster with two workers. Raises :class:`KindUnusable` where kind or a container engine is
     missing.
     """
     if shutil.which("kind") is None:
-        raise Unusable(
+        raise KindUnusable(
             "kind is not installed; install it, or use --cluster existing with the KUBECONFIG of a cluster."
         )
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def created() -> Iterator[Kind]:
                 "--wait",
                 "180s",
             )
-            yield Kind(name, kubeconfig)
+            yield KindCluster(name, kubeconfig)
         finally:
             subprocess.run(
                 ["kind", "delete", "cluster", "--name", name], check=False, capture_output=True
@@ -69,6 +69,6 @@ def _kind(*words: str) -> None:
     done = subprocess.run(["kind", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
-        raise Unusable(
+        raise KindUnusable(
             f"kind {words[0]} {words[1]} ended with status {done.returncode} ({said[0]}); does a container engine run here?"
         )

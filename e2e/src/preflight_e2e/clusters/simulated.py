@@ -32,8 +32,8 @@ from preflight_testing.matrix.facts import node_json, uuids
 
 from ..images import ROOT
 from ..lab import GANG_VALUES, OPTED_IN, Lab, LabError, injector_values, until
-from ..simcluster.admission import Admission
-from ..simcluster.nodes import Kubelets, Node, unimplemented
+from ..simcluster.admission import SimulatedAdmission
+from ..simcluster.nodes import Kubelets, SimulatedNode, unimplemented
 from ..simcluster.scheduler import schedule
 
 __all__ = ["COMMANDS", "SimulatedLab"]
@@ -202,15 +202,15 @@ class SimulatedLab(Lab):
             )
         return folder
 
-    def _node(self, name: str, environ: Mapping[str, str]) -> Node:
+    def _node(self, name: str, environ: Mapping[str, str]) -> SimulatedNode:
         root = self.root / name
         for folder in ("var/run/nvsentinel", "pods"):
             (root / folder).mkdir(parents=True)
         address = f"{self._network}.{2 + self.nodes.index(name)}"
         environ = {**environ, "FAKE_NODE_JSON": str(root / "node.json")}
-        return Node(name, address, root, environ, uuids(name), labels=LABELS)
+        return SimulatedNode(name, address, root, environ, uuids(name), labels=LABELS)
 
-    def _fake_node(self, node: Node, stubs: Path) -> None:
+    def _fake_node(self, node: SimulatedNode, stubs: Path) -> None:
         environ = {
             "NODE_NAME": node.name,
             "HOST_IP": node.address,
@@ -301,7 +301,7 @@ class SimulatedLab(Lab):
             START_SECONDS,
         )
         url = f"https://127.0.0.1:{serving[0][0]}/mutate-pod"
-        self.double.admit = Admission(
+        self.double.admit = SimulatedAdmission(
             self.double.api, url, folder / "ca.crt", lambda pod: unimplemented(pod, self.images)
         )
         leads = "the gang controller leads"

@@ -10,7 +10,7 @@ from typing import Any
 from preflight_testing.matrix.facts import GPUS
 from preflight_testing.matrix.scenario import Scenario
 
-from .story import CheckRun, PodStory, Story
+from .story import DemoCheck, DemoStory, PodStory
 
 __all__ = ["page"]
 
@@ -26,7 +26,7 @@ MARKS = {
 """Beside each colour: nobody has to tell red from green."""
 
 
-def page(story: Story, scenario: Scenario, seconds: float) -> str:
+def page(story: DemoStory, scenario: Scenario, seconds: float) -> str:
     """The whole document. ``seconds`` is how long the run took from its first
     process to its last.
     """
@@ -87,7 +87,7 @@ def _section(title: str, about: str, body: str) -> str:
 # --- verdicts
 
 
-def _verdicts(story: Story) -> str:
+def _verdicts(story: DemoStory) -> str:
     heads = "".join(f"<th>{escape(check)}</th>" for check in story.checks)
     gangs = dict.fromkeys(pod.gang for pod in story.pods)
     bodies = "".join(
@@ -111,14 +111,14 @@ def _pod(pod: PodStory, checks: int) -> str:
     return row + (_why(pod, pod.stopped_by, checks + 3) if pod.stopped_by else "")
 
 
-def _chip(check: CheckRun) -> str:
+def _chip(check: DemoCheck) -> str:
     word = check.outcome if check.good or not check.code else check.code
     number = f"<small>{check.measured:.3g} GB/s</small>" if check.measured is not None else ""
     kind = check.outcome.replace(" ", "-")
     return f'<span class="chip {kind}" title="{escape(check.reason)}"><i>{MARKS.get(check.outcome, "?")}</i>{escape(word)}</span>{number}'
 
 
-def _why(pod: PodStory, check: CheckRun, columns: int) -> str:
+def _why(pod: PodStory, check: DemoCheck, columns: int) -> str:
     accused = [event for event in pod.unhealthy if event["isFatal"]]
     named = "; ".join(
         f"{pod.name_of(e['entityValue'])} of {pod.node}"
@@ -137,7 +137,7 @@ def _why(pod: PodStory, check: CheckRun, columns: int) -> str:
 # --- timeline
 
 
-def _timeline(story: Story) -> str:
+def _timeline(story: DemoStory) -> str:
     longest = max(story.seconds, 1.0)
     step = next(s for s in (1, 2, 5, 10, 20, 30, 60, 120) if longest / s <= 8)
     whole = step * (int(longest / step) + 1)
@@ -170,7 +170,7 @@ def _lane(pod: PodStory, whole: float, step: float) -> str:
 # --- bandwidth
 
 
-def _bandwidths(story: Story) -> str:
+def _bandwidths(story: DemoStory) -> str:
     plots = ""
     for name in story.checks:
         measured = [
@@ -184,7 +184,7 @@ def _bandwidths(story: Story) -> str:
     return plots + "".join(_pairs(pod) + _edges(pod) for pod in story.pods)
 
 
-def _plot(name: str, measured: list[tuple[PodStory, CheckRun]]) -> str:
+def _plot(name: str, measured: list[tuple[PodStory, DemoCheck]]) -> str:
     values = [v for _, c in measured for v in (c.measured, c.floor, c.expected) if v is not None]
     most = 1.08 * max(values)
     rows = "".join(_measured(pod, check, most) for pod, check in measured)
@@ -202,7 +202,7 @@ def _plot(name: str, measured: list[tuple[PodStory, CheckRun]]) -> str:
     return f'<figure><figcaption><b>{escape(name)}</b> GB/s; {about}</figcaption><p class="legend">{marks}</p><div class="bars">{rows}</div></figure>'
 
 
-def _measured(pod: PodStory, check: CheckRun, most: float) -> str:
+def _measured(pod: PodStory, check: DemoCheck, most: float) -> str:
     assert check.measured is not None
     marks = "".join(
         f'<span class="mark {kind}" style="left:{100 * value / most:.2f}%" title="{kind} {value:g} GB/s"></span>'
@@ -258,7 +258,7 @@ def _cell(
 # --- events and logs
 
 
-def _events(story: Story) -> str:
+def _events(story: DemoStory) -> str:
     rows = "".join(_event(pod, event) for pod in story.pods for event in pod.unhealthy)
     cleared = "".join(_cleared(pod) for pod in story.pods)
     heads = "".join(
@@ -296,7 +296,7 @@ def _cleared(pod: PodStory) -> str:
     return f"<tr><td>{escape(pod.node)}</td><td>{escape(said or 'none')}</td></tr>"
 
 
-def _logs(story: Story) -> str:
+def _logs(story: DemoStory) -> str:
     def logs() -> Iterable[str]:
         for pod in story.pods:
             for check in pod.checks:

@@ -21,7 +21,7 @@ from ..runner import run
 from . import orphans
 from .page import page
 from .show import Screen, final
-from .story import Story, tell
+from .story import DemoStory, tell
 
 SCENARIO = Path(__file__).resolve().parents[3] / "demo.toml"
 REAL = "the webhook over TLS, the gang controller, every check, torchrun with gloo"
@@ -86,7 +86,9 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
     return _end(console, story, scenario, report, seconds)
 
 
-def _end(console: Console, story: Story, scenario: Scenario, report: Path, seconds: float) -> int:
+def _end(
+    console: Console, story: DemoStory, scenario: Scenario, report: Path, seconds: float
+) -> int:
     console.print()
     for problem in story.problems:
         console.print(f"[bold red]differs[/] {escape(problem)}", soft_wrap=True)
@@ -103,7 +105,7 @@ def _end(console: Console, story: Story, scenario: Scenario, report: Path, secon
     return 0 if story.as_expected else 1
 
 
-def _story(lab: SimulatedLab, problems: list[str]) -> Story:
+def _story(lab: SimulatedLab, problems: list[str]) -> DemoStory:
     logs = {node: lab.node_log(node) for node in lab.nodes}
     # Their removal afterwards is not part of the story.
     history = [

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from .story import CheckRun, PodStory, State, Story, changes, tell
+from .story import DemoCheck, DemoStory, PodStory, State, changes, tell
 
 __all__ = ["Screen", "final"]
 
@@ -66,7 +66,7 @@ class Screen:
         return _table(story, live=True) if story.pods else Text("")
 
 
-def final(story: Story) -> RenderableType:
+def final(story: DemoStory) -> RenderableType:
     """The table at the end; under each pod that is held back what was found, on what, and what was
     reported.
     """
@@ -74,7 +74,7 @@ def final(story: Story) -> RenderableType:
     return Group(_table(story, live=False), *whys)
 
 
-def _table(story: Story, *, live: bool) -> Table:
+def _table(story: DemoStory, *, live: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("pod", "node", *story.checks, "result"):
         fixed = (
@@ -89,7 +89,7 @@ def _table(story: Story, *, live: bool) -> Table:
     return table
 
 
-def _cell(check: CheckRun, *, live: bool) -> RenderableType:
+def _cell(check: DemoCheck, *, live: bool) -> RenderableType:
     if live and check.began is not None and check.ended is None:
         return Spinner("dots", Text("running", style="cyan"), speed=0.7)
     if check.ended is None:
@@ -99,7 +99,7 @@ def _cell(check: CheckRun, *, live: bool) -> RenderableType:
     return Text(word + number, style=STYLES.get(check.outcome, "red"))
 
 
-def _why(pod: PodStory, check: CheckRun) -> RenderableType:
+def _why(pod: PodStory, check: DemoCheck) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

@@ -12,7 +12,7 @@ from typing import Any
 
 from preflight_testing.matrix.facts import uuids
 
-__all__ = ["CheckRun", "PodStory", "Story", "changes", "tell"]
+__all__ = ["DemoCheck", "DemoStory", "PodStory", "changes", "tell"]
 
 GANG_LABEL = "app.kubernetes.io/gang-id"
 CHECK_PREFIX = "preflight-"
@@ -28,7 +28,7 @@ State = dict[str, Any]
 
 
 @dataclass
-class CheckRun:
+class DemoCheck:
     """One check of one pod. Times are seconds since the story's begin; bandwidths are GB/s."""
 
     name: str
@@ -58,7 +58,7 @@ class PodStory:
     created: float
     phase: str = "Pending"
     starts_at: float | None = None
-    checks: list[CheckRun] = field(default_factory=list)
+    checks: list[DemoCheck] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -72,7 +72,7 @@ class PodStory:
         )
 
     @property
-    def stopped_by(self) -> CheckRun | None:
+    def stopped_by(self) -> DemoCheck | None:
         """The check that holds it back."""
         return (
             next((c for c in self.checks if c.ended is not None and not c.good), None)
@@ -116,7 +116,7 @@ class PodStory:
 
 
 @dataclass
-class Story:
+class DemoStory:
     """``seconds``: from the first pod's creation to the last one's end."""
 
     pods: list[PodStory]
@@ -167,7 +167,7 @@ def tell(
     node_logs: Mapping[str, Sequence[Mapping[str, Any]]],
     log: Callable[[str, str], str],
     problems: Sequence[str],
-) -> Story:
+) -> DemoStory:
     """The story of every pod in ``history`` (time, state). ``log`` gives a container's log by pod
     and container.
     """
@@ -193,7 +193,7 @@ def tell(
         ]
         while len(pod.checks) < len(statuses):
             pod.checks.append(
-                CheckRun(statuses[len(pod.checks)]["name"].removeprefix(CHECK_PREFIX))
+                DemoCheck(statuses[len(pod.checks)]["name"].removeprefix(CHECK_PREFIX))
             )
         for check, status in zip(pod.checks, statuses, strict=True):
             if "running" in status["state"] and check.began is None:
@@ -207,10 +207,10 @@ def tell(
     end = max(
         [c.ended for p in pods.values() for c in p.checks if c.ended is not None], default=0.0
     )
-    return Story(list(pods.values()), end, not problems, list(problems))
+    return DemoStory(list(pods.values()), end, not problems, list(problems))
 
 
-def _judge(check: CheckRun, ended: Mapping[str, Any], log: str) -> None:
+def _judge(check: DemoCheck, ended: Mapping[str, Any], log: str) -> None:
     result = _result(ended)
     check.outcome = result.get("outcome") or f"exit {ended['exitCode']}"
     for name in ("code", "reason", "subject", "measured", "expected"):

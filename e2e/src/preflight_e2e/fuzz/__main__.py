@@ -23,9 +23,9 @@ from preflight_testing.apiserver import ASSETS, assets
 from ..program import leave, says_version
 from .objects import Maker
 from .oddities import VECTORS
-from .place import FuzzError, Place, place
-from .shots import Client, Shot
-from .watch import Limits, Watch
+from .place import FuzzError, FuzzPlace, place
+from .shots import Shot, ShotSender
+from .watch import Watch, WatchLimits
 
 FULL = 600.0
 """Seconds of the full form: in shorter ones, attacks by number are scaled down."""
@@ -42,9 +42,9 @@ KEPT = 100
 class Fuzz:
     """Sends, counts, and saves what was sent when something did not hold."""
 
-    def __init__(self, where: Place, args: argparse.Namespace, seed: int) -> None:
+    def __init__(self, where: FuzzPlace, args: argparse.Namespace, seed: int) -> None:
         self.place, self._args, self._seed = where, args, seed
-        self.client = Client(where.server)
+        self.client = ShotSender(where.server)
         self.sent, self.taken = Counter[str](), Counter[str]()
         self.violations: list[tuple[str, str, Path]] = []
         self._recent: deque[Shot] = deque(maxlen=KEPT)
@@ -168,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
         programs.append(found)
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}; --seed {seed} sends the same again", flush=True)
-    limits = Limits(victim=args.victim_seconds, ordinary=args.ordinary_seconds)
+    limits = WatchLimits(victim=args.victim_seconds, ordinary=args.ordinary_seconds)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
         try:

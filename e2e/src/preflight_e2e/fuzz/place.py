@@ -22,10 +22,10 @@ from preflight_testing.apiserver import ApiServer, free_port
 from preflight_testing.helm import GANG
 
 from ..registered import register, write_certificate
-from .shots import Client, Shot
+from .shots import Shot, ShotSender
 from .vectors import OPTED_IN, STRAY
 
-__all__ = ["ORDINARY", "VICTIM", "FuzzError", "Place", "Program", "place"]
+__all__ = ["ORDINARY", "VICTIM", "FuzzError", "FuzzPlace", "Program", "place"]
 
 VICTIM, ORDINARY = "victim", "ordinary"
 """Namespaces of tenants who do nothing wrong; the webhook serves both."""
@@ -135,11 +135,11 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Place:
+class FuzzPlace:
     server: ApiServer
     programs: tuple[Program, ...]
 
-    def wipe(self, client: Client) -> None:
+    def wipe(self, client: ShotSender) -> None:
         """Remove what hostile tenants made, before programs are started again."""
         for namespace in (OPTED_IN, STRAY, "refused"):
             for path in (
@@ -157,7 +157,7 @@ class Place:
 @contextmanager
 def place(
     folder: Path, assets: Path, webhook: str, gang: str, limits: tuple[float, float]
-) -> Iterator[Place]:
+) -> Iterator[FuzzPlace]:
     """Everything, running and ready. ``limits``: MiB of the webhook, and of each controller. Raises
     :class:`FuzzError`.
     """
@@ -218,7 +218,7 @@ def place(
                         f"{program.command[0]} does not become ready: {program.last_words()}"
                     )
             _register(server, f"https://127.0.0.1:{port}/mutate-pod", bundle)
-            yield Place(server, tuple(programs))
+            yield FuzzPlace(server, tuple(programs))
         finally:
             for program in programs:
                 program.stop()

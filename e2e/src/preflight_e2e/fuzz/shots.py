@@ -12,7 +12,7 @@ from typing import Any
 
 from preflight_testing.apiserver import ApiServer
 
-__all__ = ["MERGE", "Client", "Shot", "deep", "fields", "nested", "pod_path"]
+__all__ = ["MERGE", "Shot", "ShotSender", "deep", "fields", "nested", "pod_path"]
 
 MERGE = "application/merge-patch+json"
 _DEEP = re.compile(rb'"@(deep|fields):(\d+)@"')
@@ -78,7 +78,7 @@ def pod_path(namespace: str, name: str = "", *, dry: bool = False) -> str:
     )
 
 
-class Client:
+class ShotSender:
     """Sends shots, each thread over a connection of its own; what the API server answers is data,
     never an exception.
     """

@@ -19,17 +19,17 @@ from dataclasses import dataclass, field
 from preflight_e2e.bench.admission import pod as training_pod
 from preflight_e2e.bench.cluster import PREFIX, addressed, record_name
 
-from .place import ORDINARY, VICTIM, Place, Program
-from .shots import MERGE, Client, Shot, pod_path
+from .place import ORDINARY, VICTIM, FuzzPlace, Program
+from .shots import MERGE, Shot, ShotSender, pod_path
 
-__all__ = ["Limits", "Row", "Watch"]
+__all__ = ["Watch", "WatchLimits", "WatchedProperty"]
 
 _TICK = 0.25
 _GROUPS, _GROUP_LABEL = "scheduling.x-k8s.io/v1alpha1", "scheduling.x-k8s.io/pod-group"
 
 
 @dataclass(frozen=True)
-class Limits:
+class WatchLimits:
     """In seconds: until a complete gang is sealed, until an ordinary pod is admitted, of a
     readiness that is lost, between two victims.
     """
@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass
-class Row:
+class WatchedProperty:
     """One property: what was seen of it, ``worst`` in its unit, and its ``limit``."""
 
     name: str
@@ -64,7 +64,11 @@ class Watch:
     """
 
     def __init__(
-        self, place: Place, client: Client, limits: Limits, on_violation: Callable[[str], None]
+        self,
+        place: FuzzPlace,
+        client: ShotSender,
+        limits: WatchLimits,
+        on_violation: Callable[[str], None],
     ) -> None:
         self._place, self._client, self._limits, self._on_violation = (
             place,
@@ -80,21 +84,24 @@ class Watch:
         self.paused = threading.Event()
         self._round = self._done = 0
         self._busy, self._next = False, threading.Event()
-        self.victims = Row("a complete gang is sealed within", "s", limits.victim)
-        self.pods = Row("an ordinary pod is admitted within", "s", limits.ordinary)
+        self.victims = WatchedProperty("a complete gang is sealed within", "s", limits.victim)
+        self.pods = WatchedProperty("an ordinary pod is admitted within", "s", limits.ordinary)
         self.unready = {
-            one.name: Row(f"{one.name} is not ready for", "s", limits.unready)
+            one.name: WatchedProperty(f"{one.name} is not ready for", "s", limits.unready)
             for one in place.programs
         }
         self.memory = {
-            one.name: Row(f"{one.name} resident", "MiB", one.limit) for one in place.programs
+            one.name: WatchedProperty(f"{one.name} resident", "MiB", one.limit)
+            for one in place.programs
         }
-        self.exits = Row("programs that ended", "", 0)
-        self.alone = Row("(a pod without webhook is admitted within)", "s", float("inf"))
+        self.exits = WatchedProperty("programs that ended", "", 0)
+        self.alone = WatchedProperty(
+            "(a pod without webhook is admitted within)", "s", float("inf")
+        )
         self._asked = time.monotonic()
         self._waits: deque[tuple[float, float]] = deque(maxlen=400)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[WatchedProperty]:
         return [
             self.exits,
             *self.unready.values(),

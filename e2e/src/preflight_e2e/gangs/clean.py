@@ -25,12 +25,12 @@ from queue import SimpleQueue
 from random import Random
 from typing import Any
 
-from allreduce_testing.gangs.gang import Gang
+from allreduce_testing.gangs.gang import GangUnderTest
 from allreduce_testing.gangs.links import SwitchedGang, may_shape
 from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
 from preflight_proto.result import from_termination
 
-from ..bench.cluster import RosterWatch, Server, addressed, member
+from ..bench.cluster import BenchServer, RosterWatch, addressed, member
 from ..bench.gang import api_server, controller
 
 NAMESPACE = "clean"
@@ -40,7 +40,7 @@ AT_ONCE = 4
 
 
 @dataclass
-class Counted:
+class GangCounts:
     """What came of some gangs."""
 
     gangs: int = 0
@@ -66,7 +66,7 @@ class Controlled:
     asks.
     """
 
-    def __init__(self, server: Server, told: RosterWatch) -> None:
+    def __init__(self, server: BenchServer, told: RosterWatch) -> None:
         self.server, self._told = server, told
 
     def gang(self, name: str, addresses: list[str]) -> list[str]:
@@ -112,9 +112,9 @@ def controlled(folder: Path) -> Iterator[Controlled]:
 # --- real ranks
 
 
-def real(controller: Controlled, folder: Path, gangs: int) -> Counted:
+def real(controller: Controlled, folder: Path, gangs: int) -> GangCounts:
     """Gangs of three, one after the other, each with its own torch."""
-    counted, shaped = Counted(), may_shape()
+    counted, shaped = GangCounts(), may_shape()
     print(
         f"real gangs on {'shaped links' if shaped else 'loopback: this process may not shape links'}",
         flush=True,
@@ -124,11 +124,13 @@ def real(controller: Controlled, folder: Path, gangs: int) -> Counted:
     return counted
 
 
-def _real(controller: Controlled, home: Path, name: str, counted: Counted, *, shaped: bool) -> None:
+def _real(
+    controller: Controlled, home: Path, name: str, counted: GangCounts, *, shaped: bool
+) -> None:
     given = {"NCCL_ALLREDUCE_SIZE": "4Mi", "CHECK_TIMEOUT": "120s", "GANG_TIMEOUT": "120s"}
     given |= {"NCCL_ALLREDUCE_THRESHOLD_GBPS": FLOOR} if shaped else {}
     home.mkdir()
-    with SwitchedGang(home) if shaped else Gang(home) as gang:
+    with SwitchedGang(home) if shaped else GangUnderTest(home) as gang:
         gang.size = 3
         if isinstance(gang, SwitchedGang):
             gang.join(3)
@@ -185,9 +187,9 @@ class Checks:
             self._waiting.pop(answer["id"]).put(answer["exit"])
 
 
-def scripted(controller: Controlled, folder: Path, gangs: int) -> Counted:
+def scripted(controller: Controlled, folder: Path, gangs: int) -> GangCounts:
     """Gangs of three to six, several side by side."""
-    counted, lock, checks = Counted(), threading.Lock(), Checks()
+    counted, lock, checks = GangCounts(), threading.Lock(), Checks()
     places: SimpleQueue[list[FakeConnector]] = SimpleQueue()
     with ExitStack() as stack:
         stack.callback(checks.close)
@@ -215,7 +217,7 @@ def _scripted(
     folder: Path,
     number: int,
     connectors: list[FakeConnector],
-    counted: Counted,
+    counted: GangCounts,
     lock: threading.Lock,
 ) -> None:
     name, chance = f"scripted-{number}", Random(f"clean {number}")

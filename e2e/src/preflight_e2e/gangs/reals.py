@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from allreduce_testing.gangs.gang import Gang
+from allreduce_testing.gangs.gang import GangUnderTest
 from allreduce_testing.gangs.links import SICK, SwitchedGang, may_shape
 from allreduce_testing.gangs.rows import APART, idle_share, processors
 
@@ -35,7 +35,7 @@ FAST = "to itself it is as fast as others"
 
 
 @dataclass(frozen=True)
-class Kind:
+class RealCase:
     """``truth(run, culprit)``: whether a run told it for what it is. ``shape``: what is done to the
     links; None for loopback.
     """
@@ -80,29 +80,31 @@ def _corrupted(run: dict[str, Any], culprit: int) -> bool:
 
 
 KINDS = (
-    Kind("slow-node", "a node whose adapter is slow is blamed", 3, _blamed, _adapter),
-    Kind(
+    RealCase("slow-node", "a node whose adapter is slow is blamed", 3, _blamed, _adapter),
+    RealCase(
         "slow-path",
         "a node whose cable is slow is named, not blamed: its hairpin is fast",
         3,
         _cleared,
         _cable,
     ),
-    Kind(
+    RealCase(
         "two-members", "of two members the one that is slow inside is blamed", 2, _blamed, _adapter
     ),
-    Kind(
+    RealCase(
         "corrupted",
         "the rank whose part is wrong is named from one collective",
         3,
         _corrupted,
         corrupts=True,
     ),
-    Kind("uplink", "behind a slow shared uplink nobody is blamed", 8, _nobody, _uplink, share=0.25),
+    RealCase(
+        "uplink", "behind a slow shared uplink nobody is blamed", 8, _nobody, _uplink, share=0.25
+    ),
 )
 
 
-def run(kind: Kind, number: int, loaded: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def run(kind: RealCase, number: int, loaded: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """One gang; ``loaded`` is called once torch is, before the rosters are sealed."""
     culprit = number % kind.members
     with tempfile.TemporaryDirectory(prefix="pf") as name, _gang(kind, Path(name)) as gang:
@@ -141,11 +143,11 @@ def run(kind: Kind, number: int, loaded: Callable[[], None] = lambda: None) -> d
         return {**made, "true": kind.truth(made, culprit)}
 
 
-def _gang(kind: Kind, home: Path) -> Gang:
-    return (SwitchedGang if kind.shape is not None else Gang)(home, preloaded=True)
+def _gang(kind: RealCase, home: Path) -> GangUnderTest:
+    return (SwitchedGang if kind.shape is not None else GangUnderTest)(home, preloaded=True)
 
 
-def play(kind: Kind, runs: int, at_once: int) -> list[dict[str, Any]]:
+def play(kind: RealCase, runs: int, at_once: int) -> list[dict[str, Any]]:
     """So many gangs of a kind, some at the same time: measured on shaped links, they take next to
     no processor time.
     """
@@ -158,7 +160,7 @@ def play(kind: Kind, runs: int, at_once: int) -> list[dict[str, Any]]:
     return made
 
 
-def figures(kind: Kind, made: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def figures(kind: RealCase, made: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What is told of a kind. Of runs that told the truth only the seconds are kept."""
     seconds = [one["seconds"] for one in made]
     return {

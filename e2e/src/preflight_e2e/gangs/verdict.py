@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from allreduce_testing.gangs.gang import CHECK, MUTANTS, Gang
+from allreduce_testing.gangs.gang import CHECK, MUTANTS, GangUnderTest
 from allreduce_testing.gangs.links import SICK, SwitchedGang, may_shape
 
 BEGAN = re.compile(
@@ -28,7 +28,7 @@ SICK_ONE = 3
 PATIENT = {"GANG_TIMEOUT": "300s", "CHECK_TIMEOUT": "300s", "NCCL_ALLREDUCE_SIZE": "4Mi"}
 
 
-def warmed(gang: Gang, code: str = CHECK, **variables: str) -> float:
+def warmed(gang: GangUnderTest, code: str = CHECK, **variables: str) -> float:
     """Start every member, seal when each has torch loaded; when that was,
     on the monotonic clock.
     """
@@ -77,7 +77,7 @@ def start_up(members: int) -> dict[str, float]:
     """One healthy gang on loopback; its slowest member's figures, in seconds, and the largest check
     in MB.
     """
-    with tempfile.TemporaryDirectory() as name, Gang(Path(name)) as gang:
+    with tempfile.TemporaryDirectory() as name, GangUnderTest(Path(name)) as gang:
         gang.size = members
         warmed(gang, **{**PATIENT, "NCCL_ALLREDUCE_SIZE": "1Mi"})
         outputs = [one.ended(300).output for one in gang.members.values()]

@@ -28,7 +28,7 @@ OPT_IN = ("nvsentinel.nvidia.com/preflight", "enabled")
 
 
 @dataclass(frozen=True)
-class Admission:
+class SimulatedAdmission:
     """``url`` and ``ca``: where the webhook is and whom it must be signed by; ``unimplemented``:
     what of a pod has no double.
     """

@@ -88,7 +88,7 @@ def unimplemented(pod: Object, images: Iterable[str]) -> list[str]:
 
 
 @dataclass
-class Node:
+class SimulatedNode:
     """``root``: the folder that is its file system; ``environ``: what every process finds there;
     ``gpus``: UUIDs by index.
     """
@@ -122,7 +122,7 @@ class Kubelets:
 
     store: Store
     resources: Mapping[str, Resource]
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, SimulatedNode]
     images: Mapping[str, Sequence[str]]
     logs: Path
     pod_address: Callable[[], str]
@@ -177,7 +177,7 @@ class Kubelets:
 class _Pod:
     """One pod's life on its node."""
 
-    def __init__(self, kubelets: Kubelets, pod: Object, node: Node) -> None:
+    def __init__(self, kubelets: Kubelets, pod: Object, node: SimulatedNode) -> None:
         self.kubelets, self.node, self.spec = kubelets, node, pod["spec"]
         self.where = pod["metadata"]["namespace"], pod["metadata"]["name"]
         self.annotations, self.changed = pod["metadata"].get("annotations"), asyncio.Event()

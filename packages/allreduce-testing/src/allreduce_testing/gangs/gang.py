@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 @dataclass
-class Ended:
+class MemberEnd:
     """How one member ended."""
 
     exit_code: int
@@ -56,7 +56,7 @@ class Ended:
 
 
 @dataclass
-class Member:
+class MemberProcess:
     """One member's process, with its folders. ``lines`` grows while it runs, and ``heard`` by when
     each was read (monotonic).
     """
@@ -96,7 +96,7 @@ class Member:
             time.sleep(0.02)
         raise AssertionError(f"rank {self.rank} never said {text!r}; it said:\n{self.output}")
 
-    def ended(self, within: float = WITHIN) -> Ended:
+    def ended(self, within: float = WITHIN) -> MemberEnd:
         """Wait for its end, at most ``within`` seconds. Raises TimeoutExpired."""
         code = self.popen.wait(within)
         self._reader.join(10)
@@ -105,7 +105,7 @@ class Member:
         ), self.output
         log = self.home / "termination-log"
         text = log.read_text() if log.exists() else ""
-        return Ended(code, from_termination("nccl-allreduce", text, code), self.output)
+        return MemberEnd(code, from_termination("nccl-allreduce", text, code), self.output)
 
     def stop(self) -> None:
         """Freeze the check itself, not its children."""
@@ -146,7 +146,7 @@ def marked() -> Iterator[tuple[int, str]]:
             yield from ((int(entry.name), mark) for mark in marks or [where])
 
 
-class Gang:
+class GangUnderTest:
     """A gang under test. :meth:`start` members, :meth:`seal` their rosters; leaving proves that no
     process is left.
 
@@ -157,7 +157,7 @@ class Gang:
     def __init__(self, home: Path, *, preloaded: bool = False) -> None:
         self.home = home
         self.preloaded = preloaded
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, MemberProcess] = {}
         self.connectors: list[FakeConnector] = []
         self.control_port, self.master_port = free_port(), free_port()
         self.size = 2
@@ -165,7 +165,7 @@ class Gang:
         # with this one.
         self.sockets = tempfile.TemporaryDirectory()
 
-    def __enter__(self) -> Gang:
+    def __enter__(self) -> GangUnderTest:
         return self
 
     def __exit__(
@@ -213,13 +213,13 @@ class Gang:
         """How a member's check is started."""
         return [sys.executable, "-c", code]
 
-    def start(self, *ranks: int, code: str = CHECK, **variables: str) -> list[Member]:
+    def start(self, *ranks: int, code: str = CHECK, **variables: str) -> list[MemberProcess]:
         """Start the checks of these members, ``variables`` over those that every member has. A
         member that has ended is started anew in its folders.
         """
         return [self._start(rank, code, variables) for rank in ranks]
 
-    def _start(self, rank: int, code: str, variables: dict[str, str]) -> Member:
+    def _start(self, rank: int, code: str, variables: dict[str, str]) -> MemberProcess:
         home = self.home / f"rank-{rank}"
         old = self.members.get(rank)
         if old is None:
@@ -259,7 +259,7 @@ class Gang:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.members[rank] = Member(rank, home, folder, connector, popen)
+        self.members[rank] = MemberProcess(rank, home, folder, connector, popen)
         return self.members[rank]
 
     def sealed(self, rank: int, generation: int = 1) -> Roster:
@@ -303,6 +303,6 @@ class Gang:
             f"--- member {rank}\n{member.output}" for rank, member in sorted(self.members.items())
         )
 
-    def all_ended(self, *ranks: int, within: float = WITHIN) -> list[Ended]:
+    def all_ended(self, *ranks: int, within: float = WITHIN) -> list[MemberEnd]:
         """Wait for the end of these members, ``within`` seconds each; none named: of all."""
         return [self.members[rank].ended(within) for rank in ranks or sorted(self.members)]

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from preflight_testing.matrix.fault import LINE
 
-from .gang import Gang
+from .gang import GangUnderTest
 
 SICK = 80
 """Mbit/s of a slow link: 40 % of a healthy one, of which gloo makes bus bandwidth nearly all."""
@@ -58,7 +58,7 @@ def run(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True)
 
 
-class SwitchedGang(Gang):
+class SwitchedGang(GangUnderTest):
     """What each member sends and receives is shaped on its link to the switch. Nothing of the
     network outlives it.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from preflight_testing.matrix.fault import Act, Fault
 
-from .gang import Gang, Member
+from .gang import GangUnderTest, MemberProcess
 from .links import SwitchedGang
 
 __all__ = ["Discarded", "idle_share", "play", "play_together", "processors"]
@@ -71,7 +71,9 @@ def play(row: Fault, home: Path, loaded: Callable[[], None] = lambda: None) -> N
     ``loaded`` is called once torch is, before the rosters are sealed.
     """
     with ExitStack() as stack:
-        gang = stack.enter_context((SwitchedGang if row.on_links else Gang)(home, preloaded=True))
+        gang = stack.enter_context(
+            (SwitchedGang if row.on_links else GangUnderTest)(home, preloaded=True)
+        )
         gang.size = row.members
         if isinstance(gang, SwitchedGang):
             _shape(row, gang)
@@ -143,7 +145,7 @@ def _code(row: Fault) -> str:
     return "; ".join([*changes, "check.main()"])
 
 
-def _variables(row: Fault, gang: Gang) -> dict[str, str]:
+def _variables(row: Fault, gang: GangUnderTest) -> dict[str, str]:
     given = (
         {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015", "NCCL_ALLREDUCE_SIZE": "4Mi"}
         if row.on_links
@@ -160,7 +162,7 @@ def _variables(row: Fault, gang: Gang) -> dict[str, str]:
     return {**given, **row.variables}
 
 
-def _wait(member: Member, when: str) -> None:
+def _wait(member: MemberProcess, when: str) -> None:
     if when != "its report":
         member.said(when)
         return
@@ -170,7 +172,7 @@ def _wait(member: Member, when: str) -> None:
         time.sleep(0.02)
 
 
-def _do(member: Member, act: Act) -> None:
+def _do(member: MemberProcess, act: Act) -> None:
     if act.does == "kill":
         member.popen.kill()
     elif act.does == "stop":
@@ -179,7 +181,7 @@ def _do(member: Member, act: Act) -> None:
         member.popen.terminate()
 
 
-def _compare(row: Fault, gang: Gang, begun: float) -> None:
+def _compare(row: Fault, gang: GangUnderTest, begun: float) -> None:
     gone = {act.member for act in row.acts if act.does in GONE}
     for rank, member in sorted(gang.members.items()):
         if rank in gone:
@@ -222,7 +224,7 @@ def _compare(row: Fault, gang: Gang, begun: float) -> None:
                 raise Discarded(f"equal pairs measured {apart} % apart")
 
 
-def _told(member: Member, row: Fault, rank: int) -> None:
+def _told(member: MemberProcess, row: Fault, rank: int) -> None:
     """Each member tells its own node's connector once: that it is well, or what was found."""
     end = row.end_of(rank)
     assert end is not None

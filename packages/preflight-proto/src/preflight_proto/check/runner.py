@@ -176,7 +176,7 @@ class Run(Generic[S]):
         return self._gang
 
     async def roster(self) -> Roster:
-        """The sealed roster to join; see :meth:`.gang.Gang.sealed` for what it raises.
+        """The sealed roster to join; see :meth:`.gang.GangMembership.sealed` for what it raises.
 
         ``CHECK_TIMEOUT`` starts again when this returns: waiting for the others is
         ``GANG_TIMEOUT``'s. May be asked again after :meth:`roster_changed`, and then waits for a
@@ -189,7 +189,7 @@ class Run(Generic[S]):
 
     async def roster_changed(self, roster: Roster) -> Roster:
         """Returns, with the newer answer, once ``roster`` no longer holds; see
-        :meth:`.gang.Gang.changed`.
+        :meth:`.gang.GangMembership.changed`.
         """
         return await self.gang.changed(roster)
 
