@@ -1,0 +1,76 @@
+"""A public class's name says one thing in all members."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+# fmt: off
+KUBERNETES = frozenset({
+    "ComputeDomain", "ComputeDomainStatus", "Condition", "Container", "ContainerStatus",
+    "Metadata", "Node", "NodeSpec", "NodeStatus", "OwnerReference", "Pod", "PodGang", "PodGroup",
+    "PodSpec", "PodStatus", "ResourceClaim", "ResourceRequirements", "UserInfo", "Volume",
+    "VolumeMount",
+})
+# fmt: on
+"""Kinds and parts of Kubernetes and its extensions. Each component decodes the fields that it
+needs, into a Struct of its own.
+"""
+CONVENTION = frozenset({"Config", "Controller", "Metrics", "Settings", "Webhook"})
+"""What a component has one of."""
+EXCEPTIONS = {
+    "AddFinalizer": "one action of two controllers; in one of them a value of a metric's label",
+    "RemoveFinalizer": "one action of two controllers; in one of them a value of a metric's label",
+    "Conflict": "both are the API server's 409; the GPU scheduler's is a value of a metric's label",
+    "ConfigError": "both are a configuration that cannot be used, with its problems",
+}
+
+
+def public_classes() -> dict[str, list[tuple[str, Path, ast.ClassDef]]]:
+    """By name: member, file and class; what is generated is not counted."""
+    found: dict[str, list[tuple[str, Path, ast.ClassDef]]] = defaultdict(list)
+    for path in sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("e2e/src/**/*.py")]):
+        file = path.relative_to(ROOT)
+        if "_generated" in file.parts:
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append((file.parts[1], file, node))
+    return found
+
+
+SHARED = {name: places for name, places in public_classes().items() if len(places) > 1}
+
+
+def test_a_class_shares_its_name_only_where_the_name_means_the_same() -> None:
+    allowed = KUBERNETES | CONVENTION | EXCEPTIONS.keys()
+    assert {
+        name: [str(file) for _, file, _ in places]
+        for name, places in SHARED.items()
+        if name not in allowed
+    } == {}
+
+
+def test_no_member_has_two_classes_of_one_name() -> None:
+    assert {
+        name: [str(file) for _, file, _ in places]
+        for name, places in SHARED.items()
+        if len({member for member, _, _ in places}) < len(places)
+    } == {}
+
+
+def test_what_has_the_name_of_a_kubernetes_object_decodes_one() -> None:
+    others = {
+        f"{file}: {name}"
+        for name in KUBERNETES & SHARED.keys()
+        for _, file, node in SHARED[name]
+        if not node.bases or not ast.unparse(node.bases[0]).endswith(("Struct", "Object"))
+    }
+    assert others == set()
+
+
+def test_every_exception_is_needed() -> None:
+    assert (KUBERNETES | CONVENTION | EXCEPTIONS.keys()) - SHARED.keys() == set()
