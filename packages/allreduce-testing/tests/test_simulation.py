@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play, simulate, worlds
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     DiagnosisKind,
     Phase,
     Probe,

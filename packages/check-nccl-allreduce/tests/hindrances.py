@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
 from allreduce_testing.worlds.simulation import play, worlds
-from check_nccl_allreduce.localize import Diagnosis, SearchState, table
-from check_nccl_allreduce.localize.obstacles import ObstacleRule
+from check_nccl_allreduce.localise import Diagnosis, SearchState, table
+from check_nccl_allreduce.localise.obstacles import ObstacleRule
 
 NOT_SUSPECT = "not a suspect at the end"
 ANOTHER = "another verdict, or the cap"

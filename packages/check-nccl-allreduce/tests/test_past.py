@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 from allreduce_testing.worlds.simulation import FabricWorld, play, simulate
-from check_nccl_allreduce import localize
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce import localise
+from check_nccl_allreduce.localise import (
     DiagnosisKind,
     Endpoint,
     Past,
@@ -183,22 +183,22 @@ def test_of_two_the_one_that_others_have_found_bad_is_named_and_not_blamed() -> 
 )
 def test_a_lone_node_is_held_against_its_own_past_in_words(gbps: float, words: str) -> None:
     state = SearchState((Endpoint("node-0", "kind", past=Past(alone=Usual(360.0, 4.0, 9))),), 1)
-    verdict = localize.next(state.after_gang(Zone.BELOW, gbps))
-    assert isinstance(verdict, localize.Diagnosis)
+    verdict = localise.next(state.after_gang(Zone.BELOW, gbps))
+    assert isinstance(verdict, localise.Diagnosis)
     assert words in verdict.reason
     assert (verdict.named, verdict.blamed) == ((0,), ())
 
 
 def test_too_few_gangs_say_nothing_of_what_is_usual() -> None:
     state = SearchState((Endpoint("node-0", "kind", past=Past(alone=Usual(360.0, 4.0, 2))),), 1)
-    verdict = localize.next(state.after_gang(Zone.BELOW, 100.0))
-    assert isinstance(verdict, localize.Diagnosis)
+    verdict = localise.next(state.after_gang(Zone.BELOW, 100.0))
+    assert isinstance(verdict, localise.Diagnosis)
     assert "of what it did" not in verdict.reason
 
 
 def test_a_gang_sees_who_was_bad_with_whom_and_what_the_others_reach() -> None:
     _, state = play(gang(), slow(0.5))
-    seen = localize.sightings(state)
+    seen = localise.sightings(state)
     assert seen[BAD].sick
     assert (seen[BAD].edges, seen[BAD].pair) == (0, 0.0)
     everyone = {digest(f"node-{i}") for i in range(NODES) if i != BAD}
@@ -212,7 +212,7 @@ def test_a_gang_sees_who_was_bad_with_whom_and_what_the_others_reach() -> None:
 
 def test_who_is_slow_by_its_path_alone_is_not_sick() -> None:
     _, state = play(gang(), slow(1.0))
-    one = localize.sightings(state)[BAD]
+    one = localise.sightings(state)[BAD]
     assert one.bad
     assert one == Sighting(bad=one.bad, own=380.0)
 

@@ -17,7 +17,7 @@ from . import (
     fabric,
     gang,
     gpu_scheduler,
-    localization,
+    localisation,
     mnnvl,
     webhook,
 )
@@ -40,7 +40,7 @@ BENCHES: dict[str, tuple[Runnable, str]] = {
         "the webhook before a real API server: a burst of pods, gangs at once",
     ),
     "gang": (gang, "seconds from the last member's address to the last member's roster"),
-    "localization": (localization, "who is blamed in 10,000 simulated gangs, with plots"),
+    "localisation": (localisation, "who is blamed in 10,000 simulated gangs, with plots"),
     "clean": (fabric.CLEAN, "healthy gangs of real checks: nobody may be blamed"),
     "reals": (fabric.REALS, "faults of real gangs, twenty times each: is each reported as it is?"),
     "verdict": (

@@ -25,7 +25,7 @@ from allreduce_testing.gangs.gang import GangUnderTest
 from allreduce_testing.gangs.links import SICK, SwitchedGang, may_shape
 from allreduce_testing.gangs.rows import APART, idle_share, processors
 
-QUICK = f"from check_nccl_allreduce.localize import score; score.APART = {APART}; "
+QUICK = f"from check_nccl_allreduce.localise import score; score.APART = {APART}; "
 RUN = "from check_nccl_allreduce import check; check.main()"
 PATIENT = {"GANG_TIMEOUT": "300s", "CHECK_TIMEOUT": "120s"}
 LINKS = {**PATIENT, "NCCL_ALLREDUCE_SIZE": "4Mi", "NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015"}

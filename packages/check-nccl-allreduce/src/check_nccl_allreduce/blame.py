@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from preflight_proto.check import Action, Finding, Outcome, Verdict
 
-from . import localize, syndrome
+from . import localise, syndrome
 from .control.messages import Failure, VerdictMessage
-from .localize import DiagnosisKind, ProbeStatus, Zone
+from .localise import DiagnosisKind, ProbeStatus, Zone
 from .probing import EndpointMap
 
 __all__ = ["Localized", "by_syndrome", "together", "verdict", "verdict_of"]
@@ -54,7 +54,7 @@ class Localized:
     strongest first; ``in_time``: nothing was cut.
     """
 
-    verdict: localize.Diagnosis
+    verdict: localise.Diagnosis
     shape: EndpointMap
     causes: tuple[tuple[int, Failure], ...] = ()
     in_time: bool = True
@@ -173,7 +173,7 @@ def _named(found: Localized) -> dict[int, str]:
         how = f" ({one.score.told()})" if one.score is not None else ""
         told |= dict.fromkeys(
             found.shape.ranks[node],
-            f"it is named and not blamed{how}; to settle it: {localize.settle(one)}",
+            f"it is named and not blamed{how}; to settle it: {localise.settle(one)}",
         )
     return told
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from . import domains, equipment, floors
 from .control.messages import Hello, LaunchOrder, VerdictMessage
 from .control.rounds import LaunchRound
-from .localize import Zone
+from .localise import Zone
 from .settings import Settings, show_size
 
 __all__ = [

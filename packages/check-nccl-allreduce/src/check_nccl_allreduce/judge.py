@@ -2,7 +2,7 @@
 Pure: no clock, no I/O.
 
 What the gang's own all-reduce says blames nobody: a verdict on the gang's bandwidth is not one on a
-node, and where a sentence names a pod, it says where to look. That is what :mod:`.localize` is
+node, and where a sentence names a pod, it says where to look. That is what :mod:`.localise` is
 asked for.
 """
 
@@ -21,7 +21,7 @@ from . import (
     fallback,
     floors,
     gate,
-    localize,
+    localise,
     memory,
     probing,
     syndrome,
@@ -38,7 +38,7 @@ from .control.messages import (
     VerdictMessage,
 )
 from .control.rounds import LaunchRound, ProbeRound, Probes
-from .localize import Zone
+from .localise import Zone
 from .settings import DEFAULT_SIZE, Settings
 
 T = TypeVar("T")
@@ -170,13 +170,13 @@ def _localized(
     )
     if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
         shape = shape.counted(one.results for one in (last, *probed))
-    state = localize.SearchState(shape.endpoints, plan.seed).after_gang(
+    state = localise.SearchState(shape.endpoints, plan.seed).after_gang(
         zone, gbps, _corrupted(shape, hellos, last, zone)
     )
     state = probing.replay(state, shape, hellos, last.start, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
-    step, in_time = localize.next(state, plan.now, until), True
-    if isinstance(step, localize.Round):
+    step, in_time = localise.next(state, plan.now, until), True
+    if isinstance(step, localise.Round):
         hung = zone in {Zone.HANG, Zone.ERROR}
         probes = probing.next_probes(
             step,
@@ -200,7 +200,7 @@ def _localized(
                 plan.say(shape.told())
             waits = f", in {step.wait:.0f} s" if step.wait >= 1 else ""
             suspects = ", ".join(
-                shape.endpoints[one].name for one in localize.suspected(state)[:SUSPECTS]
+                shape.endpoints[one].name for one in localise.suspected(state)[:SUSPECTS]
             )
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
@@ -208,7 +208,7 @@ def _localized(
             )
             return replace(probes, round=number)
         step, in_time = probing.finish(state), False
-    for line in localize.matrix(state, step):
+    for line in localise.matrix(state, step):
         plan.say(f"edges| {line}")
     verdict = blame.verdict(
         base, zone, blame.Localized(step, shape, probing.causes(probed), in_time)
@@ -269,7 +269,7 @@ def _curious(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound,
     middles = sorted(median(result.times) for result in last.results.values())
     if middles[-1] > CONTRAST * middles[len(middles) // 2]:
         return True
-    return localize.chance(seed) < settings.localize_share / 100
+    return localise.chance(seed) < settings.localize_share / 100
 
 
 def first(plan: JudgePlan, hellos: Mapping[int, Hello]) -> LaunchOrder | VerdictMessage:
@@ -439,7 +439,7 @@ def _of_devices(
         if one.kind == "device"
     }
     same = {one: codes[hello.node] for one, hello in sorted(hellos.items()) if hello.node in codes}
-    if len(codes) <= localize.many(len({hello.node for hello in hellos.values()})):
+    if len(codes) <= localise.many(len({hello.node for hello in hellos.values()})):
         return msgspec.structs.replace(verdict, blamed=same)
     told = f"{verdict.reason[:-1]}; {len(codes)} nodes report a device fault at the same moment, so that one cause is likely, and none is blamed."
     return msgspec.structs.replace(verdict, reason=told)

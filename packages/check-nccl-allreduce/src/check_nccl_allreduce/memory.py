@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from preflight_proto.history import Past, Sighting, said
 
-from . import localize
+from . import localise
 from .control.messages import Hello, LaunchOrder, VerdictMessage
-from .localize import past
+from .localise import past
 from .settings import show_size
 
 __all__ = ["details", "kind", "known", "seen", "slower"]
@@ -52,11 +52,11 @@ def slower(hellos: Mapping[int, Hello], start: LaunchOrder, gbps: float) -> bool
     return less > len(hellos) / 2
 
 
-def seen(ranks: Sequence[Sequence[int]], state: localize.SearchState) -> dict[int, Sighting]:
+def seen(ranks: Sequence[Sequence[int]], state: localise.SearchState) -> dict[int, Sighting]:
     """By rank, what localisation has seen of each node. ``ranks``: the members on each of its
     endpoints.
     """
-    found = list(enumerate(localize.sightings(state)))
+    found = list(enumerate(localise.sightings(state)))
     if len(found) > MOST_GOOD:
         found = [(node, one) for node, one in found if one.bad][:MOST_GOOD]
     return {rank: one for node, one in found if one != Sighting() for rank in ranks[node]}

@@ -1,4 +1,4 @@
-"""Between the gang and :mod:`.localize`: members become endpoints, a round of pairs becomes probes,
+"""Between the gang and :mod:`.localise`: members become endpoints, a round of pairs becomes probes,
 reports become results. Pure.
 """
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from . import domains, equipment, floors, hairpin, localize, memory
+from . import domains, equipment, floors, hairpin, localise, memory
 from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
 from .control.rounds import ProbeRound, Probes
-from .localize import FactKind, ProbeStatus
+from .localise import FactKind, ProbeStatus
 from .ports import UNKNOWN, Local
 
 __all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
@@ -43,7 +43,7 @@ class EndpointMap:
     the nodes, that which says their domains.
     """
 
-    endpoints: tuple[localize.Endpoint, ...]
+    endpoints: tuple[localise.Endpoint, ...]
     ranks: tuple[tuple[int, ...], ...]
     label: str = ""
 
@@ -65,7 +65,7 @@ class EndpointMap:
         nodes: dict[str, list[int]] = {}
         for rank, hello in sorted(hellos.items()):
             nodes.setdefault(hello.node or hello.pod, []).append(rank)
-        made: list[localize.Endpoint] = []
+        made: list[localise.Endpoint] = []
         adapters = equipment.of_gang(hellos)
         label, known, racks = domains.places(
             [hellos[ranks[0]].topology for ranks in nodes.values()],
@@ -88,7 +88,7 @@ class EndpointMap:
             nic = "/".join(sorted({adapters[rank].nic for rank in ranks}))
             rack = racks[len(made)]
             made.append(
-                localize.Endpoint(
+                localise.Endpoint(
                     node,
                     kind,
                     domain,
@@ -136,36 +136,36 @@ class EndpointMap:
 
 
 def replay(
-    state: localize.SearchState,
+    state: localise.SearchState,
     shape: EndpointMap,
     hellos: Mapping[int, Hello],
     start: LaunchOrder,
     rounds: Sequence[ProbeRound],
-) -> localize.SearchState:
+) -> localise.SearchState:
     """The state after these rounds, the first one first, and after those that
     cannot be run here.
     """
     for played in rounds:
         state = _skipped(state, shape, hellos, start)
-        step = localize.next(state)
-        assert isinstance(step, localize.Round)
+        step = localise.next(state)
+        assert isinstance(step, localise.Round)
         state = state.after(step, seen(shape, played), played.at)
     return _skipped(state, shape, hellos, start)
 
 
 def _skipped(
-    state: localize.SearchState, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
-) -> localize.SearchState:
+    state: localise.SearchState, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
+) -> localise.SearchState:
     """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
     while (
-        isinstance(step := localize.next(state), localize.Round)
-        and step.phase is localize.Phase.HAIRPIN
+        isinstance(step := localise.next(state), localise.Round)
+        and step.phase is localise.Phase.HAIRPIN
     ):
         nodes = [probe.members[0] for probe in step.probes]
         if all(_workers(shape, hellos, start, node) for node in nodes):
             break
         last = state.rounds[-1].at if state.rounds else 0.0
-        state = state.after(step, [localize.ProbeResult(ProbeStatus.UNJUDGED)] * len(nodes), last)
+        state = state.after(step, [localise.ProbeResult(ProbeStatus.UNJUDGED)] * len(nodes), last)
     return state
 
 
@@ -183,25 +183,25 @@ def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, lef
     """The last second at which a round may start that waits for another moment: those after it take
     as long as the longest so far.
     """
-    to_come = localize.most_rounds(len(shape.endpoints)) - 1 - len(rounds)
+    to_come = localise.most_rounds(len(shape.endpoints)) - 1 - len(rounds)
     longest = max((played.took for played in rounds), default=0.0)
     return now + left - to_come * max(LEAST_ROUND, LONGER * longest)
 
 
-def finish(state: localize.SearchState) -> localize.Diagnosis:
+def finish(state: localise.SearchState) -> localise.Diagnosis:
     """The verdict on what is known, with nothing learnt from the rounds that there
     is no time for.
     """
     last = state.rounds[-1].at if state.rounds else 0.0
-    while isinstance(step := localize.next(state), localize.Round):
+    while isinstance(step := localise.next(state), localise.Round):
         state = state.after(
-            step, [localize.ProbeResult(ProbeStatus.UNJUDGED)] * len(step.probes), last
+            step, [localise.ProbeResult(ProbeStatus.UNJUDGED)] * len(step.probes), last
         )
     return step
 
 
 def next_probes(
-    step: localize.Round,
+    step: localise.Round,
     shape: EndpointMap,
     hellos: Mapping[int, Hello],
     start: LaunchOrder,
@@ -217,14 +217,14 @@ def next_probes(
     ``launched``: seconds that the gang's communicator took to come up. New workers may take longer
     for theirs than a round's share of the time.
     """
-    own = step.phase is not localize.Phase.HAIRPIN and _looped(step, shape, rounds)
+    own = step.phase is not localise.Phase.HAIRPIN and _looped(step, shape, rounds)
     fresh = hung or own or any(_broke(played) for played in rounds)
-    seconds = (left - step.wait) / (localize.most_rounds(len(shape.endpoints)) + 1 - step.number)
+    seconds = (left - step.wait) / (localise.most_rounds(len(shape.endpoints)) + 1 - step.number)
     if seconds < LEAST_ROUND:
         return None
     groups = tuple(shape.members(probe.members) for probe in step.probes)
     looped: dict[int, int] = {}
-    if step.phase is localize.Phase.HAIRPIN:
+    if step.phase is localise.Phase.HAIRPIN:
         for probe in step.probes:
             looped |= _workers(shape, hellos, start, probe.members[0])
     bases: dict[int, int] = {}
@@ -270,7 +270,7 @@ def _broke(played: ProbeRound) -> bool:
     return late or played.troubled or len(played.results) < len(played.order.bases)
 
 
-def _looped(step: localize.Round, shape: EndpointMap, rounds: Sequence[ProbeRound]) -> bool:
+def _looped(step: localise.Round, shape: EndpointMap, rounds: Sequence[ProbeRound]) -> bool:
     """Whether members of this round have workers that still keep to their own NICs: their last
     round was a hairpin.
     """
@@ -292,25 +292,25 @@ def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
     return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 
-def seen(shape: EndpointMap, played: ProbeRound) -> list[localize.ProbeResult]:
+def seen(shape: EndpointMap, played: ProbeRound) -> list[localise.ProbeResult]:
     """One result for each probe of the round, in their order."""
     return [_seen(shape, played, index) for index in range(len(played.order.groups))]
 
 
-def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localize.ProbeResult:
+def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localise.ProbeResult:
     order, group = played.order, played.order.groups[index]
     if (own := _own(shape, played, group)) is not None:
         return own
     results = [played.results[rank] for rank in group if rank in played.results]
     if any(result.wrong for result in results):
-        return localize.ProbeResult(ProbeStatus.WRONG)
+        return localise.ProbeResult(ProbeStatus.WRONG)
     ready = all(played.is_ready(rank) for rank in group)
     troubles = [result.trouble for result in results if result.trouble is not None]
     if troubles:
         broken = ready and any(trouble.kind != "launch" for trouble in troubles)
-        return localize.ProbeResult(ProbeStatus.ERROR if broken else ProbeStatus.UNJUDGED)
+        return localise.ProbeResult(ProbeStatus.ERROR if broken else ProbeStatus.UNJUDGED)
     if len(results) < len(group):
-        return localize.ProbeResult(ProbeStatus.HANG if ready else ProbeStatus.UNJUDGED)
+        return localise.ProbeResult(ProbeStatus.HANG if ready else ProbeStatus.UNJUDGED)
     parts = [result.detail for result in results if result.detail is not None]
     rails, directions = (
         _detail(order.size, parts)
@@ -318,7 +318,7 @@ def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localize.ProbeR
         else ((), None)
     )
     latency = max(result.latency for result in results) if order.backend == "nccl" else 0.0
-    return localize.ProbeResult(
+    return localise.ProbeResult(
         ProbeStatus.OK,
         _bandwidth(order, index, results),
         rails=rails,
@@ -354,11 +354,11 @@ def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
 
 def _own(
     shape: EndpointMap, played: ProbeRound, group: Sequence[int]
-) -> localize.ProbeResult | None:
+) -> localise.ProbeResult | None:
     """A member's local cause, the strongest first: it says nothing of the other end."""
     for rank in group:
         if rank in played.lost:
-            return localize.ProbeResult(
+            return localise.ProbeResult(
                 ProbeStatus.VOID,
                 member=shape.endpoint(rank),
                 cause=played.lost[rank],
@@ -367,7 +367,7 @@ def _own(
     found = sorted(_local(played, group), key=_devices_first)
     for rank, trouble in found:
         kind = FactKind.DEVICE if trouble.kind == "device" else FactKind.MEMBER
-        return localize.ProbeResult(
+        return localise.ProbeResult(
             ProbeStatus.VOID,
             member=shape.endpoint(rank),
             cause=f"{trouble.code}, {trouble.text}",

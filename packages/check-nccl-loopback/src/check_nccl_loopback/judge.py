@@ -16,8 +16,8 @@ from typing import Final
 from preflight_proto.check import Outcome, Verdict
 from preflight_proto.check.nccl import ErrorKind
 
-from . import localize, unjudged, verdicts
-from .localize import Contrast, Mode
+from . import localise, unjudged, verdicts
+from .localise import Contrast, Mode
 from .progress import SMALLER, SWEEP, Progress, Step, StepKind, StepResult
 
 __all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult", "decide"]
@@ -80,7 +80,7 @@ def _decide(case: Progress) -> Step | Verdict:
     wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
     if wrong:
         return _next_pair(case, "wrong") or verdicts.wrong(
-            case.gpus, wrong[0].result, localize.contrast(len(case.gpus), case.pairs, "wrong")
+            case.gpus, wrong[0].result, localise.contrast(len(case.gpus), case.pairs, "wrong")
         )
     broken = next((t for t in whole if t.result.busbw is None), None)
     if broken is not None:
@@ -139,7 +139,7 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
     found = _contrast(case, "slow")
     if not found.accused and (step := _next_group(case)):
         return step
-    alone = localize.left_out(best, case.without)
+    alone = localise.left_out(best, case.without)
     if not found.accused and alone is not None:
         return verdicts.slow_without(
             case.gpus, bar, alone, case.without[alone], case.signed(case.gpus[alone].uuid)
@@ -213,7 +213,7 @@ def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:
 
 
 def _contrast(case: Progress, mode: Mode) -> Contrast:
-    return localize.contrast(
+    return localise.contrast(
         len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds
     )
 
@@ -222,7 +222,7 @@ def _next_pair(case: Progress, mode: Mode) -> Step | None:
     if case.exhausted or (mode == "slow" and not case.comparable and not case.kinds):
         return None
     kinds = {} if case.comparable else case.kinds
-    pair = localize.next_pair(len(case.gpus), case.pairs, mode, kinds)
+    pair = localise.next_pair(len(case.gpus), case.pairs, mode, kinds)
     return Step(StepKind.PAIR, pair, case.full_runs[-1].step.size) if pair is not None else None
 
 

@@ -14,7 +14,7 @@ from preflight_proto.check import Action, Finding, Gpu, Outcome, Subject, Verdic
 from preflight_proto.check.nccl import NcclError
 
 from .floors import Floor
-from .localize import Contrast, Pair
+from .localise import Contrast, Pair
 from .measurement import Measurement
 from .settings import size_text
 

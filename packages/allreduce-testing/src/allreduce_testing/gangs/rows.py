@@ -133,7 +133,7 @@ def _code(row: Fault) -> str:
     """The check, with a defective agent and other patience where the row says so."""
     changes = [
         "from check_nccl_allreduce import check",
-        "from check_nccl_allreduce.localize import score",
+        "from check_nccl_allreduce.localise import score",
     ]
     changes += [f"score.APART = {APART}"]
     changes += [f"check.LEAST_PATIENCE = {row.patience}"] if row.patience is not None else []

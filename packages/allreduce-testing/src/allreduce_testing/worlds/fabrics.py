@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from check_nccl_allreduce import localize
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce import localise
+from check_nccl_allreduce.localise import (
     Endpoint,
     Local,
     PortErrors,
@@ -199,7 +199,7 @@ class Fabric:
         ).after_gang(Zone.BELOW)
         for fault in self.faults:
             if fault.name == "link":
-                first = localize.next(self.state)
+                first = localise.next(self.state)
                 assert isinstance(first, Round)
                 fault.touched = frozenset(random.choice(first.probes).members)
         self._on_paths = [fault for fault in self.faults if fault.name not in _ON_NODES]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from check_nccl_allreduce import localize
+from check_nccl_allreduce import localise
 
 from . import fabrics, later, tally
 from .tally import Tally
@@ -72,7 +72,7 @@ def code() -> str:
     say.
     """
     files = [
-        *sorted(Path(localize.__file__).parent.glob("*.py")),
+        *sorted(Path(localise.__file__).parent.glob("*.py")),
         *(Path(str(m.__file__)) for m in (fabrics, later, tally)),
     ]
     digest = hashlib.sha256()

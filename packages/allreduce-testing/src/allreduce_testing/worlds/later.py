@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from check_nccl_allreduce import localize
-from check_nccl_allreduce.localize import Diagnosis, Past, SearchState, Sighting, Spell
+from check_nccl_allreduce import localise
+from check_nccl_allreduce.localise import Diagnosis, Past, SearchState, Sighting, Spell
 
 from .fabrics import Fabric
 
@@ -55,7 +55,7 @@ def follow(
         earlier = Fabric(replace(world, before=0, name=f"{world.name} {gang}"), number)
         verdict, state = play(earlier)
         named |= bool(earlier.bad) and set(earlier.bad) <= set(verdict.named)
-        seen = localize.sightings(state)
+        seen = localise.sightings(state)
         alike: dict[int, list[Sighting]] = {}
         for fate, one in zip(_fates(earlier), seen, strict=True):
             alike.setdefault(fate, []).append(one)

@@ -20,8 +20,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from check_nccl_allreduce import localize
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce import localise
+from check_nccl_allreduce.localise import (
     Diagnosis,
     Phase,
     ProbeResult,
@@ -46,7 +46,7 @@ def play(
     and the last state.
     """
     now = 0.0
-    step = localize.next(state, now)
+    step = localise.next(state, now)
     while isinstance(step, Round):
         if step.phase is Phase.GANG:
             raise ValueError(
@@ -54,7 +54,7 @@ def play(
             )
         now += step.wait + seconds
         state = state.after(step, measure(step), now)
-        step = localize.next(state, now)
+        step = localise.next(state, now)
     return step, state
 
 

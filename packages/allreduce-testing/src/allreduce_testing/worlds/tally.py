@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from check_nccl_allreduce.localize import Diagnosis
+from check_nccl_allreduce.localise import Diagnosis
 
 __all__ = ["Tally", "bound"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
 from allreduce_testing.worlds.simulation import Tally, bound, play, simulate, worlds
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     APART,
     FATAL,
     Diagnosis,
@@ -28,7 +28,7 @@ from check_nccl_allreduce.localize import (
     Zone,
     next,
 )
-from check_nccl_allreduce.localize.evidence import weigh
+from check_nccl_allreduce.localise.evidence import weigh
 
 Answer = Callable[[Probe, Round], ProbeResult]
 NORMAL = 100.0

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
     figures = simulated(args.jobs, args.scale, args.keep)
     print("\n".join(table(figures)))
     if args.plots:
-        from .localization_plots import draw  # matplotlib: not for those who only want figures
+        from .localisation_plots import draw  # matplotlib: not for those who only want figures
 
         for path in draw(figures, args.plots, args.plot_format):
             print(f"plot: {path}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from check_nccl_allreduce.control.rounds import ProbeRound, Probes
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     APART,
     FATAL,
     MAX_ROUNDS,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from allreduce_testing.worlds.simulation import play
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     Diagnosis,
     DiagnosisKind,
     Endpoint,

@@ -5,8 +5,8 @@ Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :
 the round
 it returns, adds the results to the state and calls again::
 
-    state = localize.SearchState(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
-    while isinstance(step := localize.next(state, now(), until), localize.Round):
+    state = localise.SearchState(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
+    while isinstance(step := localise.next(state, now(), until), localise.Round):
         await sleep(step.wait)
         state = state.after(step, await run(step), now())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     Diagnosis,
     DiagnosisKind,
     Endpoint,

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from allreduce_testing.worlds.simulation import play
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     FATAL,
     Diagnosis,
     DiagnosisKind,
@@ -27,12 +27,12 @@ from check_nccl_allreduce.localize import (
     Zone,
     sightings,
 )
-from check_nccl_allreduce.localize.evidence import weigh
-from check_nccl_allreduce.localize.own import GROWTH, owned
-from check_nccl_allreduce.localize.score import hairpins, scored
+from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localise.own import GROWTH, owned
+from check_nccl_allreduce.localise.score import hairpins, scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_localize import Chance, chances, gangs
+from test_localise import Chance, chances, gangs
 
 NORMAL = 100.0
 DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")

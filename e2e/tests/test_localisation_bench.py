@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from preflight_e2e.bench.localization import bars, table, worlds
+from preflight_e2e.bench.localisation import bars, table, worlds
 
 
 def world(**changed: Any) -> dict[str, Any]:

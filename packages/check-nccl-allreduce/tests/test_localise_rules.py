@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
 from allreduce_testing.worlds.simulation import play, simulate, worlds
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     APART,
     Endpoint,
     Grade,
@@ -24,9 +24,9 @@ from check_nccl_allreduce.localize import (
     next,
     table,
 )
-from check_nccl_allreduce.localize.evidence import weigh
-from check_nccl_allreduce.localize.obstacles import ObstacleRule
-from check_nccl_allreduce.localize.silence import halved
+from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localise.obstacles import ObstacleRule
+from check_nccl_allreduce.localise.silence import halved
 
 
 def gang(size: int, seed: int = 7, domains: int = 0) -> SearchState:

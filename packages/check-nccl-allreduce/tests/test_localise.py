@@ -15,7 +15,7 @@ from random import Random
 import pytest
 from allreduce_testing.worlds.fabrics import SECONDS
 from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play
-from check_nccl_allreduce.localize import (
+from check_nccl_allreduce.localise import (
     FATAL,
     MAX_ROUNDS,
     Diagnosis,
@@ -33,7 +33,7 @@ from check_nccl_allreduce.localize import (
     Zone,
     next,
 )
-from check_nccl_allreduce.localize.evidence import weigh
+from check_nccl_allreduce.localise.evidence import weigh
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -409,7 +409,7 @@ def test_where_good_nodes_have_bad_edges_too_more_evidence_is_wanted() -> None:
 
 def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() -> None:
     code = (
-        "from check_nccl_allreduce.localize import *\n"
+        "from check_nccl_allreduce.localise import *\n"
         "s = SearchState(tuple(Endpoint(f'n{i}', domain=f'd{i % 3}') for i in range(12)), 42).after_gang(Zone.BELOW)\n"
         "print([p.members for p in next(s).probes])"
     )
