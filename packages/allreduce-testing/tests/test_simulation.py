@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play, simulate, worlds
 from check_nccl_allreduce.localise import (
-    DiagnosisKind,
+    Kind,
     Phase,
     Probe,
-    ProbeStatus,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
     Zone,
 )
 
@@ -77,13 +77,13 @@ def test_a_slow_node_slows_every_probe_that_it_is_in() -> None:
 def test_a_gang_must_have_been_judged_before_it_is_played() -> None:
     fabric = Fabric(FabricWorld("ungated", 1, nodes=4), 0)
     with pytest.raises(ValueError, match="judged by the gate"):
-        play(SearchState(fabric.state.endpoints, 1), fabric.measure)
+        play(State(fabric.state.endpoints, 1), fabric.measure)
 
 
 def test_hanging_nodes_are_found_by_their_hangs() -> None:
-    fabric = Fabric(FabricWorld("hang", 1, nodes=20, shares=(0.1,), symptom=ProbeStatus.HANG), 3)
-    verdict, _ = play(SearchState(fabric.state.endpoints, 1).after_gang(Zone.HANG), fabric.measure)
-    assert (verdict.kind, set(verdict.blamed)) == (DiagnosisKind.NODE, set(fabric.bad))
+    fabric = Fabric(FabricWorld("hang", 1, nodes=20, shares=(0.1,), symptom=Status.HANG), 3)
+    verdict, _ = play(State(fabric.state.endpoints, 1).after_gang(Zone.HANG), fabric.measure)
+    assert (verdict.kind, set(verdict.blamed)) == (Kind.NODE, set(fabric.bad))
 
 
 def test_the_program_writes_the_figures_of_the_chosen_worlds(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
 from allreduce_testing.worlds.simulation import play, worlds
-from check_nccl_allreduce.localise import Diagnosis, SearchState, table
+from check_nccl_allreduce.localise import State, Verdict, table
 from check_nccl_allreduce.localise.obstacles import ObstacleRule
 
 NOT_SUSPECT = "not a suspect at the end"
@@ -34,7 +34,7 @@ class Count:
     stood: Counter[str] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
 
-    def add(self, bad: Iterable[int], verdict: Diagnosis, state: SearchState) -> None:
+    def add(self, bad: Iterable[int], verdict: Verdict, state: State) -> None:
         found = table.hindered(state)
         stood: set[str] = set()
         alone: set[str] = set()

@@ -82,7 +82,7 @@ def test_each_rail_and_direction_is_as_slow_as_its_slower_end_saw_it() -> None:
 
 def test_where_one_end_gave_none_there_are_none() -> None:
     [result] = probing.seen(SHAPE, played(asked(2, 2), Detail((0.02, 0.05), 0.02, 0.04), None))
-    assert (result.status, result.rails, result.directions) == (localise.ProbeStatus.OK, (), None)
+    assert (result.status, result.rails, result.directions) == (localise.Status.OK, (), None)
 
 
 def test_nodes_whose_workers_have_no_counterparts_are_not_asked() -> None:

@@ -18,18 +18,18 @@ from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play
 from check_nccl_allreduce.localise import (
     FATAL,
     MAX_ROUNDS,
-    Diagnosis,
     Endpoint,
     Fact,
     FactKind,
     Grade,
     Phase,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
+    Verdict,
     Zone,
     next,
 )
@@ -42,7 +42,7 @@ SLOW_ZONES = [zone for zone in Zone if zone is not Zone.PASSED]
 
 
 @st.composite
-def gangs(draw: st.DrawFn, *, least: int = 1, most: int = 40) -> SearchState:
+def gangs(draw: st.DrawFn, *, least: int = 1, most: int = 40) -> State:
     """Endpoints of a few kinds and domains, some unlabelled, in any order."""
     size = draw(st.integers(least, most))
     kinds = st.sampled_from(["a", "b"]) if draw(st.booleans()) else st.just("a")
@@ -53,7 +53,7 @@ def gangs(draw: st.DrawFn, *, least: int = 1, most: int = 40) -> SearchState:
         )
         for i in range(size)
     )
-    return SearchState(endpoints, draw(st.integers(0, 2**64 - 1))).after_gang(
+    return State(endpoints, draw(st.integers(0, 2**64 - 1))).after_gang(
         draw(st.sampled_from(SLOW_ZONES)), 30.0
     )
 
@@ -65,37 +65,33 @@ class Chance:
         self.random = Random(seed)
         self.trouble = self.random.choice([0.1, 0.3, 0.7])
 
-    def __call__(self, one: Round) -> list[ProbeResult]:
+    def __call__(self, one: Round) -> list[Result]:
         return [self.result(probe) for probe in one.probes]
 
-    def result(self, probe: Probe) -> ProbeResult:
+    def result(self, probe: Probe) -> Result:
         random = self.random
         if random.random() > self.trouble:
-            return ProbeResult(ProbeStatus.OK, NORMAL * random.uniform(0.97, 1.03))
+            return Result(Status.OK, NORMAL * random.uniform(0.97, 1.03))
         kind = random.choices(range(6), (5, 5, 2, 2, 2, 0.3))[
             0
         ]  # void is rare: two of one member end the run
         if kind < 3:
-            return ProbeResult(
-                ProbeStatus.OK,
+            return Result(
+                Status.OK,
                 NORMAL * random.uniform(*((0.2, 0.7), (0.7, 0.95), (0.01, 2.0))[kind]),
             )
         if kind < 5:
-            return ProbeResult(
-                random.choice(
-                    [ProbeStatus.WRONG, ProbeStatus.HANG, ProbeStatus.ERROR, ProbeStatus.UNJUDGED]
-                )
-            )
-        return ProbeResult(ProbeStatus.VOID, member=random.choice(probe.members), cause="no memory")
+            return Result(random.choice([Status.WRONG, Status.HANG, Status.ERROR, Status.UNJUDGED]))
+        return Result(Status.VOID, member=random.choice(probe.members), cause="no memory")
 
 
 chances = st.integers(0, 2**64 - 1).map(Chance)
 
 
-def drawn(state: SearchState, chance: Chance) -> tuple[Diagnosis, SearchState, list[Round]]:
+def drawn(state: State, chance: Chance) -> tuple[Verdict, State, list[Round]]:
     rounds: list[Round] = []
 
-    def measure(one: Round) -> Sequence[ProbeResult]:
+    def measure(one: Round) -> Sequence[Result]:
         rounds.append(one)
         return chance(one)
 
@@ -106,7 +102,7 @@ def drawn(state: SearchState, chance: Chance) -> tuple[Diagnosis, SearchState, l
 @settings(deadline=None)
 @given(gangs(), chances)
 def test_every_gang_ends_within_eight_rounds_whatever_its_probes_bring(
-    state: SearchState, chance: Chance
+    state: State, chance: Chance
 ) -> None:
     verdict, _, rounds = drawn(state, chance)
     assert verdict.rounds <= MAX_ROUNDS
@@ -116,7 +112,7 @@ def test_every_gang_ends_within_eight_rounds_whatever_its_probes_bring(
 
 @settings(deadline=None)
 @given(gangs(), chances)
-def test_the_probes_of_a_round_can_run_at_the_same_time(state: SearchState, chance: Chance) -> None:
+def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Chance) -> None:
     for one in drawn(state, chance)[2]:
         assert one.probes
         for probe in one.probes:
@@ -130,17 +126,17 @@ def test_the_probes_of_a_round_can_run_at_the_same_time(state: SearchState, chan
 @settings(deadline=None)
 @given(gangs(), chances, st.integers(0, 39))
 def test_a_node_all_of_whose_probes_are_good_is_never_blamed(
-    state: SearchState, chance: Chance, well: int
+    state: State, chance: Chance, well: int
 ) -> None:
     well %= len(state.endpoints)
     state = replace(
         state, endpoints=tuple(replace(e, kind="a", intra=None) for e in state.endpoints)
     )
 
-    def measure(one: Round) -> Sequence[ProbeResult]:
+    def measure(one: Round) -> Sequence[Result]:
         found = chance(one)
         return [
-            ProbeResult(ProbeStatus.OK, 3 * NORMAL) if well in probe.members else result
+            Result(Status.OK, 3 * NORMAL) if well in probe.members else result
             for probe, result in zip(one.probes, found, strict=True)
         ]
 
@@ -152,7 +148,7 @@ def test_a_node_all_of_whose_probes_are_good_is_never_blamed(
 @settings(deadline=None)
 @given(gangs(least=3), chances)
 def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two(
-    state: SearchState, chance: Chance
+    state: State, chance: Chance
 ) -> None:
     verdict, _, _ = drawn(state, chance)
     cleared = {end for e in verdict.matrix if e.grade is Grade.GOOD for end in (e.a, e.b)}
@@ -175,9 +171,7 @@ def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two
 
 @settings(deadline=None)
 @given(gangs(), chances)
-def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(
-    state: SearchState, chance: Chance
-) -> None:
+def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(state: State, chance: Chance) -> None:
     verdict, _, _ = drawn(state, chance)
     assert set(verdict.fatal_for) <= set(verdict.blamed) <= set(verdict.named)
     assert not (verdict.inconclusive and verdict.blamed)
@@ -186,7 +180,7 @@ def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(
 
 @settings(deadline=None)
 @given(gangs(), chances)
-def test_the_same_history_always_has_the_same_answer(state: SearchState, chance: Chance) -> None:
+def test_the_same_history_always_has_the_same_answer(state: State, chance: Chance) -> None:
     _, last, rounds = drawn(state, chance)
     for count in range(len(last.rounds) + 1):
         before = replace(last, rounds=last.rounds[:count])
@@ -199,7 +193,7 @@ def test_the_same_history_always_has_the_same_answer(state: SearchState, chance:
 @settings(deadline=None)
 @given(gangs(), chances, st.data())
 def test_other_names_for_nodes_kinds_and_domains_change_no_probe_and_no_verdict(
-    state: SearchState, chance: Chance, data: st.DataObject
+    state: State, chance: Chance, data: st.DataObject
 ) -> None:
     """Choice and judgement see positions only. Names appear in sentences and in nothing else."""
     verdict, last, rounds = drawn(state, chance)
@@ -217,12 +211,12 @@ def test_other_names_for_nodes_kinds_and_domains_change_no_probe_and_no_verdict(
         assert next(state, played.at - SECONDS - one.wait) == one
         state = state.after(one, played.results, played.at)
     other = next(state)
-    assert isinstance(other, Diagnosis)
+    assert isinstance(other, Verdict)
     assert _facts(other) == _facts(verdict)
     assert {domains[d] for d in verdict.domains} == set(other.domains)
 
 
-def _facts(v: Diagnosis) -> tuple[object, ...]:
+def _facts(v: Verdict) -> tuple[object, ...]:
     return v.kind, v.fails, v.blamed, v.named, v.fatal_for, v.links, v.suspects, v.rounds, v.matrix
 
 
@@ -241,9 +235,9 @@ def test_where_nothing_is_noisy_the_order_of_the_members_and_the_seed_do_not_dec
     bad = data.draw(st.sets(st.integers(0, size - 1), max_size=max(1, min(3, size // 10))))
     order = data.draw(st.permutations(range(size)))
     seeds = data.draw(st.tuples(st.integers(0, 2**32), st.integers(0, 2**32)))
-    one, state, *_ = play(SearchState(endpoints, seeds[0]).after_gang(Zone.BELOW), _oracle(bad))
+    one, state, *_ = play(State(endpoints, seeds[0]).after_gang(Zone.BELOW), _oracle(bad))
     place = {member: i for i, member in enumerate(order)}
-    shuffled = SearchState(tuple(endpoints[i] for i in order), seeds[1]).after_gang(Zone.BELOW)
+    shuffled = State(tuple(endpoints[i] for i in order), seeds[1]).after_gang(Zone.BELOW)
     there = {place[b] for b in bad}
     other, state_there, *_ = play(shuffled, _oracle(there))
     assert set(one.named) == bad
@@ -253,7 +247,7 @@ def test_where_nothing_is_noisy_the_order_of_the_members_and_the_seed_do_not_dec
     assert one.kind == other.kind
 
 
-def _met_only(bad: set[int], state: SearchState) -> set[int]:
+def _met_only(bad: set[int], state: State) -> set[int]:
     """Those of ``bad`` whom no matching brought together with another."""
     pairs = [
         set(probe.members)
@@ -264,9 +258,9 @@ def _met_only(bad: set[int], state: SearchState) -> set[int]:
     return {one for one in bad if all(pair <= bad for pair in pairs if one in pair)}
 
 
-def _oracle(bad: set[int]) -> Callable[[Round], Sequence[ProbeResult]]:
+def _oracle(bad: set[int]) -> Callable[[Round], Sequence[Result]]:
     return lambda one: [
-        ProbeResult(ProbeStatus.OK, NORMAL * (0.5 if bad & set(probe.members) else 1.0))
+        Result(Status.OK, NORMAL * (0.5 if bad & set(probe.members) else 1.0))
         for probe in one.probes
     ]
 
@@ -274,7 +268,7 @@ def _oracle(bad: set[int]) -> Callable[[Round], Sequence[ProbeResult]]:
 @settings(deadline=None)
 @given(gangs(least=3, most=20), chances, st.data())
 def test_a_good_edge_never_hurts_its_ends(
-    state: SearchState, chance: Chance, data: st.DataObject
+    state: State, chance: Chance, data: st.DataObject
 ) -> None:
     """One bad edge of the history made as good as its reference: neither end may become blamed by
     it, or named for nothing else.
@@ -295,14 +289,12 @@ def test_a_good_edge_never_hurts_its_ends(
     rounds = list(last.rounds)
     played = rounds[chosen.round - 2]
     results = [
-        ProbeResult(ProbeStatus.OK, chosen.reference)
-        if probe.members == (chosen.a, chosen.b)
-        else result
+        Result(Status.OK, chosen.reference) if probe.members == (chosen.a, chosen.b) else result
         for probe, result in zip(played.round.probes, played.results, strict=True)
     ]
     rounds[chosen.round - 2] = played._replace(results=tuple(results))
     better = next(replace(last, rounds=tuple(rounds)))
-    if isinstance(better, Diagnosis):
+    if isinstance(better, Verdict):
         assert not {chosen.a, chosen.b} & (set(better.blamed) - set(verdict.blamed))
         named = {chosen.a, chosen.b} & (set(better.named) - set(verdict.named))
         assert named <= {
@@ -316,33 +308,33 @@ def test_a_good_edge_never_hurts_its_ends(
 @settings(deadline=None)
 @given(gangs(least=3), st.sampled_from([FactKind.LOST, FactKind.MEMBER]), chances)
 def test_a_member_that_is_lost_or_cannot_take_part_makes_nobody_fatal(
-    state: SearchState, kind: FactKind, chance: Chance
+    state: State, kind: FactKind, chance: Chance
 ) -> None:
     _, last, _ = drawn(state, chance)
     verdict = next(last.with_fact(Fact(0, kind, "gone")))
-    assert isinstance(verdict, Diagnosis)
+    assert isinstance(verdict, Verdict)
     assert not verdict.fatal_for
 
 
 def test_the_first_round_is_the_whole_gang() -> None:
-    state = SearchState(tuple(Endpoint(f"n{i}") for i in range(3)), 1)
+    state = State(tuple(Endpoint(f"n{i}") for i in range(3)), 1)
     assert next(state) == Round(1, Phase.GANG, (Probe((0, 1, 2), Role.GANG),))
 
 
 def test_a_gang_without_endpoints_is_refused() -> None:
     with pytest.raises(ValueError, match="without endpoints"):
-        next(SearchState((), 1))
+        next(State((), 1))
 
 
 @pytest.mark.parametrize("size", [4, 7, 8, 33])
 def test_the_two_matchings_are_the_edges_of_one_ring(size: int) -> None:
-    state = SearchState(tuple(Endpoint(f"n{i}") for i in range(size)), 3).after_gang(Zone.BELOW)
+    state = State(tuple(Endpoint(f"n{i}") for i in range(size)), 3).after_gang(Zone.BELOW)
     probes: list[Probe] = []
     for _ in range(2):
         one = next(state)
         assert isinstance(one, Round)
         probes += one.probes
-        state = state.after(one, [ProbeResult(ProbeStatus.OK, NORMAL) for _ in one.probes])
+        state = state.after(one, [Result(Status.OK, NORMAL) for _ in one.probes])
     degrees = Counter(i for probe in probes for i in probe.members)
     assert len(set(probes)) == len(probes) == (size if size % 2 == 0 else size - 1)
     assert sorted(degrees.values()) == ([2] * size if size % 2 == 0 else [1, 1] + [2] * (size - 2))
@@ -350,14 +342,12 @@ def test_the_two_matchings_are_the_edges_of_one_ring(size: int) -> None:
 
 def test_partners_of_one_domain_meet_first() -> None:
     endpoints = tuple(Endpoint(f"n{i}", domain=f"d{i % 8}") for i in range(64))
-    one = next(SearchState(endpoints, 3).after_gang(Zone.BELOW))
+    one = next(State(endpoints, 3).after_gang(Zone.BELOW))
     assert isinstance(one, Round)
     assert all(len({i % 8 for i in probe.members}) == 1 for probe in one.probes)
 
 
-def after_matchings(
-    state: SearchState, answer: Callable[[Probe], ProbeResult], count: int = 2
-) -> SearchState:
+def after_matchings(state: State, answer: Callable[[Probe], Result], count: int = 2) -> State:
     for _ in range(count):
         one = next(state)
         assert isinstance(one, Round)
@@ -368,14 +358,10 @@ def after_matchings(
 def test_where_suspects_outnumber_the_known_good_a_third_matching_seeks_partners_that_have_not_met() -> (
     None
 ):
-    state = SearchState(tuple(Endpoint(f"n{i}") for i in range(16)), 3).after_gang(Zone.HANG)
+    state = State(tuple(Endpoint(f"n{i}") for i in range(16)), 3).after_gang(Zone.HANG)
     state = after_matchings(
         state,
-        lambda p: (
-            ProbeResult(ProbeStatus.HANG)
-            if min(p.members) < 10
-            else ProbeResult(ProbeStatus.OK, NORMAL)
-        ),
+        lambda p: Result(Status.HANG) if min(p.members) < 10 else Result(Status.OK, NORMAL),
     )
     third = next(state)
     assert isinstance(third, Round)
@@ -390,19 +376,17 @@ def test_a_suspect_in_a_small_domain_is_confirmed_on_paths_of_which_good_ones_ar
     seed: int,
 ) -> None:
     endpoints = tuple(Endpoint(f"n{i}", domain="x" if i < 4 else "y") for i in range(7))
-    assert play(SearchState(endpoints, seed).after_gang(Zone.BELOW), _oracle({5}))[0].fatal_for == (
-        5,
-    )
+    assert play(State(endpoints, seed).after_gang(Zone.BELOW), _oracle({5}))[0].fatal_for == (5,)
 
 
 def test_where_good_nodes_have_bad_edges_too_more_evidence_is_wanted() -> None:
-    state = SearchState(tuple(Endpoint(f"n{i}") for i in range(64)), 3).after_gang(Zone.BELOW)
-    assert weigh(after_matchings(state, lambda _: ProbeResult(ProbeStatus.OK, NORMAL))).enough == 3
+    state = State(tuple(Endpoint(f"n{i}") for i in range(64)), 3).after_gang(Zone.BELOW)
+    assert weigh(after_matchings(state, lambda _: Result(Status.OK, NORMAL))).enough == 3
     first = next(state)
     assert isinstance(first, Round)
     flaky = first.probes[:4]
     state = after_matchings(
-        state, lambda p: ProbeResult(ProbeStatus.OK, NORMAL * (0.5 if p in flaky else 1.0))
+        state, lambda p: Result(Status.OK, NORMAL * (0.5 if p in flaky else 1.0))
     )
     assert weigh(state).enough == 4
 
@@ -410,7 +394,7 @@ def test_where_good_nodes_have_bad_edges_too_more_evidence_is_wanted() -> None:
 def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() -> None:
     code = (
         "from check_nccl_allreduce.localise import *\n"
-        "s = SearchState(tuple(Endpoint(f'n{i}', domain=f'd{i % 3}') for i in range(12)), 42).after_gang(Zone.BELOW)\n"
+        "s = State(tuple(Endpoint(f'n{i}', domain=f'd{i % 3}') for i in range(12)), 42).after_gang(Zone.BELOW)\n"
         "print([p.members for p in next(s).probes])"
     )
     said = {
@@ -429,7 +413,7 @@ def test_a_gang_of_4096_is_answered_in_less_time_than_a_round_takes() -> None:
     fabric = Fabric(FabricWorld("speed", 1, nodes=4096, shares=(0.1,)), 1)
     marks = [time.process_time()]
 
-    def measure(one: Round) -> Sequence[ProbeResult]:
+    def measure(one: Round) -> Sequence[Result]:
         took.append(time.process_time() - marks[-1])
         results = fabric.measure(one)
         marks.append(time.process_time())

@@ -13,47 +13,45 @@ from allreduce_testing.worlds.simulation import Tally, bound, play, simulate, wo
 from check_nccl_allreduce.localise import (
     APART,
     FATAL,
-    Diagnosis,
-    DiagnosisKind,
     Endpoint,
     Fact,
     FactKind,
+    Kind,
     Phase,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
+    Verdict,
     Zone,
     next,
 )
 from check_nccl_allreduce.localise.evidence import weigh
 
-Answer = Callable[[Probe, Round], ProbeResult]
+Answer = Callable[[Probe, Round], Result]
 NORMAL = 100.0
 
 
-def gang(size: int, domain: Callable[[int], str | None] = lambda _: None) -> SearchState:
-    return SearchState(
-        tuple(Endpoint(f"n{i}", "H100/8", domain(i)) for i in range(size)), 7
-    ).after_gang(Zone.BELOW, 40.0)
+def gang(size: int, domain: Callable[[int], str | None] = lambda _: None) -> State:
+    return State(tuple(Endpoint(f"n{i}", "H100/8", domain(i)) for i in range(size)), 7).after_gang(
+        Zone.BELOW, 40.0
+    )
 
 
-def ok(share: float = 1.0, latency: float = 0.0) -> ProbeResult:
-    return ProbeResult(ProbeStatus.OK, NORMAL * share, latency=latency)
+def ok(share: float = 1.0, latency: float = 0.0) -> Result:
+    return Result(Status.OK, NORMAL * share, latency=latency)
 
 
-def localized(
-    state: SearchState, answer: Answer, seconds: float = 5.0
-) -> tuple[Diagnosis, SearchState]:
+def localized(state: State, answer: Answer, seconds: float = 5.0) -> tuple[Verdict, State]:
     return play(state, lambda one: [answer(probe, one) for probe in one.probes], seconds)
 
 
 def bad(one: int, to_itself: float = 0.5) -> Answer:
     """Slow with all others, and so fast to itself."""
 
-    def answer(probe: Probe, _: Round) -> ProbeResult:
+    def answer(probe: Probe, _: Round) -> Result:
         if one not in probe.members:
             return ok()
         return ok(to_itself if probe.role is Role.HAIRPIN else 0.5)
@@ -66,12 +64,12 @@ def test_slow_with_others_and_to_itself_is_fatal_and_slow_with_others_alone_is_n
     size: int,
 ) -> None:
     both, _ = localized(gang(size), bad(2))
-    assert (both.kind, both.fatal_for) == (DiagnosisKind.NODE, (2,))
+    assert (both.kind, both.fatal_for) == (Kind.NODE, (2,))
     [suspect] = both.suspects
     assert suspect.score is not None
     assert (suspect.score.value >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
     path, _ = localized(gang(size), bad(2, to_itself=1.0))
-    assert (path.kind, path.fatal_for, path.named) == (DiagnosisKind.SUSPECT, (), (2,))
+    assert (path.kind, path.fatal_for, path.named) == (Kind.SUSPECT, (), (2,))
     assert "look at its cable, its switch port and the path behind it" in path.reason
 
 
@@ -91,7 +89,7 @@ def test_a_hairpin_that_lacks_less_than_two_thirds_of_what_the_paths_lack_blames
 def test_of_many_that_are_asked_one_is_bad_to_itself_by_chance_and_not_all(
     slow: int, themselves: int, *, enough: bool
 ) -> None:
-    def answer(probe: Probe, _: Round) -> ProbeResult:
+    def answer(probe: Probe, _: Round) -> Result:
         return ok(
             0.5
             if min(probe.members) < (themselves if probe.role is Role.HAIRPIN else slow)
@@ -148,13 +146,13 @@ def test_without_time_to_wait_nobody_waits_and_nobody_is_blamed_for_being_slow()
             break
     while isinstance(step := next(state, now, until=now), Round):
         state = state.after(step, [bad(3)(probe, step) for probe in step.probes], now)
-    assert isinstance(step, Diagnosis)
+    assert isinstance(step, Verdict)
     assert (step.fatal_for, step.named) == ((), (3,))
 
 
 def test_wrong_data_and_hangs_need_no_second_moment() -> None:
-    def answer(probe: Probe, _: Round) -> ProbeResult:
-        return ProbeResult(ProbeStatus.WRONG) if 3 in probe.members else ok()
+    def answer(probe: Probe, _: Round) -> Result:
+        return Result(Status.WRONG) if 3 in probe.members else ok()
 
     state = replace(gang(8)).after_gang(Zone.WRONG)
     verdict, last = localized(state, answer)
@@ -166,9 +164,9 @@ def test_wrong_data_and_hangs_need_no_second_moment() -> None:
 
 
 def test_slow_controls_say_nothing_against_wrong_data() -> None:
-    def answer(probe: Probe, _: Round) -> ProbeResult:
+    def answer(probe: Probe, _: Round) -> Result:
         if 2 in probe.members:
-            return ProbeResult(ProbeStatus.WRONG)
+            return Result(Status.WRONG)
         return ok(0.1 if probe.role is Role.HAIRPIN and probe.members == (1,) else 1.0)
 
     verdict, _ = localized(replace(gang(3)).after_gang(Zone.WRONG), answer)
@@ -183,7 +181,7 @@ def test_a_label_that_groups_nobody_or_that_latencies_contradict_is_no_label() -
     assert verdict.fatal_for == (2,)
     lying = gang(16, lambda i: f"leaf-{i % 2}")
 
-    def answer(probe: Probe, _: Round) -> ProbeResult:
+    def answer(probe: Probe, _: Round) -> Result:
         return ok(latency=2e-6 if len({i // 8 for i in probe.members}) == 1 else 5e-6)
 
     _, last = localized(lying, answer)
@@ -193,31 +191,29 @@ def test_a_label_that_groups_nobody_or_that_latencies_contradict_is_no_label() -
 def test_nodes_with_other_adapters_are_not_compared() -> None:
     ends = tuple(Endpoint(f"n{i}", "H100/8", nic="8x200" if i < 3 else "8x400") for i in range(10))
 
-    def answer(probe: Probe, _: Round) -> ProbeResult:
+    def answer(probe: Probe, _: Round) -> Result:
         return ok(0.5 if min(probe.members) < 3 else 1.0)
 
-    verdict, _ = localized(SearchState(ends, 3).after_gang(Zone.BELOW), answer)
+    verdict, _ = localized(State(ends, 3).after_gang(Zone.BELOW), answer)
     assert verdict.named == ()
 
 
 def test_a_bad_adapter_behind_nvlink_is_found_by_paths_between_the_domains() -> None:
     ends = tuple(Endpoint(f"n{i}", "GB200/4", nvlink=f"rack-{i // 6}") for i in range(18))
 
-    def answer(probe: Probe, _: Round) -> ProbeResult:
+    def answer(probe: Probe, _: Round) -> Result:
         inside = len(probe.members) == 2 and len({i // 6 for i in probe.members}) == 1
         return ok(2.5) if inside else ok(0.5 if 7 in probe.members else 1.0)
 
-    assert localized(SearchState(ends, 3).after_gang(Zone.BELOW), answer)[0].fatal_for == (7,)
+    assert localized(State(ends, 3).after_gang(Zone.BELOW), answer)[0].fatal_for == (7,)
 
 
 def test_a_node_to_which_no_path_comes_up_is_named() -> None:
     for size in (3, 8):
 
-        def answer(probe: Probe, _: Round) -> ProbeResult:
+        def answer(probe: Probe, _: Round) -> Result:
             return (
-                ProbeResult(ProbeStatus.UNJUDGED)
-                if 1 in probe.members and len(probe.members) > 1
-                else ok()
+                Result(Status.UNJUDGED) if 1 in probe.members and len(probe.members) > 1 else ok()
             )
 
         verdict, _ = localized(gang(size), answer)
@@ -226,7 +222,7 @@ def test_a_node_to_which_no_path_comes_up_is_named() -> None:
 
 
 def test_a_node_all_of_whose_paths_are_an_eighth_slower_is_named() -> None:
-    def answer(probe: Probe, _: Round) -> ProbeResult:
+    def answer(probe: Probe, _: Round) -> Result:
         return ok(0.89 if 5 in probe.members else 1.0)
 
     verdict, _ = localized(gang(12), answer)
@@ -234,11 +230,11 @@ def test_a_node_all_of_whose_paths_are_an_eighth_slower_is_named() -> None:
 
 
 def test_bad_paths_that_share_one_end_are_that_ends_and_not_the_fabrics() -> None:
-    def answer(probe: Probe, one: Round) -> ProbeResult:
+    def answer(probe: Probe, one: Round) -> Result:
         return ok(0.5 if 5 in probe.members and one.number % 2 and len(probe.members) == 2 else 1.0)
 
     verdict, _ = localized(gang(24), answer)
-    assert (verdict.kind, verdict.fatal_for) == (DiagnosisKind.INTERMITTENT, ())
+    assert (verdict.kind, verdict.fatal_for) == (Kind.INTERMITTENT, ())
     assert 5 in verdict.named
 
 
@@ -247,7 +243,7 @@ def test_many_nodes_that_tell_of_a_device_fault_at_once_are_named_and_not_fatal(
     for one in range(4):
         state = state.with_fact(Fact(one, FactKind.DEVICE, "GPU_UNRESPONSIVE"))
     verdict = next(state)
-    assert isinstance(verdict, Diagnosis)
+    assert isinstance(verdict, Verdict)
     assert (verdict.named, verdict.fatal_for) == ((0, 1, 2, 3), ())
 
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from random import Random
 
 from check_nccl_allreduce.localise import (
-    Diagnosis,
-    DiagnosisKind,
     Endpoint,
+    Kind,
     Phase,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
+    Verdict,
     Zone,
     next,
 )
@@ -26,7 +26,7 @@ NODES, LEAF = 24, 6
 NORMAL = 380.0
 """GB/s that two healthy nodes reach."""
 
-Answer = Callable[[Probe], ProbeResult]
+Answer = Callable[[Probe], Result]
 
 
 def network(slow_nodes: dict[int, float], slow_paths: dict[int, float], seed: int = 1) -> Answer:
@@ -35,7 +35,7 @@ def network(slow_nodes: dict[int, float], slow_paths: dict[int, float], seed: in
     """
     random = Random(seed)
 
-    def answer(probe: Probe) -> ProbeResult:
+    def answer(probe: Probe) -> Result:
         share = min(slow_nodes.get(one, 1.0) for one in probe.members)
         if probe.role is not Role.HAIRPIN:
             share = min(share, *(slow_paths.get(one, 1.0) for one in probe.members))
@@ -43,19 +43,19 @@ def network(slow_nodes: dict[int, float], slow_paths: dict[int, float], seed: in
         if len(probe.members) == 2:
             near = len({one // LEAF for one in probe.members}) == 1
             latency = (2e-6 if near else 6e-6) * random.uniform(1, 1.05)
-        return ProbeResult(ProbeStatus.OK, NORMAL * share * random.gauss(1, 0.02), latency=latency)
+        return Result(Status.OK, NORMAL * share * random.gauss(1, 0.02), latency=latency)
 
     return answer
 
 
-def driven(answer: Answer, labeled: bool) -> tuple[Diagnosis, list[Round]]:
+def driven(answer: Answer, labeled: bool) -> tuple[Verdict, list[Round]]:
     """Play a slow gang to its end, as docs/localisation.md says how."""
     endpoints = tuple(
         Endpoint(f"n{i}", "H100/8", domain=f"leaf-{i // LEAF}" if labeled else None)
         for i in range(NODES)
     )
     state, now, played = (
-        SearchState(endpoints, seed=3).after_gang(Zone.BELOW, 0.4 * NORMAL),
+        State(endpoints, seed=3).after_gang(Zone.BELOW, 0.4 * NORMAL),
         0.0,
         [],
     )
@@ -71,7 +71,7 @@ def driven(answer: Answer, labeled: bool) -> tuple[Diagnosis, list[Round]]:
 def test_a_simulator_that_knows_public_names_alone_gets_a_slow_node_blamed() -> None:
     for labeled in (True, False):
         verdict, rounds = driven(network({7: 0.5}, {}), labeled)
-        assert (verdict.kind, verdict.blamed, verdict.fatal_for) == (DiagnosisKind.NODE, (7,), (7,))
+        assert (verdict.kind, verdict.blamed, verdict.fatal_for) == (Kind.NODE, (7,), (7,))
         assert Phase.HAIRPIN in {one.phase for one in rounds}
         assert verdict.rounds <= 8
 

@@ -12,18 +12,18 @@ import pytest
 from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce.localise import (
     FATAL,
-    Diagnosis,
-    DiagnosisKind,
     Endpoint,
+    Kind,
     Local,
     PortErrors,
     PortFault,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
+    Verdict,
     Zone,
     sightings,
 )
@@ -37,7 +37,7 @@ from test_localise import Chance, chances, gangs
 NORMAL = 100.0
 DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
 SLOW = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
-Answer = Callable[[Probe], ProbeResult]
+Answer = Callable[[Probe], Result]
 
 
 def errors(
@@ -46,40 +46,38 @@ def errors(
     return PortErrors(port, counter, count, 60.0, rounds)
 
 
-def gang(size: int, local: dict[int, Local], zone: Zone = Zone.BELOW) -> SearchState:
+def gang(size: int, local: dict[int, Local], zone: Zone = Zone.BELOW) -> State:
     """Each node's counters can be read, and where nothing is said of a node none of them grew."""
     ends = (
         Endpoint(f"n{i}", "H100/1", nic="ib 1x400", local=local.get(i, Local(counted=True)))
         for i in range(size)
     )
-    return SearchState(tuple(ends), 7).after_gang(zone, 40.0)
+    return State(tuple(ends), 7).after_gang(zone, 40.0)
 
 
-def slow(
-    one: int, *, to_itself: float | None = None, status: ProbeStatus = ProbeStatus.OK
-) -> Answer:
+def slow(one: int, *, to_itself: float | None = None, status: Status = Status.OK) -> Answer:
     """Slow with all others; to itself so fast, where it has a hairpin at all."""
 
-    def answer(probe: Probe) -> ProbeResult:
+    def answer(probe: Probe) -> Result:
         if probe.role is Role.HAIRPIN:
             share = to_itself if one in probe.members else 1.0
             return (
-                ProbeResult(ProbeStatus.UNJUDGED)
+                Result(Status.UNJUDGED)
                 if to_itself is None
-                else ProbeResult(ProbeStatus.OK, NORMAL * (share or 1.0))
+                else Result(Status.OK, NORMAL * (share or 1.0))
             )
         if one not in probe.members:
-            return ProbeResult(ProbeStatus.OK, NORMAL)
-        return ProbeResult(status, NORMAL / 2) if status is ProbeStatus.OK else ProbeResult(status)
+            return Result(Status.OK, NORMAL)
+        return Result(status, NORMAL / 2) if status is Status.OK else Result(status)
 
     return answer
 
 
-def good(probe: Probe) -> ProbeResult:
-    return ProbeResult(ProbeStatus.OK, NORMAL)
+def good(probe: Probe) -> Result:
+    return Result(Status.OK, NORMAL)
 
 
-def localized(state: SearchState, answer: Answer) -> Diagnosis:
+def localized(state: State, answer: Answer) -> Verdict:
     return play(state, lambda one: [answer(probe) for probe in one.probes])[0]
 
 
@@ -89,7 +87,7 @@ def test_bad_paths_and_a_port_below_its_siblings_are_two_kinds_of_evidence(
     fault: PortFault, size: int
 ) -> None:
     verdict = localized(gang(size, {2: Local((fault,))}), slow(2))
-    assert (verdict.kind, verdict.fatal_for) == (DiagnosisKind.NODE, (2,))
+    assert (verdict.kind, verdict.fatal_for) == (Kind.NODE, (2,))
     [suspect] = verdict.suspects
     assert suspect.score is not None
     assert (suspect.score.value >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
@@ -100,7 +98,7 @@ def test_bad_paths_and_a_port_below_its_siblings_are_two_kinds_of_evidence(
 
 def test_a_port_that_is_down_names_its_node_and_does_not_blame_it() -> None:
     verdict = localized(gang(8, {2: Local((DOWN,))}), good)
-    assert (verdict.kind, verdict.named, verdict.fatal_for) == (DiagnosisKind.SUSPECT, (2,), ())
+    assert (verdict.kind, verdict.named, verdict.fatal_for) == (Kind.SUSPECT, (2,), ())
     assert "n2: mlx5_3:1 is DOWN (Polling), not ACTIVE" in verdict.reason
 
 
@@ -133,7 +131,7 @@ def test_a_good_part_of_the_nodes_is_a_habit_too() -> None:
 
 def test_no_port_makes_wrong_data() -> None:
     state = gang(8, {2: Local((DOWN,), (errors(),), counted=True)}, Zone.WRONG)
-    assert localized(state, slow(2, status=ProbeStatus.WRONG)).fatal_for == ()
+    assert localized(state, slow(2, status=Status.WRONG)).fatal_for == ()
 
 
 def test_errors_count_by_the_share_of_nodes_that_show_as_many_and_by_rounds() -> None:
@@ -156,15 +154,11 @@ def test_errors_alone_are_never_a_kind_of_evidence() -> None:
 def test_errors_and_one_bad_look_at_itself_are_local_evidence_together() -> None:
     looks = 0
 
-    def answer(probe: Probe) -> ProbeResult:
+    def answer(probe: Probe) -> Result:
         nonlocal looks
         if probe.members == (2,):
             looks += 1
-            return (
-                ProbeResult(ProbeStatus.OK, NORMAL * 0.5)
-                if looks == 1
-                else ProbeResult(ProbeStatus.UNJUDGED)
-            )
+            return Result(Status.OK, NORMAL * 0.5) if looks == 1 else Result(Status.UNJUDGED)
         return slow(2, to_itself=1.0)(probe)
 
     with_errors = gang(8, {2: Local((), (errors(),), counted=True)})
@@ -191,8 +185,8 @@ def test_counters_of_congestion_are_no_evidence() -> None:
 
 def test_of_two_nodes_the_one_with_a_bad_port_is_named() -> None:
     ends = [replace(one, intra=None) for one in gang(2, {1: Local((DOWN,))}).endpoints]
-    verdict = localized(SearchState(tuple(ends), 7).after_gang(Zone.BELOW, 40.0), slow(1))
-    assert (verdict.kind, verdict.named, verdict.fatal_for) == (DiagnosisKind.PAIR, (1,), ())
+    verdict = localized(State(tuple(ends), 7).after_gang(Zone.BELOW, 40.0), slow(1))
+    assert (verdict.kind, verdict.named, verdict.fatal_for) == (Kind.PAIR, (1,), ())
     assert "look at that port first" in verdict.reason
     assert "n1: mlx5_3:1 is DOWN" in verdict.reason
 
@@ -217,7 +211,7 @@ locals_ = st.builds(
 )
 
 
-def told(state: SearchState, draw: Random, known: list[Local]) -> SearchState:
+def told(state: State, draw: Random, known: list[Local]) -> State:
     ends = tuple(replace(one, local=draw.choice(known)) for one in state.endpoints)
     return replace(state, endpoints=ends)
 
@@ -225,11 +219,11 @@ def told(state: SearchState, draw: Random, known: list[Local]) -> SearchState:
 @settings(deadline=None)
 @given(gangs(least=3), chances, st.lists(locals_, min_size=1, max_size=6), st.integers(0, 2**32))
 def test_what_ports_say_changes_no_round(
-    state: SearchState, chance: Chance, known: list[Local], seed: int
+    state: State, chance: Chance, known: list[Local], seed: int
 ) -> None:
     asked: list[Round] = []
 
-    def measure(one: Round) -> list[ProbeResult]:
+    def measure(one: Round) -> list[Result]:
         asked.append(one)
         return chance(one)
 
@@ -237,7 +231,7 @@ def test_what_ports_say_changes_no_round(
     answers = {played.round.number: played.results for played in last.rounds}
     again: list[Round] = []
 
-    def repeat(one: Round) -> list[ProbeResult]:
+    def repeat(one: Round) -> list[Result]:
         again.append(one)
         return list(answers[one.number])
 
@@ -256,7 +250,7 @@ def test_what_ports_say_changes_no_round(
     st.data(),
 )
 def test_more_evidence_of_its_ports_never_lowers_a_nodes_score(
-    state: SearchState,
+    state: State,
     chance: Chance,
     known: list[Local],
     seed: int,
@@ -278,7 +272,7 @@ def test_more_evidence_of_its_ports_never_lowers_a_nodes_score(
         replace(end, local=grown) if i == one else end for i, end in enumerate(last.endpoints)
     )
 
-    def value(of: SearchState) -> tuple[float, float]:
+    def value(of: State) -> tuple[float, float]:
         evidence = weigh(of)
         score = scored(of, evidence, hairpins(of, evidence)).get(one)
         return (score.value, score.place) if score else (0.0, 0.0)
@@ -291,7 +285,7 @@ def test_more_evidence_of_its_ports_never_lowers_a_nodes_score(
 @settings(deadline=None)
 @given(gangs(least=3), chances, locals_)
 def test_what_is_equal_everywhere_changes_no_blame(
-    state: SearchState, chance: Chance, known: Local
+    state: State, chance: Chance, known: Local
 ) -> None:
     verdict, last = play(state, chance)
     everywhere = replace(last, endpoints=tuple(replace(one, local=known) for one in last.endpoints))

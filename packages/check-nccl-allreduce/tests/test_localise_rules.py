@@ -15,11 +15,11 @@ from check_nccl_allreduce.localise import (
     Grade,
     Phase,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
     Zone,
     next,
     table,
@@ -29,15 +29,15 @@ from check_nccl_allreduce.localise.obstacles import ObstacleRule
 from check_nccl_allreduce.localise.silence import halved
 
 
-def gang(size: int, seed: int = 7, domains: int = 0) -> SearchState:
+def gang(size: int, seed: int = 7, domains: int = 0) -> State:
     ends = (
         Endpoint(f"n{i}", "k", f"d{i * 31 % domains}" if domains else None) for i in range(size)
     )
-    return SearchState(tuple(ends), seed).after_gang(Zone.BELOW, 40.0)
+    return State(tuple(ends), seed).after_gang(Zone.BELOW, 40.0)
 
 
-def ok(share: float = 1.0, latency: float = 0.0) -> ProbeResult:
-    return ProbeResult(ProbeStatus.OK, 100.0 * share, latency=latency)
+def ok(share: float = 1.0, latency: float = 0.0) -> Result:
+    return Result(Status.OK, 100.0 * share, latency=latency)
 
 
 def of_the_bench(key: str, gangs: int, group: str = "bad_nodes") -> FabricWorld:
@@ -79,7 +79,7 @@ def test_labels_that_lie_drift_and_two_generations_cost_no_recall(key: str) -> N
 def test_after_the_first_hairpins_every_confirmation_waits_for_another_moment(seed: int) -> None:
     sick = {1, 2, 3}
 
-    def measure(one: Round) -> list[ProbeResult]:
+    def measure(one: Round) -> list[Result]:
         return [ok(0.5 if sick & set(probe.members) else 1.0) for probe in one.probes]
 
     _, state = play(gang(9, seed), measure)
@@ -178,7 +178,7 @@ def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_b
 def test_the_rules_between_a_suspect_and_blame_are_told(
     to_itself: float, rules: tuple[ObstacleRule, ...]
 ) -> None:
-    def measure(one: Round) -> list[ProbeResult]:
+    def measure(one: Round) -> list[Result]:
         return [
             ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5)
             for p in one.probes

@@ -7,67 +7,67 @@ from collections.abc import Callable, Sequence
 import pytest
 from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce.localise import (
-    Diagnosis,
-    DiagnosisKind,
     Endpoint,
     Fact,
     FactKind,
+    Kind,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Round,
-    SearchState,
+    State,
+    Status,
+    Verdict,
     Zone,
     matrix,
     next,
 )
 
-Answer = Callable[[Probe, int], ProbeResult]
+Answer = Callable[[Probe, int], Result]
 NORMAL = 100.0
 
 
-def gang(size: int, per_domain: int | None = None, *, zone: Zone = Zone.BELOW) -> SearchState:
+def gang(size: int, per_domain: int | None = None, *, zone: Zone = Zone.BELOW) -> State:
     def domain(i: int) -> str | None:
         return f"leaf-{i // per_domain}" if per_domain else None
 
     endpoints = tuple(Endpoint(f"node-{i}", "H100/8", domain(i)) for i in range(size))
-    return SearchState(endpoints, seed=7).after_gang(zone, 40.0)
+    return State(endpoints, seed=7).after_gang(zone, 40.0)
 
 
-def localized(state: SearchState, answer: Answer) -> Diagnosis:
+def localized(state: State, answer: Answer) -> Verdict:
     return play(state, lambda one: [answer(probe, one.number) for probe in one.probes])[0]
 
 
-def ok(share: float = 1.0) -> ProbeResult:
-    return ProbeResult(ProbeStatus.OK, NORMAL * share)
+def ok(share: float = 1.0) -> Result:
+    return Result(Status.OK, NORMAL * share)
 
 
 def slow(*bad: int, share: float = 0.5) -> Answer:
     return lambda probe, _: ok(share if set(bad) & set(probe.members) else 1.0)
 
 
-def broken(status: ProbeStatus, *bad: int) -> Answer:
-    return lambda probe, _: ProbeResult(status) if set(bad) & set(probe.members) else ok()
+def broken(status: Status, *bad: int) -> Answer:
+    return lambda probe, _: Result(status) if set(bad) & set(probe.members) else ok()
 
 
 def crossing(domains: Sequence[int], one: int) -> Answer:
     """Slow where a probe joins domain ``one`` with another."""
 
-    def answer(probe: Probe, _: int) -> ProbeResult:
+    def answer(probe: Probe, _: int) -> Result:
         there = {domains[i] for i in probe.members}
         return ok(0.5 if one in there and len(there) > 1 else 1.0)
 
     return answer
 
 
-def nobody_is_blamed(verdict: Diagnosis) -> bool:
+def nobody_is_blamed(verdict: Verdict) -> bool:
     return not verdict.blamed and not verdict.fatal_for
 
 
 def test_a_lost_member_makes_the_run_inconclusive_and_is_named() -> None:
     verdict = localized(gang(8).with_fact(Fact(3, FactKind.LOST, "its connection ended")), slow())
     assert (verdict.kind, verdict.inconclusive, verdict.fails, verdict.named) == (
-        DiagnosisKind.LOST,
+        Kind.LOST,
         True,
         False,
         (3,),
@@ -79,7 +79,7 @@ def test_a_lost_member_makes_the_run_inconclusive_and_is_named() -> None:
 def test_a_lost_member_comes_before_a_device_fault_which_is_still_told() -> None:
     device = Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")
     verdict = localized(gang(8).with_fact(device).with_fact(Fact(3, FactKind.LOST, "gone")), slow())
-    assert verdict.kind is DiagnosisKind.LOST
+    assert verdict.kind is Kind.LOST
     assert nobody_is_blamed(verdict)
     assert "GPU 2 fell off the bus" in verdict.reason
 
@@ -89,7 +89,7 @@ def test_local_device_evidence_is_fatal_for_its_own_node_without_any_contrast() 
         gang(8).with_fact(Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")), slow()
     )
     assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (
-        DiagnosisKind.DEVICE,
+        Kind.DEVICE,
         True,
         (5,),
         (5,),
@@ -97,10 +97,10 @@ def test_local_device_evidence_is_fatal_for_its_own_node_without_any_contrast() 
 
 
 def test_device_evidence_seen_during_a_probe_is_never_evidence_about_its_peer() -> None:
-    def answer(probe: Probe, _: int) -> ProbeResult:
+    def answer(probe: Probe, _: int) -> Result:
         if 2 in probe.members:
-            return ProbeResult(
-                ProbeStatus.VOID, member=2, cause="double-bit ECC on GPU 0", fact=FactKind.DEVICE
+            return Result(
+                Status.VOID, member=2, cause="double-bit ECC on GPU 0", fact=FactKind.DEVICE
             )
         return ok()
 
@@ -108,36 +108,36 @@ def test_device_evidence_seen_during_a_probe_is_never_evidence_about_its_peer() 
 
 
 def test_a_member_that_twice_could_not_take_part_is_named_but_not_blamed() -> None:
-    def answer(probe: Probe, _: int) -> ProbeResult:
+    def answer(probe: Probe, _: int) -> Result:
         return (
-            ProbeResult(ProbeStatus.VOID, member=2, cause="its worker was killed")
+            Result(Status.VOID, member=2, cause="its worker was killed")
             if 2 in probe.members
             else ok()
         )
 
     verdict = localized(gang(8), answer)
-    assert (verdict.kind, verdict.fails, verdict.named) == (DiagnosisKind.MEMBER, True, (2,))
+    assert (verdict.kind, verdict.fails, verdict.named) == (Kind.MEMBER, True, (2,))
     assert nobody_is_blamed(verdict)
 
 
 def test_a_single_void_probe_accuses_neither_side() -> None:
-    def answer(probe: Probe, number: int) -> ProbeResult:
+    def answer(probe: Probe, number: int) -> Result:
         return (
-            ProbeResult(ProbeStatus.VOID, member=2, cause="no port")
+            Result(Status.VOID, member=2, cause="no port")
             if 2 in probe.members and number == 2
             else ok()
         )
 
     verdict = localized(gang(8), answer)
-    assert verdict.kind is DiagnosisKind.UNEXPLAINED
+    assert verdict.kind is Kind.UNEXPLAINED
     assert not verdict.named
     assert any("no port" in clause for clause in verdict.undecided)
 
 
 def test_of_two_nodes_the_one_below_its_own_floor_is_to_blame() -> None:
     ends = (Endpoint("a", intra=False), Endpoint("b", intra=True))
-    verdict = localized(SearchState(ends, 1).after_gang(Zone.BELOW), slow())
-    assert (verdict.kind, verdict.fatal_for, verdict.rounds) == (DiagnosisKind.NODE, (0,), 1)
+    verdict = localized(State(ends, 1).after_gang(Zone.BELOW), slow())
+    assert (verdict.kind, verdict.fatal_for, verdict.rounds) == (Kind.NODE, (0,), 1)
 
 
 @pytest.mark.parametrize("inside", [(None, None), (True, True), (False, False), (False, None)])
@@ -145,8 +145,8 @@ def test_of_two_nodes_without_a_local_contrast_nobody_is_to_blame(
     inside: tuple[bool | None, bool | None],
 ) -> None:
     ends = tuple(Endpoint(f"n{i}", intra=value) for i, value in enumerate(inside))
-    verdict = localized(SearchState(ends, 1).after_gang(Zone.BELOW), slow())
-    assert (verdict.kind, verdict.fails, verdict.named) == (DiagnosisKind.PAIR, True, (0, 1))
+    verdict = localized(State(ends, 1).after_gang(Zone.BELOW), slow())
+    assert (verdict.kind, verdict.fails, verdict.named) == (Kind.PAIR, True, (0, 1))
     assert nobody_is_blamed(verdict)
     assert verdict.undecided
 
@@ -158,53 +158,50 @@ def test_one_node_alone_is_named_and_has_no_peer_to_be_blamed_by() -> None:
 
 
 def test_where_no_pair_works_the_cause_is_systemic() -> None:
-    verdict = localized(gang(8), lambda *_: ProbeResult(ProbeStatus.ERROR))
-    assert (verdict.kind, verdict.rounds, verdict.named) == (DiagnosisKind.SYSTEMIC, 4, ())
+    verdict = localized(gang(8), lambda *_: Result(Status.ERROR))
+    assert (verdict.kind, verdict.rounds, verdict.named) == (Kind.SYSTEMIC, 4, ())
     assert nobody_is_blamed(verdict)
 
 
 def test_pairs_alike_but_below_what_pairs_must_reach_are_systemic() -> None:
     ends = tuple(Endpoint(f"n{i}", pair_floor=1.5 * NORMAL) for i in range(8))
-    assert (
-        localized(SearchState(ends, 1).after_gang(Zone.BELOW), slow()).kind
-        is DiagnosisKind.SYSTEMIC
-    )
+    assert localized(State(ends, 1).after_gang(Zone.BELOW), slow()).kind is Kind.SYSTEMIC
 
 
 def test_several_bad_paths_between_good_nodes_are_the_fabric() -> None:
     paths: set[tuple[int, ...]] = set()
 
-    def answer(probe: Probe, number: int) -> ProbeResult:
+    def answer(probe: Probe, number: int) -> Result:
         if number == 2 and len(paths) < 3:
             paths.add(probe.members)
         return ok(0.5 if probe.members in paths else 1.0)
 
     verdict = localized(gang(16), answer)
-    assert verdict.kind is DiagnosisKind.FABRIC
+    assert verdict.kind is Kind.FABRIC
     assert set(verdict.links) == paths
     assert nobody_is_blamed(verdict)
 
 
 def test_a_slow_uplink_is_the_fabric_at_the_boundary_of_its_domain() -> None:
     verdict = localized(gang(16, 4), crossing([i // 4 for i in range(16)], 1))
-    assert verdict.kind is DiagnosisKind.FABRIC
+    assert verdict.kind is Kind.FABRIC
     assert "leaf-1" in verdict.reason
     assert nobody_is_blamed(verdict)
 
 
 def test_paths_between_all_domains_that_are_slow_alike_are_the_fabric() -> None:
-    def answer(probe: Probe, _: int) -> ProbeResult:
+    def answer(probe: Probe, _: int) -> Result:
         return ok(0.5 if len({i // 4 for i in probe.members}) > 1 else 1.0)
 
     verdict = localized(gang(32, 4), answer)
-    assert verdict.kind is DiagnosisKind.FABRIC
+    assert verdict.kind is Kind.FABRIC
     assert "50%" in verdict.reason
 
 
 def test_a_domain_without_any_good_node_is_its_switch_and_not_its_nodes() -> None:
     verdict = localized(gang(16, 4), slow(4, 5, 6, 7))
     assert (verdict.kind, verdict.fails, verdict.domains) == (
-        DiagnosisKind.DOMAIN,
+        Kind.DOMAIN,
         True,
         ("leaf-1",),
     )
@@ -213,21 +210,21 @@ def test_a_domain_without_any_good_node_is_its_switch_and_not_its_nodes() -> Non
 
 def test_a_slow_leaf_that_most_paths_between_leaves_lead_into_is_not_its_nodes() -> None:
     verdict = localized(gang(16, 8), slow(*range(8)))
-    assert (verdict.kind, verdict.domains) == (DiagnosisKind.DOMAIN, ("leaf-0",))
+    assert (verdict.kind, verdict.domains) == (Kind.DOMAIN, ("leaf-0",))
     assert nobody_is_blamed(verdict)
 
 
 def test_a_bad_node_elsewhere_is_blamed_beside_a_dark_domain() -> None:
     answer = slow(4, 5, 6, 7, 20)
 
-    def told(probe: Probe, number: int) -> ProbeResult:
+    def told(probe: Probe, number: int) -> Result:
         """Latencies confirm the labels."""
         near = len({i // 4 for i in probe.members}) == 1
         return answer(probe, number)._replace(latency=2e-6 if near else 4e-6)
 
     verdict = localized(gang(32, 4), told)
     assert (verdict.kind, verdict.fatal_for, verdict.domains) == (
-        DiagnosisKind.NODE,
+        Kind.NODE,
         (20,),
         ("leaf-1",),
     )
@@ -236,7 +233,7 @@ def test_a_bad_node_elsewhere_is_blamed_beside_a_dark_domain() -> None:
 def test_more_culprits_than_one_run_may_blame_are_correlated() -> None:
     verdict = localized(gang(16, 8), slow(1, 4, 9, 13))
     assert (verdict.kind, verdict.fails, verdict.named) == (
-        DiagnosisKind.CORRELATED,
+        Kind.CORRELATED,
         True,
         (1, 4, 9, 13),
     )
@@ -252,12 +249,12 @@ def beyond(*ones: int, share: float = 0.5) -> Answer:
 
 def test_without_labels_nodes_that_are_equally_slow_may_share_a_switch_and_are_only_named() -> None:
     verdict = localized(gang(16), beyond(1, 5))
-    assert (verdict.kind, verdict.named) == (DiagnosisKind.CORRELATED, (1, 5))
+    assert (verdict.kind, verdict.named) == (Kind.CORRELATED, (1, 5))
     assert nobody_is_blamed(verdict)
 
 
 def test_without_labels_nodes_that_are_differently_slow_are_both_blamed() -> None:
-    def answer(probe: Probe, _: int) -> ProbeResult:
+    def answer(probe: Probe, _: int) -> Result:
         return ok(0.3 if 1 in probe.members else 0.6 if 5 in probe.members else 1.0)
 
     assert localized(gang(16), answer).fatal_for == (1, 5)
@@ -267,7 +264,7 @@ def test_without_labels_nodes_that_are_differently_slow_are_both_blamed() -> Non
 def test_a_slow_node_is_blamed_and_nobody_else(size: int) -> None:
     verdict = localized(gang(size), slow(2))
     assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (
-        DiagnosisKind.NODE,
+        Kind.NODE,
         True,
         (2,),
         (2,),
@@ -279,14 +276,14 @@ def test_a_slow_node_is_blamed_and_nobody_else(size: int) -> None:
 @pytest.mark.parametrize(
     ("status", "zone", "says"),
     [
-        (ProbeStatus.HANG, Zone.HANG, "never finished"),
-        (ProbeStatus.WRONG, Zone.WRONG, "delivered wrong data"),
-        (ProbeStatus.ERROR, Zone.ERROR, "failed"),
+        (Status.HANG, Zone.HANG, "never finished"),
+        (Status.WRONG, Zone.WRONG, "delivered wrong data"),
+        (Status.ERROR, Zone.ERROR, "failed"),
     ],
 )
 @pytest.mark.parametrize("size", [3, 4, 5, 16])
 def test_hangs_and_wrong_data_are_blamed_by_the_same_rule(
-    status: ProbeStatus, zone: Zone, says: str, size: int
+    status: Status, zone: Zone, says: str, size: int
 ) -> None:
     verdict = localized(gang(size, zone=zone), broken(status, 2))
     assert verdict.fatal_for == (2,)
@@ -296,13 +293,13 @@ def test_hangs_and_wrong_data_are_blamed_by_the_same_rule(
 
 def test_a_node_that_is_a_little_slow_with_everyone_is_named_and_not_blamed() -> None:
     verdict = localized(gang(8), slow(3, share=0.84))
-    assert (verdict.kind, verdict.fails, verdict.named) == (DiagnosisKind.SUSPECT, True, (3,))
+    assert (verdict.kind, verdict.fails, verdict.named) == (Kind.SUSPECT, True, (3,))
     assert nobody_is_blamed(verdict)
 
 
 def test_the_only_node_of_its_domain_is_not_blamed_where_no_path_between_domains_was_good() -> None:
     verdict = localized(gang(5, 4), slow(4))
-    assert (verdict.kind, verdict.named) == (DiagnosisKind.SUSPECT, (4,))
+    assert (verdict.kind, verdict.named) == (Kind.SUSPECT, (4,))
     assert any("switch that only it is behind" in clause for clause in verdict.undecided)
 
 
@@ -310,49 +307,49 @@ def test_the_only_node_of_its_domain_is_not_blamed_where_no_path_between_domains
 def test_one_bad_path_between_good_nodes_is_a_link(size: int) -> None:
     sick: list[tuple[int, ...]] = []
 
-    def answer(probe: Probe, number: int) -> ProbeResult:
+    def answer(probe: Probe, number: int) -> Result:
         if number == 2 and not sick:
             sick.append(probe.members)
         return ok(0.5 if probe.members in sick else 1.0)
 
     verdict = localized(gang(size), answer)
-    assert (verdict.kind, verdict.fails, list(verdict.links)) == (DiagnosisKind.LINK, True, sick)
+    assert (verdict.kind, verdict.fails, list(verdict.links)) == (Kind.LINK, True, sick)
     assert nobody_is_blamed(verdict)
 
 
 def test_a_path_that_was_bad_once_is_transient() -> None:
-    def answer(probe: Probe, number: int) -> ProbeResult:
+    def answer(probe: Probe, number: int) -> Result:
         return ok(0.5 if number == 2 and 0 in probe.members else 1.0)
 
     verdict = localized(gang(8), answer)
-    assert (verdict.kind, verdict.links) == (DiagnosisKind.TRANSIENT, ())
+    assert (verdict.kind, verdict.links) == (Kind.TRANSIENT, ())
     assert nobody_is_blamed(verdict)
 
 
 def test_wrong_data_that_no_pair_repeats_is_not_localized() -> None:
     verdict = localized(gang(8, zone=Zone.WRONG), slow())
-    assert (verdict.kind, verdict.fails) == (DiagnosisKind.DATA_UNLOCALISED, True)
+    assert (verdict.kind, verdict.fails) == (Kind.DATA_UNLOCALISED, True)
 
 
 def test_a_slow_gang_of_good_pairs_is_unexplained_after_its_halves() -> None:
     verdict = localized(gang(8), slow())
-    assert (verdict.kind, verdict.fails, verdict.rounds) == (DiagnosisKind.UNEXPLAINED, True, 7)
+    assert (verdict.kind, verdict.fails, verdict.rounds) == (Kind.UNEXPLAINED, True, 7)
     assert "only the whole gang is slow" in verdict.reason
 
 
 def test_halves_that_are_slow_only_when_they_mix_are_the_fabric() -> None:
-    def answer(probe: Probe, _: int) -> ProbeResult:
+    def answer(probe: Probe, _: int) -> Result:
         return ok(
             0.5 if len(probe.members) > 2 and len({i // 4 for i in probe.members}) > 1 else 1.0
         )
 
-    assert localized(gang(8, 4), answer).kind is DiagnosisKind.FABRIC
+    assert localized(gang(8, 4), answer).kind is Kind.FABRIC
 
 
 def test_nothing_comparable_is_unexplained_and_says_about_whom_nothing_is_known() -> None:
     ends = tuple(Endpoint(f"n{i}", kind=f"kind-{i}") for i in range(3))
-    verdict = localized(SearchState(ends, 1).after_gang(Zone.BELOW), slow(1))
-    assert verdict.kind is DiagnosisKind.UNEXPLAINED
+    verdict = localized(State(ends, 1).after_gang(Zone.BELOW), slow(1))
+    assert verdict.kind is Kind.UNEXPLAINED
     assert any("n0, n1, n2" in clause for clause in verdict.undecided)
 
 
@@ -366,11 +363,11 @@ def test_above_its_floor_a_gang_fails_only_on_a_confirmed_contrast(zone: Zone) -
 
 def test_a_gang_that_passes_its_gate_has_no_rounds() -> None:
     verdict = localized(gang(8, zone=Zone.PASSED), slow(3))
-    assert (verdict.kind, verdict.fails, verdict.rounds) == (DiagnosisKind.PASSED, False, 1)
+    assert (verdict.kind, verdict.fails, verdict.rounds) == (Kind.PASSED, False, 1)
 
 
 def test_a_round_whose_controls_are_slow_counts_but_says_nothing() -> None:
-    def answer(probe: Probe, number: int) -> ProbeResult:
+    def answer(probe: Probe, number: int) -> Result:
         return ok(0.5 if 3 in probe.members or number in {4, 5} else 1.0)
 
     verdict = localized(gang(32), answer)
@@ -381,7 +378,7 @@ def test_a_round_whose_controls_are_slow_counts_but_says_nothing() -> None:
 
 
 def with_details(rails: Callable[[Probe], tuple[float, ...]]) -> Answer:
-    def answer(probe: Probe, _: int) -> ProbeResult:
+    def answer(probe: Probe, _: int) -> Result:
         result = ok(0.5 if 3 in probe.members else 1.0)
         if not probe.detail:
             return result
@@ -403,7 +400,7 @@ def test_the_last_confirmation_names_the_rail_and_the_direction() -> None:
 
 def test_a_rail_that_is_slow_on_every_node_is_the_fabric() -> None:
     verdict = localized(gang(16), with_details(lambda _: (50, 12, 50, 50)))
-    assert verdict.kind is DiagnosisKind.FABRIC
+    assert verdict.kind is Kind.FABRIC
     assert "rail 1" in verdict.reason
     assert nobody_is_blamed(verdict)
 

@@ -10,15 +10,15 @@ from check_nccl_allreduce.localise import (
     APART,
     FATAL,
     MAX_ROUNDS,
-    Diagnosis,
-    DiagnosisKind,
     Endpoint,
+    Kind,
     Phase,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
+    Verdict,
     Zone,
     next,
 )
@@ -35,7 +35,7 @@ def played(
     path: float = 1.0,
     ends: tuple[Endpoint, Endpoint] | None = None,
     zone: Zone = Zone.BELOW,
-) -> tuple[Diagnosis, list[Round]]:
+) -> tuple[Verdict, list[Round]]:
     """A pair is as fast as the slowest of both adapters and the path between them."""
     ends = ends or (
         Endpoint("a", "H100/8", pair_floor=80.0),
@@ -46,14 +46,14 @@ def played(
     def pair() -> float:
         return NORMAL * min(path, adapter(0, now), adapter(1, now))
 
-    state = SearchState(ends, 7).after_gang(zone, pair())
+    state = State(ends, 7).after_gang(zone, pair())
     while isinstance(step := next(state, now), Round):
         now += step.wait + SECONDS
         answers = [
             HAIRPIN * adapter(probe.members[0], now) if probe.role is Role.HAIRPIN else pair()
             for probe in step.probes
         ]
-        state = state.after(step, [ProbeResult(ProbeStatus.OK, one) for one in answers], now)
+        state = state.after(step, [Result(Status.OK, one) for one in answers], now)
         rounds.append(step)
     return step, rounds
 
@@ -68,7 +68,7 @@ def test_the_one_that_is_slow_to_itself_where_the_other_is_not_is_blamed(
     bad: int, share: float
 ) -> None:
     verdict, rounds = played(slow_inside(bad, share))
-    assert (verdict.kind, verdict.fatal_for, verdict.named) == (DiagnosisKind.NODE, (bad,), (bad,))
+    assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.NODE, (bad,), (bad,))
     [suspect] = verdict.suspects
     assert suspect.score is not None
     assert (suspect.score.value >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
@@ -78,18 +78,18 @@ def test_the_one_that_is_slow_to_itself_where_the_other_is_not_is_blamed(
 
 def test_where_both_are_fast_to_themselves_the_path_is_slow_and_nobody_is_blamed() -> None:
     verdict, rounds = played(lambda *_: 1.0, path=0.4)
-    assert (verdict.kind, verdict.fatal_for, verdict.named) == (DiagnosisKind.PAIR, (), (0, 1))
+    assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.PAIR, (), (0, 1))
     assert [one.phase for one in rounds] == [Phase.HAIRPIN]
 
 
 def test_where_both_are_slow_to_themselves_nobody_is_blamed() -> None:
     verdict, _ = played(lambda *_: 0.4)
-    assert (verdict.kind, verdict.fatal_for, verdict.named) == (DiagnosisKind.PAIR, (), (0, 1))
+    assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.PAIR, (), (0, 1))
 
 
 def test_one_that_was_busy_for_40_seconds_is_not_blamed() -> None:
     verdict, _ = played(slow_inside(1, until=40.0))
-    assert (verdict.kind, verdict.fatal_for) == (DiagnosisKind.PAIR, ())
+    assert (verdict.kind, verdict.fatal_for) == (Kind.PAIR, ())
 
 
 def test_a_pair_that_is_well_when_it_is_measured_again_blames_nobody() -> None:
@@ -105,7 +105,7 @@ def test_nodes_that_labels_put_behind_different_switches_are_not_blamed_but_name
         Endpoint("b", "H100/8", "leaf-2", pair_floor=80.0),
     )
     verdict, _ = played(slow_inside(0), ends=ends)
-    assert (verdict.kind, verdict.fatal_for, verdict.named) == (DiagnosisKind.PAIR, (), (0,))
+    assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.PAIR, (), (0,))
 
 
 def test_nodes_of_one_nvlink_domain_meet_over_it_so_that_a_slow_adapter_does_not_explain_their_pair() -> (
@@ -119,7 +119,7 @@ def test_nodes_of_one_nvlink_domain_meet_over_it_so_that_a_slow_adapter_does_not
 def test_nodes_with_different_adapters_are_not_compared() -> None:
     ends = (Endpoint("a", "H100/8", nic="8x200"), Endpoint("b", "H100/8", nic="8x400"))
     verdict, _ = played(slow_inside(0), ends=ends)
-    assert (verdict.kind, verdict.fatal_for) == (DiagnosisKind.PAIR, ())
+    assert (verdict.kind, verdict.fatal_for) == (Kind.PAIR, ())
 
 
 def test_a_gang_that_is_not_below_its_floor_has_nobody_blamed() -> None:

@@ -11,15 +11,15 @@ import pytest
 from allreduce_testing.worlds.simulation import FabricWorld, play, simulate
 from check_nccl_allreduce import localise
 from check_nccl_allreduce.localise import (
-    DiagnosisKind,
     Endpoint,
+    Kind,
     Past,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Round,
-    SearchState,
     Sighting,
     Spell,
+    State,
+    Status,
     Usual,
     Zone,
 )
@@ -29,12 +29,12 @@ NODES, BAD = 12, 5
 HOUR = 3600.0
 
 
-def gang(past: Past | None = None, size: int = NODES, bad: int = BAD) -> SearchState:
+def gang(past: Past | None = None, size: int = NODES, bad: int = BAD) -> State:
     """All behind one leaf."""
     endpoints = tuple(
         Endpoint(f"node-{i}", "kind", "leaf", past=past if i == bad else None) for i in range(size)
     )
-    return SearchState(endpoints, 7).after_gang(Zone.BELOW, 200.0)
+    return State(endpoints, 7).after_gang(Zone.BELOW, 200.0)
 
 
 def spells(
@@ -43,23 +43,23 @@ def spells(
     return Past(spells=tuple(Spell(ago, source, own, tuple(partners)) for source in sources))
 
 
-def slow(hairpin: float | None = 1.0) -> Callable[[Round], list[ProbeResult]]:
+def slow(hairpin: float | None = 1.0) -> Callable[[Round], list[Result]]:
     """Every path of node 5 is slow; its hairpin, where there is one, reaches that share of the
     others'.
     """
 
-    def measure(one: Round) -> list[ProbeResult]:
+    def measure(one: Round) -> list[Result]:
         found = []
         for probe in one.probes:
             if len(probe.members) == 1:
                 share = hairpin if BAD in probe.members else 1.0
                 found.append(
-                    ProbeResult(ProbeStatus.UNJUDGED)
+                    Result(Status.UNJUDGED)
                     if hairpin is None
-                    else ProbeResult(ProbeStatus.OK, 380.0 * (share or 0.0))
+                    else Result(Status.OK, 380.0 * (share or 0.0))
                 )
             else:
-                found.append(ProbeResult(ProbeStatus.OK, 180.0 if BAD in probe.members else 360.0))
+                found.append(Result(Status.OK, 180.0 if BAD in probe.members else 360.0))
         return found
 
     return measure
@@ -118,24 +118,24 @@ def test_who_is_well_to_itself_is_not_blamed_whatever_other_gangs_say() -> None:
 def test_a_healthy_node_with_a_bad_past_is_neither_blamed_nor_named() -> None:
     verdict, _ = play(
         gang(spells(0, 1, 2, 3)),
-        lambda one: [ProbeResult(ProbeStatus.OK, 360.0) for _ in one.probes],
+        lambda one: [Result(Status.OK, 360.0) for _ in one.probes],
     )
     assert (verdict.blamed, verdict.named) == ((), ())
 
 
-def comes_and_goes() -> Callable[[Round], list[ProbeResult]]:
+def comes_and_goes() -> Callable[[Round], list[Result]]:
     """Node 5 is bad in the first matching and well after it."""
     return lambda one: [
-        ProbeResult(ProbeStatus.OK, 180.0 if one.number == 2 and BAD in p.members else 360.0)
+        Result(Status.OK, 180.0 if one.number == 2 and BAD in p.members else 360.0)
         for p in one.probes
     ]
 
 
 def test_who_was_bad_once_here_and_once_elsewhere_is_named_and_alone() -> None:
     before, _ = play(gang(), comes_and_goes())
-    assert (before.kind, before.named) == (DiagnosisKind.TRANSIENT, ())
+    assert (before.kind, before.named) == (Kind.TRANSIENT, ())
     again, _ = play(gang(spells(0, own=False)), comes_and_goes())
-    assert (again.kind, again.named, again.blamed) == (DiagnosisKind.INTERMITTENT, (BAD,), ())
+    assert (again.kind, again.named, again.blamed) == (Kind.INTERMITTENT, (BAD,), ())
     assert "in another gang with other partners" in again.reason
 
 
@@ -144,37 +144,33 @@ def test_where_many_have_a_past_it_names_nobody() -> None:
     everyone = tuple(replace(e, past=spells(0, own=False)) for e in state.endpoints)
     verdict, _ = play(
         replace(state, endpoints=everyone),
-        lambda one: [
-            ProbeResult(ProbeStatus.OK, 180.0 if one.number == 2 else 360.0) for _ in one.probes
-        ],
+        lambda one: [Result(Status.OK, 180.0 if one.number == 2 else 360.0) for _ in one.probes],
     )
     assert verdict.blamed == ()
-    assert verdict.kind is not DiagnosisKind.INTERMITTENT
+    assert verdict.kind is not Kind.INTERMITTENT
 
 
-def pair(own: float, other: float) -> Callable[[Round], list[ProbeResult]]:
-    return lambda one: [
-        ProbeResult(ProbeStatus.OK, own if p.members == (0,) else other) for p in one.probes
-    ]
+def pair(own: float, other: float) -> Callable[[Round], list[Result]]:
+    return lambda one: [Result(Status.OK, own if p.members == (0,) else other) for p in one.probes]
 
 
 def test_of_two_the_one_that_is_worse_than_it_used_to_be_is_named_and_not_blamed() -> None:
     usual = Past(own=Usual(380.0, 4.0, 9))
     endpoints = tuple(Endpoint(f"node-{i}", "kind", past=usual) for i in (0, 1))
-    verdict, _ = play(SearchState(endpoints, 1).after_gang(Zone.BELOW, 200.0), pair(300.0, 370.0))
-    assert (verdict.kind, verdict.named, verdict.blamed) == (DiagnosisKind.PAIR, (0,), ())
+    verdict, _ = play(State(endpoints, 1).after_gang(Zone.BELOW, 200.0), pair(300.0, 370.0))
+    assert (verdict.kind, verdict.named, verdict.blamed) == (Kind.PAIR, (0,), ())
     assert "node-0 is worse than it used to be" in verdict.reason
 
 
 def test_of_two_the_one_that_others_have_found_bad_is_named_and_not_blamed() -> None:
     endpoints = (Endpoint("node-0", "kind"), Endpoint("node-1", "kind", past=spells(0, own=False)))
-    verdict, _ = play(SearchState(endpoints, 1).after_gang(Zone.BELOW, 200.0), pair(380.0, 380.0))
+    verdict, _ = play(State(endpoints, 1).after_gang(Zone.BELOW, 200.0), pair(380.0, 380.0))
     assert (verdict.named, verdict.blamed) == ((1,), ())
     met = (
         Endpoint("node-0", "kind"),
         Endpoint("node-1", "kind", past=spells(0, partners=["node-0"])),
     )
-    verdict, _ = play(SearchState(met, 1).after_gang(Zone.BELOW, 200.0), pair(380.0, 380.0))
+    verdict, _ = play(State(met, 1).after_gang(Zone.BELOW, 200.0), pair(380.0, 380.0))
     assert verdict.named == (0, 1)
 
 
@@ -182,17 +178,17 @@ def test_of_two_the_one_that_others_have_found_bad_is_named_and_not_blamed() -> 
     ("gbps", "words"), [(180.0, "reaches 50% of what it did"), (350.0, "reaches what it did")]
 )
 def test_a_lone_node_is_held_against_its_own_past_in_words(gbps: float, words: str) -> None:
-    state = SearchState((Endpoint("node-0", "kind", past=Past(alone=Usual(360.0, 4.0, 9))),), 1)
+    state = State((Endpoint("node-0", "kind", past=Past(alone=Usual(360.0, 4.0, 9))),), 1)
     verdict = localise.next(state.after_gang(Zone.BELOW, gbps))
-    assert isinstance(verdict, localise.Diagnosis)
+    assert isinstance(verdict, localise.Verdict)
     assert words in verdict.reason
     assert (verdict.named, verdict.blamed) == ((0,), ())
 
 
 def test_too_few_gangs_say_nothing_of_what_is_usual() -> None:
-    state = SearchState((Endpoint("node-0", "kind", past=Past(alone=Usual(360.0, 4.0, 2))),), 1)
+    state = State((Endpoint("node-0", "kind", past=Past(alone=Usual(360.0, 4.0, 2))),), 1)
     verdict = localise.next(state.after_gang(Zone.BELOW, 100.0))
-    assert isinstance(verdict, localise.Diagnosis)
+    assert isinstance(verdict, localise.Verdict)
     assert "of what it did" not in verdict.reason
 
 

@@ -271,13 +271,13 @@ def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_f
     left: int, blamed: tuple[int, ...]
 ) -> None:
     those = fleet(nic=f"ib {left}x400", fabric=f"ib-{left}x400", listed=NAMES[:left])
-    state = localise.SearchState(probing.EndpointMap.of(those, start(64)).endpoints, 7).after_gang(
+    state = localise.State(probing.EndpointMap.of(those, start(64)).endpoints, 7).after_gang(
         localise.Zone.BELOW, 40.0
     )
 
-    def measure(one: localise.Round) -> list[localise.ProbeResult]:
+    def measure(one: localise.Round) -> list[localise.Result]:
         shares = [left / 8 if 1 in probe.members else 1.0 for probe in one.probes]
-        return [localise.ProbeResult(localise.ProbeStatus.OK, 100 * share) for share in shares]
+        return [localise.Result(localise.Status.OK, 100 * share) for share in shares]
 
     verdict, _ = play(state, measure)
     assert (verdict.named, verdict.fatal_for) == ((1,), blamed)

@@ -17,7 +17,7 @@ from preflight_proto.check import Action, Finding, Outcome, Verdict
 
 from . import localise, syndrome
 from .control.messages import Failure, VerdictMessage
-from .localise import DiagnosisKind, ProbeStatus, Zone
+from .localise import Kind, Status, Zone
 from .probing import EndpointMap
 
 __all__ = ["Localized", "by_syndrome", "together", "verdict", "verdict_of"]
@@ -37,15 +37,13 @@ _CULPRIT: Final = {
     "NODE_BROKEN": "an all-reduce with this node fails, and those of the other nodes do not",
 }
 _BY_SYMPTOM: Final = {
-    ProbeStatus.OK: "NODE_SLOW",
-    ProbeStatus.WRONG: "NODE_WRONG_DATA",
-    ProbeStatus.HANG: "NODE_HUNG",
-    ProbeStatus.ERROR: "NODE_BROKEN",
+    Status.OK: "NODE_SLOW",
+    Status.WRONG: "NODE_WRONG_DATA",
+    Status.HANG: "NODE_HUNG",
+    Status.ERROR: "NODE_BROKEN",
 }
 _SETTLE: Final = "run the check again: a pair of nodes that repeats it blames the node; run the loopback check on that node"
-_NOTHING_FOUND: Final = frozenset(
-    {DiagnosisKind.PAIR, DiagnosisKind.TRANSIENT, DiagnosisKind.UNEXPLAINED}
-)
+_NOTHING_FOUND: Final = frozenset({Kind.PAIR, Kind.TRANSIENT, Kind.UNEXPLAINED})
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Localized:
     strongest first; ``in_time``: nothing was cut.
     """
 
-    verdict: localise.Diagnosis
+    verdict: localise.Verdict
     shape: EndpointMap
     causes: tuple[tuple[int, Failure], ...] = ()
     in_time: bool = True
@@ -86,7 +84,7 @@ def verdict(base: VerdictMessage, zone: Zone, found: Localized) -> VerdictMessag
     """``base``, the verdict on the gang's own all-reduce, with what localisation adds to it."""
     what = found.verdict
     outcome, code = _outcome(base, zone, found)
-    if what.inconclusive or what.kind is DiagnosisKind.MEMBER or code == "ALLREDUCE_HUNG":
+    if what.inconclusive or what.kind is Kind.MEMBER or code == "ALLREDUCE_HUNG":
         reason = what.reason
     elif outcome == "passed" and not what.named and not what.links and not what.domains:
         reason = base.reason
@@ -128,14 +126,14 @@ def _outcome(base: VerdictMessage, zone: Zone, found: Localized) -> tuple[str, s
     kind = found.verdict.kind
     if found.verdict.inconclusive:
         return "inconclusive", "MEMBER_LOST"
-    if kind in {DiagnosisKind.DEVICE, DiagnosisKind.MEMBER} and found.causes:
+    if kind in {Kind.DEVICE, Kind.MEMBER} and found.causes:
         _, cause = found.causes[0]
         return ("inconclusive" if cause.kind == "environment" else "failed"), cause.code
     if not found.verdict.fails or (zone is Zone.HANG and kind in _NOTHING_FOUND):
         return base.outcome, base.code
     if zone is Zone.HANG:
         return "failed", "ALLREDUCE_HUNG"
-    if kind is DiagnosisKind.DATA_UNLOCALISED:
+    if kind is Kind.DATA_UNLOCALISED:
         return "failed", "DATA_UNLOCALISED"
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
 
@@ -156,7 +154,7 @@ def _blamed(found: Localized) -> dict[int, str]:
         found.shape.endpoint(rank): one.code for rank, one in found.causes if one.kind == "device"
     }
     return {
-        rank: devices.get(node) or _BY_SYMPTOM.get(symptoms.get(node, ProbeStatus.OK), "NODE_SLOW")
+        rank: devices.get(node) or _BY_SYMPTOM.get(symptoms.get(node, Status.OK), "NODE_SLOW")
         for node in found.verdict.fatal_for
         for rank in found.shape.ranks[node]
     }

@@ -170,7 +170,7 @@ def _localized(
     )
     if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
         shape = shape.counted(one.results for one in (last, *probed))
-    state = localise.SearchState(shape.endpoints, plan.seed).after_gang(
+    state = localise.State(shape.endpoints, plan.seed).after_gang(
         zone, gbps, _corrupted(shape, hellos, last, zone)
     )
     state = probing.replay(state, shape, hellos, last.start, probed)

@@ -52,7 +52,7 @@ def slower(hellos: Mapping[int, Hello], start: LaunchOrder, gbps: float) -> bool
     return less > len(hellos) / 2
 
 
-def seen(ranks: Sequence[Sequence[int]], state: localise.SearchState) -> dict[int, Sighting]:
+def seen(ranks: Sequence[Sequence[int]], state: localise.State) -> dict[int, Sighting]:
     """By rank, what localisation has seen of each node. ``ranks``: the members on each of its
     endpoints.
     """

@@ -11,7 +11,7 @@ from typing import Final
 from . import domains, equipment, floors, hairpin, localise, memory
 from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
 from .control.rounds import ProbeRound, Probes
-from .localise import FactKind, ProbeStatus
+from .localise import FactKind, Status
 from .ports import UNKNOWN, Local
 
 __all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
@@ -136,12 +136,12 @@ class EndpointMap:
 
 
 def replay(
-    state: localise.SearchState,
+    state: localise.State,
     shape: EndpointMap,
     hellos: Mapping[int, Hello],
     start: LaunchOrder,
     rounds: Sequence[ProbeRound],
-) -> localise.SearchState:
+) -> localise.State:
     """The state after these rounds, the first one first, and after those that
     cannot be run here.
     """
@@ -154,8 +154,8 @@ def replay(
 
 
 def _skipped(
-    state: localise.SearchState, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
-) -> localise.SearchState:
+    state: localise.State, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
+) -> localise.State:
     """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
     while (
         isinstance(step := localise.next(state), localise.Round)
@@ -165,7 +165,7 @@ def _skipped(
         if all(_workers(shape, hellos, start, node) for node in nodes):
             break
         last = state.rounds[-1].at if state.rounds else 0.0
-        state = state.after(step, [localise.ProbeResult(ProbeStatus.UNJUDGED)] * len(nodes), last)
+        state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(nodes), last)
     return state
 
 
@@ -188,15 +188,13 @@ def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, lef
     return now + left - to_come * max(LEAST_ROUND, LONGER * longest)
 
 
-def finish(state: localise.SearchState) -> localise.Diagnosis:
+def finish(state: localise.State) -> localise.Verdict:
     """The verdict on what is known, with nothing learnt from the rounds that there
     is no time for.
     """
     last = state.rounds[-1].at if state.rounds else 0.0
     while isinstance(step := localise.next(state), localise.Round):
-        state = state.after(
-            step, [localise.ProbeResult(ProbeStatus.UNJUDGED)] * len(step.probes), last
-        )
+        state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(step.probes), last)
     return step
 
 
@@ -292,25 +290,25 @@ def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
     return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 
-def seen(shape: EndpointMap, played: ProbeRound) -> list[localise.ProbeResult]:
+def seen(shape: EndpointMap, played: ProbeRound) -> list[localise.Result]:
     """One result for each probe of the round, in their order."""
     return [_seen(shape, played, index) for index in range(len(played.order.groups))]
 
 
-def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localise.ProbeResult:
+def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Result:
     order, group = played.order, played.order.groups[index]
     if (own := _own(shape, played, group)) is not None:
         return own
     results = [played.results[rank] for rank in group if rank in played.results]
     if any(result.wrong for result in results):
-        return localise.ProbeResult(ProbeStatus.WRONG)
+        return localise.Result(Status.WRONG)
     ready = all(played.is_ready(rank) for rank in group)
     troubles = [result.trouble for result in results if result.trouble is not None]
     if troubles:
         broken = ready and any(trouble.kind != "launch" for trouble in troubles)
-        return localise.ProbeResult(ProbeStatus.ERROR if broken else ProbeStatus.UNJUDGED)
+        return localise.Result(Status.ERROR if broken else Status.UNJUDGED)
     if len(results) < len(group):
-        return localise.ProbeResult(ProbeStatus.HANG if ready else ProbeStatus.UNJUDGED)
+        return localise.Result(Status.HANG if ready else Status.UNJUDGED)
     parts = [result.detail for result in results if result.detail is not None]
     rails, directions = (
         _detail(order.size, parts)
@@ -318,8 +316,8 @@ def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localise.ProbeR
         else ((), None)
     )
     latency = max(result.latency for result in results) if order.backend == "nccl" else 0.0
-    return localise.ProbeResult(
-        ProbeStatus.OK,
+    return localise.Result(
+        Status.OK,
         _bandwidth(order, index, results),
         rails=rails,
         directions=directions,
@@ -352,14 +350,12 @@ def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
     return tuple(sorted(found, key=_devices_first))
 
 
-def _own(
-    shape: EndpointMap, played: ProbeRound, group: Sequence[int]
-) -> localise.ProbeResult | None:
+def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> localise.Result | None:
     """A member's local cause, the strongest first: it says nothing of the other end."""
     for rank in group:
         if rank in played.lost:
-            return localise.ProbeResult(
-                ProbeStatus.VOID,
+            return localise.Result(
+                Status.VOID,
                 member=shape.endpoint(rank),
                 cause=played.lost[rank],
                 fact=FactKind.LOST,
@@ -367,8 +363,8 @@ def _own(
     found = sorted(_local(played, group), key=_devices_first)
     for rank, trouble in found:
         kind = FactKind.DEVICE if trouble.kind == "device" else FactKind.MEMBER
-        return localise.ProbeResult(
-            ProbeStatus.VOID,
+        return localise.Result(
+            Status.VOID,
             member=shape.endpoint(rank),
             cause=f"{trouble.code}, {trouble.text}",
             fact=kind,

@@ -22,11 +22,11 @@ from check_nccl_allreduce.localise import (
     PortErrors,
     PortFault,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
-    SearchState,
+    State,
+    Status,
     Zone,
 )
 
@@ -90,7 +90,7 @@ class FabricWorld:
     paused_hairpins: bool = False  # pause frames reach a victim's hairpin as well
     also: tuple[str, ...] = ()
     mixed: bool = False
-    symptom: ProbeStatus = ProbeStatus.OK  # OK: bad nodes are slow
+    symptom: Status = Status.OK  # OK: bad nodes are slow
     hairpins: bool = True  # nodes with one GPU have none
     before: int = 0  # gangs that went before, in which nodes had the same fate
     ports: tuple[str, ...] = ()  # whose ports say something: any of PORTS
@@ -183,7 +183,7 @@ class Fabric:
         self._sway: dict[int, float] = {}  # by leaf, what its paths have in common now
         self._able = [rate * quality for rate, quality in zip(self.rate, self.quality, strict=True)]
         labels = self._labels()
-        self.state = SearchState(
+        self.state = State(
             tuple(
                 Endpoint(
                     f"node-{i}",
@@ -332,7 +332,7 @@ class Fabric:
         }
         return [told[self.world.labels](i) for i in range(self.size)]
 
-    def measure(self, one: Round) -> list[ProbeResult]:
+    def measure(self, one: Round) -> list[Result]:
         """One result for each probe of the round."""
         flap, leaf = self.world.flap, self.leaf
         sick = {i: f for i, f in self.bad.items() if not flap or self.random.random() >= flap}
@@ -355,19 +355,17 @@ class Fabric:
             before = self._sway.get(one, self.random.gauss(0, self.world.shared))
             self._sway[one] = PERSISTENCE * before + self.random.gauss(0, fresh)
 
-    def _probe(
-        self, probe: Probe, sick: dict[int, float], number: int, began: float
-    ) -> ProbeResult:
+    def _probe(self, probe: Probe, sick: dict[int, float], number: int, began: float) -> Result:
         world = self.world
         members = probe.members
         hairpin = probe.role is Role.HAIRPIN
         if hairpin and not world.hairpins:
-            return ProbeResult(ProbeStatus.UNJUDGED)
+            return Result(Status.UNJUDGED)
         if sick and any(i in sick for i in members):
             if world.fault == "dead" and not hairpin:
-                return ProbeResult(ProbeStatus.UNJUDGED)
-            if world.symptom is not ProbeStatus.OK:
-                return ProbeResult(world.symptom)
+                return Result(Status.UNJUDGED)
+            if world.symptom is not Status.OK:
+                return Result(world.symptom)
         nvlink = world.racks and len({i // RACK for i in members}) == 1 and not hairpin
         able = self._able
         value = min([able[i] if nvlink or i not in sick else able[i] * sick[i] for i in members])
@@ -386,7 +384,7 @@ class Fabric:
             value *= math.exp(min(self._sway[self.leaf[i]] for i in members))
         value *= (1 - world.drift) ** number * math.exp(self._noise()) * self._dip()
         trials = sorted([math.exp(self._noise()) * self._dip() for _ in range(3)])
-        return ProbeResult(ProbeStatus.OK, value * trials[1], latency=self._latency(members))
+        return Result(Status.OK, value * trials[1], latency=self._latency(members))
 
     def _dip(self) -> float:
         return (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from check_nccl_allreduce import localise
-from check_nccl_allreduce.localise import Diagnosis, Past, SearchState, Sighting, Spell
+from check_nccl_allreduce.localise import Past, Sighting, Spell, State, Verdict
 
 from .fabrics import Fabric
 
@@ -30,7 +30,7 @@ class Later:
     """
 
     fabric: Fabric
-    state: SearchState
+    state: State
     named: bool
     healthy: int
     spells: int
@@ -41,9 +41,7 @@ def _fates(fabric: Fabric) -> list[int]:
     return [2 if i in fabric.bad else 1 if i in touched else 0 for i in range(fabric.size)]
 
 
-def follow(
-    fabric: Fabric, number: int, play: Callable[[Fabric], tuple[Diagnosis, SearchState]]
-) -> Later:
+def follow(fabric: Fabric, number: int, play: Callable[[Fabric], tuple[Verdict, State]]) -> Later:
     """Play the gangs before the one of ``fabric``, and give its nodes what those have seen of nodes
     of the same fate.
     """

@@ -22,12 +22,12 @@ from typing import Any
 
 from check_nccl_allreduce import localise
 from check_nccl_allreduce.localise import (
-    Diagnosis,
     Phase,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Round,
-    SearchState,
+    State,
+    Status,
+    Verdict,
 )
 from preflight_proto.program import leave, package_version
 
@@ -40,8 +40,8 @@ __all__ = ["Fabric", "FabricWorld", "Tally", "bound", "play", "simulate", "world
 
 
 def play(
-    state: SearchState, measure: Callable[[Round], Sequence[ProbeResult]], seconds: float = SECONDS
-) -> tuple[Diagnosis, SearchState]:
+    state: State, measure: Callable[[Round], Sequence[Result]], seconds: float = SECONDS
+) -> tuple[Verdict, State]:
     """Localise one gang whose rounds ``measure`` answers, each of which takes so long: the verdict
     and the last state.
     """
@@ -58,7 +58,7 @@ def play(
     return step, state
 
 
-def _localized(fabric: Fabric, number: int, tally: Tally) -> tuple[Diagnosis, SearchState]:
+def _localized(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, State]:
     """The last of several gangs. Whoever was named in one of them is named."""
     after = later.follow(fabric, number, lambda one: play(one.state, one.measure))
     tally.remembered += after.healthy
@@ -174,8 +174,8 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
         "flapping": replace(some, flap=0.5),
         "Student t, 3 degrees": replace(some, tail=3),
         "drift 3 % a round": replace(some, drift=0.03),
-        "hangs": replace(some, symptom=ProbeStatus.HANG),
-        "wrong data": replace(some, symptom=ProbeStatus.WRONG),
+        "hangs": replace(some, symptom=Status.HANG),
+        "wrong data": replace(some, symptom=Status.WRONG),
     }
     groups: dict[str, dict[str, FabricWorld]] = {
         "small_n": {

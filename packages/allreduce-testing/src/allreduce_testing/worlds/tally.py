@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from check_nccl_allreduce.localise import Diagnosis
+from check_nccl_allreduce.localise import Verdict
 
 __all__ = ["Tally", "bound"]
 
@@ -43,7 +43,7 @@ class Tally:
     seconds: float = 0.0
 
     def add(
-        self, verdict: Diagnosis, bad: set[int], judged: frozenset[int], size: int, probes: int
+        self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int
     ) -> None:
         """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are
         those that recall of blame counts.

@@ -5,7 +5,7 @@ Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :
 the round
 it returns, adds the results to the state and calls again::
 
-    state = localise.SearchState(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
+    state = localise.State(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
     while isinstance(step := localise.next(state, now(), until), localise.Round):
         await sleep(step.wait)
         state = state.after(step, await run(step), now())
@@ -35,24 +35,24 @@ from .model import (
     HAIRPINS,
     MAX_ROUNDS,
     PAIR_ROUNDS,
-    Diagnosis,
-    DiagnosisKind,
     Endpoint,
     Fact,
     FactKind,
-    GangResult,
+    Gang,
     Grade,
+    Kind,
     Measured,
     Phase,
     Played,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
     Round,
     Score,
-    SearchState,
+    State,
+    Status,
     Suspect,
+    Verdict,
     Zone,
 )
 from .rounds import chance
@@ -68,13 +68,12 @@ __all__ = [
     "HAIRPINS",
     "MAX_ROUNDS",
     "PAIR_ROUNDS",
-    "Diagnosis",
-    "DiagnosisKind",
     "Endpoint",
     "Fact",
     "FactKind",
-    "GangResult",
+    "Gang",
     "Grade",
+    "Kind",
     "Local",
     "Measured",
     "Past",
@@ -83,16 +82,17 @@ __all__ = [
     "PortErrors",
     "PortFault",
     "Probe",
-    "ProbeResult",
-    "ProbeStatus",
+    "Result",
     "Role",
     "Round",
     "Score",
-    "SearchState",
     "Sighting",
     "Spell",
+    "State",
+    "Status",
     "Suspect",
     "Usual",
+    "Verdict",
     "Zone",
     "chance",
     "many",
@@ -111,9 +111,7 @@ a probability of 15 in 16.
 """
 
 
-def next(
-    state: SearchState, now: float | None = None, until: float | None = None
-) -> Round | Diagnosis:
+def next(state: State, now: float | None = None, until: float | None = None) -> Round | Verdict:
     """The round to run now, or the verdict.
 
     ``now``: seconds on the clock of :attr:`Played.at` (default: when the last round was over).
@@ -145,7 +143,7 @@ def most_rounds(endpoints: int) -> int:
     return two.MOST_ROUNDS if endpoints == 2 else MAX_ROUNDS
 
 
-def suspected(state: SearchState) -> tuple[int, ...]:
+def suspected(state: State) -> tuple[int, ...]:
     """Whom a known-good endpoint found bad and nobody found good so far; of two endpoints, which is
     bad to itself alone. For the log.
     """
@@ -158,7 +156,7 @@ def suspected(state: SearchState) -> tuple[int, ...]:
     return tuple(one for one in evidence.suspects if evidence.rounds_against(one))
 
 
-def _matching(state: SearchState, evidence: Evidence) -> Round | None:
+def _matching(state: State, evidence: Evidence) -> Round | None:
     """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle,
     or where too few are known good to judge the rest."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
@@ -184,7 +182,7 @@ def _matching(state: SearchState, evidence: Evidence) -> Round | None:
 
 
 def _following(
-    state: SearchState, evidence: Evidence, found: Hairpins, now: float | None, until: float | None
+    state: State, evidence: Evidence, found: Hairpins, now: float | None, until: float | None
 ) -> Round | None:
     """Confirmations while there is something to confirm; where no edge is bad and the gang is,
     pairs that have not met, then halves.
@@ -248,14 +246,14 @@ def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
 
 
 def _later(
-    state: SearchState, evidence: Evidence, step: Round, now: float | None, until: float | None
+    state: State, evidence: Evidence, step: Round, now: float | None, until: float | None
 ) -> Round:
     """From the second confirmation on, every round sees another moment than the first bad edge of
     each suspect.
     """
     slow: dict[int, float] = {}
     for edge in evidence.edges:
-        if edge.grade is Grade.BAD and edge.status is ProbeStatus.OK:
+        if edge.grade is Grade.BAD and edge.status is Status.OK:
             # Whoever is a suspect's partner may be known good later, and its edge evidence then.
             for one in evidence.suspect_set & {edge.a, edge.b}:
                 slow[one] = min(edge.at, slow.get(one, edge.at))
@@ -267,7 +265,7 @@ def _later(
     return step if until is not None and moment + wait > until else step._replace(wait=wait)
 
 
-def _hairpin(state: SearchState, evidence: Evidence, found: Hairpins) -> Round | None:
+def _hairpin(state: State, evidence: Evidence, found: Hairpins) -> Round | None:
     """Suspects to themselves, and once more unless the first time has cleared them all: one half
     after the other where there is time for it, for one of them may be what slows the others."""
     done = sum(1 for played in state.rounds if played.round.phase is Phase.HAIRPIN)

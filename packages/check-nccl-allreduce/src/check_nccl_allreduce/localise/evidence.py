@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from math import ceil, log
 
-from .model import Grade, Measured, Phase, Played, ProbeResult, ProbeStatus, Role, SearchState
+from .model import Grade, Measured, Phase, Played, Result, Role, State, Status
 from .references import (
     BAD,
     FEW,
@@ -51,14 +51,14 @@ RESTLESS = 16
 """Up to so many ends of paths that were bad once and good again are measured on."""
 
 _OK, _MATCH, _NONE, _BAD, _GOOD = (
-    ProbeStatus.OK,
+    Status.OK,
     Role.MATCH,
     Grade.NONE,
     Grade.BAD,
     Grade.GOOD,
 )  # looked up once, not for each edge
 _PAIRS = frozenset({Phase.MATCH, Phase.CONFIRM, Phase.SILENCE})
-_BROKEN = frozenset({ProbeStatus.WRONG, ProbeStatus.HANG, ProbeStatus.ERROR})
+_BROKEN = frozenset({Status.WRONG, Status.HANG, Status.ERROR})
 
 
 class Evidence:
@@ -66,7 +66,7 @@ class Evidence:
     :func:`weigh`.
     """
 
-    def __init__(self, state: SearchState, *, nvlink: bool = False) -> None:
+    def __init__(self, state: State, *, nvlink: bool = False) -> None:
         self.map = EdgeMap(state)
         self._nvlink = nvlink
         self._rounds = rounds = () if nvlink and max(self.map.rack) < 0 else state.rounds
@@ -115,7 +115,7 @@ class Evidence:
     def _regraded(self, row: Measured, share: float) -> Measured:
         """Against what the controls of its own round reach."""
         reference = self.references.of(self.map.edge_class(row.a, row.b))
-        if row.status is not ProbeStatus.OK or reference is None:
+        if row.status is not Status.OK or reference is None:
             return row
         now = Reference(share * reference.gbps, reference.bad)
         return row._replace(reference=now.gbps, grade=now.grade(row.gbps))
@@ -127,7 +127,7 @@ class Evidence:
         reference = self.references.of(self.map.edge_class(row.a, row.b))
         if (
             row.role is Role.CONTROL
-            or row.status is not ProbeStatus.OK
+            or row.status is not Status.OK
             or reference is None
             or share <= 0
         ):
@@ -158,7 +158,7 @@ class Evidence:
         witnessed: dict[EdgeClass, float] = {}
         for edge, key in zip(self.edges, self._classes, strict=True):
             grade, a, b = edge.grade, edge.a, edge.b
-            if edge.status is not ProbeStatus.VOID:
+            if edge.status is not Status.VOID:
                 met[a, b] = met.get((a, b), 0) + 1
             if grade is _NONE:
                 continue
@@ -370,7 +370,7 @@ class Evidence:
         """
         silent: dict[int, set[int]] = defaultdict(set)
         for edge in self.edges:
-            if edge.status is ProbeStatus.UNJUDGED:
+            if edge.status is Status.UNJUDGED:
                 silent[edge.a].add(edge.b)
                 silent[edge.b].add(edge.a)
         judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
@@ -384,10 +384,7 @@ class Evidence:
     def silent(self) -> list[int]:
         """Endpoints none of whose probes has come up so far."""
         tried = {
-            one
-            for edge in self.edges
-            if edge.status is ProbeStatus.UNJUDGED
-            for one in (edge.a, edge.b)
+            one for edge in self.edges if edge.status is Status.UNJUDGED for one in (edge.a, edge.b)
         }
         judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
         return sorted(tried - judged)
@@ -441,12 +438,12 @@ class Evidence:
     def share(self, edges: Iterable[Measured]) -> float:
         """The median of value / reference over measured edges; 0 where none has a value."""
         shares = sorted(
-            e.gbps / e.reference for e in edges if e.status is ProbeStatus.OK and e.reference > 0
+            e.gbps / e.reference for e in edges if e.status is Status.OK and e.reference > 0
         )
         return shares[len(shares) // 2] if shares else 0.0
 
 
-def weigh(state: SearchState, *, nvlink: bool = False) -> Evidence:
+def weigh(state: State, *, nvlink: bool = False) -> Evidence:
     """Grade every edge measured so far: those that pass NICs, or with ``nvlink`` those inside
     NVLink domains.
     """
@@ -456,7 +453,7 @@ def weigh(state: SearchState, *, nvlink: bool = False) -> Evidence:
 def _disturbed(rows: list[Measured]) -> bool:
     """Whether known-good endpoints were slow too, so that this round says nothing about anybody."""
     controls = sorted(
-        row.gbps / row.reference if row.status is ProbeStatus.OK else 0.0
+        row.gbps / row.reference if row.status is Status.OK else 0.0
         for row in rows
         if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
     )
@@ -469,7 +466,7 @@ def _least(rows: list[Measured]) -> float:
     explains, or broke.
     """
     shares = [
-        row.gbps / row.reference if row.status is ProbeStatus.OK else 0.0
+        row.gbps / row.reference if row.status is Status.OK else 0.0
         for row in rows
         if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
     ]
@@ -483,7 +480,7 @@ def _drifted(rows: list[Measured]) -> float:
     shares = sorted(
         row.gbps / row.reference
         for row in rows
-        if row.role is Role.CONTROL and row.status is ProbeStatus.OK and row.reference > 0
+        if row.role is Role.CONTROL and row.status is Status.OK and row.reference > 0
     )
     if (
         len(shares) < 2
@@ -495,10 +492,7 @@ def _drifted(rows: list[Measured]) -> float:
     return shares[len(shares) // 2]
 
 
-def _voids(rounds: tuple[Played, ...]) -> list[ProbeResult]:
+def _voids(rounds: tuple[Played, ...]) -> list[Result]:
     return [
-        result
-        for played in rounds
-        for result in played.results
-        if result.status is ProbeStatus.VOID
+        result for played in rounds for result in played.results if result.status is Status.VOID
     ]

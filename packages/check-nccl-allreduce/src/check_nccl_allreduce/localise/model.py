@@ -2,7 +2,7 @@
 Plain data.
 
 An *endpoint* is one node of the gang (all its pods together) and is named here by its position in
-``SearchState.endpoints``; so are the members of probes and everything a :class:`Diagnosis` lists.
+``State.endpoints``; so are the members of probes and everything a :class:`Verdict` lists.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ __all__ = [
     "HAIRPINS",
     "MAX_ROUNDS",
     "PAIR_ROUNDS",
-    "Diagnosis",
-    "DiagnosisKind",
     "Endpoint",
     "Fact",
     "FactKind",
-    "GangResult",
+    "Gang",
     "Grade",
+    "Kind",
     "Measured",
     "Phase",
     "Played",
     "Probe",
-    "ProbeResult",
-    "ProbeStatus",
+    "Result",
     "Role",
     "Round",
     "Score",
-    "SearchState",
+    "State",
+    "Status",
     "Suspect",
+    "Verdict",
     "Zone",
 ]
 
@@ -93,7 +93,7 @@ class Zone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GangResult:
+class Gang:
     """The gang's all-reduce: its zone, its bus bandwidth in GB/s where it has one, and whose part
     of its sum was wrong, -1 if not known.
     """
@@ -121,7 +121,7 @@ class Fact(NamedTuple):
     cause: str
 
 
-class ProbeStatus(StrEnum):
+class Status(StrEnum):
     """What became of a probe."""
 
     OK = "ok"
@@ -132,7 +132,7 @@ class ProbeStatus(StrEnum):
     UNJUDGED = "unjudged"  # it never got as far as measuring, on both sides
 
 
-class ProbeResult(NamedTuple):
+class Result(NamedTuple):
     """How one probe ended.
 
     ``gbps``: bus bandwidth of an ``ok`` probe, the median of its trials, each as slow as its
@@ -142,7 +142,7 @@ class ProbeResult(NamedTuple):
     of the pair, 0 where not measured.
     """
 
-    status: ProbeStatus
+    status: Status
     gbps: float = 0.0
     member: int = -1
     cause: str = ""
@@ -214,27 +214,27 @@ class Played(NamedTuple):
     """
 
     round: Round
-    results: tuple[ProbeResult, ...]
+    results: tuple[Result, ...]
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class SearchState:
+class State:
     """Everything :func:`.next` may look at. ``seed`` chooses the partners; every member must use
     the same one.
     """
 
     endpoints: tuple[Endpoint, ...]
     seed: int
-    gang: GangResult | None = None
+    gang: Gang | None = None
     rounds: tuple[Played, ...] = ()
     facts: tuple[Fact, ...] = ()
 
-    def after_gang(self, zone: Zone, gbps: float = 0.0, corrupted: int = -1) -> SearchState:
+    def after_gang(self, zone: Zone, gbps: float = 0.0, corrupted: int = -1) -> State:
         """The state once the gang's own all-reduce (round 1) has been judged."""
-        return replace(self, gang=GangResult(zone, gbps, corrupted))
+        return replace(self, gang=Gang(zone, gbps, corrupted))
 
-    def after(self, done: Round, results: Sequence[ProbeResult], at: float = 0.0) -> SearchState:
+    def after(self, done: Round, results: Sequence[Result], at: float = 0.0) -> State:
         """The state once ``done`` has been run, which was over ``at`` so many seconds (see
         :class:`Played`).
 
@@ -246,7 +246,7 @@ class SearchState:
             )
         return replace(self, rounds=(*self.rounds, Played(done, tuple(results), at)))
 
-    def with_fact(self, fact: Fact) -> SearchState:
+    def with_fact(self, fact: Fact) -> State:
         """The state with one thing more known about an endpoint."""
         return replace(self, facts=(*self.facts, fact))
 
@@ -271,7 +271,7 @@ class Measured(NamedTuple):
     a: int
     b: int
     role: Role
-    status: ProbeStatus
+    status: Status
     gbps: float
     reference: float
     grade: Grade
@@ -279,7 +279,7 @@ class Measured(NamedTuple):
     at: float = 0.0
 
 
-class DiagnosisKind(StrEnum):
+class Kind(StrEnum):
     """The rows of the decision table, first match first, and the two ends that blame nothing."""
 
     PASSED = "passed"
@@ -339,7 +339,7 @@ class Suspect:
     """
 
     member: int
-    symptom: ProbeStatus
+    symptom: Status
     share: float
     evidence: tuple[Measured, ...]
     note: str = ""
@@ -347,7 +347,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Verdict:
     """The end of localisation.
 
     ``fails``: whether the gang fails; ``inconclusive``: it could not be judged at all. ``blamed``:
@@ -357,7 +357,7 @@ class Diagnosis:
     not decide, in words. ``matrix``: every edge measured, for the log.
     """
 
-    kind: DiagnosisKind
+    kind: Kind
     reason: str
     fails: bool
     inconclusive: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from .evidence import Evidence
-from .model import Score, SearchState
+from .model import Score, State
 from .rounds import CONFIRMATIONS
 from .score import FATAL, Hairpins
 from .silence import shadowed
@@ -30,7 +30,7 @@ class ObstacleRule(StrEnum):
 
 
 def obstacles(
-    state: SearchState,
+    state: State,
     evidence: Evidence,
     hairpins: Hairpins,
     scores: dict[int, Score],

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from ..ports import LINK, PortErrors, PortFault
-from .model import SearchState
+from .model import State
 
 __all__ = ["GROWTH", "NOTHING", "SURE", "Own", "owned"]
 
@@ -50,7 +50,7 @@ class Own(NamedTuple):
 NOTHING = Own()
 
 
-def owned(state: SearchState) -> dict[int, Own]:
+def owned(state: State) -> dict[int, Own]:
     """Of each endpoint whose ports say something that those of others do not."""
     kinds: dict[tuple[str, str], list[int]] = defaultdict(list)
     for one, endpoint in enumerate(state.endpoints):
@@ -64,7 +64,7 @@ def owned(state: SearchState) -> dict[int, Own]:
     return found
 
 
-def _of_kind(state: SearchState, ones: list[int]) -> dict[int, Own]:
+def _of_kind(state: State, ones: list[int]) -> dict[int, Own]:
     local = {one: state.endpoints[one].local for one in ones}
     with_fault: dict[str, int] = defaultdict(int)
     for known in local.values():

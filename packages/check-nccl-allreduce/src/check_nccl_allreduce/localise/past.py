@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 
 from preflight_proto.history import Spell, Usual
 
-from .model import SearchState
+from .model import State
 
 __all__ = ["AGAIN", "ANOTHER_TIME", "below", "factor", "sources", "spells"]
 
@@ -34,7 +34,7 @@ reaches.
 """
 
 
-def spells(state: SearchState, one: int, accusers: Collection[int]) -> tuple[Spell, ...]:
+def spells(state: State, one: int, accusers: Collection[int]) -> tuple[Spell, ...]:
     """Those of the endpoint that count: of another time, and with none of the partners that find it
     bad now.
     """

@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import pairwise
 from math import inf
 
-from .model import Endpoint, Played, ProbeStatus
+from .model import Endpoint, Played, Status
 
 __all__ = ["PositionSharing", "latencies", "near", "shared", "trusted"]
 
@@ -52,7 +52,7 @@ def latencies(rounds: Iterable[Played]) -> dict[Pair, float]:
     for played in rounds:
         for probe, result in zip(played.round.probes, played.results, strict=True):
             seconds, members = result.latency, probe.members
-            if seconds > 0 and len(members) == 2 and result.status is ProbeStatus.OK:
+            if seconds > 0 and len(members) == 2 and result.status is Status.OK:
                 pair = (members[0], members[1])
                 if seconds < found.get(pair, inf):
                     found[pair] = seconds

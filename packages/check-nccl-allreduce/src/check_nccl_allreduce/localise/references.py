@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from .model import Grade, Phase, Played, Probe, ProbeResult, ProbeStatus, Role, SearchState
+from .model import Grade, Phase, Played, Probe, Result, Role, State, Status
 from .places import latencies, near, trusted
 
 __all__ = [
@@ -44,7 +44,7 @@ FEW = 3
 """Fewer values make no reference."""
 
 SAME, OTHER, UNKNOWN, NVLINK = range(4)
-JUDGED = frozenset({ProbeStatus.OK, ProbeStatus.WRONG, ProbeStatus.HANG, ProbeStatus.ERROR})
+JUDGED = frozenset({Status.OK, Status.WRONG, Status.HANG, Status.ERROR})
 
 EdgeClass = tuple[int, int, int]
 Pair = tuple[int, int]
@@ -71,7 +71,7 @@ class EdgeMap:
     names.
     """
 
-    def __init__(self, state: SearchState) -> None:
+    def __init__(self, state: State) -> None:
         kinds: dict[tuple[str, str], int] = {}
         domains: dict[str, int] = {}
         racks: dict[str, int] = {}
@@ -122,7 +122,7 @@ class References:
         for probe, result in _matching(rounds):
             if result.status in JUDGED:
                 a, b = probe.members
-                value = result.gbps if result.status is ProbeStatus.OK else 0.0
+                value = result.gbps if result.status is Status.OK else 0.0
                 if again:
                     value = max(value, again.get((a, b), 0.0))
                 by_class[shape.edge_class(a, b)].append(value)
@@ -197,7 +197,7 @@ def _accusing_share(ranked: list[float]) -> float:
     return min(BAD, 1 - 5 * (above if spread > MIXED * above else spread))
 
 
-def _matching(rounds: tuple[Played, ...]) -> Iterator[tuple[Probe, ProbeResult]]:
+def _matching(rounds: tuple[Played, ...]) -> Iterator[tuple[Probe, Result]]:
     for played in rounds:
         if played.round.phase is Phase.MATCH:
             yield from zip(played.round.probes, played.results, strict=True)
@@ -211,7 +211,7 @@ def _remeasured(rounds: tuple[Played, ...]) -> dict[Pair, float]:
     for played in rounds:
         if played.round.phase in {Phase.CONFIRM, Phase.SILENCE}:
             for probe, result in zip(played.round.probes, played.results, strict=True):
-                if probe.role is Role.EDGE and result.status is ProbeStatus.OK:
+                if probe.role is Role.EDGE and result.status is Status.OK:
                     pair = (probe.members[0], probe.members[1])
                     best[pair] = max(best.get(pair, 0.0), result.gbps)
     return best

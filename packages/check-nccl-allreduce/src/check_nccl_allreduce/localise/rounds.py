@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from .evidence import EdgeMap, Evidence
-from .model import MAX_ROUNDS, PAIR_ROUNDS, Grade, Phase, Probe, Role, Round, SearchState
+from .model import MAX_ROUNDS, PAIR_ROUNDS, Grade, Phase, Probe, Role, Round, State
 
 __all__ = [
     "CONFIRMATIONS",
@@ -65,7 +65,7 @@ def _mix(seed: int, position: int) -> int:
     return z ^ (z >> 31)
 
 
-def match(state: SearchState, shape: EdgeMap, done: int) -> Round:
+def match(state: State, shape: EdgeMap, done: int) -> Round:
     """The even (``done`` = 0) or the odd (1) edges of the ring; of an odd number, one endpoint sits
     out of each.
     """
@@ -90,7 +90,7 @@ def _across(shape: EdgeMap, order: list[int]) -> list[int]:
     return sorted(order, key=lambda one: (shape.kind[one], turn[one]))
 
 
-def within(state: SearchState, shape: EdgeMap, done: int) -> Round | None:
+def within(state: State, shape: EdgeMap, done: int) -> Round | None:
     """A matching inside the NVLink domains; None where there are none."""
     if max(shape.rack) < 0:
         return None
@@ -108,7 +108,7 @@ def within(state: SearchState, shape: EdgeMap, done: int) -> Round | None:
     )
 
 
-def hairpin(state: SearchState, evidence: Evidence, suspects: Sequence[int]) -> Round | None:
+def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round | None:
     """Each suspect to itself, and known-good endpoints of its kind beside it: those behind its
     switch first. None without a control.
     """
@@ -134,7 +134,7 @@ def hairpin(state: SearchState, evidence: Evidence, suspects: Sequence[int]) -> 
     return _round(state, Phase.HAIRPIN, [Probe((one,), Role.HAIRPIN) for one in sorted(ends)])
 
 
-def rematch(state: SearchState, evidence: Evidence, detail: int = 0) -> Round:
+def rematch(state: State, evidence: Evidence, detail: int = 0) -> Round:
     """A matching of partners that have not met, suspects first and with known-good ones where there
     are any.
 
@@ -166,9 +166,7 @@ def open_edges(evidence: Evidence) -> list[tuple[int, int]]:
     return [pair for pair, again, good in evidence.isolated if not good and again < RETESTS]
 
 
-def confirm(
-    state: SearchState, evidence: Evidence, slow: Container[int] | None = None
-) -> Round | None:
+def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None) -> Round | None:
     """Each unsettled suspect with a known-good partner or, once, with another suspect. None when
     nothing is left to ask.
 
@@ -221,7 +219,7 @@ def confirm(
     return _round(state, Phase.SILENCE if silent else Phase.CONFIRM, probes)
 
 
-def halves(state: SearchState, evidence: Evidence, done: int) -> Round | None:
+def halves(state: State, evidence: Evidence, done: int) -> Round | None:
     """Two groups at once: first (``done`` = 0) by domain, then interleaved. None where halves would
     be no groups.
     """
@@ -261,7 +259,7 @@ def _unaccounted(evidence: Evidence, others: Container[int], slow: Container[int
     )
 
 
-def _silenced(state: SearchState) -> bool:
+def _silenced(state: State) -> bool:
     return any(played.round.phase is Phase.SILENCE for played in state.rounds)
 
 
@@ -418,5 +416,5 @@ def _pair(a: int, b: int, role: Role, *, detail: bool = False) -> Probe:
     return Probe((a, b) if a < b else (b, a), role, detail)
 
 
-def _round(state: SearchState, phase: Phase, probes: list[Probe]) -> Round:
+def _round(state: State, phase: Phase, probes: list[Probe]) -> Round:
     return Round(len(state.rounds) + 2, phase, tuple(probes))

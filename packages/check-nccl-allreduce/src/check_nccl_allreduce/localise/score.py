@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from . import past
 from .evidence import Evidence
-from .model import Grade, Measured, Phase, Played, ProbeStatus, Role, Score, SearchState
+from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
 from .own import NOTHING, Own, owned
 from .places import PositionSharing, latencies, near, shared
 
@@ -68,7 +68,7 @@ class Hairpins:
     rows: tuple[Measured, ...] = ()
 
 
-def hairpins(state: SearchState, evidence: Evidence) -> Hairpins:
+def hairpins(state: State, evidence: Evidence) -> Hairpins:
     """Each hairpin against those of known-good endpoints of its kind in the same round; of two
     endpoints, against the other.
     """
@@ -85,7 +85,7 @@ def hairpins(state: SearchState, evidence: Evidence) -> Hairpins:
     return Hairpins(found.bad, found.good, tuple(rows))
 
 
-def _graded(state: SearchState, evidence: Evidence, played: Played) -> list[Measured]:
+def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
     shape = evidence.map
     measured = [
         (probe.members[0], result)
@@ -96,12 +96,12 @@ def _graded(state: SearchState, evidence: Evidence, played: Played) -> list[Meas
     rows = []
     for one, result in measured:
         peers = [
-            (other.gbps if other.status is ProbeStatus.OK else 0.0)
+            (other.gbps if other.status is Status.OK else 0.0)
             for peer, other in measured
             if peer != one
             and shape.kind[peer] == shape.kind[one]
             and (two or evidence.good[peer])
-            and other.status not in {ProbeStatus.UNJUDGED, ProbeStatus.VOID}
+            and other.status not in {Status.UNJUDGED, Status.VOID}
         ]
         # The lower of the middle ones: a control that is too fast accuses nobody.
         peers.sort()
@@ -116,10 +116,10 @@ def _graded(state: SearchState, evidence: Evidence, played: Played) -> list[Meas
                 if len(peers) > 2 and above > RESTLESS
                 else quiet
             )
-            if result.status is ProbeStatus.OK:
+            if result.status is Status.OK:
                 share = result.gbps / reference
                 grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GRAY
-            elif result.status in {ProbeStatus.WRONG, ProbeStatus.HANG, ProbeStatus.ERROR}:
+            elif result.status in {Status.WRONG, Status.HANG, Status.ERROR}:
                 grade = Grade.BAD
         rows.append(
             Measured(
@@ -137,7 +137,7 @@ def _graded(state: SearchState, evidence: Evidence, played: Played) -> list[Meas
     return rows
 
 
-def scored(state: SearchState, evidence: Evidence, found: Hairpins) -> dict[int, Score]:
+def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score]:
     """Of each suspect, and of each endpoint whose own ports say something."""
     known = latencies(state.rounds)
     close = near(known)
@@ -174,7 +174,7 @@ def scored(state: SearchState, evidence: Evidence, found: Hairpins) -> dict[int,
     }
 
 
-def _with_past(state: SearchState, one: int, evidence: Evidence, score: Score) -> Score:
+def _with_past(state: State, one: int, evidence: Evidence, score: Score) -> Score:
     """The score with what other gangs say. Of another time, it speaks against chance and against a
     busy spell. Against what lies behind the node it speaks where the node was bad to itself then,
     and known-good partners find it bad now."""
@@ -206,9 +206,7 @@ def _noise(evidence: Evidence, found: Hairpins, *, broken: bool) -> float:
         if e.grade is not Grade.NONE and evidence.good[e.a] and evidence.good[e.b]
     ]
     seen += [e for e in found.rows if e.grade is not Grade.NONE and evidence.good[e.a]]
-    bad = sum(
-        1 for e in seen if e.grade is Grade.BAD and (e.status is not ProbeStatus.OK or not broken)
-    )
+    bad = sum(1 for e in seen if e.grade is Grade.BAD and (e.status is not Status.OK or not broken))
     return max(LEAST_NOISE, (bad + USUAL) / (len(seen) + WEIGHT))
 
 
@@ -235,7 +233,7 @@ def _score(
     own = found.bad.get(one, [])
     fine = len(found.good.get(one, []))
     everything = [*against, *own]
-    broken = bool(everything) and all(e.status is not ProbeStatus.OK for e in everything)
+    broken = bool(everything) and all(e.status is not Status.OK for e in everything)
     noise = noises[broken]
     partners = len({e.b if e.a == one else e.a for e in against})
     place = _place(one, evidence, seconds, close)
@@ -253,7 +251,7 @@ def _score(
         if ports.told
         else 0
     )
-    wrong = any(e.status is ProbeStatus.WRONG for e in everything)
+    wrong = any(e.status is Status.WRONG for e in everything)
     device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine + nearly))
     local = min(KIND, local * sum_told * device)
     first = min((e.at for e in everything), default=0.0)
@@ -271,9 +269,7 @@ def _score(
         kinds.append("path")
     if local >= KIND:
         kinds.append(
-            "data"
-            if corrupted or (own and all(e.status is ProbeStatus.WRONG for e in own))
-            else "local"
+            "data" if corrupted or (own and all(e.status is Status.WRONG for e in own)) else "local"
         )
     value = min(chance, path * local, spell)
     settle = (
@@ -297,9 +293,7 @@ def _explained(one: int, evidence: Evidence, found: Hairpins) -> list[Measured]:
     if not own or not against:
         return own
     enough = max(evidence.share(against), 1e-6) ** EXPLAINED
-    return [
-        row for row in own if row.status is not ProbeStatus.OK or row.gbps / row.reference <= enough
-    ]
+    return [row for row in own if row.status is not Status.OK or row.gbps / row.reference <= enough]
 
 
 def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> float:

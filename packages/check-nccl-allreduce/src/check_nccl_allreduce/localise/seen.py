@@ -13,13 +13,13 @@ from statistics import median
 from preflight_proto.history import MOST_PARTNERS, Sighting, digest
 
 from .evidence import weigh
-from .model import Grade, ProbeStatus, SearchState
+from .model import Grade, State, Status
 from .score import FATAL, hairpins, scored
 
 __all__ = ["sightings"]
 
 
-def sightings(state: SearchState) -> tuple[Sighting, ...]:
+def sightings(state: State) -> tuple[Sighting, ...]:
     """One for each endpoint, in their order, after the gang's rounds; ``kind`` and ``nodes`` are
     left to whoever knows them.
 
@@ -41,7 +41,7 @@ def sightings(state: SearchState) -> tuple[Sighting, ...]:
                     accusers[one][other] = None
     itself: dict[int, list[float]] = defaultdict(list)
     for row in own.rows:
-        if row.status is ProbeStatus.OK and row.grade is not Grade.BAD:
+        if row.status is Status.OK and row.grade is not Grade.BAD:
             itself[row.a].append(row.gbps)
     found = []
     for one in range(len(state.endpoints)):

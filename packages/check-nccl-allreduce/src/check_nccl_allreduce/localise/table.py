@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from . import own, past, two, words
 from .evidence import BAD, Evidence, weigh
 from .model import (
-    Diagnosis,
-    DiagnosisKind,
     Fact,
     FactKind,
+    Kind,
     Measured,
     Phase,
     Probe,
-    ProbeResult,
-    ProbeStatus,
+    Result,
     Role,
-    SearchState,
+    State,
+    Status,
     Suspect,
+    Verdict,
     Zone,
 )
 from .obstacles import ObstacleRule, obstacles
@@ -32,12 +32,12 @@ __all__ = ["by_facts", "cap", "early", "hindered", "many", "verdict", "without_r
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
 _CONFIRMED = frozenset(
     {
-        DiagnosisKind.DEVICE,
-        DiagnosisKind.MEMBER,
-        DiagnosisKind.DOMAIN,
-        DiagnosisKind.CORRELATED,
-        DiagnosisKind.NODE,
-        DiagnosisKind.LINK,
+        Kind.DEVICE,
+        Kind.MEMBER,
+        Kind.DOMAIN,
+        Kind.CORRELATED,
+        Kind.NODE,
+        Kind.LINK,
     }
 )
 _UNPROVEN = frozenset({ObstacleRule.CONTRAST, ObstacleRule.CONFIRMED, ObstacleRule.ROUNDS})
@@ -57,7 +57,7 @@ def many(size: int) -> int:
     return max(1, size // 20)
 
 
-def by_facts(state: SearchState) -> Diagnosis | None:
+def by_facts(state: State) -> Verdict | None:
     """The rows that need no probe: a lost member, evidence of its own device, a member that could
     not take part.
     """
@@ -66,17 +66,17 @@ def by_facts(state: SearchState) -> Diagnosis | None:
     device = [f for f in facts if f.kind is FactKind.DEVICE]
     member = [f for f in facts if f.kind is FactKind.MEMBER]
     if lost:
-        return _local(state, DiagnosisKind.LOST, lost, also=device)
+        return _local(state, Kind.LOST, lost, also=device)
     if device:
-        return _local(state, DiagnosisKind.DEVICE, device)
-    return _local(state, DiagnosisKind.MEMBER, member) if member else None
+        return _local(state, Kind.DEVICE, device)
+    return _local(state, Kind.MEMBER, member) if member else None
 
 
-def _facts_of_voids(state: SearchState) -> list[Fact]:
+def _facts_of_voids(state: State) -> list[Fact]:
     """A void probe is a fact about one side; a mere process fault is believed at
     its second time.
     """
-    voids = [r for played in state.rounds for r in played.results if r.status is ProbeStatus.VOID]
+    voids = [r for played in state.rounds for r in played.results if r.status is Status.VOID]
     times = Counter(r.member for r in voids if r.fact is FactKind.MEMBER)
     return [
         Fact(r.member, r.fact, r.cause)
@@ -85,21 +85,15 @@ def _facts_of_voids(state: SearchState) -> list[Fact]:
     ]
 
 
-def _local(
-    state: SearchState, kind: DiagnosisKind, facts: list[Fact], also: list[Fact] | None = None
-) -> Diagnosis:
+def _local(state: State, kind: Kind, facts: list[Fact], also: list[Fact] | None = None) -> Verdict:
     members = tuple(sorted({f.member for f in facts + (also or [])}))
-    fatal = (
-        members
-        if kind is DiagnosisKind.DEVICE and len(members) <= many(len(state.endpoints))
-        else ()
-    )
-    at_once = kind is DiagnosisKind.DEVICE and not fatal
-    return Diagnosis(
+    fatal = members if kind is Kind.DEVICE and len(members) <= many(len(state.endpoints)) else ()
+    at_once = kind is Kind.DEVICE and not fatal
+    return Verdict(
         kind,
         words.at_once(state, facts) if at_once else words.local(state, kind, facts, also or []),
-        fails=kind is not DiagnosisKind.LOST,
-        inconclusive=kind is DiagnosisKind.LOST,
+        fails=kind is not Kind.LOST,
+        inconclusive=kind is Kind.LOST,
         blamed=fatal,
         named=members,
         fatal_for=fatal,
@@ -107,15 +101,15 @@ def _local(
     )
 
 
-def without_rounds(state: SearchState) -> Diagnosis | None:
+def without_rounds(state: State) -> Verdict | None:
     """What needs no localisation, or cannot have one: a gang that passed, one endpoint alone, two
     endpoints.
     """
     assert state.gang is not None
     size = len(state.endpoints)
     if state.gang.zone is Zone.PASSED:
-        return Diagnosis(
-            DiagnosisKind.PASSED,
+        return Verdict(
+            Kind.PASSED,
             "the gang's all-reduce reached its expected bandwidth with correct data.",
             False,
         )
@@ -124,15 +118,15 @@ def without_rounds(state: SearchState) -> Diagnosis | None:
     fails = state.gang.zone in _BELOW
     everyone = tuple(range(size))
     if size == 1:
-        return Diagnosis(
-            DiagnosisKind.SUSPECT, words.alone(state), fails, named=(0,), undecided=(words.NO_PEER,)
+        return Verdict(
+            Kind.SUSPECT, words.alone(state), fails, named=(0,), undecided=(words.NO_PEER,)
         )
     below = [i for i in everyone if state.endpoints[i].intra is False]
     above = [i for i in everyone if state.endpoints[i].intra is True]
     if len(below) == 1 and len(above) == 1:
         culprit = (below[0],)
-        return Diagnosis(
-            DiagnosisKind.NODE,
+        return Verdict(
+            Kind.NODE,
             words.intra(state, below[0]),
             True,
             blamed=culprit,
@@ -142,16 +136,16 @@ def without_rounds(state: SearchState) -> Diagnosis | None:
     return None
 
 
-def early(state: SearchState, evidence: Evidence) -> DiagnosisKind | None:
+def early(state: State, evidence: Evidence) -> Kind | None:
     """Causes that no further round would change: nothing known good, or too many paths bad again
     between good ends.
     """
     if not evidence.known_good and evidence.judged:
-        return DiagnosisKind.SYSTEMIC
+        return Kind.SYSTEMIC
     lasting = persistent(evidence)
     if len(lasting) > max(1, evidence.matching // 256) and not set.intersection(*map(set, lasting)):
-        return DiagnosisKind.FABRIC
-    return DiagnosisKind.SYSTEMIC if _all_slow(state, evidence) else None
+        return Kind.FABRIC
+    return Kind.SYSTEMIC if _all_slow(state, evidence) else None
 
 
 def persistent(evidence: Evidence) -> list[tuple[int, int]]:
@@ -159,7 +153,7 @@ def persistent(evidence: Evidence) -> list[tuple[int, int]]:
     return [pair for pair, again, better in evidence.isolated if again and not better]
 
 
-def _pair(state: SearchState, evidence: Evidence, hairpins: Hairpins) -> Diagnosis:
+def _pair(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     """Two endpoints: which of them is bad to itself, where the other is not."""
     assert state.gang is not None
     one = two.contrast(hairpins)
@@ -171,8 +165,8 @@ def _pair(state: SearchState, evidence: Evidence, hairpins: Hairpins) -> Diagnos
         ]
         ports = {other: said for other, said in own.owned(state).items() if said.factor >= NAMED}
         lacking = [] if before else list(ports)
-        return Diagnosis(
-            DiagnosisKind.PAIR,
+        return Verdict(
+            Kind.PAIR,
             words.pair(state, None, before, lacking) + words.ports(state, ports),
             state.gang.zone in _BELOW,
             named=tuple(before or lacking) if len(before or lacking) == 1 else (0, 1),
@@ -191,8 +185,8 @@ def _pair(state: SearchState, evidence: Evidence, hairpins: Hairpins) -> Diagnos
     guilty = (
         state.gang.zone is Zone.BELOW and suspect.score is not None and suspect.score.value >= FATAL
     )
-    return Diagnosis(
-        DiagnosisKind.NODE if guilty else DiagnosisKind.PAIR,
+    return Verdict(
+        Kind.NODE if guilty else Kind.PAIR,
         words.inside(state, suspect) if guilty else words.pair(state, suspect),
         state.gang.zone in _BELOW,
         blamed=(one,) if guilty else (),
@@ -205,7 +199,7 @@ def _pair(state: SearchState, evidence: Evidence, hairpins: Hairpins) -> Diagnos
     )
 
 
-def _less_than_usual(state: SearchState, hairpins: Hairpins) -> list[int]:
+def _less_than_usual(state: State, hairpins: Hairpins) -> list[int]:
     """Of two endpoints those that reach less to themselves than they usually do, each time, where
     that is known of both.
     """
@@ -223,7 +217,7 @@ def _less_than_usual(state: SearchState, hairpins: Hairpins) -> list[int]:
     return found
 
 
-def verdict(state: SearchState, evidence: Evidence, hairpins: Hairpins) -> Diagnosis:
+def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
     """The first row that matches, once no further round is worth its time."""
     assert state.gang is not None
     if len(state.endpoints) == 2:
@@ -231,12 +225,12 @@ def verdict(state: SearchState, evidence: Evidence, hairpins: Hairpins) -> Diagn
     found = _Findings(state, evidence, hairpins)
     kind, reason = found.row()
     dark = tuple(evidence.map.domain_names[d] for d in found.dark)
-    named = found.named if kind is not DiagnosisKind.SYSTEMIC else []
+    named = found.named if kind is not Kind.SYSTEMIC else []
     reason += words.ports(
         state, {one: said for one, said in found.ports.items() if one in set(named)}
     )
-    blamed = tuple(found.blamed) if kind is DiagnosisKind.NODE else ()
-    return Diagnosis(
+    blamed = tuple(found.blamed) if kind is Kind.NODE else ()
+    return Verdict(
         kind,
         reason,
         fails=state.gang.zone in _BELOW or kind in _CONFIRMED,
@@ -254,7 +248,7 @@ def verdict(state: SearchState, evidence: Evidence, hairpins: Hairpins) -> Diagn
     )
 
 
-def hindered(state: SearchState) -> dict[int, tuple[ObstacleRule, ...]]:
+def hindered(state: State) -> dict[int, tuple[ObstacleRule, ...]]:
     """At the end of a run: each suspect, and the rules that keep it from being blamed. Beside them,
     only another verdict or the cap does.
     """
@@ -271,7 +265,7 @@ class _Halves:
 
 
 class _Findings:
-    def __init__(self, state: SearchState, evidence: Evidence, hairpins: Hairpins) -> None:
+    def __init__(self, state: State, evidence: Evidence, hairpins: Hairpins) -> None:
         self.state, self.evidence = state, evidence
         self.persistent = persistent(evidence)
         self.inside = weigh(state, nvlink=True)
@@ -318,59 +312,55 @@ class _Findings:
         ]
         return found if len(found) <= cap(self.evidence.map.size) else []
 
-    def row(self) -> tuple[DiagnosisKind, str]:
+    def row(self) -> tuple[Kind, str]:
         state, evidence = self.state, self.evidence
         at_once = early(state, evidence)
-        if at_once is DiagnosisKind.SYSTEMIC:
-            return DiagnosisKind.SYSTEMIC, words.systemic(state, evidence)
-        if evidence.intermittent and not self.blamed and at_once is not DiagnosisKind.FABRIC:
-            return DiagnosisKind.INTERMITTENT, words.intermittent(state, evidence.intermittent)
+        if at_once is Kind.SYSTEMIC:
+            return Kind.SYSTEMIC, words.systemic(state, evidence)
+        if evidence.intermittent and not self.blamed and at_once is not Kind.FABRIC:
+            return Kind.INTERMITTENT, words.intermittent(state, evidence.intermittent)
         shared = self._shared_boundary()
-        if shared is not None or at_once is DiagnosisKind.FABRIC:
-            return DiagnosisKind.FABRIC, words.fabric(state, self.persistent, shared)
+        if shared is not None or at_once is Kind.FABRIC:
+            return Kind.FABRIC, words.fabric(state, self.persistent, shared)
         if (rail := _common_rail(state)) is not None:
-            return DiagnosisKind.FABRIC, words.rail(rail)
+            return Kind.FABRIC, words.rail(rail)
         dark = [evidence.map.domain_names[d] for d in self.dark]
         if dark and not self.blamed:
-            return DiagnosisKind.DOMAIN, words.domain(state, dark)
+            return Kind.DOMAIN, words.domain(state, dark)
         if self.too_many:
-            return DiagnosisKind.CORRELATED, words.correlated(state, self.proven, too_many=True)
+            return Kind.CORRELATED, words.correlated(state, self.proven, too_many=True)
         if self.blamed:
-            return DiagnosisKind.NODE, words.node(
-                state, [self.suspect(s) for s in self.blamed], dark
-            )
+            return Kind.NODE, words.node(state, [self.suspect(s) for s in self.blamed], dark)
         if len(self.proven) > 1 and set(self.proven) <= self.alike:
-            return DiagnosisKind.CORRELATED, words.correlated(state, self.proven, too_many=False)
+            return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
         if self.again and not evidence.suspects:
-            return DiagnosisKind.INTERMITTENT, words.again(state, self.again)
+            return Kind.INTERMITTENT, words.again(state, self.again)
         doubtful = [
             one
             for one in sorted(self.doubtful)
             if one not in set(evidence.ends) or not self.persistent
         ]
         if doubtful:
-            return DiagnosisKind.SUSPECT, words.suspect(
+            return Kind.SUSPECT, words.suspect(
                 state, [self.suspect(one) for one in doubtful], evidence.unreached
             )
         if self.persistent:
-            return DiagnosisKind.LINK, words.link(state, self.persistent)
+            return Kind.LINK, words.link(state, self.persistent)
         if state.gang and state.gang.zone in _BELOW and (share := evidence.crossing()) < BAD:
-            return DiagnosisKind.FABRIC, words.crossing(state, share)
+            return Kind.FABRIC, words.crossing(state, share)
         if self.named and not self.doubtful:
-            return DiagnosisKind.SUSPECT, words.lacking(state, self.named)
+            return Kind.SUSPECT, words.lacking(state, self.named)
         if evidence.among_good:
-            return DiagnosisKind.TRANSIENT, words.transient(state, sorted(evidence.among_good))
+            return Kind.TRANSIENT, words.transient(state, sorted(evidence.among_good))
         return self._without_a_bad_edge()
 
-    def _without_a_bad_edge(self) -> tuple[DiagnosisKind, str]:
+    def _without_a_bad_edge(self) -> tuple[Kind, str]:
         assert self.state.gang is not None
         if self.state.gang.zone is Zone.WRONG:
-            return DiagnosisKind.DATA_UNLOCALISED, words.data_unlocalised(self.state)
+            return Kind.DATA_UNLOCALISED, words.data_unlocalised(self.state)
         if self.halves.boundary:
-            return DiagnosisKind.FABRIC, words.halves(self.state)
-        return DiagnosisKind.UNEXPLAINED, words.unexplained(
-            self.state, only_whole=self.halves.only_whole
-        )
+            return Kind.FABRIC, words.halves(self.state)
+        return Kind.UNEXPLAINED, words.unexplained(self.state, only_whole=self.halves.only_whole)
 
     def _shared_boundary(self) -> str | None:
         """The one domain that two or more slow paths between good ends all lead into, if there is
@@ -388,10 +378,8 @@ class _Findings:
     def suspect(self, one: int) -> Suspect:
         edges = tuple(self.evidence.against.get(one, ())) or tuple(self.seen.get(one, ()))
         edges = edges or tuple(self.inside.against.get(one, ()))
-        kinds: Counter[ProbeStatus] = Counter(
-            e.status for e in edges if e.status is not ProbeStatus.OK
-        )
-        symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else ProbeStatus.OK
+        kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
+        symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
         return Suspect(
             one,
             symptom,
@@ -402,7 +390,7 @@ class _Findings:
         )
 
 
-def _spent(state: SearchState) -> int:
+def _spent(state: State) -> int:
     return len(state.rounds) + (1 if state.gang else 0)
 
 
@@ -439,7 +427,7 @@ def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
     )
 
 
-def _all_slow(state: SearchState, evidence: Evidence) -> bool:
+def _all_slow(state: State, evidence: Evidence) -> bool:
     """Whether edges are alike, and even their references stay below what two such
     nodes must reach.
     """
@@ -451,13 +439,13 @@ def _all_slow(state: SearchState, evidence: Evidence) -> bool:
     return bool(graded) and all(e.reference < least for e in graded)
 
 
-def _halves(state: SearchState) -> _Halves:
+def _halves(state: State) -> _Halves:
     """The boundary is to blame where both halves by domain are fast and both interleaved ones are
     not.
     """
     assert state.gang is not None
     rounds = [
-        [r.gbps if r.status is ProbeStatus.OK else 0.0 for r in played.results]
+        [r.gbps if r.status is Status.OK else 0.0 for r in played.results]
         for played in state.rounds
         if played.round.phase is Phase.HALVES
     ]
@@ -467,12 +455,12 @@ def _halves(state: SearchState) -> _Halves:
     return _Halves(boundary, only_whole=state.gang.gbps < BAD * min(map(min, rounds)))
 
 
-def _details(state: SearchState) -> list[tuple[Probe, ProbeResult]]:
+def _details(state: State) -> list[tuple[Probe, Result]]:
     return [
         (probe, result)
         for played in state.rounds
         for probe, result in zip(played.round.probes, played.results, strict=True)
-        if result.status is ProbeStatus.OK and (result.rails or result.directions)
+        if result.status is Status.OK and (result.rails or result.directions)
     ]
 
 
@@ -481,7 +469,7 @@ def _slow_rails(rails: tuple[float, ...]) -> set[int]:
     return {i for i, value in enumerate(rails) if value < BAD * middle}
 
 
-def _common_rail(state: SearchState) -> int | None:
+def _common_rail(state: State) -> int | None:
     """A rail that is slow in every probe that measured rails, those among known-good endpoints
     included.
     """
@@ -494,7 +482,7 @@ def _common_rail(state: SearchState) -> int | None:
     return min(common) if common else None
 
 
-def _notes(state: SearchState) -> dict[int, str]:
+def _notes(state: State) -> dict[int, str]:
     """Which rail and which direction of an accused endpoint is slow, from the last probe that
     measured them.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from . import score
 from .evidence import BAD
-from .model import Measured, Phase, Probe, ProbeStatus, Role, Round, Score, SearchState, Zone
+from .model import Measured, Phase, Probe, Role, Round, Score, State, Status, Zone
 from .own import NOTHING, owned
 from .score import BUSY, FATAL, KIND, LEAST_NOISE, Hairpins
 
@@ -32,9 +32,7 @@ def contrast(found: Hairpins) -> int | None:
     return bad[0] if len(bad) == 1 else None
 
 
-def ask(
-    state: SearchState, found: Hairpins, now: float | None, until: float | None
-) -> Round | None:
+def ask(state: State, found: Hairpins, now: float | None, until: float | None) -> Round | None:
     """The next round, or None. Only the wait depends on the time."""
     assert state.gang is not None
     done, number = len(state.rounds), len(state.rounds) + 2
@@ -62,7 +60,7 @@ def _alone() -> tuple[Probe, ...]:
     return (Probe((0,), Role.HAIRPIN), Probe((1,), Role.HAIRPIN))
 
 
-def scored(state: SearchState, found: Hairpins, one: int) -> Score:
+def scored(state: State, found: Hairpins, one: int) -> Score:
     """Of the endpoint that is bad to itself. The explanations are those of larger gangs."""
     own = found.bad.get(one, [])
     slow, fine = _pairs(state)
@@ -74,7 +72,7 @@ def scored(state: SearchState, found: Hairpins, one: int) -> Score:
     spell = (1 / BUSY) * (1 / LEAST_NOISE) ** len(late)
     kinds = tuple(kind for kind, value in (("path", path), ("local", local)) if value >= KIND)
     value = min(chance, path * local, spell)
-    if not own or own[0].status is not ProbeStatus.OK:
+    if not own or own[0].status is not Status.OK:
         settle = "test it with a third node"
     elif spell < FATAL:
         settle = f"measure it again, at least {score.APART:g} s after the first time"
@@ -88,7 +86,7 @@ def _times(rows: list[Measured]) -> list[float]:
     return [row.at for row in rows]
 
 
-def _pairs(state: SearchState) -> tuple[list[float], list[float]]:
+def _pairs(state: State) -> tuple[list[float], list[float]]:
     """When the pair, measured again, was below its floor or no faster than the gang had been, and
     when it was better.
     """
@@ -98,12 +96,12 @@ def _pairs(state: SearchState) -> tuple[list[float], list[float]]:
     slow: list[float] = []
     fine: list[float] = []
     for played in state.rounds:
-        if played.round.phase is Phase.MATCH and played.results[0].status is ProbeStatus.OK:
+        if played.round.phase is Phase.MATCH and played.results[0].status is Status.OK:
             (slow if played.results[0].gbps < least else fine).append(played.at)
     return slow, fine
 
 
-def _not_alone(state: SearchState) -> bool:
+def _not_alone(state: State) -> bool:
     """Whether what the two share is no reason: not where labels put them behind different switches,
     nor where they meet over NVLink.
     """

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from . import past
 from .evidence import Evidence
 from .model import (
-    Diagnosis,
-    DiagnosisKind,
     Fact,
     FactKind,
     Grade,
+    Kind,
     Measured,
-    ProbeStatus,
-    SearchState,
+    State,
+    Status,
     Suspect,
+    Verdict,
     Zone,
 )
 from .own import Own
@@ -30,9 +30,9 @@ MOST = 8
 """Names in a sentence; the rest is counted."""
 
 _SYMPTOM = {
-    ProbeStatus.WRONG: "delivered wrong data",
-    ProbeStatus.HANG: "never finished",
-    ProbeStatus.ERROR: "failed",
+    Status.WRONG: "delivered wrong data",
+    Status.HANG: "never finished",
+    Status.ERROR: "failed",
 }
 _ZONE = {
     Zone.BELOW: "is below its floor",
@@ -45,38 +45,36 @@ _ZONE = {
 }
 
 
-def names(state: SearchState, members: Sequence[int]) -> str:
+def names(state: State, members: Sequence[int]) -> str:
     told = ", ".join(state.endpoints[i].name for i in members[:MOST])
     return told if len(members) <= MOST else f"{told} and {len(members) - MOST} more"
 
 
-def pairs(state: SearchState, edges: Sequence[tuple[int, int]]) -> str:
+def pairs(state: State, edges: Sequence[tuple[int, int]]) -> str:
     told = ", ".join(
         f"{state.endpoints[a].name}–{state.endpoints[b].name}" for a, b in edges[:MOST]
     )
     return told if len(edges) <= MOST else f"{told} and {len(edges) - MOST} more"
 
 
-def gang(state: SearchState) -> str:
+def gang(state: State) -> str:
     zone = state.gang.zone if state.gang else Zone.UNKNOWN
     size = len(state.endpoints)
     return f"the all-reduce of {size} node{'' if size == 1 else 's'} {_ZONE[zone]}"
 
 
-def local(
-    state: SearchState, kind: DiagnosisKind, facts: Sequence[Fact], also: Sequence[Fact]
-) -> str:
+def local(state: State, kind: Kind, facts: Sequence[Fact], also: Sequence[Fact]) -> str:
     told = "; ".join(f"{state.endpoints[f.member].name}: {f.cause}" for f in facts[:MOST])
     more = f" and {len(facts) - MOST} more" if len(facts) > MOST else ""
-    if kind is DiagnosisKind.LOST:
-        seen = f" (seen before: {local(state, DiagnosisKind.DEVICE, also, ())})" if also else ""
+    if kind is Kind.LOST:
+        seen = f" (seen before: {local(state, Kind.DEVICE, also, ())})" if also else ""
         return f"the gang could not be tested because members were lost: {told}{more}{seen}; see their nodes and logs."
-    if kind is DiagnosisKind.DEVICE:
+    if kind is Kind.DEVICE:
         return f"local evidence of a device fault: {told}{more}; take the node out of service."
     return f"a member could not take part for a reason of its own: {told}{more}; see its log."
 
 
-def at_once(state: SearchState, facts: Sequence[Fact]) -> str:
+def at_once(state: State, facts: Sequence[Fact]) -> str:
     told = "; ".join(f"{state.endpoints[f.member].name}: {f.cause}" for f in facts[:MOST])
     more = f" and {len(facts) - MOST} more" if len(facts) > MOST else ""
     return (
@@ -85,7 +83,7 @@ def at_once(state: SearchState, facts: Sequence[Fact]) -> str:
     )
 
 
-def alone(state: SearchState) -> str:
+def alone(state: State) -> str:
     only = f"{gang(state)}, and {state.endpoints[0].name} is the only one"
     known, value = state.endpoints[0].past, state.gang.gbps if state.gang else 0.0
     usual = known.alone if known else None
@@ -96,7 +94,7 @@ def alone(state: SearchState) -> str:
     return f"{only}; it reaches what it did in its last {usual.count} gangs ({usual.gbps:.4g} GB/s): look at its settings, and run the loopback check on it."
 
 
-def intra(state: SearchState, culprit: int) -> str:
+def intra(state: State, culprit: int) -> str:
     other = state.endpoints[1 - culprit].name
     return (
         f"{gang(state)}, and already inside {state.endpoints[culprit].name} the bandwidth is below its floor while "
@@ -104,7 +102,7 @@ def intra(state: SearchState, culprit: int) -> str:
     )
 
 
-def inside(state: SearchState, culprit: Suspect) -> str:
+def inside(state: State, culprit: Suspect) -> str:
     one, other = state.endpoints[culprit.member].name, state.endpoints[1 - culprit.member].name
     told = culprit.score.told() if culprit.score else ""
     return (
@@ -114,7 +112,7 @@ def inside(state: SearchState, culprit: Suspect) -> str:
 
 
 def pair(
-    state: SearchState, bad: Suspect | None, before: Sequence[int] = (), lacking: Sequence[int] = ()
+    state: State, bad: Suspect | None, before: Sequence[int] = (), lacking: Sequence[int] = ()
 ) -> str:
     if bad is not None:
         one, other = state.endpoints[bad.member].name, state.endpoints[1 - bad.member].name
@@ -137,14 +135,14 @@ def pair(
     return f"{gang(state)}: {names(state, (0, 1))} or the path between them; test each with a third node."
 
 
-def lacking(state: SearchState, members: Sequence[int]) -> str:
+def lacking(state: State, members: Sequence[int]) -> str:
     return (
         f"{gang(state)}; no node is slow with known-good ones by as much as would be a suspicion, and ports of {names(state, members)} are not "
         "as they should be: look at those ports, their cables and the switch ports at their other ends."
     )
 
 
-def ports(state: SearchState, told: Mapping[int, Own]) -> str:
+def ports(state: State, told: Mapping[int, Own]) -> str:
     """What named nodes' own ports say, as further sentences: port, what was found, what was
     expected.
     """
@@ -155,18 +153,18 @@ def ports(state: SearchState, told: Mapping[int, Own]) -> str:
     )
 
 
-def systemic(state: SearchState, evidence: Evidence) -> str:
+def systemic(state: State, evidence: Evidence) -> str:
     if not evidence.known_good:
         return f"{gang(state)} and no pair of them works as it should: look for what all share (image, NCCL settings, fabric)."
     return f"{gang(state)} and all pairs are alike and slow: look for what all share (NCCL settings, NIC rate, fabric)."
 
 
-def fabric(state: SearchState, edges: Sequence[tuple[int, int]], boundary: str | None) -> str:
+def fabric(state: State, edges: Sequence[tuple[int, int]], boundary: str | None) -> str:
     where = f", all across the boundary of {boundary}" if boundary is not None else ""
     return f"{gang(state)}; {len(edges)} paths between good nodes stay bad ({pairs(state, edges)}){where}: check the fabric."
 
 
-def crossing(state: SearchState, share: float) -> str:
+def crossing(state: State, share: float) -> str:
     return (
         f"{gang(state)}; its nodes are good, but every path between domains reaches only {share:.0%} of those inside "
         "them: check uplinks and oversubscription."
@@ -177,11 +175,11 @@ def rail(number: int) -> str:
     return f"rail {number} is slow on every node measured, on known-good ones too: check that rail's switches."
 
 
-def domain(state: SearchState, domains: Sequence[str]) -> str:
+def domain(state: State, domains: Sequence[str]) -> str:
     return f"{gang(state)}, and in {', '.join(domains[:MOST])} no node is known good: check that switch or domain, not its nodes."
 
 
-def correlated(state: SearchState, members: Sequence[int], *, too_many: bool) -> str:
+def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
     why = (
         "more than one run may blame"
         if too_many
@@ -190,7 +188,7 @@ def correlated(state: SearchState, members: Sequence[int], *, too_many: bool) ->
     return f"{gang(state)}; {len(members)} nodes look bad ({names(state, members)}), {why}: look for what they share."
 
 
-def node(state: SearchState, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
+def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
     told = "; ".join(
         f"{state.endpoints[s.member].name} {_finding(s)}, {_besides(s)} ({s.score.told() if s.score else ''})"
         for s in suspects[:MOST]
@@ -219,7 +217,7 @@ def _finding(s: Suspect) -> str:
     rounds = len({e.round for e in s.evidence})
     note = f" ({s.note})" if s.note else ""
     seen = f"with {peers} known-good nodes in {rounds} rounds{note}"
-    if s.symptom is not ProbeStatus.OK:
+    if s.symptom is not Status.OK:
         return f"{_SYMPTOM.get(s.symptom, 'failed')} {seen}"
     measured = sorted(
         (e.gbps / e.reference, e.gbps, e.reference) for e in s.evidence if e.reference > 0
@@ -228,7 +226,7 @@ def _finding(s: Suspect) -> str:
     return f"reached {s.share:.0%} of normal, {value:.4g} of {reference:.4g} GB/s, {seen}"
 
 
-def suspect(state: SearchState, suspects: Sequence[Suspect], unreached: Sequence[int]) -> str:
+def suspect(state: State, suspects: Sequence[Suspect], unreached: Sequence[int]) -> str:
     told = names(state, [s.member for s in suspects])
     hints = [
         f"{state.endpoints[s.member].name}: {settle(s, s.member in unreached)}"
@@ -246,37 +244,37 @@ def settle(s: Suspect, unreached: bool = False) -> str:
     return s.score.settle
 
 
-def intermittent(state: SearchState, members: Sequence[int]) -> str:
+def intermittent(state: State, members: Sequence[int]) -> str:
     return (
         f"{gang(state)}; every path that was bad has {names(state, members)} at its end, but not each time: it may come and go. "
         "Test it for longer, and look at its cable and error counters."
     )
 
 
-def again(state: SearchState, members: Sequence[int]) -> str:
+def again(state: State, members: Sequence[int]) -> str:
     return (
         f"{gang(state)}; {names(state, members)} has a bad path here, had one in another gang with other partners, and good ones both "
         "times: it may come and go. Test it for longer, and look at its cable and error counters."
     )
 
 
-def link(state: SearchState, edges: Sequence[tuple[int, int]]) -> str:
+def link(state: State, edges: Sequence[tuple[int, int]]) -> str:
     return f"{gang(state)}; both ends are good but the path {pairs(state, edges)} stays bad: check its cables and ports."
 
 
-def transient(state: SearchState, edges: Sequence[tuple[int, int]]) -> str:
+def transient(state: State, edges: Sequence[tuple[int, int]]) -> str:
     return f"{gang(state)}; {pairs(state, edges)} was bad once and good again, and nothing else is bad; try again."
 
 
-def data_unlocalised(state: SearchState) -> str:
+def data_unlocalised(state: State) -> str:
     return f"{gang(state)}, and every pair delivered correct data: not localised; run it again before trusting results."
 
 
-def halves(state: SearchState) -> str:
+def halves(state: State) -> str:
     return f"{gang(state)}; every pair and each half by itself is good, halves that mix both are not: check the fabric between them."
 
 
-def unexplained(state: SearchState, *, only_whole: bool) -> str:
+def unexplained(state: State, *, only_whole: bool) -> str:
     how = (
         "every pair and half measured is good: only the whole gang is slow"
         if only_whole
@@ -298,9 +296,9 @@ def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float
 
 
 def undecided(
-    state: SearchState,
+    state: State,
     evidence: Evidence,
-    kind: DiagnosisKind,
+    kind: Kind,
     dark: Sequence[int],
     *,
     guilty: bool,
@@ -316,7 +314,7 @@ def undecided(
     if guilty and not shape.labeled:
         yield "without topology labels on every node, whether a slow node shares its switch with at most two others"
     unlike = [s for s in evidence.suspects if not evidence.against[s] and s not in single]
-    if unlike and kind is not DiagnosisKind.SYSTEMIC:
+    if unlike and kind is not Kind.SYSTEMIC:
         yield f"for {names(state, unlike)}, whether the node is bad, since no comparable path was measured good"
     for d in dark:
         if sizes[d] == 2:
@@ -325,20 +323,18 @@ def undecided(
     if not shape.believed and any(e.domain is not None for e in state.endpoints):
         yield "what shares a switch, as the topology labels group hardly any nodes, or latencies contradict them"
     unseen = [i for i in range(shape.size) if i not in seen]
-    if unseen and evidence.edges and kind is not DiagnosisKind.SYSTEMIC:
+    if unseen and evidence.edges and kind is not Kind.SYSTEMIC:
         yield f"anything about {names(state, unseen)}, for lack of a comparable measurement"
     for number in sorted(evidence.void_rounds):
         yield f"anything from round {number}, in which known-good nodes were slow too"
     for void in evidence.voids:
         if void.fact is FactKind.MEMBER:
             yield f"a probe of {state.endpoints[void.member].name} in which it could not take part ({void.cause})"
-    if kind is DiagnosisKind.TRANSIENT and any(
-        True for _, again, _ in evidence.isolated if not again
-    ):
+    if kind is Kind.TRANSIENT and any(True for _, again, _ in evidence.isolated if not again):
         yield "whether the bad paths of the last round are bad still"
 
 
-def matrix(state: SearchState, verdict: Diagnosis) -> list[str]:
+def matrix(state: State, verdict: Verdict) -> list[str]:
     """The edges measured, for the log: a grid of shares of normal for a small gang, else the edges
     worth reading.
     """
@@ -349,7 +345,7 @@ def matrix(state: SearchState, verdict: Diagnosis) -> list[str]:
     return list(_rows(state, verdict))
 
 
-def _grid(state: SearchState, edges: Sequence[Measured]) -> Iterator[str]:
+def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     """The lower triangle; every measurement of a pair, oldest first: percent of normal, or how it
     broke.
 
@@ -377,12 +373,12 @@ def _grid(state: SearchState, edges: Sequence[Measured]) -> Iterator[str]:
 def _cell(e: Measured) -> str:
     if e.dropped:
         return "void"
-    if e.status is not ProbeStatus.OK:
+    if e.status is not Status.OK:
         return str(e.status)
     return f"{round(100 * e.gbps / e.reference)}" if e.reference > 0 else f"{e.gbps:.3g}GB/s"
 
 
-def _rows(state: SearchState, verdict: Diagnosis) -> Iterator[str]:
+def _rows(state: State, verdict: Verdict) -> Iterator[str]:
     named = set(verdict.named)
     told = [
         e
@@ -394,9 +390,7 @@ def _rows(state: SearchState, verdict: Diagnosis) -> Iterator[str]:
             f"{state.endpoints[e.a].name}–{state.endpoints[e.b].name if e.a != e.b else 'itself'}"
         )
         value = (
-            f"{e.gbps:.4g} GB/s of {e.reference:.4g}"
-            if e.status is ProbeStatus.OK
-            else str(e.status)
+            f"{e.gbps:.4g} GB/s of {e.reference:.4g}" if e.status is Status.OK else str(e.status)
         )
         yield f"round {e.round} {e.role}: {ends}: {value} {_grade(e)}"
     yield f"and {_count(verdict.matrix, told)} other edges, all good"
