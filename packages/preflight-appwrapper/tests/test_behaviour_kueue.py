@@ -133,6 +133,9 @@ async def test_the_clock_of_admission_stands_still_while_a_wrapped_job_queues_by
         assert found is not None
         assert found.phase == "Running"
         assert "suspended" in str(found), "explain says what it waits for"
+        # Its pods may take longer than a second to come.
+        longer = {"metadata": {"annotations": {f"{PREFIX}admissionGracePeriodDuration": "5m"}}}
+        await lab.client.merge_patch(lab.wrappers("queued"), longer)
         await lab.client.merge_patch(
             lab.path("batch/v1", "jobs", "queued"), {"spec": {"suspend": False}}
         )

@@ -63,7 +63,7 @@ HEAVY = {
     "300 ConfigMaps of 1 MB by gangs' names": lambda: _maps(
         lambda n: configmap_name(NAMESPACE, f"evil-{n}", "labels")
     ),
-    "500 pods of 1.4 MB": lambda: _pods(500, annotations={}, env=50_000),
+    "200 pods of 1.4 MB": lambda: _pods(200, annotations={}, env=50_000),
     "1,500 pods with 250 KB of annotations": lambda: _pods(
         1500, annotations={"note": "x" * 250_000}
     ),
