@@ -55,12 +55,12 @@ STATUSES: dict[str, tuple[dict[str, Any], str, str]] = {
     "two devices of one id": (
         {"total": 2, "devices": [{"id": 0}, {"id": 0}]},
         "GpuNodeStatus is not valid",
-        "not valid: status.devices: the id 0 stands more than once; each GPU has its own.",
+        "not valid: status.devices: the id 0 is there more than once; each GPU has its own.",
     ),
     "two devices of one UUID": (
         {"total": 2, "devices": [{"id": 0, "uuid": "GPU-x"}, {"id": 1, "uuid": "GPU-x"}]},
         "GpuNodeStatus is not valid",
-        "not valid: status.devices: the uuid GPU-x stands more than once; each GPU has its own.",
+        "not valid: status.devices: the uuid GPU-x is there more than once; each GPU has its own.",
     ),
     "no devices": ({"total": 0, "devices": []}, "node has too few usable GPUs", "no devices"),
 }

@@ -25,7 +25,7 @@ class PodAllocation(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class ClaimStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """Written by the controller; see :mod:`.status`. ``nodeName``, ``gpuIds`` and ``allocated``
+    """What the controller has seen of the claim's pods. nodeName, gpuIds and allocated are there
     only while one pod has GPUs.
     """
 
@@ -43,9 +43,7 @@ class GpuNodeStatusSpec(msgspec.Struct, rename="camel", frozen=True, kw_only=Tru
 
 
 class GpuNodeStatusStatus(inventory.InventoryStatus, rename="camel", frozen=True, kw_only=True):
-    """As :class:`~.inventory.InventoryStatus`. ``usable``: how many can be given away, for
-    people.
-    """
+    """What the node's agent has seen. usable: how many GPUs can be given away, for people."""
 
     usable: Annotated[int, Meta(ge=0)] | None = None
 
