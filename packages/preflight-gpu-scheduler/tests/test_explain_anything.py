@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from preflight_gpu_scheduler.cli import main
 from preflight_testing.documents import ended, mutants
 
@@ -46,6 +46,8 @@ status:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
+@example(MANIFEST.replace("name: trainer", r'name: "trainer\u202e"'))
+@example(MANIFEST.replace("claim: two", r'claim: "two\u202e"'))
 @settings(max_examples=300)
 @given(manifest=mutants(MANIFEST))
 def test_a_manifest_that_is_almost_right_is_explained_or_refused_in_sentences(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from datetime import UTC, datetime
@@ -298,7 +299,7 @@ def _explain(args: argparse.Namespace) -> int:
         )
     found = explain(given.pod, claim, nodes, statuses, busy=busy, config=config)
     if args.output == "json":
-        print(msgspec.json.encode(found).decode())
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
         commands.say(text(found))
     return commands.DONE
