@@ -125,12 +125,11 @@ def run_tests(session: nox.Session, *args: str) -> None:
             session.warn(f"failed, and run once more at the end: {', '.join(failed)}")
             return
         session.warn(f"failed, and run once more alone: {', '.join(failed)}")
-        run_again(session, failed)
+        run_again(session, session.virtualenv.location, failed)
 
 
-def run_again(session: nox.Session, failed: list[str], environment: str | None = None) -> None:
-    """Run tests that failed once, in the session's environment or another."""
-    environment = environment or session.virtualenv.location
+def run_again(session: nox.Session, environment: str, failed: list[str]) -> None:
+    """Run tests that failed once, with what `environment` has."""
     path = f"{environment}/bin{os.pathsep}{os.environ['PATH']}"
     session.run(
         f"{environment}/bin/pytest",
@@ -149,7 +148,7 @@ def rerun(session: nox.Session) -> None:
     noted = Path(os.environ.get("RERUN_LATER") or session.error("RERUN_LATER names no file."))
     for line in noted.read_text().splitlines() if noted.is_file() else []:
         environment, failed = json.loads(line)
-        run_again(session, failed, environment)
+        run_again(session, environment, failed)
 
 
 @nox.session
