@@ -303,7 +303,13 @@ class Cluster:
         for (_, name), patch in announcements(world).items():
             self._alive(f"announce {name}")
             gang = copy.deepcopy(self.store["pg"][name])
-            gang["metadata"].setdefault("annotations", {}).update(patch["metadata"]["annotations"])
+            annotations = {
+                **gang["metadata"].get("annotations", {}),
+                **patch["metadata"]["annotations"],
+            }
+            gang["metadata"]["annotations"] = {
+                k: v for k, v in annotations.items() if v is not None
+            }
             self.change("pg", name, gang)
         return found
 

@@ -19,6 +19,7 @@ from cliques import (
     applied,
     clique,
     container,
+    decoded_set,
     group,
     on_update,
     patched,
@@ -32,6 +33,7 @@ from preflight_mnnvl.admission import ClusterView, Needs, Review, decide
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.gpus import ClaimRef
 from preflight_mnnvl.names import DECISION, FABRIC_LABEL
+from preflight_mnnvl.objects import Metadata, OwnerReference
 from preflight_mnnvl.support import ClusterFacts, judge
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -303,12 +305,128 @@ def test_a_users_claim_for_a_channel_is_refused() -> None:
 
 def test_in_literal_mode_an_object_of_somebody_else_is_named() -> None:
     answer = admit(
-        enrolled(), LITERAL, found={"t-0-mnnvl-claim": {"app.kubernetes.io/managed-by": "helm"}}
+        enrolled(),
+        LITERAL,
+        found={"t-0-mnnvl-claim": Metadata(labels={"app.kubernetes.io/managed-by": "helm"})},
     )
     assert (
         answer.message
         == "PodClique default/t-0-w: the ResourceClaim t-0-mnnvl-claim exists and is managed by helm; delete or rename it."
     )
+
+
+def domain_labels(pcs: str, index: str = "0", **more: str) -> dict[str, str]:
+    return {
+        "grove.io/mnnvl-managed": "true",
+        "app.kubernetes.io/managed-by": "preflight-mnnvl",
+        "app.kubernetes.io/instance": "preflight-mnnvl",
+        "grove.io/pcs-name": pcs,
+        "grove.io/pcs-replica-index": index,
+        **{f"grove.io/pcsg-{key}": value for key, value in more.items()},
+    }
+
+
+def owned(name: str, labels: dict[str, str], uid: str = "d", owner: str = "") -> Metadata:
+    owners = [OwnerReference(kind="PodGang", name=owner, uid="g")] if owner else None
+    return Metadata(name=name, uid=uid, labels=labels, owner_references=owners)
+
+
+MINE = owned("t-0-cd", domain_labels("t"))
+DRIVERS = "resource.nvidia.com/computeDomain"
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (
+            [owned("t-0-cd", domain_labels("t-0-x"), owner="t-0-x-0")],
+            'the ComputeDomain t-0-cd exists and is of another domain: its label grove.io/pcs-name is "t-0-x", expected "t" and belongs to the PodGang t-0-x-0; delete or rename it.',
+        ),
+        (
+            [owned("t-0-cd", {"app.kubernetes.io/managed-by": "helm"})],
+            "the ComputeDomain t-0-cd exists and is managed by helm; delete or rename it.",
+        ),
+        (
+            [owned("t-0-mnnvl-claim", {}, owner="theirs")],
+            "the ResourceClaimTemplate t-0-mnnvl-claim exists and does not carry the uid of the ComputeDomain t-0-cd and belongs to the PodGang theirs; delete or rename it.",
+        ),
+        (
+            [owned("x-cd", {}, uid="x"), owned("t-0-mnnvl-claim", {DRIVERS: "x"})],
+            "the ResourceClaimTemplate t-0-mnnvl-claim exists and is of the ComputeDomain x-cd; delete or rename it.",
+        ),
+        (
+            [MINE, owned("t-0-mnnvl-claim", {DRIVERS: "x"})],
+            "the ResourceClaimTemplate t-0-mnnvl-claim exists and carries the uid of another ComputeDomain; delete or rename it.",
+        ),
+    ],
+    ids=["another set's", "a user's", "a user's template", "of another's domain", "not of ours"],
+)
+def test_a_podclique_whose_claim_would_be_somebody_elses_is_refused_with_the_owners_name(
+    found: list[Metadata], why: str
+) -> None:
+    answer = admit(enrolled(), DRIVER, found={one.name: one for one in found})
+    assert answer.message == f"PodClique default/t-0-w: {why}"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [MINE],
+        [MINE, owned("t-0-mnnvl-claim", {DRIVERS: "d"})],
+        [owned("t-0-mnnvl-claim", {DRIVERS: "not mirrored yet"})],
+    ],
+)
+def test_what_is_its_own_is_in_nobodys_way(found: list[Metadata]) -> None:
+    assert admit(enrolled(), DRIVER, found={one.name: one for one in found}).result == "injected"
+
+
+def test_the_claim_of_a_set_that_is_called_like_another_sets_replica_carries_a_hash() -> None:
+    group = podclique(
+        "llm-0-pool-0-w", "llm", annotations={**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"},
+        group="llm-0-pool", index="0",
+    )  # fmt: skip
+    whole = podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON)
+    one, other = (admit(found).decision for found in (group, whole))
+    assert one is not None
+    assert other is not None
+    assert (one.cd, one.claim) == ("llm-0-pool-0-cd", "llm-0-pool-0-mnnvl-claim")
+    assert {other.cd, other.claim}.isdisjoint({one.cd, one.claim})
+    assert other.cd.startswith("llm-0-pool-0-")
+
+
+def test_a_domain_that_lives_under_a_name_without_a_hash_keeps_it_for_podcliques_that_join() -> (
+    None
+):
+    joins = podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON)
+    for set_, name in (("llm-0-pool", "llm-0-pool-0-cd"), ("llm", "")):
+        there = owned("llm-0-pool-0-cd", domain_labels(set_))
+        answer = admit(joins, DRIVER, found={there.name: there})
+        assert answer.decision is not None
+        assert (answer.decision.cd == name) is bool(name)
+
+
+def test_an_update_keeps_the_name_that_was_given_and_asks_nobody() -> None:
+    stored = patched(podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON), admit(
+        podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON), DRIVER,
+        found={"llm-0-pool-0-cd": owned("llm-0-pool-0-cd", domain_labels("llm-0-pool"))},
+    ))  # fmt: skip
+    again = on_update(podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON), stored)
+    assert again.decision is not None
+    assert again.decision.claim == "llm-0-pool-0-mnnvl-claim"
+
+
+def test_a_set_that_is_not_the_one_that_owns_the_podclique_is_read_live() -> None:
+    found = podclique("t-0-w", "t")
+    older = decoded_set(pcs("t", [clique("w")]))
+    review = Review("CREATE", "default", json.dumps(found).encode())
+    assert (
+        decide(review, DRIVER, ClusterView(support(DRIVER)), {"t": older}).result == "not-enabled"
+    )
+    found["metadata"]["ownerReferences"] = [{"kind": "PodCliqueSet", "name": "t", "uid": "newer"}]
+    review = Review("CREATE", "default", json.dumps(found).encode())
+    assert decide(review, DRIVER, ClusterView(support(DRIVER)), {"t": older}).needs == Needs("t")
+    live = ClusterView(support(DRIVER), decoded_set(pcs("t", [clique("w")], annotations=ON)), True)
+    assert decide(review, DRIVER, live, {"t": older}).result == "injected"
 
 
 def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:

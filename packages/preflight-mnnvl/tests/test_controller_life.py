@@ -4,6 +4,7 @@ a controller that dies at any of its writes."""
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,8 +16,12 @@ import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, group, pcs
 from live import Space, leading, space_of
+from preflight_kube.client import Client
+from preflight_kube.lease import Leadership
 from preflight_mnnvl import controller, turn
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller import Controller
+from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.watches import Watches
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove import pods
@@ -379,6 +384,44 @@ async def test_a_domain_that_was_deleted_is_made_again_and_told(space: Space) ->
             after["metadata"]["annotations"]["mnnvl.nvsentinel.nvidia.com/recreated"]
             == before["metadata"]["uid"]
         )
+
+
+async def test_a_set_that_is_applied_anew_while_its_old_domain_ends_has_lost_nothing_for_the_next_leader(
+    space: Space,
+) -> None:
+    on = pcs("t", [clique("w")], annotations=ON)
+    async with (
+        Client(space.target, agent="preflight-mnnvl") as client,
+        anyio.create_task_group() as tasks,
+    ):
+        standby = Controller(client, DRIVER, Metrics())
+        tasks.start_soon(standby.mirror)
+        await standby.watches.wait_synced()
+        path = space.domain_path("t-0-cd")
+        async with leading(space.target, DRIVER):
+            await space.grove.apply(on)
+            await space.grove.turn(gangs="first")
+            await space.settled(space.announced, {"t-0"})
+            await space.happens(lambda: _told(space, "MnnvlDomainCreated", 2), "it is told")
+            await space.client.merge_patch(path, {"metadata": {"finalizers": ["a.test/slow"]}})
+            await space.client.delete(space.grove.path("podcliquesets", "t"))
+            for plural in ("podcliques", "podgangs"):
+                await space.settled(partial(space.grove.all, plural), {})
+            await space.happens(lambda: _ending(space), "the domain is being deleted")
+            await space.grove.apply(on)
+            await space.grove.turn(gangs="first")
+        tasks.start_soon(standby.lead, Leadership(2, math.inf))
+        await space.client.merge_patch(path, {"metadata": {"finalizers": None}})
+        await space.settled(space.announced, {"t-0"})
+        await space.happens(lambda: _told(space, "MnnvlDomainCreated", 4), "the new one is told")
+        assert await space.events("MnnvlDomainRecreated") == []
+        (made,) = (await space.domains()).values()
+        assert "annotations" not in made["metadata"]
+        tasks.cancel_scope.cancel()
+
+
+async def _ending(space: Space) -> bool:
+    return all("deletionTimestamp" in one["metadata"] for one in (await space.domains()).values())
 
 
 # --- a controller that is killed

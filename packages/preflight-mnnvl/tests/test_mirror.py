@@ -113,6 +113,60 @@ def test_a_domain_that_goes_is_remembered_as_lost_while_somebody_needs_it_and_no
     assert one.mirror.seen(CD).lost == ""
 
 
+GOING = {"deletion_timestamp": "2027-01-15T08:00:00Z"}
+
+
+def test_a_set_that_is_applied_anew_has_lost_nothing_however_slowly_the_old_domain_ends() -> None:
+    one = Seeing()
+    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")))
+    one.mirror.clique("old", clique(uid="old"))
+    one.mirror.part("domain", domain("1"))
+    one.mirror.part("domain", domain("2", **GOING))
+    one.mirror.clique("old", None)
+    one.mirror.set_(
+        PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")), gone=True
+    )
+    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="new")))
+    one.mirror.clique("new", clique(uid="new"))
+    one.mirror.part("domain", domain("2", **GOING), gone=True)
+    assert one.mirror.seen(CD).lost == ""
+
+
+def test_a_replica_that_is_scaled_away_and_back_has_lost_nothing() -> None:
+    one = Seeing()
+    one.mirror.part("domain", domain("1"))
+    one.mirror.part("domain", domain("2", **GOING))
+    one.mirror.clique("later", clique(uid="later"))
+    one.mirror.part("domain", domain("2", **GOING), gone=True)
+    assert one.mirror.seen(CD).lost == ""
+
+
+def test_a_replica_that_does_not_lead_keeps_nothing_of_sets_that_are_gone() -> None:
+    one = Seeing()
+    for i in range(30):
+        one.mirror.clique(f"u{i}", clique(uid=f"u{i}"))
+        one.mirror.part("domain", domain(f"{i}1", uid=f"d{i}"))
+        one.mirror.part("domain", domain(f"{i}1", uid=f"d{i}"), gone=True)
+        assert len(one.mirror.lost) == 1
+        one.mirror.clique(f"u{i}", None)
+        assert one.mirror.lost == {}
+    one.mirror.clique("u", clique())
+    assert one.mirror.seen(CD).lost == ""  # and leads
+
+
+def test_what_is_lost_is_forgotten_with_its_set() -> None:
+    one = Seeing()
+    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
+    one.mirror.clique("u", clique())
+    one.mirror.part("domain", domain("1"))
+    one.mirror.part("domain", domain("1"), gone=True)
+    assert one.mirror.seen(CD).lost == "d"
+    one.mirror.set_(
+        PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")), gone=True
+    )
+    assert one.mirror.lost == {}
+
+
 def test_the_end_of_a_predecessor_does_not_take_its_successor_along() -> None:
     one = Seeing()
     one.mirror.part("domain", domain("1", uid="first"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +79,28 @@ def test_domains_of_one_name_are_told_apart() -> None:
     assert 'is of another domain: its label grove.io/clique-name is ""' in other_identity(
         labels_of(other, "g", "r"), one, "r"
     )
+
+
+def test_no_two_sets_ever_have_a_claim_of_one_name() -> None:
+    """Every domain of every set, of names that are made of a letter and an index."""
+    words = ["-".join(of) for k in (1, 2, 3) for of in product("a0", repeat=k)]
+    sets: dict[str, set[str]] = {}
+    for pcs in ("a", *(f"a-{word}" for word in words)):
+        domains = [Domain("replica", pcs, "0")]
+        domains += [Domain("clique", pcs, "0", clique=word) for word in words]
+        of_groups = [Domain("scalingGroupReplica", pcs, "0", "", word, "0") for word in words]
+        for one in (*domains, *of_groups):
+            sets.setdefault(one.claim, set()).add(pcs)
+            sets.setdefault(one.name, set()).add(pcs)
+    assert {name: of for name, of in sets.items() if len(of) > 1} == {}
+
+
+def test_a_set_whose_name_has_no_index_has_names_without_a_hash() -> None:
+    for pcs in ("t", "llama-70b", "a-01", "v2", "0"):
+        assert Domain("replica", pcs, "3").claim == f"{pcs}-3-mnnvl-claim"
+        assert Domain("clique", pcs, "3", clique="w-1").name == f"{pcs}-3-w-1-cd"
+    assert Domain("replica", "llama-3", "0").name != "llama-3-0-cd"
+    assert Domain("replica", "llama-3", "0", plain=True).name == "llama-3-0-cd"
 
 
 def test_an_object_of_another_release_is_not_ours() -> None:

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+import sys
+from collections.abc import Callable
+from types import FrameType
 
 import pytest
 from cliques import (
@@ -24,8 +28,11 @@ from cliques import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preflight_mnnvl import sets as page
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.expansion import expand, plan
+from preflight_mnnvl.domain import Pattern
+from preflight_mnnvl.expansion import Planned, clashes, expand, plan
+from preflight_mnnvl.objects import Clique, Group, PodCliqueSet, SetSpec, Template
 from preflight_mnnvl.sets import SetAnswer, problems, review, surprises, warnings
 from preflight_mnnvl.support import ClusterFacts, judge
 
@@ -122,12 +129,13 @@ def test_templates_whose_domains_will_have_one_name_are_said(
 def test_what_cannot_be_had_is_said_at_once_or_warned_of() -> None:
     set_ = decoded_set(pcs("t", [clique("a")], annotations=ON))
     nothing = judge(ClusterFacts(domains=()), DRIVER)
-    (said,) = problems(set_, DRIVER, nothing)
+    (said,) = problems(set_, plan(set_, DRIVER), DRIVER, nothing)
     assert said.startswith("metadata.annotations[grove.io/mnnvl-enabled]: MNNVL cannot be had: ")
     lenient = Config(on_unsupported="ignore")
-    assert problems(set_, lenient, nothing) == []
-    assert warnings(set_, lenient, nothing) == [nothing.why]
-    assert problems(decoded_set(pcs("t", [clique("a")])), DRIVER, nothing) == []
+    assert problems(set_, plan(set_, lenient), lenient, nothing) == []
+    assert warnings(set_, plan(set_, lenient), lenient, nothing) == [nothing.why]
+    off = decoded_set(pcs("t", [clique("a")]))
+    assert problems(off, plan(off, DRIVER), DRIVER, nothing) == []
 
 
 KEYS = ("grove.io/mnnvl-enabled", SCOPE, "grove.io/mnnvl-device-class")
@@ -326,7 +334,7 @@ def test_a_set_is_refused_exactly_where_one_of_its_podcliques_would_be_and_domai
             }[answer.decision.scope]
             of.setdefault(answer.decision.cd, set()).add((answer.decision.scope, *key))
     assert all(len(identities) == 1 for identities in of.values())
-    said = problems(decoded, config, support(config))
+    said = problems(decoded, plan(decoded, config), config, support(config))
     if refused:
         assert said, refused
     elif said:
@@ -364,3 +372,140 @@ def test_a_malformed_amount_is_said_by_its_place_in_the_set() -> None:
     assert answer.problems == (
         'spec.template.cliques[1].spec.podSpec.containers[0].resources.limits[nvidia.com/gpu] is "x", which is not an amount; write e.g. 8.',
     )
+
+
+# --- work grows with the set, and no faster
+
+
+def test_a_review_looks_at_each_template_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(set_: PodCliqueSet, config: Config) -> list[Planned]:
+        calls.append(set_.metadata.name)
+        return plan(set_, config)
+
+    monkeypatch.setattr(page, "plan", counted)
+    found = pcs("t", [clique("a")], annotations=ON)
+    assert create(found).allowed
+    assert calls == ["t"]
+    changed = copy.deepcopy(found)
+    changed["spec"]["replicas"] = 3
+    assert update(changed, found).allowed
+    assert calls == ["t", "t"]
+
+
+class Name(str):
+    """A name that counts with how many others it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def comparisons(size: int) -> int:
+    cliques = [Clique(name=Name(f"c{i}")) for i in range(size)]
+    groups = [
+        Group(name=f"g{i}", clique_names=[Name(f"x{i}-{k}") for k in range(20)])
+        for i in range(size)
+    ]
+    spec = SetSpec(template=Template(cliques=cliques, pod_clique_scaling_groups=groups))
+    Name.compared = 0
+    assert len(plan(PodCliqueSet(spec=spec), DRIVER)) == size
+    return Name.compared
+
+
+def test_whose_group_a_clique_is_in_is_not_searched_for_each_clique() -> None:
+    small, large = comparisons(50), comparisons(200)
+    assert large <= 8 * max(small, 50), (small, large)
+
+
+def called(work: Callable[[], object]) -> int:
+    """Functions of ours that are called meanwhile."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call" and "preflight_mnnvl" in frame.f_code.co_filename
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("shape", ["x-0-0-0-0-{i}", "0-{i}-y", "p{i}-0", "p{i}"])
+def test_whether_names_meet_is_found_with_work_that_grows_with_their_number(shape: str) -> None:
+    def of(size: int) -> Callable[[], object]:
+        cliques = [clique(shape.format(i=i)) for i in range(size)]
+        groups = [group("x", [cliques[0]["name"]]), group("0", [cliques[1]["name"]])]
+        on = {**ON, SCOPE: "clique"}
+        planned = plan(decoded_set(pcs("t", cliques, groups, on)), DRIVER)
+        return lambda: list(clashes(planned))
+
+    small, large = called(of(100)), called(of(400))
+    assert large <= 6 * small, (small, large)
+
+
+def test_thousands_of_names_that_meet_are_one_sentence_for_each_template() -> None:
+    left = [clique(f"{i}") for i in range(40)]
+    groups = [group("x", [one["name"] for one in left])]
+    groups += [group(f"x-{i}", [f"c{i}"]) for i in range(40)]
+    right = [clique(f"c{i}", annotations={**ON, SCOPE: "scalingGroupReplica"}) for i in range(40)]
+    found = pcs("t", [*left, *right], groups, {**ON, SCOPE: "clique"})
+    assert len(create(found).problems) <= 80
+
+
+def meet(one: Pattern, other: Pattern) -> bool:
+    """Part by part: any index (None) is met by an index."""
+
+    def alike(a: str | None, b: str | None) -> bool:
+        if a is None or b is None:
+            index = a if b is None else b
+            return index is None or re.fullmatch("0|[1-9][0-9]*", index) is not None
+        return a == b
+
+    same = len(one.parts) == len(other.parts) and all(map(alike, one.parts, other.parts))
+    return one != other and same
+
+
+def quick_and_slow(planned: list[Planned]) -> tuple[set[str], set[str]]:
+    slow = set()
+    for i, one in enumerate(planned):
+        for other in planned[:i]:
+            if one.pattern and other.pattern and meet(one.pattern, other.pattern):
+                slow.add(one.path)
+    return {one.path for _, one in clashes(planned)}, slow
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "0", "1", "01"]), min_size=1, max_size=3).map("-".join),
+        min_size=2, max_size=6, unique=True,
+    ),
+    st.lists(
+        st.lists(st.sampled_from(["a", "0", "1"]), min_size=1, max_size=3).map("-".join),
+        max_size=3, unique=True,
+    ),
+    st.data(),
+)  # fmt: skip
+@settings(max_examples=500, deadline=None)
+def test_exactly_the_names_that_meet_are_found(
+    cliques: list[str], groups: list[str], data: st.DataObject
+) -> None:
+    scopes = st.sampled_from(["clique", "scalingGroupReplica"])
+    of: dict[str, list[str]] = {name: [] for name in groups}
+    for name in cliques:
+        if groups and (at := data.draw(st.sampled_from([None, *groups]))):
+            of[at].append(name)
+    set_ = pcs(
+        "t",
+        [clique(name, annotations={**ON, SCOPE: data.draw(scopes)}) for name in cliques],
+        [group(name, names) for name, names in of.items()],
+    )
+    quick, slow = quick_and_slow(plan(decoded_set(set_), DRIVER))
+    assert quick == slow

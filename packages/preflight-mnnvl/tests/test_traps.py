@@ -22,6 +22,7 @@ from cliques import (
 from grove_world import Cluster
 from preflight_mnnvl.adoption import adoption
 from preflight_mnnvl.decision import read
+from preflight_mnnvl.expansion import plan
 from preflight_mnnvl.names import DECISION
 from preflight_mnnvl.objects import Metadata
 from preflight_mnnvl.sets import problems, warnings
@@ -237,7 +238,8 @@ def test_t12_a_clique_called_like_a_replica_of_a_group_is_refused_by_name() -> N
     )
     from cliques import decoded_set
 
-    (said,) = problems(decoded_set(set_), DRIVER, support(DRIVER))
+    decoded = decoded_set(set_)
+    (said,) = problems(decoded, plan(decoded, DRIVER), DRIVER, support(DRIVER))
     assert said.startswith("spec.template.cliques[1].name: ")
     assert "the clique p-1" in said
     answer = admit(podclique("t-0-p-1", "t", annotations=on("clique")), DRIVER, set_)
@@ -297,9 +299,14 @@ def test_t14_a_set_that_needs_more_nodes_than_carry_the_label_is_warned_of() -> 
             replicas=2,
         )
     )
-    (said,) = warnings(set_, DRIVER, judge(SERVED._replace(fabric_nodes=8), DRIVER))
+    (said,) = warnings(
+        set_, plan(set_, DRIVER), DRIVER, judge(SERVED._replace(fabric_nodes=8), DRIVER)
+    )
     assert "need 12 nodes, one each, and 8 carry the label nvidia.com/gpu.clique" in said
-    assert warnings(set_, DRIVER, judge(SERVED._replace(fabric_nodes=12), DRIVER)) == []
+    assert (
+        warnings(set_, plan(set_, DRIVER), DRIVER, judge(SERVED._replace(fabric_nodes=12), DRIVER))
+        == []
+    )
 
 
 def test_t15_a_second_call_changes_nothing() -> None:

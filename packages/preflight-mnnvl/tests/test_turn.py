@@ -4,19 +4,24 @@ and what is never touched.
 
 from __future__ import annotations
 
+import json
+from itertools import permutations
 from typing import Any
 
 import msgspec
 import pytest
-from cliques import DRIVER, LITERAL, admit, clique, patched, pcs, podclique, support
+from cliques import DRIVER, LITERAL, admit, clique, group, patched, pcs, podclique, support
 from grove_world import NOW, Cluster
 from preflight_mnnvl.adoption import announcement
+from preflight_mnnvl.compare import differences
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.desired import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.events import MOST_SUBJECTS, about, refused_announcement
 from preflight_mnnvl.events import EventSubject as About
+from preflight_mnnvl.explain import explain
 from preflight_mnnvl.names import DECISION
 from preflight_mnnvl.objects import Metadata, PodClique
+from preflight_mnnvl.show import show
 from preflight_mnnvl.support import ClusterFacts, judge
 from preflight_mnnvl.turn import DomainTurn
 from preflight_mnnvl.world import announcements, turns
@@ -242,6 +247,149 @@ def test_of_several_gangs_the_base_is_taken_and_of_several_domains_of_one_name_o
         ]
     ).values()
     assert [member.name for member in one.members] == ["t-0-p-1"]
+
+
+def rivals() -> Cluster:
+    """Two sets whose PodCliques were given one name before such names had a hash."""
+    found = Cluster(DRIVER)
+    scoped = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+    found.apply(pcs("llm", [clique("w")], [group("pool", ["w"], scoped)]))
+    found.apply(pcs("llm-0-pool", [clique("v")], annotations=ON))
+    found.grove("llm")
+    found.cliques("llm-0-pool")
+    loser = found.store["pclq"]["llm-0-pool-0-v"]["metadata"]["annotations"]
+    of = msgspec.json.decode(loser[DECISION])
+    of.update(cd="llm-0-pool-0-cd", claim="llm-0-pool-0-mnnvl-claim")
+    loser[DECISION] = json.dumps(of)
+    found.told.clear()
+    return found
+
+
+def test_of_two_sets_with_one_name_the_loser_is_named_and_both_are_told() -> None:
+    found = rivals()
+    world = found.world()
+    (one,) = wanted(world.members()[0], world.domains).values()
+    assert [member.name for member in one.members] == ["llm-0-pool-0-w"]
+    assert [member.name for member in one.losers] == ["llm-0-pool-0-v"]
+    (turn,) = found.turn().values()
+    assert turn.state == "adopted"
+    blocked = [event for event in turn.events if event.reason == "MnnvlDomainBlocked"]
+    assert {(event.subject.kind, event.subject.name) for event in blocked} == {
+        ("PodCliqueSet", "llm"),
+        ("PodCliqueSet", "llm-0-pool"),
+        ("PodClique", "llm-0-pool-0-w"),
+        ("PodClique", "llm-0-pool-0-v"),
+    }
+    assert {event.message for event in blocked} == {
+        "The ComputeDomain llm-0-pool-0-cd is that of replica 0 of llm, replica 0 of the scaling group pool, and pods of replica 0 of llm-0-pool "
+        "have the same claim, those of the PodClique llm-0-pool-0-v; delete or rename one of the two, as their pods must not share a domain."
+    }
+    told = [event for event in turn.events if event.reason == "MnnvlDomainAdopted"]
+    assert "llm-0-pool-0-v" not in {event.subject.name for event in told}
+
+
+def test_a_domain_belongs_to_those_whose_labels_it_has_whoever_comes_first_by_name() -> None:
+    found = rivals()
+    first = found.store["pclq"].pop("llm-0-pool-0-v")
+    first["metadata"]["name"] = "llm-0-pool-0-a"
+    found.store["pclq"]["llm-0-pool-0-a"] = first
+    world = found.world()
+    (one,) = wanted(world.members()[0], world.domains).values()
+    assert [member.name for member in one.members] == ["llm-0-pool-0-w"]
+    (one,) = wanted(world.members()[0]).values()
+    assert [member.name for member in one.members] == ["llm-0-pool-0-a"]
+
+
+def test_the_set_whose_domain_is_in_the_way_is_told_too() -> None:
+    found = rivals()
+    del found.store["pclq"]["llm-0-pool-0-w"]
+    (turn,) = found.turn().values()
+    assert turn.state == "blocked"
+    assert {event.subject.name for event in turn.events} == {"llm", "llm-0-pool", "llm-0-pool-0-v"}
+    assert 'its label grove.io/pcs-name is "llm", expected "llm-0-pool"' in turn.why
+    assert "belongs to the PodGang llm-0" in turn.why
+
+
+def test_show_and_explain_name_who_has_the_claim_of_anothers_domain() -> None:
+    found = rivals()
+    for only in ("llm", "llm-0-pool"):
+        text = show(found.world(), [], DRIVER, support(DRIVER), NOW, only=only)
+        assert f"PodCliqueSet default/{only}" in text
+        assert "PodClique llm-0-pool-0-v, BLOCKED: it has the claim of this domain, and is of replica 0 of llm-0-pool" in text  # fmt: skip
+    told = explain(found.store["pcs"]["llm-0-pool"], DRIVER)
+    now = turns(found.world(), DRIVER, support(DRIVER), NOW)
+    differs = differences(told, found.world(), now, "default")
+    assert "PodClique llm-0-pool-0-v has the claim of the domain llm-0-pool-0-cd, which is that of replica 0 of llm, replica 0 of the scaling group pool; delete or rename one of them" in differs  # fmt: skip
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_two_groups_in_one_gang_lose_nothing_in_whatever_order_they_come(
+    order: tuple[int, ...],
+) -> None:
+    found = Cluster(DRIVER)
+    on = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+    groups = [group("prefill", ["p"], on), group("decode", ["d"], on)]
+    found.apply(pcs("t", [clique("p"), clique("d")], groups))
+    found.gangs("t")
+    found.cliques("t")
+    stored = found.store["pclq"]
+    waiting = [stored.pop("t-0-prefill-0-p"), stored.pop("t-0-decode-0-d")]
+    steps = [
+        lambda: stored.update({waiting[0]["metadata"]["name"]: waiting[0]}),
+        lambda: stored.update({waiting[1]["metadata"]["name"]: waiting[1]}),
+        found.restart,
+        found.driver,
+    ]
+    for i in order:
+        steps[i]()
+        found.turn()
+        found.turn()
+    found.settle()
+    assert set(found.domains()) == {"t-0-prefill-0-cd", "t-0-decode-0-cd"}
+    assert set(found.told.values()) == {"MnnvlDomainCreated", "MnnvlDomainAdopted"}
+    gang = found.store["pg"]["t-0"]["metadata"]
+    assert gang["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
+
+
+def test_that_all_is_adopted_is_taken_back_while_a_domain_of_the_gang_is_missing() -> None:
+    found = Cluster(DRIVER)
+    by_clique = {**ON, "grove.io/mnnvl-scope": "clique"}
+    found.apply(pcs("t", [clique("a", annotations=by_clique), clique("b", annotations=by_clique)]))
+    found.grove("t")
+    gang = found.store["pg"]["t-0"]["metadata"]
+    assert gang["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
+    found.delete("cd", "t-0-b-cd")
+    found.collect()
+    found.turn()
+    assert found.store["pg"]["t-0"]["metadata"]["annotations"] == {}
+    found.settle()
+    gang = found.store["pg"]["t-0"]["metadata"]
+    assert gang["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
+
+
+def test_what_keeps_a_domain_that_is_being_deleted_is_told_after_a_minute() -> None:
+    found = cluster()
+    found.turn()
+    found.delete("cd", "t-0-cd")
+    turn = the_turn(found)
+    assert (turn.state, turn.again, turn.events) == ("ending", NOW + 60, ())
+    found.now += 60
+    turn = the_turn(found)
+    assert (turn.state, turn.again) == ("ending", None)
+    assert {event.subject.kind for event in turn.events} == {"PodCliqueSet", "PodClique"}
+    assert {(event.reason, event.type) for event in turn.events} == {
+        ("MnnvlDomainEnding", "Warning")
+    }
+    assert "its finalizers are resource.nvidia.com/computeDomain:" in turn.events[0].message
+
+
+def test_who_took_claims_of_a_foreign_template_is_told_to_be_restarted() -> None:
+    found = cluster()
+    found.turn()
+    found.put("claim", {"metadata": {"name": "t-0-mnnvl-claim", "labels": {}}})
+    assert the_turn(found).why.endswith(
+        "delete or rename it, and the driver makes its own; pods that run with claims of this one must be restarted."
+    )
 
 
 def test_the_label_of_a_base_gang_is_taken_for_a_domain_of_the_whole_replica() -> None:

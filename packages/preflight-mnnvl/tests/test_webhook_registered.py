@@ -238,6 +238,66 @@ async def test_a_podclique_that_cannot_have_it_is_refused_in_one_sentence(
         )
 
 
+@pytest.mark.parametrize("kind", ["ComputeDomain", "ResourceClaimTemplate"])
+async def test_what_somebody_else_has_under_our_name_is_named_at_once_and_no_pod_gets_it(
+    kind: str, server: ApiServer, tmp_path: Path
+) -> None:
+    request = {"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    channel = {"resourceClaimTemplate": {"name": "theirs"}}
+    name, version, spec = {
+        "ComputeDomain": ("t-0-cd", "resource.nvidia.com/v1beta1", {"numNodes": 1, "channel": channel}),
+        "ResourceClaimTemplate": ("t-0-mnnvl-claim", "resource.k8s.io/v1", {"spec": {"devices": {"requests": [request]}}}),
+    }[kind]  # fmt: skip
+    async with space_of(server, tmp_path, DRIVER, webhook=True) as space:
+        set_ = await space.grove.apply(pcs("other", [clique("w")]))
+        owner = {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueSet", "name": "other"}
+        meta = {"name": name, "ownerReferences": [{**owner, "uid": set_["metadata"]["uid"]}]}
+        path = space.domain_path if kind == "ComputeDomain" else space.claim_path
+        body = {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+        await space.client.create(path(), body)
+        async with registered(space, DRIVER, tmp_path / "tls"):
+            await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+            await space.grove.turn()
+            assert "t-0-w" not in await space.grove.all("podcliques")
+            (said,) = {one for one in space.grove.refused if "t-0-w" in one}
+            assert f"the {kind} {name} exists and does not carry" in said
+            assert "and belongs to the PodCliqueSet other; delete or rename it." in said
+            await space.client.delete(path(name=name))
+
+            async def stored() -> bool:
+                await space.grove.turn()
+                return "t-0-w" in await space.grove.all("podcliques")
+
+            await space.happens(stored, "its end is seen")
+
+
+async def test_of_two_sets_whose_domains_could_be_called_alike_each_has_its_own(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    scoped = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        leading(space.target, DRIVER),
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
+        await space.grove.apply(pcs("llm", [clique("w")], [group("pool", ["w"], scoped)]))
+        await space.grove.apply(pcs("llm-0-pool", [clique("v")], annotations=ON))
+        await space.turned(2)
+        stored = await space.grove.all("podcliques")
+        claims = {
+            name: one["spec"]["podSpec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+            for name, one in stored.items()
+        }
+        assert claims["llm-0-pool-0-w"] == "llm-0-pool-0-mnnvl-claim"
+        assert re.fullmatch(r"llm-0-pool-0-[0-9a-f]{10}-mnnvl-claim", claims["llm-0-pool-0-v"])
+        own = claims["llm-0-pool-0-v"].removesuffix("-mnnvl-claim")
+        await space.settled(
+            space.owners,
+            {"llm-0-pool-0-cd": [("PodGang", "llm-0")], f"{own}-cd": [("PodGang", "llm-0-pool-0")]},
+        )
+        assert await space.events("MnnvlDomainBlocked") == []
+
+
 @pytest.mark.parametrize("kind", ["ComputeDomain", "ResourceClaim"])
 async def test_in_literal_mode_what_somebody_else_has_under_our_name_is_named_at_once(
     kind: str, server: ApiServer, tmp_path: Path

@@ -17,7 +17,7 @@ from .config import Config
 from .conflicts import refuse_claims, refuse_group
 from .decision import MnnvlDecision, Newer, pod_claim
 from .dialect import Head, compute_domain, resource_claim, set_owner
-from .domain import Domain, domain_of, labels_of, other_identity, pattern
+from .domain import Domain, domain_of, labels_of, other_identity, owned_by, pattern
 from .expansion import named_alike
 from .gpus import ClaimRef, ContainerPlace, claim_refs, gpu_claims, places
 from .identity import CliqueIdentity, CliqueRefused, gang_of, identify, set_of
@@ -31,6 +31,7 @@ from .names import (
     GROVE_MNNVL_GROUP,
     KEYS,
     PCSG_NAME,
+    TEMPLATE_OF,
 )
 from .objects import (
     BadObject,
@@ -45,7 +46,12 @@ from .objects import (
 from .support import Support
 from .wish import Wish, odd, resolve
 
-__all__ = ["ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]
+__all__ = ["MOST_LOOKUPS", "ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]
+
+MOST_LOOKUPS: Final = 11
+"""Claims and claim templates that one review reads. With the set, and in mode `literal` two objects
+that are made or read, a review is 16 requests at most.
+"""
 
 Result = Literal[
     "injected", "unchanged", "not-enabled", "no-gpu", "denied", "unsupported", "going", "needs"
@@ -67,15 +73,15 @@ class ClusterView(NamedTuple):
     not exist; ``has_set``: whether that is known at all.
 
     ``classes``: the device classes that claims and templates ask for, of those that exist; None
-    where nobody looked. ``found``: labels of the objects that have our names already, in `literal`
-    mode.
+    where nobody looked. ``found``: by name, the ComputeDomains, templates and claims of the
+    namespace that may have our names already.
     """
 
     support: Support
     set_: PodCliqueSet | None = None
     has_set: bool = False
     classes: Mapping[ClaimRef, Collection[str]] | None = None
-    found: Mapping[str, Mapping[str, str]] = {}
+    found: Mapping[str, Metadata] = {}
 
 
 class Needs(NamedTuple):
@@ -128,7 +134,8 @@ def decide(
             return ReviewAnswer("going")
         if review.operation == "UPDATE":
             return _update(clique, decode(review.old or b"{}", PodClique).metadata, config, known)
-        if (set_ := mirrored.get(set_of(meta))) is not None and not known.has_set:
+        set_ = mirrored.get(set_of(meta))
+        if set_ is not None and not known.has_set and not _of_another(meta, set_.metadata):
             known = known._replace(set_=set_, has_set=True)
         return _create(review, clique, config, known)
     except BadObject as error:
@@ -137,6 +144,17 @@ def decide(
         return ReviewAnswer("denied", f"{_called(review, meta)}: {error}.")
     except _Unsupported as error:
         return ReviewAnswer("unsupported", f"{_called(review, meta)}: {error}.")
+
+
+def _of_another(meta: Metadata, set_: Metadata) -> bool:
+    """Whether it belongs to a set of the same name that was made before or after this one: the
+    mirror is behind.
+    """
+    owners = meta.owner_references or ()
+    return any(
+        one.kind == "PodCliqueSet" and one.name == set_.name and one.uid != set_.uid
+        for one in owners
+    )
 
 
 def _called(review: Review, meta: Metadata | None) -> str:
@@ -164,6 +182,10 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
     pod = decode_pod(clique.spec.pod_spec)
     refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != CLAIM)
     if refs and known.classes is None:
+        if (count := len(set(refs))) > MOST_LOOKUPS:
+            raise CliqueRefused(
+                f"its pods name {count} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {ENABLED}"
+            )
         return ReviewAnswer("needs", needs=Needs("", refs))
     classes = known.classes or _NO_CLASSES
     of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
@@ -183,7 +205,7 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
             warnings=(f"{known.support.why}; its pods get no claim",),
         )
     identity = identify(meta, wish.scope)
-    domain = domain_of(identity, wish.scope)
+    domain = _named(domain_of(identity, wish.scope), known, config)
     _refuse_taken(domain, identity, known, config)
     made = MnnvlDecision(
         v=stored.VERSION,
@@ -281,14 +303,26 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
             )
 
 
+def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
+    """Where this very domain lives under a name that others may read in another way, as it was once
+    given, it keeps that name: one gang has one domain.
+    """
+    plain = domain._replace(plain=True)
+    there = known.found.get(plain.name) if plain.name != domain.name else None
+    mine = there is not None and not other_identity(there.labels, plain, config.instance)
+    return plain if mine else domain
+
+
 def _refuse_taken(
     domain: Domain, identity: CliqueIdentity, known: ClusterView, config: Config
 ) -> None:
-    for kind, name in (("ComputeDomain", domain.name), ("ResourceClaim", domain.claim)):
-        if name in known.found and (
-            whose := other_identity(known.found[name], domain, config.instance)
-        ):
-            raise CliqueRefused(f"the {kind} {shown(name)} exists and {whose}; delete or rename it")
+    claim = "ResourceClaimTemplate" if config.mode == "driver" else "ResourceClaim"
+    for kind, name in (("ComputeDomain", domain.name), (claim, domain.claim)):
+        there = known.found.get(name)
+        if there is not None and (whose := _whose(kind, there, domain, known, config)):
+            raise CliqueRefused(
+                f"the {kind} {shown(name)} exists and {whose}{owned_by(there)}; delete or rename it"
+            )
     own = pattern(domain.scope, identity.group, identity.template)
     if own is None or known.set_ is None:
         return
@@ -296,6 +330,20 @@ def _refuse_taken(
         raise CliqueRefused(
             f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
         )
+
+
+def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, config: Config) -> str:
+    """Whose an object under our name is; empty for ours. The driver makes our template, so that it
+    has a label of the driver's: with a uid that is not mirrored yet it may be ours.
+    """
+    if kind != "ResourceClaimTemplate":
+        return other_identity(there.labels, domain, config.instance)
+    if (uid := there.label(TEMPLATE_OF)) is None:
+        return f"does not carry the uid of the ComputeDomain {domain.name}"
+    if (ours := known.found.get(domain.name)) is not None:
+        return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
+    other = next((one for one in known.found.values() if one.uid == uid), None)
+    return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
 
 
 def _patch(

@@ -64,13 +64,13 @@ def abandoned(meta: Metadata) -> list[dict[str, Any]]:
     return [*_guards(meta), {"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
 
 
-def announcement(gang: Metadata) -> dict[str, Any] | None:
-    """The merge patch that says on a PodGang that its objects belong to it;
-    None where it says so.
+def announcement(gang: Metadata, *, whole: bool = True) -> dict[str, Any] | None:
+    """The merge patch after which a PodGang says that its objects belong to it exactly where that
+    is so (``whole``); None where nothing changes.
     """
-    if gang.annotation(ADOPTED) == "true":
+    if (gang.annotation(ADOPTED) == "true") == whole:
         return None
-    return {"metadata": {"uid": gang.uid, "annotations": {ADOPTED: "true"}}}
+    return {"metadata": {"uid": gang.uid, "annotations": {ADOPTED: "true" if whole else None}}}
 
 
 def _guards(meta: Metadata) -> list[dict[str, Any]]:

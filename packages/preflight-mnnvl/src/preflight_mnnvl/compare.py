@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .desired import Ignored, Key, member_of
+from .desired import Ignored, Key, member_of, wanted
 from .explain import Told
 from .names import PCS_NAME, PODGANG, label_value
 from .objects import ComputeDomain, PodClique, shown
@@ -28,6 +28,13 @@ def differences(
         f"PodClique {shown(name)} is not there; Grove has not made it yet, or was refused (its Events on the set say why)"
         for name in expected
         if name not in there
+    ]
+    wants = wanted(world.members()[0], world.domains)
+    said += [
+        f"PodClique {shown(one.name)} has the claim of the domain {shown(one.decision.cd)}, which is that of {want.domain}; delete or rename one of them"
+        for (space, _), want in sorted(wants.items())
+        for one in want.losers
+        if space == namespace and one.domain.pcs == told.name
     ]
     for name, clique in sorted(there.items()):
         if _set_of(clique) == told.name:

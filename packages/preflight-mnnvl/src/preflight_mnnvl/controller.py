@@ -24,6 +24,7 @@ from .detection import Detection
 from .events import ANNOUNCEMENT_REFUSED, Event, EventSubject, about, refused_announcement
 from .metrics import Metrics
 from .mirror import WRITTEN_FOR, Mirror, gang_key, is_gang
+from .names import ADOPTED
 from .support import Support, judge
 from .turn import DomainTurn, DomainView, decide
 from .watches import Watches
@@ -192,10 +193,11 @@ class Controller:
 
     def _adopted(self, key: Key, seen: DomainView, turn: DomainTurn) -> None:
         """Count an adoption, and have the PodGangs looked at to which the domain
-        may belong by now.
+        may belong by now, or no longer.
         """
         adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in turn.actions)
-        if not adopts and turn.state != "adopted":
+        said = any(gang.annotation(ADOPTED) for gang in seen.gangs.values())
+        if not adopts and not said and turn.state != "adopted":
             return
         for gang in seen.gangs.values():
             _, since = self._gangs.get((key[0], gang.name), ("", self._client.clock()))
@@ -204,14 +206,16 @@ class Controller:
             self.domains.add(gang_key(key[0], gang.name))
 
     async def _announce(self, writer: DomainWriter, namespace: str, name: str) -> float | None:
-        """Say on a PodGang that all its domains are its own; adoption counts without it."""
+        """Say on a PodGang that all its domains are its own, or take that back; adoption counts
+        without it.
+        """
         gang = self.seen.gangs.get((namespace, name))
         patch = self.seen.announced(namespace, name)
         if gang is None or patch is None:
             return None
         uid = gang.metadata.uid
-        if self._announced.get(uid, 0.0) > self._client.clock():
-            return None
+        if (wait := self._announced.get(uid, 0.0) - self._client.clock()) > 0:
+            return wait
         try:
             await writer.announce(namespace, name, patch)
         except NotFound:

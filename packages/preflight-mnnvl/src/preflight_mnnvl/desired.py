@@ -6,15 +6,15 @@ somebody else wrote makes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from . import decision as stored
 from .decision import MnnvlDecision, Newer
-from .domain import Domain, domain_of
+from .domain import Domain, domain_of, identity_labels
 from .identity import CliqueRefused, identify
 from .names import DECISION
-from .objects import PodClique
+from .objects import ComputeDomain, PodClique
 
 __all__ = ["DomainMember", "Ignored", "Wanted", "member_of", "wanted"]
 
@@ -45,13 +45,14 @@ class Ignored(NamedTuple):
 
 class Wanted(NamedTuple):
     """One domain that living PodCliques need; ``gang`` is the PodGang that most of its labels name
-    (see :func:`wanted`).
+    (see :func:`wanted`). ``losers``: PodCliques of other domains that have this name.
     """
 
     namespace: str
     domain: Domain
     members: tuple[DomainMember, ...]
     gang: str
+    losers: tuple[DomainMember, ...] = ()
 
     @property
     def decision(self) -> MnnvlDecision:
@@ -79,6 +80,8 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
     except (Newer, CliqueRefused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
     if (domain.name, domain.claim) != (made.cd, made.claim):
+        domain = domain._replace(plain=True)  # a name once given holds for life
+    if (domain.name, domain.claim) != (made.cd, made.claim):
         return Ignored(
             meta.namespace,
             meta.name,
@@ -89,25 +92,30 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
     return DomainMember(meta.namespace, meta.name, meta.uid, made, domain, placed)
 
 
-def wanted(members: Iterable[DomainMember]) -> dict[Key, Wanted]:
-    """The domains by namespace and name.
+def wanted(
+    members: Iterable[DomainMember], there: Mapping[Key, ComputeDomain] = {}
+) -> dict[Key, Wanted]:
+    """The domains by namespace and name; ``there``: the ComputeDomains that exist.
 
     Where members name several PodGangs (one domain for a whole replica, with the operator's
     `base-podgang` label missing), it is the one with the shortest name: the others build upon it,
-    and their names begin with its. Two domains of one name are told apart by their members: the one
-    of the PodClique that comes first by name is wanted, the other is blocked.
+    and their names begin with its. Of two domains of one name the one that exists is wanted, else
+    that of the PodClique that comes first by name; the members of the other are its losers.
     """
-    found: dict[Key, list[DomainMember]] = {}
+    found: dict[Key, dict[Domain, list[DomainMember]]] = {}
     for member in sorted(members):
-        alike = found.setdefault((member.namespace, member.decision.cd), [])
-        if not alike or alike[0].domain == member.domain:
-            alike.append(member)
-    return {
-        key: Wanted(
-            key[0],
-            alike[0].domain,
-            tuple(alike),
-            min((one.decision.gang for one in alike), key=lambda gang: (len(gang), gang)),
-        )
-        for key, alike in found.items()
-    }
+        alike = found.setdefault((member.namespace, member.decision.cd), {})
+        alike.setdefault(member.domain, []).append(member)
+    return {key: _wanted(key, alike, there.get(key)) for key, alike in found.items()}
+
+
+def _wanted(
+    key: Key, alike: Mapping[Domain, list[DomainMember]], there: ComputeDomain | None
+) -> Wanted:
+    labels = (there.metadata.labels if there is not None else None) or {}
+    own = (one for one in alike if identity_labels(one).items() <= labels.items())
+    domain = next(own, next(iter(alike)))
+    gangs = [one.decision.gang for one in alike[domain]]
+    losers = [one for other, members in alike.items() if other != domain for one in members]
+    first = min(gangs, key=lambda gang: (len(gang), gang))
+    return Wanted(key[0], domain, tuple(alike[domain]), first, tuple(losers))

@@ -3,12 +3,17 @@
 Names are joined with dashes, as the requirement has them, so that two different domains may have
 one name: the clique `p-1` and replica 1 of the scaling group `p`. The name is therefore never the
 identity. The labels are, and an object with other labels is somebody else's.
+
+A pod's claim knows nothing but a name. Two domains of different sets may be called alike only where
+the longer set's name contains an index (`llm` with the scaling group `pool`, and `llm-0-pool`), so
+the domains of such a set carry a hash of its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from .identity import CliqueIdentity, CliqueRefused
 from .names import (
@@ -23,10 +28,11 @@ from .names import (
     PCSG_INDEX,
     PCSG_NAME,
     PODGANG,
+    hashed,
     is_name,
     label_value,
 )
-from .objects import shown
+from .objects import Metadata, shown
 from .wish import SCOPES, Scope, scope_of
 
 __all__ = [
@@ -37,16 +43,19 @@ __all__ = [
     "labels_of",
     "meet",
     "other_identity",
+    "owned_by",
     "pattern",
 ]
 
 _OF: tuple[str, ...] = (PCS_NAME[0], PCS_INDEX[0], CLIQUE_NAME, PCSG_NAME[0], PCSG_INDEX[0])
 """The labels that say which domain it is."""
+_INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 
 class Domain(NamedTuple):
     """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and
-    ``group_index`` for `scalingGroupReplica` alone.
+    ``group_index`` for `scalingGroupReplica` alone. ``plain``: without a hash in its names, also
+    where they can be read two ways, as they were once given.
     """
 
     scope: Scope
@@ -55,17 +64,19 @@ class Domain(NamedTuple):
     clique: str = ""
     group: str = ""
     group_index: str = ""
+    plain: bool = False
 
     @property
     def stem(self) -> str:
         """What the names of its objects have in common, before `-cd` and `-mnnvl-claim`."""
-        match self.scope:
-            case "replica":
-                return f"{self.pcs}-{self.replica}"
-            case "clique":
-                return f"{self.pcs}-{self.replica}-{self.clique}"
-            case "scalingGroupReplica":
-                return f"{self.pcs}-{self.replica}-{self.group}-{self.group_index}"
+        stem = f"{self.pcs}-{self.replica}"
+        if self.scope == "clique":
+            stem = f"{stem}-{self.clique}"
+        elif self.scope == "scalingGroupReplica":
+            stem = f"{stem}-{self.group}-{self.group_index}"
+        # Another set may be called like what stands before an index in this set's name.
+        two_ways = any(map(_INDEX.fullmatch, self.pcs.split("-")[1:]))
+        return f"{stem}-{hashed(self.pcs)}" if two_ways and not self.plain else stem
 
     @property
     def name(self) -> str:
@@ -157,6 +168,12 @@ def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: st
     return ""
 
 
+def owned_by(meta: Metadata) -> str:
+    """The first owner of an object that is in the way, as the end of a clause; empty for none."""
+    owner = next(iter(meta.owner_references or ()), None)
+    return f" and belongs to the {shown(owner.kind, 63)} {shown(owner.name)}" if owner else ""
+
+
 class Pattern(NamedTuple):
     """The names of the domains that one template makes, behind `{pcs}-{replica}-`, as their parts
     between dashes; None stands for any index.
@@ -166,6 +183,27 @@ class Pattern(NamedTuple):
     scope: Scope
     group: str
     clique: str
+
+    def met_by(self) -> Iterator[tuple[object, ...]]:
+        """Keys under which every pattern that meets this one finds it (:meth:`meets`)."""
+        yield self.parts, None
+        own = self.parts.index(None) if None in self.parts else None
+        yield from ((parts, own, True) for _, parts in self._opened())
+
+    def meets(self) -> Iterator[tuple[object, ...]]:
+        """Keys of which another pattern has one exactly where the two meet, or are alike."""
+        yield self.parts, None
+        if None in self.parts:
+            yield self.parts, None, True
+            yield from ((parts, i, True) for i, parts in self._opened())
+        else:
+            yield from ((parts, None) for _, parts in self._opened())
+
+    def _opened(self) -> Iterator[tuple[int, tuple[str | None, ...]]]:
+        """The parts with any index in the place of each one that is given, and that place."""
+        for i, part in enumerate(self.parts):
+            if part is not None and _INDEX.fullmatch(part):
+                yield i, (*self.parts[:i], None, *self.parts[i + 1 :])
 
     def __str__(self) -> str:
         if self.scope == "clique":
@@ -189,17 +227,4 @@ def meet(one: Pattern, other: Pattern) -> bool:
     """Whether two different templates of a set have, or at some scale will have, a domain of the
     same name.
     """
-    return (
-        one != other
-        and len(one.parts) == len(other.parts)
-        and all(map(_meet, one.parts, other.parts))
-    )
-
-
-def _meet(a: str | None, b: str | None) -> bool:
-    if a is None or b is None:
-        given = a if b is None else b
-        return given is None or (
-            given.isascii() and given.isdecimal() and (given == "0" or given[0] != "0")
-        )
-    return a == b
+    return one != other and not {*one.meets()}.isdisjoint(other.met_by())

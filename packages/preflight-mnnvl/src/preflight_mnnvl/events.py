@@ -14,6 +14,7 @@ __all__ = [
     "ANNOUNCEMENT_REFUSED",
     "BLOCKED",
     "CREATED",
+    "ENDING",
     "RECREATED",
     "RELEASED",
     "TEMPLATE_MISSING",
@@ -27,12 +28,15 @@ __all__ = [
 CREATED = "MnnvlDomainCreated"
 ADOPTED = "MnnvlDomainAdopted"
 BLOCKED = "MnnvlDomainBlocked"
+ENDING = "MnnvlDomainEnding"
 RECREATED = "MnnvlDomainRecreated"
 RELEASED = "MnnvlDomainReleased"
 TEMPLATE_MISSING = "MnnvlClaimTemplateMissing"
 UNSUPPORTED = "MnnvlUnsupported"
 ANNOUNCEMENT_REFUSED = "MnnvlAnnouncementRefused"
-_WARNINGS = frozenset({BLOCKED, RECREATED, TEMPLATE_MISSING, UNSUPPORTED, ANNOUNCEMENT_REFUSED})
+_WARNINGS = frozenset(
+    {BLOCKED, ENDING, RECREATED, TEMPLATE_MISSING, UNSUPPORTED, ANNOUNCEMENT_REFUSED}
+)
 MOST_SUBJECTS = 16
 """PodCliques that one fact is said on."""
 

@@ -13,6 +13,7 @@ from .config import Config
 from .domain import Pattern, meet, pattern
 from .gpus import places
 from .identity import CliqueRefused
+from .names import MOST_NAME
 from .objects import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
 from .wish import Scope, Wish, resolve, scope_of
 
@@ -47,7 +48,10 @@ class Planned(NamedTuple):
         """
         if self.scope is None or (self.scope == "scalingGroupReplica" and self.group is None):
             return None
-        return pattern(self.scope, self.group.name if self.group else "", self.clique.name)
+        group = self.group.name if self.group else ""
+        if len(group) + len(self.clique.name) > MOST_NAME:  # refused for that
+            return None
+        return pattern(self.scope, group, self.clique.name)
 
 
 class ExpandedClique(NamedTuple):
@@ -65,12 +69,15 @@ class ExpandedClique(NamedTuple):
 
 def plan(set_: PodCliqueSet, config: Config) -> list[Planned]:
     """Each clique template with its effective wish."""
-    return [_planned(set_, i, clique, config) for i, clique in enumerate(set_.cliques)]
+    groups = set_.grouped()
+    return [
+        _planned(set_, i, clique, groups.get(clique.name), config)
+        for i, clique in enumerate(set_.cliques)
+    ]
 
 
-def _planned(set_: PodCliqueSet, i: int, clique: Clique, config: Config) -> Planned:
-    path, group = f"spec.template.cliques[{i}]", set_.group_of(clique.name)
-    at = set_.groups.index(group) if group else 0
+def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config: Config) -> Planned:
+    path, group = f"spec.template.cliques[{i}]", None if at is None else set_.groups[at]
     called = (path, f"spec.template.podCliqueScalingGroups[{at}]", SET_PATH)
     wish = resolve(
         clique.annotations,
@@ -98,23 +105,28 @@ def _claims(pod: PodSpec) -> bool:
 
 
 def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:
-    """Pairs of enrolled templates whose domains have, or at some scale will have, the same name."""
-    seen: dict[int, dict[Pattern, Planned]] = {}
+    """Enrolled templates whose domains have, or at some scale will have, the same name as those of
+    an earlier one: each with one of these.
+    """
+    seen: dict[tuple[object, ...], Planned] = {}
     for one in planned:
         if one.wish.enabled and one.gpus is not False and (own := one.pattern) is not None:
-            alike = seen.setdefault(len(own.parts), {})
-            for other, earlier in alike.items():
-                if meet(own, other):
-                    yield earlier, one
-            alike.setdefault(own, one)
+            earlier = (seen.get(key) for key in own.meets())
+            first = next((other for other in earlier if other and other.pattern != own), None)
+            if first is not None:
+                yield first, one
+            for key in own.met_by():
+                seen.setdefault(key, one)
 
 
 def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | None:
     """Another template of the set whose domains have, or will have, a name that ``own`` makes. Only
     what meets is looked at closely.
     """
+    groups = set_.grouped()
     for i, clique in enumerate(set_.cliques):
-        group = set_.group_of(clique.name)
+        at = groups.get(clique.name)
+        group = None if at is None else set_.groups[at]
         wish = resolve(
             clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode
         )
@@ -125,7 +137,7 @@ def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | N
         if (
             other is not None
             and meet(own, other)
-            and _planned(set_, i, clique, config).gpus is not False
+            and _planned(set_, i, clique, at, config).gpus is not False
         ):
             return other
     return None

@@ -20,7 +20,7 @@ from .gpus import claim_refs, matches
 from .injection import Operation
 from .names import BASE_PODGANG as BASE
 from .names import PART_OF, PCS_INDEX, PCSG_INDEX, PCSG_NAME, PODGANG
-from .objects import PodCliqueSet, PodSpec, decode, shown
+from .objects import Metadata, PodCliqueSet, PodSpec, decode, shown
 from .sets import problems, surprises, warnings
 from .support import ClusterFacts, judge
 
@@ -77,10 +77,15 @@ class Told(msgspec.Struct, rename="camel"):
 
 
 def explain(
-    found: Object, config: Config, nodes: int | None = None, facts: ClusterFacts = SERVED
+    found: Object,
+    config: Config,
+    nodes: int | None = None,
+    facts: ClusterFacts = SERVED,
+    there: Mapping[str, Metadata] = {},
 ) -> Told:
     """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
-    label, where that is known; ``facts``: of its cluster.
+    label, where that is known; ``facts``: of its cluster; ``there``: by name, what may have the
+    names of its objects.
 
     Raises :class:`~.objects.BadObject` for what is not a PodCliqueSet.
     """
@@ -96,7 +101,7 @@ def explain(
     domains: dict[str, DomainTold] = {}
     cliques: dict[str, CliqueTold] = {}
     refs = [ref for one in planned if one.pod is not None for ref in claim_refs(one.pod).values()]
-    known = ClusterView(support, set_, True, dict.fromkeys(refs, ()))
+    known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
     expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
     for made in expanded[:MOST_PODCLIQUES]:
         template = by_name[made.planned.clique.name]
@@ -125,11 +130,11 @@ def explain(
             one.members.append(made.name)
             one.pods += pods
             one.gpus += pods * _gpus(made.planned.pod, config)
-    warned = warnings(set_, config, support)
+    warned = warnings(set_, planned, config, support)
     said = list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)]))
     return Told(
         set_.metadata.name,
-        problems(set_, config, support),
+        problems(set_, planned, config, support),
         said,
         nodes_needed(set_, planned),
         list(domains.values()),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from preflight_kube.quantities import parse_quantity
 
@@ -14,6 +14,10 @@ from .identity import CliqueRefused
 from .objects import Container, PodSpec, shown
 
 __all__ = ["ClaimRef", "ContainerPlace", "claim_refs", "gpu_claims", "matches", "places"]
+
+
+LONGEST_NAME: Final = 317
+"""Characters of a resource's name: a domain of 253, a slash, and 63."""
 
 
 class ContainerPlace(NamedTuple):
@@ -102,9 +106,15 @@ def _any(found: Iterable[str], globs: Collection[str]) -> bool:
     return any(matches(one, tuple(globs)) for one in found)
 
 
-@lru_cache(maxsize=1024)
 def matches(name: str, globs: tuple[str, ...]) -> bool:
-    """Whether one of ``globs`` matches the whole of ``name``."""
+    """Whether one of ``globs`` matches the whole of ``name``; what is too long to be a name matches
+    none, and is remembered nowhere.
+    """
+    return len(name) <= LONGEST_NAME and _matches(name, globs)
+
+
+@lru_cache(maxsize=1024)
+def _matches(name: str, globs: tuple[str, ...]) -> bool:
     return any(name == glob or fnmatchcase(name, glob) for glob in globs)
 
 

@@ -63,7 +63,9 @@ async def explained(
         except NotFound:
             return None
         seen = await _look(client, namespace, config, pods=False)
-    told = explain(found, config, seen.nodes, seen.facts)
+    parts = (*seen.world.domains.values(), *seen.world.claims.values())
+    there = {one.metadata.name: one.metadata for one in parts}
+    told = explain(found, config, seen.nodes, seen.facts, there)
     now = turns(seen.world, config, judge(seen.facts, config), time.time())
     return told, differences(told, seen.world, now, namespace)
 

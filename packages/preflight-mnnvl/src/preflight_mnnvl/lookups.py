@@ -11,7 +11,7 @@ from preflight_kube.client import Client, Conflict, KubeError, NotFound
 
 from .gpus import ClaimRef
 from .names import GROVE_GROUP, RESOURCE_GROUP, is_name
-from .objects import ComputeDomain, PodCliqueSet, shown
+from .objects import ComputeDomain, Metadata, PodCliqueSet, shown
 from .support import Support
 
 __all__ = ["GroveLookups"]
@@ -22,11 +22,11 @@ LONGEST: Final = 2.0
 
 
 class _Flight:
-    """An object that is being made; ``labels`` are those that it has, once it is there."""
+    """An object that is being made; ``there``: its metadata, once it exists."""
 
     def __init__(self) -> None:
         self.landed = anyio.Event()
-        self.labels: dict[str, str] | None = None
+        self.there: Metadata | None = None
 
 
 class GroveLookups:
@@ -61,9 +61,9 @@ class GroveLookups:
                 found[ref] = _classes(one)
         return found
 
-    async def make(self, body: dict[str, Any]) -> dict[str, str] | None:
-        """Have an object exist (mode `literal`): None where it was made, the labels of the one that
-        is there otherwise.
+    async def make(self, body: dict[str, Any]) -> Metadata | None:
+        """Have an object exist (mode `literal`): None where it was made, the metadata of the one
+        that is there otherwise.
 
         Of many that want the same object at once one asks, and the others get its answer.
         """
@@ -74,30 +74,27 @@ class GroveLookups:
         if (flight := self._flights.get(path)) is not None:
             with anyio.move_on_after(LONGEST):
                 await flight.landed.wait()
-            if flight.labels is None:
+            if flight.there is None:
                 raise Unavailable(
                     f"{body['kind']} {shown(meta['name'])} cannot be made just now; this is tried again"
                 )
-            return flight.labels
+            return flight.there
         flight = self._flights[path] = _Flight()
         try:
             there = await self._made(collection, path, body)
-            flight.labels = meta["labels"] if there is None else there
+            flight.there = Metadata(labels=meta["labels"]) if there is None else there
         finally:
             del self._flights[path]
             flight.landed.set()
         return there
 
-    async def _made(
-        self, collection: str, path: str, body: dict[str, Any]
-    ) -> dict[str, str] | None:
+    async def _made(self, collection: str, path: str, body: dict[str, Any]) -> Metadata | None:
         try:
             with anyio.fail_after(LONGEST):
                 try:
                     await self._client.create(collection, body)
                 except Conflict:
-                    there = await self._client.get(path, ComputeDomain)
-                    return there.metadata.labels or {}
+                    return (await self._client.get(path, ComputeDomain)).metadata
         except (KubeError, TimeoutError) as error:
             name = shown(body["metadata"]["name"])
             raise Unavailable(

@@ -82,7 +82,9 @@ class Mirror:
             "claim": {},
         }
         self._written: dict[tuple[Part, Key], tuple[ComputeDomain, float]] = {}
-        self.lost: dict[Key, str] = {}
+        # A domain that went, and the PodCliques whose pods may have joined it: what is kept ends
+        # with them, also on a replica that takes no turns.
+        self.lost: dict[Key, tuple[str, set[str]]] = {}
         self.unclaimed_since: dict[Key, float] = {}
         self.unclaimed: set[str] = set()
         self._members: dict[str, DomainMember] = {}
@@ -106,6 +108,7 @@ class Mirror:
         else:
             self.unclaimed.discard(uid)
         if now != before:
+            self._left(uid, before, now)
             for one, step in ((before, -1), (now, 1)):
                 if one is not None:
                     self._place(uid, one, step)
@@ -115,6 +118,14 @@ class Mirror:
         said = self._ignored.get(uid) != ignored
         self._ignored[uid] = ignored
         return ignored if said else None
+
+    def _left(self, uid: str, before: DomainMember | None, now: DomainMember | None) -> None:
+        """Forget a PodClique that no longer needs the domain that was lost."""
+        key = (before.namespace, before.decision.cd) if before is not None else ("", "")
+        if key in self.lost and (now is None or before is None or now.domain != before.domain):
+            self.lost[key][1].discard(uid)
+            if not self.lost[key][1]:
+                del self.lost[key]
 
     def _place(self, uid: str, member: DomainMember, step: int) -> None:
         key = (member.namespace, member.decision.cd)
@@ -139,6 +150,8 @@ class Mirror:
         if not _kept(self.sets, key, found, gone):
             return
         for one in self._linked("set", meta):
+            if gone:
+                self.lost.pop(one, None)
             self._touch(one)
 
     def gang(self, found: PodGang, *, gone: bool = False) -> None:
@@ -171,12 +184,20 @@ class Mirror:
             if one is not None:
                 self._label(key, one.metadata, step)
         if part == "domain":
-            if gone:
-                self.lost[key] = meta.uid
-            else:
-                self.lost.pop(key, None)
+            self._lose(key, before, None if gone else found)
         self._settle(part, key, found, gone=gone)
         self._touch(key)
+
+    def _lose(self, key: Key, before: ComputeDomain | None, now: ComputeDomain | None) -> None:
+        """Who needs a domain when it begins to go may have pods in it; who comes later has none."""
+        if now is not None and not now.metadata.going:
+            self.lost.pop(key, None)
+        elif before is not None and not before.metadata.going:
+            wants = wanted(self._of.get(key, {}).values(), {key: before}).get(key)
+            of = self._of.get(key, {}).items()
+            uids = {uid for uid, one in of if wants is not None and one.domain == wants.domain}
+            if uids:
+                self.lost[key] = before.metadata.uid, uids
 
     def only(self, part: Part, there: Iterable[Key]) -> None:
         """All that exist of a part: what else was known has gone while nobody looked."""
@@ -239,13 +260,12 @@ class Mirror:
 
     def wants(self, key: Key) -> Wanted | None:
         """What living PodCliques want under this name."""
-        return wanted(self._of.get(key, {}).values()).get(key)
+        there = self._now("domain", key, key)
+        return wanted(self._of.get(key, {}).values(), {key: there} if there else {}).get(key)
 
     def seen(self, key: Key) -> DomainView:
         """All that the domain's turn reads."""
         wants = self.wants(key)
-        if wants is None and self._now("domain", key, key) is None:
-            self.lost.pop(key, None)  # nobody lost it: nobody needs it
         return seen(self._world(key, wants), key, wants)
 
     def announced(self, namespace: str, name: str) -> dict[str, Any] | None:
@@ -280,17 +300,14 @@ class Mirror:
         values = {value for meta in labels if (value := meta.label(PODGANG))}
         gangs = {name for value in values for name in self._gangs.get((namespace, value), ())}
         gangs |= {one.decision.gang for one in wants.members} if wants else set()
-        pcs = (
-            {wants.domain.pcs}
-            if wants
-            else {value for meta in labels if (value := meta.label(PCS_NAME[0]))}
-        )
+        pcs = {value for meta in labels if (value := meta.label(PCS_NAME[0]))}
+        pcs |= {one.domain.pcs for one in (*wants.members, *wants.losers)} if wants else set()
         return World(
             sets=_some(self.sets, namespace, pcs),
             gangs=_some(self.gangs, namespace, gangs),
             domains={key: domain} if domain is not None else {},
             claims={claim_place: claim} if claim is not None else {},
-            lost={key: self.lost[key]} if key in self.lost else {},
+            lost={key: self.lost[key][0]} if key in self.lost else {},
             unclaimed={key: self.unclaimed_since[key]} if key in self.unclaimed_since else {},
         )
 

@@ -67,6 +67,7 @@ class Metadata(_Object):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
+    finalizers: list[str] | None = None
 
     @property
     def going(self) -> bool:
@@ -173,9 +174,10 @@ class PodCliqueSet(_Object):
         """Its scaling groups; none is an empty list."""
         return self.spec.template.pod_clique_scaling_groups or []
 
-    def group_of(self, clique: str) -> Group | None:
-        """The scaling group that lists the clique of exactly this name."""
-        return next((group for group in self.groups if clique in (group.clique_names or ())), None)
+    def grouped(self) -> dict[str, int]:
+        """By the exact names of cliques, the place of the first scaling group that lists each."""
+        places = reversed(list(enumerate(self.groups)))
+        return {name: at for at, group in places for name in group.clique_names or ()}
 
 
 class PodGang(_Object):

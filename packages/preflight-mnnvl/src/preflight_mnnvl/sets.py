@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .config import Config
 from .conflicts import refuse_claims, refuse_group
+from .domain import Domain
 from .expansion import SET_PATH, Planned, clashes, nodes_needed, plan
 from .identity import CliqueRefused
 from .names import DEVICE_CLASS, ENABLED, FABRIC_LABEL, KEYS, MOST_NAME, SCOPE, is_name
@@ -80,16 +81,21 @@ def review(
             before = decode(old, PodCliqueSet)
         except BadObject:
             before = PodCliqueSet()
-    said = problems(found, config, support)
+    planned = plan(found, config)
+    said = problems(found, planned, config, support)
     if before is not None:
-        known = set(problems(before, config, support))
+        known = set(problems(before, plan(before, config), config, support)) if said else set()
         said = [*changed(before, found), *(one for one in said if one not in known)]
-    return SetAnswer(tuple(dict.fromkeys(said)), tuple(warnings(found, config, support)), name)
+    warned = warnings(found, planned, config, support)
+    return SetAnswer(tuple(dict.fromkeys(said)), tuple(warned), name)
 
 
-def problems(set_: PodCliqueSet, config: Config, support: Support) -> list[str]:
-    """Why PodCliques of the set would be refused: one sentence each, with its path."""
-    planned = plan(set_, config)
+def problems(
+    set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
+) -> list[str]:
+    """Why PodCliques of the set would be refused: one sentence each, with its path. ``planned``:
+    its cliques (:func:`~.expansion.plan`).
+    """
     said = [problem for one in planned if one.wish.enabled for problem in _of_clique(set_, one)]
     for one, other in clashes(planned):
         said.append(
@@ -140,16 +146,19 @@ def _claims(one: Planned) -> Callable[[], None]:
 
 def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     """The longest name that its domains will have."""
-    parts = [set_.metadata.name, str(max(0, (set_.spec.replicas or 1) - 1))]
-    index = [one.group.name, str(max(0, (one.group.replicas or 1) - 1))] if one.group else []
-    parts += {"replica": [], "clique": [*index, one.clique.name], "scalingGroupReplica": index}[
-        one.scope or "replica"
-    ]
-    name = "-".join((*parts, "mnnvl-claim"))
+    group = one.group.name if one.group else ""
+    index = _last(one.group.replicas) if one.group else ""
+    clique = f"{group}-{index}-{one.clique.name}" if group else one.clique.name
+    last = Domain(one.scope or "replica", set_.metadata.name, _last(set_.spec.replicas))
+    name = last._replace(clique=clique, group=group, group_index=index).claim
     if len(name) > MOST_NAME:
         yield f"{one.path}.name: the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique."
     elif set_.metadata.name and not is_name(name):
         yield f'{one.path}.name: the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and ".".'
+
+
+def _last(replicas: int | None) -> str:
+    return str(max(0, (replicas or 1) - 1))
 
 
 def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
@@ -218,9 +227,10 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
     return said
 
 
-def warnings(set_: PodCliqueSet, config: Config, support: Support) -> list[str]:
+def warnings(
+    set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
+) -> list[str]:
     """What a user should know of a set that is admitted."""
-    planned = plan(set_, config)
     said: list[str] = []
     for path, found in (
         (SET_PATH, set_.metadata.annotations),

@@ -44,7 +44,7 @@ def show(
     only: str = "",
 ) -> str:
     """Text, one set after the other; ``only`` the PodCliqueSet of this name."""
-    wants = wanted(world.members()[0])
+    wants = wanted(world.members()[0], world.domains)
     found = turns(world, config, support, now)
     by_clique: dict[Key, list[Pod]] = {}
     for pod in pods:
@@ -55,7 +55,9 @@ def show(
     for key in found:
         labels = _labels(world.domains.get(key))
         pcs = wants[key].domain.pcs if key in wants else labels.get(PCS_NAME[0], "")
-        by_set.setdefault((key[0], pcs), []).append(key)
+        losers = {one.domain.pcs for one in wants[key].losers} if key in wants else set()
+        for name in {pcs, *losers}:
+            by_set.setdefault((key[0], name), []).append(key)
     lines: list[str] = []
     for (namespace, pcs), keys in sorted(by_set.items()):
         if only and pcs != only:
@@ -64,8 +66,13 @@ def show(
         lines.append(f"PodCliqueSet {shown(namespace)}/{shown(pcs)}{gone}")
         for key in keys:
             lines += _domain(key, found[key], world.domains.get(key))
-            for member in wants[key].members if key in wants else ():
+            want = wants.get(key)
+            for member in (*want.members, *want.losers) if want else ():
                 lines.append(f"    PodClique {member.name}")
+                if want and member in want.losers:
+                    lines[-1] += (
+                        f", BLOCKED: it has the claim of this domain, and is of {member.domain}; delete or rename one of them"
+                    )
                 for pod in sorted(
                     by_clique.get((namespace, member.name), ()), key=lambda one: one.metadata.name
                 ):

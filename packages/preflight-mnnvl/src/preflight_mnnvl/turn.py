@@ -7,19 +7,18 @@ it ended the last time if nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from . import events
 from .adoption import abandoned, adopted, adoption, alive, owned_by_set
 from .config import Config
-from .desired import Wanted
+from .desired import DomainMember, Wanted
 from .dialect import Head, compute_domain, gang_owner, resource_claim, set_owner
-from .domain import labels_of, other_identity
+from .domain import labels_of, other_identity, owned_by
 from .events import Event, EventSubject
 from .names import (
-    ADOPTED,
     INSTANCE,
     MANAGED,
     MANAGED_BY,
@@ -38,6 +37,8 @@ TEMPLATE_PATIENCE = 30.0
 """Seconds after which an Event says that a ComputeDomain has no claim template."""
 BLOCKED_AGAIN = 60.0
 """Seconds after which a foreign object is looked at again, if nothing has changed."""
+ENDING_PATIENCE = 60.0
+"""Seconds after which an Event says what keeps a domain that is being deleted."""
 RELEASE_PATIENCE = 5.0
 """Seconds for which nobody must want a domain: mirrors of different kinds are not read at the same
 moment.
@@ -59,8 +60,9 @@ class DomainView(NamedTuple):
     in `literal` mode the claim.
 
     ``gangs``: the PodGangs by name that exist, of those that the domain's members and label name.
-    ``lost``: the uid of a domain of this name that was seen and is gone. ``unclaimed_since``: when
-    it was first seen that nobody needs it, in seconds of the epoch.
+    ``lost``: the uid of a domain of this name that was seen and is gone, and that living members
+    needed then. ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the
+    epoch. ``others``: other sets that want the name, or whose object has it.
     """
 
     name: str
@@ -72,6 +74,7 @@ class DomainView(NamedTuple):
     set_: Metadata | None = None
     lost: str = ""
     unclaimed_since: float | None = None
+    others: tuple[Metadata, ...] = ()
 
 
 class ClusterWrite(NamedTuple):
@@ -111,6 +114,15 @@ def decide(seen: DomainView, config: Config, support: Support, now: float) -> Do
     """
     if seen.wanted is None:
         return _unwanted(seen, config, now)
+    turn = _needed(seen, seen.wanted, config, support, now=now)
+    if not seen.wanted.losers:
+        return turn
+    return turn._replace(events=(*turn.events, *_contested(seen, seen.wanted)))
+
+
+def _needed(
+    seen: DomainView, wanted: Wanted, config: Config, support: Support, *, now: float
+) -> DomainTurn:
     if not support.ok:
         told = (
             _tell(seen, events.UNSUPPORTED, f"{support.why}.", support.state)
@@ -120,15 +132,12 @@ def decide(seen: DomainView, config: Config, support: Support, now: float) -> Do
         return DomainTurn("unsupported", f"{support.why}.", events=told)
     found = seen.domain
     if found is None:
-        return _missing(seen, seen.wanted, config, support)
-    if whose := other_identity(found.metadata.labels, seen.wanted.domain, config.instance):
+        return _missing(seen, wanted, config, support)
+    if whose := other_identity(found.metadata.labels, wanted.domain, config.instance):
         return _blocked(seen, "ComputeDomain", found.metadata, whose, now)
     if found.metadata.going:
-        return DomainTurn(
-            "ending",
-            f"the ComputeDomain {shown(seen.name)} is being deleted, and is made again at its end.",
-        )
-    return _there(seen, seen.wanted, found.metadata, config, support=support, now=now)
+        return _ending(seen, found.metadata, now)
+    return _there(seen, wanted, found.metadata, config, support=support, now=now)
 
 
 def _missing(seen: DomainView, wanted: Wanted, config: Config, support: Support) -> DomainTurn:
@@ -140,8 +149,7 @@ def _missing(seen: DomainView, wanted: Wanted, config: Config, support: Support)
             "wanted",
             "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
         )
-    said = gang is not None and gang.annotation(ADOPTED) == "true"
-    lost = seen.lost or ("unknown" if said or any(one.placed for one in wanted.members) else "")
+    lost = seen.lost or ("unknown" if any(one.placed for one in wanted.members) else "")
     head = Head(seen.namespace, labels_of(wanted.domain, wanted.gang, config.instance), owner)
     actions = [_create("ComputeDomain", seen, compute_domain(wanted.domain, head, support, lost))]
     if wanted.decision.mode == "literal" and seen.claim is None:
@@ -150,6 +158,22 @@ def _missing(seen: DomainView, wanted: Wanted, config: Config, support: Support)
         "wanted",
         f"the ComputeDomain {seen.name} is made{' again' if lost else ''}.",
         tuple(actions),
+    )
+
+
+def _ending(seen: DomainView, meta: Metadata, now: float) -> DomainTurn:
+    """It is waited for; what keeps it is said once that takes long."""
+    why = f"the ComputeDomain {shown(seen.name)} is being deleted, and is made again at its end."
+    late = (_when(meta.deletion_timestamp) or now) + ENDING_PATIENCE
+    if now < late:
+        return DomainTurn("ending", why, again=late)
+    held = ", ".join(shown(one) for one in meta.finalizers or ()) or "none that is known"
+    why = (
+        f"{why[:-1]}, for more than {ENDING_PATIENCE:.0f} s; its finalizers are {held}: is the DRA driver's "
+        "controller running, and have the pods of the old domain ended?"
+    )
+    return DomainTurn(
+        "ending", why, events=_tell(seen, events.ENDING, why[0].upper() + why[1:], meta.uid)
     )
 
 
@@ -343,27 +367,38 @@ def _made(seen: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
     before = meta.annotation(RECREATED)
     if before is None:
         return _tell(seen, events.CREATED, f"The ComputeDomain {seen.name} was made.", meta.uid)
-    message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted{_of(seen.wanted)}."
+    message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted{_of(seen.wanted.members if seen.wanted else ())}."
     return _tell(seen, events.RECREATED, message, meta.uid)
 
 
-def _of(wanted: Wanted | None) -> str:
+def _of(members: Sequence[DomainMember]) -> str:
     """Whose pods they are: the PodCliques by name, as many as a line holds."""
-    if wanted is None:
+    if not members:
         return ""
-    names = [shown(one.name) for one in wanted.members[:MOST_NAMED]]
-    if more := len(wanted.members) - len(names):
+    names = [shown(one.name) for one in members[:MOST_NAMED]]
+    if more := len(members) - len(names):
         names.append(f"{more} more")
-    several = "" if len(wanted.members) == 1 else "s"
+    several = "" if len(members) == 1 else "s"
     return f", those of the PodClique{several} {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
 
 
 def _blocked(seen: DomainView, kind: str, meta: Metadata, whose: str, now: float) -> DomainTurn:
-    owner = next(iter(meta.owner_references or ()), None)
-    by = f" and belongs to the {shown(owner.kind, 63)} {shown(owner.name)}" if owner else ""
-    why = f"the {kind} {shown(meta.name or seen.name)} {whose}{by}; delete or rename it, and the domain is made."
+    then = "the domain is made"
+    if kind == "ResourceClaimTemplate":
+        then = "the driver makes its own; pods that run with claims of this one must be restarted"
+    why = f"the {kind} {shown(meta.name or seen.name)} {whose}{owned_by(meta)}; delete or rename it, and {then}."
     told = _tell(seen, events.BLOCKED, why[0].upper() + why[1:], f"{kind} {meta.uid} {whose}")
     return DomainTurn("blocked", why, events=told, again=now + BLOCKED_AGAIN)
+
+
+def _contested(seen: DomainView, wanted: Wanted) -> tuple[Event, ...]:
+    """PodCliques of several domains were given one name, and so one claim: both sides are told."""
+    rival = wanted.losers[0].domain
+    message = (
+        f"The ComputeDomain {seen.name} is that of {wanted.domain}, and pods of {rival} have the same claim{_of(wanted.losers)}; "
+        "delete or rename one of the two, as their pods must not share a domain."
+    )
+    return _tell(seen, events.BLOCKED, message, f"contested {rival}")
 
 
 def _create(kind: Kind, seen: DomainView, body: dict[str, Any]) -> ClusterWrite:
@@ -379,15 +414,16 @@ def _claim(seen: DomainView, wanted: Wanted, head: Head, support: Support) -> Cl
 
 
 def _tell(seen: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
-    subjects = (
-        [EventSubject("PodCliqueSet", seen.namespace, seen.set_.name, seen.set_.uid)]
-        if seen.set_ is not None
-        else []
-    )
-    subjects += [
-        EventSubject("PodClique", seen.namespace, one.name, one.uid)
-        for one in (seen.wanted.members if seen.wanted else ())
+    everybody = reason == events.BLOCKED  # also whose name or object it is
+    sets = [seen.set_, *(seen.others if everybody else ())]
+    subjects = [
+        EventSubject("PodCliqueSet", seen.namespace, one.name, one.uid) for one in sets if one
     ]
+    if (wanted := seen.wanted) is not None:
+        subjects += [
+            EventSubject("PodClique", seen.namespace, one.name, one.uid)
+            for one in (*(wanted.losers if everybody else ()), *wanted.members)
+        ]
     return events.about(subjects, reason, message, f"{seen.name} {fact}")
 
 

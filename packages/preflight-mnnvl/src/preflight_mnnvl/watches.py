@@ -4,9 +4,9 @@ collection, until it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from sys import intern
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -15,6 +15,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 
 from .config import Config
+from .desired import Key
 from .detection import ABSENT, Detection
 from .mirror import Mirror, Part
 from .names import (
@@ -39,7 +40,7 @@ from .objects import (
 )
 from .support import ClusterFacts, served_claims, served_domains
 
-__all__ = ["FabricNodes", "Watches", "brief"]
+__all__ = ["FabricNodes", "PartWatch", "Watches", "brief", "domain_watches"]
 
 GLANCE: Final = 1.0
 """Seconds between two looks at whether a mirror says that its kind has gone; no request is made."""
@@ -121,29 +122,16 @@ class Watches:
             ),
         ]
         self._nodes = FabricNodes(client, detection)
-        self._moving = [
-            _Moving(
-                self,
-                "domain",
-                served_domains(config.mode),
-                group=COMPUTE_DOMAIN_GROUP,
-                plural="computedomains",
-            ),
-            _Moving(
-                self,
-                "template",
-                served_claims,
-                group=RESOURCE_GROUP,
-                plural="resourceclaimtemplates",
-            ),
-        ]
+        self._moving = domain_watches(client, config, mirror, detection)
         if (
             config.mode == "literal"
         ):  # those of others are many; one of our name is found when it is in the way
             ours: Params = {"labelSelector": f"{MANAGED}=true"}
             self._moving.append(
-                _Moving(
-                    self,
+                PartWatch(
+                    client,
+                    detection,
+                    mirror,
                     "claim",
                     served_claims,
                     group=RESOURCE_GROUP,
@@ -209,14 +197,26 @@ class Watches:
         )
 
 
-class _Moving:
+class PartStore(Protocol):
+    """What keeps ComputeDomains and what belongs to them, as :class:`~.mirror.Mirror` does."""
+
+    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
+        """An object as it is now, or (``gone``) was."""
+
+    def only(self, part: Part, there: Iterable[Key]) -> None:
+        """All that exist of a part."""
+
+
+class PartWatch:
     """The mirror of a kind whose version the cluster says; made anew whenever that is another one,
     or it is served again.
     """
 
     def __init__(
         self,
-        watches: Watches,
+        client: Client,
+        detection: Detection,
+        seen: PartStore,
         part: Part,
         version: Callable[[ClusterFacts], str],
         *,
@@ -225,16 +225,18 @@ class _Moving:
         params: Params | None = None,
     ) -> None:
         self.synced = anyio.Event()
-        self._watches, self._part, self._version = watches, part, version
+        self._client, self._detection, self._seen = client, detection, seen
+        self._part, self._version = part, version
         self._group, self._plural, self._params = group, plural, params
 
     async def run(self) -> NoReturn:
-        detection = self._watches.detection
+        """Follow what is served until cancelled."""
+        detection = self._detection
         await detection.known.wait()
         while True:
             version = self._version(detection.facts)
             if not version:
-                self._watches._mirror.only(self._part, ())
+                self._seen.only(self._part, ())
                 self.synced.set()
                 await detection.change()
                 continue
@@ -242,7 +244,7 @@ class _Moving:
                 reflector = self._reflector(version)
                 group.start_soon(reflector.run)
                 await reflector.synced.wait()
-                self._watches._mirror.only(
+                self._seen.only(
                     self._part, [_place(one.metadata) for one in reflector.store.values()]
                 )
                 self.synced.set()
@@ -253,7 +255,7 @@ class _Moving:
 
     def _reflector(self, version: str) -> Reflector[ComputeDomain]:
         return Reflector(
-            self._watches._client,
+            self._client,
             f"/apis/{self._group}/{version}/{self._plural}",
             ComputeDomain,
             on_change=self._changed,
@@ -267,13 +269,35 @@ class _Moving:
         # A reflector has no event for it.
         while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110
             await anyio.sleep(GLANCE)
-        self._watches.detection.ask()
+        self._detection.ask()
 
     def _changed(self, change: Change[ComputeDomain]) -> None:
         found = change.object
-        self._watches._mirror.part(
+        self._seen.part(
             self._part, ComputeDomain(metadata=_read(found.metadata)), gone=change.kind == "deleted"
         )
+
+
+def domain_watches(
+    client: Client, config: Config, seen: PartStore, detection: Detection
+) -> list[PartWatch]:
+    """The mirrors of ComputeDomains and claim templates."""
+    domains, templates = "computedomains", "resourceclaimtemplates"
+    served = served_domains(config.mode)
+    return [
+        PartWatch(
+            client, detection, seen, "domain", served, group=COMPUTE_DOMAIN_GROUP, plural=domains
+        ),
+        PartWatch(
+            client,
+            detection,
+            seen,
+            "template",
+            served_claims,
+            group=RESOURCE_GROUP,
+            plural=templates,
+        ),
+    ]
 
 
 def _place(meta: Metadata) -> tuple[str, str]:
@@ -299,6 +323,7 @@ def _read(meta: Metadata) -> Metadata:
     kept.labels = {key: intern(labels[key]) for key in READ_LABELS if key in labels} or None
     kept.annotations = None if recreated is None else {RECREATED: recreated}
     kept.deletion_timestamp = meta.deletion_timestamp
+    kept.finalizers = meta.finalizers
     kept.creation_timestamp = meta.creation_timestamp and intern(meta.creation_timestamp)
     kept.owner_references = meta.owner_references and [
         OwnerReference(

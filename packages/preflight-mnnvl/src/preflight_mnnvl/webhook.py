@@ -8,7 +8,7 @@ first, and none on a dry run.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Final
 
@@ -24,13 +24,15 @@ from preflight_kube.reflector import Change, Reflector
 from . import sets
 from .admission import ClusterView, Review, ReviewAnswer, decide
 from .config import Config
+from .desired import Key
 from .detection import ABSENT, Detection
 from .lookups import GroveLookups
 from .metrics import Metrics
+from .mirror import Part
 from .names import GROVE_GROUP, RESOURCE_GROUP
-from .objects import BadObject, Metadata, PodCliqueSet, decode_pod
+from .objects import BadObject, ComputeDomain, Metadata, PodCliqueSet, decode_pod
 from .support import CHANNEL_CLASS, ClusterFacts, judge
-from .watches import FabricNodes, brief
+from .watches import FabricNodes, brief, domain_watches
 
 __all__ = ["PODCLIQUES", "SETS", "Webhook"]
 
@@ -47,6 +49,33 @@ log = logs.get_logger(__name__)
 
 class _Class(msgspec.Struct):
     metadata: Metadata
+
+
+class TakenNames:
+    """ComputeDomains and claim templates that may have names of ours, by namespace and name."""
+
+    def __init__(self) -> None:
+        self.here: dict[str, dict[str, Metadata]] = {}
+
+    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
+        """An object as it is now, or (``gone``) was; one with another name is passed over."""
+        meta = found.metadata
+        if not meta.name.endswith(_ENDS[part]):
+            return
+        here = self.here.setdefault(meta.namespace, {})
+        if not gone:
+            here[meta.name] = meta
+        elif (there := here.get(meta.name)) is not None and there.uid == meta.uid:
+            del here[meta.name]
+        if not here:
+            del self.here[meta.namespace]
+
+    def only(self, part: Part, there: Iterable[Key]) -> None:
+        """All that exist of a part: what else was known has gone while nobody looked."""
+        known = set(there)
+        for meta in [one for here in self.here.values() for one in here.values()]:
+            if meta.name.endswith(_ENDS[part]) and (meta.namespace, meta.name) not in known:
+                self.part(part, ComputeDomain(metadata=meta), gone=True)
 
 
 class Webhook:
@@ -67,6 +96,13 @@ class Webhook:
             kept=lambda one: PodCliqueSet(metadata=brief(one.metadata)),
             absent_retry=ABSENT,
         )
+        self._taken = TakenNames()
+        # In mode `literal` what has a name is found when the objects are made.
+        self._parts = (
+            domain_watches(client, config, self._taken, self.detection)
+            if config.mode == "driver"
+            else []
+        )
         metrics.admission(client.requests, client.mirrors)
         # Of few values each, and looked up thousands of times a second.
         self._admissions, self._part = cache(metrics.admissions.labels), cache(_part)
@@ -76,6 +112,8 @@ class Webhook:
         async with anyio.create_task_group() as group:
             for run in (self.detection.run, self._nodes.run, self._mirrored.run, self._classes):
                 group.start_soon(run)
+            for one in self._parts:
+                group.start_soon(one.run)
 
     @property
     def synced(self) -> bool:
@@ -86,6 +124,7 @@ class Webhook:
             self.detection.known.is_set()
             and self._nodes.synced.is_set()
             and self._mirrored.synced.is_set()
+            and all(one.synced.is_set() for one in self._parts)
         )
 
     def _support_changed(self) -> None:
@@ -107,7 +146,7 @@ class Webhook:
         """A PodClique's review, where nobody must be asked and nothing made."""
         started = time.perf_counter()
         review = _review(request)
-        answer = decide(review, self._config, ClusterView(self.support), self._mirrored_in(review))
+        answer = decide(review, self._config, self._known(review), self._mirrored_in(review))
         if answer.needs is not None or answer.make:
             return None
         return self._mutated(request, answer, started)
@@ -153,8 +192,11 @@ class Webhook:
     def _mirrored_in(self, review: Review) -> Mapping[str, PodCliqueSet]:
         return self._sets.get(review.namespace, {})
 
+    def _known(self, review: Review) -> ClusterView:
+        return ClusterView(self.support, found=self._taken.here.get(review.namespace, {}))
+
     async def _decided(self, review: Review) -> ReviewAnswer:
-        known = ClusterView(self.support)
+        known = self._known(review)
         for _ in range(ROUNDS):
             answer = decide(review, self._config, known, self._mirrored_in(review))
             if answer.needs is not None:
@@ -166,9 +208,9 @@ class Webhook:
                 name = body["metadata"]["name"]
                 if name in known.found:
                     continue
-                labels = await self._lookups.make(body)
-                if labels is not None:
-                    known = known._replace(found={**known.found, name: labels})
+                there = await self._lookups.make(body)
+                if there is not None:
+                    known = known._replace(found={**known.found, name: there})
                     break
             else:
                 return answer
@@ -245,6 +287,7 @@ class Webhook:
                 group.cancel_scope.cancel()
 
 
+_ENDS: Final[dict[Part, str]] = {"domain": "-cd", "template": "-mnnvl-claim"}
 _RESULTS: Final = {"going": "unchanged"}
 
 

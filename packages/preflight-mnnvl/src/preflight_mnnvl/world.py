@@ -63,8 +63,10 @@ def seen(world: World, key: Key, wants: Wanted | None) -> DomainView:
             for space, other in world.gangs
             if space == namespace and label_value(other) == recorded
         }
-    pcs = wants.domain.pcs if wants else labels.get(PCS_NAME[0], "")
+    labelled = labels.get(PCS_NAME[0], "")
+    pcs = wants.domain.pcs if wants else labelled
     set_ = world.sets.get((namespace, pcs))
+    others = {labelled, *(one.domain.pcs for one in wants.losers)} - {pcs} if wants else set()
     return DomainView(
         name,
         namespace,
@@ -79,12 +81,17 @@ def seen(world: World, key: Key, wants: Wanted | None) -> DomainView:
         set_.metadata if set_ else None,
         world.lost.get(key, ""),
         world.unclaimed.get(key),
+        tuple(
+            world.sets[at].metadata
+            for name in sorted(others)
+            if (at := (namespace, name)) in world.sets
+        ),
     )
 
 
 def turns(world: World, config: Config, support: Support, now: float) -> dict[Key, DomainTurn]:
     """One turn for each domain that is wanted, or of which an object carries our label."""
-    wants = wanted(world.members()[0])
+    wants = wanted(world.members()[0], world.domains)
     keys = {
         *wants,
         *(key for key, one in world.domains.items() if one.metadata.label(MANAGED) == "true"),
@@ -100,13 +107,13 @@ def turns(world: World, config: Config, support: Support, now: float) -> dict[Ke
 def announcements(
     world: World, wants: Mapping[Key, Wanted] | None = None
 ) -> dict[Key, dict[str, Any]]:
-    """The merge patches of those PodGangs all of whose domains, and in `literal` mode claims, they
-    own.
+    """The merge patches of PodGangs: of those that own all of their domains, and in `literal` mode
+    claims, and of those that were said to and do not.
 
     ``wants``: what living PodCliques want, where that is known already.
     """
     of: dict[Key, list[Metadata | None]] = {}
-    for key, one in (wanted(world.members()[0]) if wants is None else wants).items():
+    for key, one in (wanted(world.members()[0], world.domains) if wants is None else wants).items():
         found = world.domains.get(key)
         parts: list[Metadata | None] = [found.metadata if found else None]
         if one.decision.mode == "literal":
@@ -116,12 +123,9 @@ def announcements(
     said: dict[Key, Mapping[str, Any] | None] = {}
     for key, parts in of.items():
         gang = world.gangs.get(key)
-        if (
-            gang is not None
-            and alive(gang.metadata)
-            and all(one and adopted(one, gang.metadata) for one in parts)
-        ):
-            said[key] = announcement(gang.metadata)
+        if gang is not None and alive(gang.metadata):
+            whole = all(one and adopted(one, gang.metadata) for one in parts)
+            said[key] = announcement(gang.metadata, whole=whole)
     return {key: dict(patch) for key, patch in sorted(said.items()) if patch}
 
 

@@ -1,0 +1,137 @@
+"""What a review may cost: requests to the API server, and memory for what was asked."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from cliques import DRIVER, LITERAL, clique, container, pcs, podclique, support
+from preflight_kube.admission.review import AdmissionRequest, Response
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_mnnvl import gpus
+from preflight_mnnvl.admission import MOST_LOOKUPS
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.metrics import Metrics
+from preflight_mnnvl.names import MOST_NAME
+from preflight_mnnvl.objects import ComputeDomain, Metadata
+from preflight_mnnvl.webhook import TakenNames, Webhook
+from preflight_testing.apidouble import ApiDouble
+from preflight_testing.apidouble.store import Resource
+
+pytestmark = pytest.mark.anyio
+
+ON = {"grove.io/mnnvl-enabled": "true"}
+KINDS = [
+    Resource("v1", "namespaces", "Namespace", namespaced=False),
+    Resource("grove.io/v1alpha1", "podcliquesets", "PodCliqueSet"),
+    Resource("resource.k8s.io/v1", "resourceclaims", "ResourceClaim"),
+    Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    Resource("resource.nvidia.com/v1beta1", "computedomains", "ComputeDomain"),
+]
+
+
+@asynccontextmanager
+async def hook(config: Config) -> AsyncIterator[tuple[Webhook, ApiDouble]]:
+    """A webhook that knows what is served and mirrors nothing: all must be asked for."""
+    async with ApiDouble(KINDS) as double:
+        target = Connection(double.url, ssl.create_default_context())
+        async with Client(target, agent="tests") as client:
+            webhook = Webhook(client, config, Metrics())
+            webhook.support = support(config)
+            yield webhook, double
+
+
+def asked(found: Any) -> AdmissionRequest:
+    body = {
+        "uid": "u",
+        "kind": {},
+        "resource": {},
+        "operation": "CREATE",
+        "namespace": "default",
+        "name": found["metadata"]["name"],
+        "object": found,
+    }
+    return msgspec.json.decode(json.dumps(body), type=AdmissionRequest)
+
+
+def with_claims(count: int) -> Any:
+    names = [f"c{i}" for i in range(count)]
+    claims = [{"name": name, "resourceClaimName": name} for name in names]
+    pod = {"containers": [container()], "resourceClaims": claims}
+    return podclique("t-0-w", "t", annotations=ON, pod=pod)
+
+
+def message(answer: Response) -> str:
+    return str(json.loads(msgspec.json.encode(answer))["message"])
+
+
+@pytest.mark.parametrize("config", [DRIVER, LITERAL], ids=["driver", "literal"])
+async def test_a_review_makes_at_most_sixteen_requests(config: Config) -> None:
+    async with hook(config) as (webhook, double):
+        double.create("podcliquesets", pcs("t", [clique("w")]))
+        # What has the names already makes the most of them.
+        labels = {"app.kubernetes.io/instance": "preflight-mnnvl", "grove.io/pcs-name": "t"}
+        labels |= {"app.kubernetes.io/managed-by": "preflight-mnnvl"}
+        labels |= {"grove.io/mnnvl-managed": "true", "grove.io/pcs-replica-index": "0"}
+        for plural, name in (("computedomains", "t-0-cd"), ("resourceclaims", "t-0-mnnvl-claim")):
+            meta = {"name": name, "namespace": "default", "labels": labels}
+            double.create(plural, {"metadata": meta})
+        answer = await webhook.mutate(asked(with_claims(MOST_LOOKUPS)))
+        assert answer.allowed
+        assert 1 + MOST_LOOKUPS <= len(double.requests) <= 16
+
+
+async def test_a_podclique_that_asks_for_more_is_refused_in_a_sentence_and_nothing_is_read() -> (
+    None
+):
+    async with hook(DRIVER) as (webhook, double):
+        double.create("podcliquesets", pcs("t", [clique("w")]))
+        answer = await webhook.mutate(asked(with_claims(MOST_LOOKUPS + 1)))
+        assert not answer.allowed
+        assert (
+            "PodClique default/t-0-w: its pods name 12 resource claims and templates, more than the 11 that are looked up; "
+            "name fewer, or remove grove.io/mnnvl-enabled." in message(answer)
+        )
+        assert [one.method for one in double.requests] == ["GET"]  # the set
+
+
+async def test_what_was_asked_is_not_remembered() -> None:
+    async with hook(LITERAL) as (webhook, _):
+        for i in range(50):
+            name = f"x{i}.example/{'y' * 5000}"
+            pod = {
+                "containers": [container("a"), {**container(), "resources": {"limits": {name: 1}}}]
+            }
+            answer = await webhook.mutate(
+                asked(podclique(f"t{i}-0-w", f"t{i}", annotations=ON, pod=pod))
+            )
+            assert answer.allowed
+        assert webhook._lookups._flights == {}
+        assert (webhook._sets, webhook._taken.here) == ({}, {})
+        assert webhook._part.cache_info().currsize <= 2
+        assert webhook._admissions.cache_info().currsize <= 2
+    remembered = gpus._matches.cache_info().currsize
+    assert gpus.LONGEST_NAME < MOST_NAME + 65
+    assert not gpus.matches("nvidia.com/gpu" + "x" * 5000, ("nvidia.com/gpu*",))
+    assert gpus._matches.cache_info().currsize == remembered
+
+
+def test_names_that_cannot_be_ours_are_not_kept_and_what_goes_is_forgotten() -> None:
+    names = TakenNames()
+    for name in ("t-0-cd", "other"):
+        for uid in ("1", "2"):
+            names.part("domain", ComputeDomain(metadata=Metadata(name, "", "default", uid)))
+    assert list(names.here["default"]) == ["t-0-cd"]
+    first = ComputeDomain(metadata=Metadata("t-0-cd", "", "default", "1"))
+    names.part("domain", first, gone=True)  # the predecessor
+    assert names.here["default"]["t-0-cd"].uid == "2"
+    names.only("template", [])
+    assert "t-0-cd" in names.here["default"]
+    names.only("domain", [])
+    assert names.here == {}
