@@ -240,9 +240,10 @@ async def test_with_the_controllers_token_nothing_of_a_podgang_changes_but_one_a
     path = space.grove.path("podgangs", "t-0")
     with pytest.raises(KubeError, match=f"this request changes {what};"):
         await thief.merge_patch(path, patch)
-    await thief.merge_patch(
-        path, {"metadata": {"annotations": {"grove.io/mnnvl-resources-adopted": "true"}}}
-    )
+    for said in ("true", None):
+        await thief.merge_patch(
+            path, {"metadata": {"annotations": {"grove.io/mnnvl-resources-adopted": said}}}
+        )
     with pytest.raises(KubeError, match="forbidden"):
         await thief.delete(path)
     with pytest.raises(KubeError, match="forbidden"):
