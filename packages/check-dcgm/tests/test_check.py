@@ -422,6 +422,18 @@ def test_an_engine_that_refuses_every_dcgmi_at_the_diagnostic_is_too_old(go: Go)
     assert go({"answers": [refusal]}, plan3={"answers": [refusal]}).result.code == "ENGINE_VERSION"
 
 
+def test_an_engine_that_refuses_the_diagnostic_to_the_only_dcgmi_of_the_image_is_too_old(
+    go: Go, connector: FakeConnector
+) -> None:
+    ran = go({"answers": [(244, runtime_error("4.4.2", "API version mismatch"))]})
+    saw = (ran.exit_code, ran.result.outcome, ran.result.code)
+    assert saw == (0, "inconclusive", "ENGINE_VERSION"), ran.lines
+    assert "upgrade DCGM on the node or add an older dcgmi to the image" in ran.lines[-1]
+    assert [(e.is_fatal, e.is_healthy, e.error_code) for e in connector.events] == [
+        (False, False, ["ENGINE_VERSION"])
+    ]
+
+
 @pytest.mark.parametrize(
     ("version", "timeout", "signals"), [("4.0.0", "2s", "SIGTERM\n"), ("4.4.2", "2s", "")]
 )

@@ -277,7 +277,10 @@ async def _diagnose(
         done = await _with_progress(run, engine, ours, allowed)
         if done.returncode == hostengine.VERSION_MISMATCH and engine.others:
             refused = engine.tool
-            engine = await _connect(run, engine.address, engine.others)
+            try:
+                engine = await _connect(run, engine.address, engine.others)
+            except hostengine.ToolsMissing:
+                return engine, done  # no image needs all of them: the refusal stands
             await _refuse_unlisted(engine, ours)
             run.progress(f"{refused} is too new for the engine's diagnostic; trying {engine.tool}")
             run.progress(_runs(engine, run.settings.level, ours, allowed))

@@ -64,7 +64,10 @@ _INFRASTRUCTURE = {
         "the pod's GPUs are of different models, and DCGM tests one model at a time",
     ),
     235: ("ENGINE_UNREACHABLE", "the engine cannot be reached"),
-    244: ("ENGINE_VERSION", "the engine and this dcgmi do not speak the same version"),
+    244: (
+        "ENGINE_VERSION",
+        "the engine refuses its diagnostic to this dcgmi, which speaks another version; upgrade DCGM on the node or add an older dcgmi to the image",
+    ),
     245: ("ENGINE_TIMEOUT", "the engine did not answer in time"),
     250: ("NOT_SUPPORTED", "the engine does not support the diagnostic on this node"),
 }
