@@ -111,3 +111,20 @@ def test_a_healthy_gpu_passes_and_clears_what_the_driver_said_before(
     found = probe(monkeypatch, [DeviceFacts("GPU-aaaa", remap_failed=False)], PASSED)
     assert found.outcome is Outcome.PASSED
     assert {(s.test, s.gpu_uuid) for s in found.clears} == {("Scan", "GPU-aaaa")}
+
+
+@pytest.mark.parametrize(
+    ("level", "outcome", "code"),
+    [(1, Outcome.INCONCLUSIVE, "FABRIC_NOT_READY"), (2, Outcome.PASSED, "OK")],
+)
+def test_a_gpu_that_has_not_joined_its_fabric_is_not_passed_before_cuda_has_run_on_it(
+    monkeypatch: pytest.MonkeyPatch, level: int, outcome: Outcome, code: str
+) -> None:
+    found = probe(monkeypatch, [DeviceFacts("GPU-aaaa", fabric_state=2)], PASSED, level=level)
+    assert (found.outcome, found.code) == (outcome, code)
+    if outcome is Outcome.INCONCLUSIVE:
+        assert "GPU-aaaa: it has not joined its NVLink fabric (2)" in found.reason
+        assert "see that nvidia-fabricmanager runs on the node" in found.reason
+        assert not found.clears
+    else:
+        assert [(f.code, f.fatal) for f in found.findings] == [("FABRIC_STATE", False)]

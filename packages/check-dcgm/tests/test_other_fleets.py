@@ -13,7 +13,7 @@ from check_dcgm.catalogue import by_words, known
 from check_dcgm.judge import DiagRequest, by_exit_status, judge
 from check_dcgm.parse import UnreadableDocument, parse
 from documents import fault, v4
-from preflight_proto.check import Outcome, Verdict
+from preflight_proto.check import Action, Outcome, Verdict
 
 GPU = "GPU-aaaa"
 
@@ -212,7 +212,7 @@ def test_an_error_without_an_id_is_the_one_that_its_words_are_of(text: str, name
     assert known()[number].name == f"DCGM_FR_{name}"
 
 
-def test_a_narrow_pcie_link_without_an_id_is_not_fatal() -> None:
+def test_a_narrow_pcie_link_without_an_id_is_fatal() -> None:
     text = "GPU 0 is running at PCI link width 8X, which is below the minimum allowed link generation of 16 (parameter 'x')"
     failed = {"gpu_ids": "0", "status": "Fail", "warnings": text}
     tests = [
@@ -226,8 +226,19 @@ def test_a_narrow_pcie_link_without_an_id_is_not_fatal() -> None:
     )
     assert (found.code, any(finding.fatal for finding in found.findings)) == (
         "DCGM_FR_PCIE_WIDTH",
-        False,
+        True,
     )
+
+
+@pytest.mark.parametrize("number", [89, 90, 91])
+def test_how_the_extended_diagnostic_is_installed_is_no_verdict_about_a_gpu(number: int) -> None:
+    passed: dict[str, Any] = {test: {0: []} for test in ("software", "memory", "pcie")}
+    failed = fault(number, 4, 7, "Failed to run the EUD binary.")
+    found = verdict(v4({**passed, "eud": {0: [failed]}}), 226, 2)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    [finding] = found.findings
+    assert (finding.fatal, finding.action, finding.subject.test) == (False, Action.NONE, "Eud")
+    assert "how the extended diagnostic is installed on the node" in found.reason
 
 
 @pytest.mark.parametrize(("severity", "category"), [(1, 6), (4, 6), (4, 15)])
@@ -240,5 +251,5 @@ def test_cuda_that_waits_for_the_nvswitch_fabric_is_no_verdict_about_hardware(
     found = verdict(
         v4({"software": {0: []}, "memory": {0: [failed]}, "pcie": {0: [failed]}}), 226, 2
     )
-    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DCGM_FR_CUDA_API")
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "FABRIC_NOT_READY")
     assert "start nvidia-fabricmanager" in found.reason

@@ -23,11 +23,11 @@ _FAULTY = re.compile(
     r"\bfaulty memory\b|\bmiscompare|\bunsuccessfully (?:written|wrote)", re.IGNORECASE
 )
 _ECC = re.compile(
-    r"\bECC error|\buncorrect(?:able|ed)\b[^.]{0,30}\b(?:ECC|memory|error)|double[- ]bit|\bDBEs?\b",
+    r"\bECC error|CUDA_ERROR_ECC_UNCORRECTABLE|cudaErrorECCUncorrectable|\buncorrect(?:able|ed)\b[^.]{0,30}\b(?:ECC|memory|error)|double[- ]bit|\bDBEs?\b",
     re.IGNORECASE,
 )
 _NVLINK = re.compile(
-    r"\bNVLink\b[^.]{0,60}\b(?:errors?|down|fail(?:ed|ure)?|fatal|inactive)\b|\b(?:errors?|fail(?:ed|ure)?)\b[^.]{0,40}\bNVLink\b",
+    r"CUDA_ERROR_NVLINK_UNCORRECTABLE|cudaErrorNvlinkUncorrectable|\bNVLink\b[^.]{0,60}\b(?:errors?|down|fail(?:ed|ure)?|fatal|inactive)\b|\b(?:errors?|fail(?:ed|ure)?)\b[^.]{0,40}\bNVLink\b",
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(
@@ -63,6 +63,10 @@ class KnownAlarm:
     below: str = ""
     driver: int = 0
     models: str = ""
+    code: str = ""
+    """Of the verdict, in place of the error's name."""
+    action: str = ""
+    """In place of that of the test."""
 
     def applies(self, around: Circumstances) -> bool:
         """Whether the versions and the model are those of the row; an unknown one is not."""

@@ -178,7 +178,7 @@ which error it is.
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """One row of ``errors.toml``; ``says`` is constant text for people.
+    """One row of ``errors.toml``; ``says`` and ``advice`` are constant text for people.
 
     ``action`` and ``fatal`` are those of a failed hardware test. ``pinned``: an operator's row,
     which wins over what a document prints.
@@ -188,6 +188,7 @@ class KnownError:
     severity: int
     category: int
     says: str
+    advice: str = ""
     action: str = Action.NONE.value
     fatal: bool = False
     since: str = ""
@@ -235,6 +236,7 @@ def overridden(text: str, where: str) -> dict[int, KnownError]:
 _KINDS: Final[Mapping[str, type]] = {
     "name": str,
     "says": str,
+    "advice": str,
     "source": str,
     "since": str,
     "action": str,

@@ -102,9 +102,8 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
         verdict = Verdict.inconclusive(error.code, error.reason)
     after = await counters.look(found)
     every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
-    return scan.with_signs(
-        verdict, sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid)), seen
-    )
+    ordered = sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid))
+    return scan.with_signs(verdict, ordered, seen, computed=run.settings.level > 1)
 
 
 async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:

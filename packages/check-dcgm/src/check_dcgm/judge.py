@@ -241,8 +241,8 @@ def _by_table(
 ) -> tuple[Outcome, bool]:
     """(outcome, fatal) of an error that counts."""
     own = row is not None and (row.pinned or (row.severity, row.category) == (severity, category))
-    if row is not None and row.pinned and row.fatal:
-        return Outcome.FAILED, True
+    if own and row is not None and row.fatal:
+        return Outcome.FAILED, True  # whatever its severity: DCGM calls a narrow link configuration
     if category in ENVIRONMENT:
         return Outcome.INCONCLUSIVE, False
     if severity in {ErrorSeverity.ISOLATE, ErrorSeverity.RESET}:
@@ -266,6 +266,8 @@ def _problem(
     test = canonical_test(result.test)
     around = alarms.Circumstances(document.version, document.driver, request.model)
     says = alarms.explains(test, problem, around)
+    if says is not None and not says.text and row is not None and row.pinned:
+        says = None  # of the error itself the operator's row has the last word
     if severity is None and result.status == "warn":
         severity = (
             ErrorSeverity.MONITOR
@@ -292,7 +294,8 @@ def _problem(
     reason = f"{finding.message} is not a verdict about hardware ({summary.short(problem.text)})"
     if says is not None:
         reason += f": {says.says} ({says.link})"
-    return _Graded(outcome, finding.code, f"{reason}.", finding)
+    code = says.code if says is not None and says.code else finding.code
+    return _Graded(outcome, code, f"{reason}.", finding)
 
 
 def _finding(
@@ -327,13 +330,15 @@ def _finding(
         "pci_bus_id": gpu.pci_bus_id if gpu else "",
         "serial": summary.serial(gpu, document, request.gpus) if gpu else "",
         "known": f"{says.says} ({says.link})" if says else "",
+        "advice": row.advice if row else "",
     }
     where = subject.gpu_uuid or "the node"
+    action = Action(says.action) if says is not None and says.action else action_for(test, row)
     return Finding(
         code=code,
         message=f"{code} on {where} in DCGM's {test} test" + (f": {row.says}" if row else ""),
         fatal=fatal,
-        action=action_for(test, row) if outcome is Outcome.FAILED else Action.NONE,
+        action=action if outcome is Outcome.FAILED else Action.NONE,
         subject=subject,
         metadata={key: value for key, value in metadata.items() if value},
     )

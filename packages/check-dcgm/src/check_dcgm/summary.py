@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from preflight_proto.check import Action, Finding, Gpu
 
-from .catalogue import SOFTWARE, canonical_test
+from .catalogue import SOFTWARE, ErrorSeverity, canonical_test
 from .parse import Document, Entity
 
 __all__ = ["lines", "reason", "serial", "short"]
@@ -16,8 +16,12 @@ _DO = {
     Action.RUN_DCGMEUD: "take the node out of service and run the DCGM EUD on it",
     Action.COMPONENT_RESET: "reset the GPU",
     Action.RESTART_BM: "restart the node",
-    Action.NONE: "nothing needs to be done",
 }
+_WARNED = {
+    str(ErrorSeverity.CONFIG.value): "put the node's configuration right",
+    str(ErrorSeverity.MONITOR.value): "the GPU can be used, see whether it comes again",
+}
+"""What DCGM's severity of a warning calls for (dcgm_errors.h)."""
 
 
 def short(text: str, most: int = 160) -> str:
@@ -34,6 +38,9 @@ def reason(findings: Sequence[Finding], level: int) -> str:
     more = f" (and {len(findings) - 1} more above)" if len(findings) > 1 else ""
     detail = f' ("{short(first.metadata["detail"])}")' if first.metadata.get("detail") else ""
     do = _DO.get(first.action, first.action.value)
+    if first.action is Action.NONE:
+        warned = _WARNED.get(first.metadata.get("severity", ""), "see the engine's log")
+        do = first.metadata.get("advice", warned)
     if not first.fatal and first.action in {Action.CONTACT_SUPPORT, Action.RUN_DCGMEUD}:
         do = "the node stays in service; try again, and contact support if it stays so"
     return f"{first.message}{detail}{more}; {do}."

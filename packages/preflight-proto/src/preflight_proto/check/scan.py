@@ -56,6 +56,10 @@ _UNKNOWN_RECOVERY: Final = (
 _FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
+NOT_READY: Final = (
+    "CUDA may not start before that, see that nvidia-fabricmanager runs on the node, "
+    "or wait until it is done"
+)
 REPLAYS: Final = 10
 """PCIe replays of one load from which on they are reported: single ones are how PCIe
 repairs itself.
@@ -467,12 +471,16 @@ def words(signs: Iterable[Sign]) -> str:
     return "; ".join(f"{sign.uuid}: {sign.says} ({sign.found})" for sign in signs)
 
 
-def with_signs(verdict: Verdict, signs: Sequence[Sign], uuids: Iterable[str]) -> Verdict:
+def with_signs(
+    verdict: Verdict, signs: Sequence[Sign], uuids: Iterable[str], *, computed: bool = True
+) -> Verdict:
     """``verdict`` beside what was seen of the GPUs ``uuids``: their findings are added, and one
     that fails makes a pass a failure.
 
     An inconclusive run becomes a failure by such a sign too. A run that is passed or failed clears
-    the scan's subject of each GPU that has none.
+    the scan's subject of each GPU that has none. ``computed``: a pass has seen CUDA work on these
+    GPUs. One that has not is inconclusive where they have not joined their fabric; CUDA that works
+    needs none, as on machines that never start one.
     """
     if verdict.outcome in {Outcome.SKIPPED, Outcome.MISCONFIGURED}:
         return verdict
@@ -496,6 +504,10 @@ def with_signs(verdict: Verdict, signs: Sequence[Sign], uuids: Iterable[str]) ->
             reason=f"{words(bad)}; {advice}. Besides: {verdict.reason}",
             subject=worst.uuid,
         )
+    waiting = [sign for sign in signs if sign.code == "FABRIC_STATE"]
+    if verdict.outcome is Outcome.PASSED and waiting and not computed:
+        reason = f"{words(waiting)}; {NOT_READY}. Besides: {verdict.reason}"
+        return Verdict.inconclusive("FABRIC_NOT_READY", reason)
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return verdict
     seen = {Subject(TEST, uuid) for uuid in uuids} - {one.subject for one in raised}
