@@ -446,3 +446,10 @@ def test_no_words_make_the_readers_raise(text: str) -> None:
     presence.parse_unreachable(text)
     presence.parse_information(text)
     presence.allotted(text, [text])
+
+
+def test_gpus_that_nobody_names_are_counted_in_one_word() -> None:
+    gone = [presence.MissingDevice("GPU-a"), *[presence.MissingDevice()] * 7]
+    found = presence.verdict(gone, 9, ["GPU-b"])
+    assert "missing: GPU-a, 7 GPUs that nobody names; see" in found.reason
+    assert "missing: 1 GPU that nobody names; see" in presence.verdict(gone[-1:], 2, []).reason

@@ -61,10 +61,10 @@ class MissingDevice:
 
     @property
     def name(self) -> str:
-        """What people find it by."""
+        """What people find it by; empty where nobody names it."""
         if self.uuid:
             return f"{self.uuid} ({self.pci_bus_id})" if self.pci_bus_id else self.uuid
-        return f"the GPU at {self.pci_bus_id}" if self.pci_bus_id else "a GPU that nobody names"
+        return f"the GPU at {self.pci_bus_id}" if self.pci_bus_id else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +238,14 @@ def verdict(gone: Sequence[MissingDevice], expected: int, seen: Sequence[str]) -
             findings.append(finding)
         elif finding.fatal and not same.fatal:
             findings[findings.index(same)] = finding
+    named = [one.name for one in gone if one.name]
+    others = len(gone) - len(named)
+    if others:
+        named.append(f"{others} GPU{'s' if others > 1 else ''} that nobody names")
     said = "; ".join(f"{who}: {words}" for one in gone for who, words in one.lost.items())
     why = f" ({said})" if said else ""
     reason = (
-        f"the pod was given {expected} GPU(s) and the driver lists {len(seen)}; missing: {', '.join(one.name for one in gone)}{why}; "
+        f"the pod was given {expected} GPU(s) and the driver lists {len(seen)}; missing: {', '.join(named)}{why}; "
         "see the driver's log on the node (dmesg, Xid) and restart the node."
     )
     return Verdict(Outcome.FAILED, "GPU_MISSING", reason, tuple(findings), subject=gone[0].uuid)
