@@ -121,3 +121,27 @@ def test_an_inconclusive_run_sends_one_event_that_is_not_fatal_and_clears_nothin
 def test_a_skipped_or_misconfigured_run_says_nothing() -> None:
     for outcome in (Outcome.SKIPPED, Outcome.MISCONFIGURED):
         assert events("c", "Cond", "GPU", Verdict(outcome, "X", "r")) == []
+
+
+def test_what_is_about_a_gpu_goes_out_as_a_gpu_whatever_the_checks_component_is() -> None:
+    sick, well = Subject("Memory", "GPU-1"), Subject("Memory", "GPU-2")
+    found = [
+        Finding("A", "m", fatal=True, action=Action.NONE, subject=sick),
+        Finding("B", "m", fatal=False, action=Action.NONE),
+    ]
+    batch = events(
+        "c", "Cond", "Node", Verdict(Outcome.FAILED, "A", "r", tuple(found), frozenset({well}))
+    )
+    assert [(e.check_name, e.component, e.healthy) for e in batch] == [
+        ("CondMemory", "GPU", False),
+        ("Cond", "Node", False),
+        ("CondMemory", "GPU", True),
+    ]
+
+
+@given(st.frozensets(subjects))
+def test_a_healthy_event_names_one_entity_at_most(clears: frozenset[Subject]) -> None:
+    # The connector of 2026 clears a message that names *all* entities of a healthy event.
+    batch = events("c", "Cond", "GPU", Verdict(Outcome.PASSED, "OK", "r", clears=clears))
+    assert all(len(e.entities) <= 1 for e in batch)
+    assert len({e.identity for e in batch}) == len(batch) == len(clears | {NODE})

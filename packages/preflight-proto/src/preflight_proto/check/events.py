@@ -20,6 +20,8 @@ from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
 __all__ = ["EventDraft", "events"]
 
 GPU_ENTITY = "GPU_UUID"
+GPU_COMPONENT = "GPU"
+"""The componentClass of what is about a GPU, whatever the check's own is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
     ) -> EventDraft:
         return EventDraft(
             agent=container_name(check),
-            component=component,
+            component=GPU_COMPONENT if subject.gpu_uuid is not None else component,
             check_name=condition + subject.test,
             fatal=fatal,
             healthy=healthy,
