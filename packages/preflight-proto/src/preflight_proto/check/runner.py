@@ -15,6 +15,7 @@ the connector take what they are given changes neither the verdict nor the exit 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -42,6 +43,7 @@ from ..names import (
 from ..printable import printable
 from ..program import version_of
 from ..roster import Roster
+from ..settings import misspelt
 from . import child, gpus, log, processes, report, resultfile
 from .clearing import cleared
 from .events import EventDraft, events
@@ -78,7 +80,8 @@ LAST_SWEEP: Final = 1.0
 class Check(Generic[S]):
     """What makes a check: its names, its settings class and its probe.
 
-    ``condition`` is the base of the events' checkName and ``component`` their componentClass;
+    ``condition`` is the base of the events' checkName and ``component`` the componentClass of those
+    about the node (of those about a GPU it is ``GPU``);
     ``timeout`` (seconds) and ``on_inconclusive`` hold where ``CHECK_TIMEOUT`` and
     ``ON_INCONCLUSIVE`` are not set (``timeout_said``: where the former depends on other settings).
     ``gang`` says that the probe asks for :meth:`Run.roster`. ``tool_variables``: regular
@@ -278,6 +281,8 @@ def run_main(check: Check[Any]) -> NoReturn:
 async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     """The whole run; returns the exit status."""
     started = time.monotonic()
+    for said in misspelt(json.loads(described(check)), environ):
+        log.say(f"warning: {said}")
     try:
         settings, kit, gang = _settings(check, environ)
     except SettingsError as error:
