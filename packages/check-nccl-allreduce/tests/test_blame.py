@@ -4,6 +4,9 @@ blamed, and by whom it is told.
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from check_nccl_allreduce import blame
 from check_nccl_allreduce.control.messages import Failure, RankStage, VerdictMessage
@@ -116,10 +119,42 @@ def test_a_node_that_is_slow_with_all_others_and_fast_to_itself_is_named_with_wh
     assert (own.fatal, "named and not blamed" in own.message) == (False, True)
 
 
-def test_a_fatal_event_says_how_sure_it_is_and_by_which_evidence() -> None:
+def test_a_fatal_event_says_by_which_evidence_and_what_else_was_looked_at() -> None:
     verdict = World(4, slow(1)).run()
     [own] = events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, 1))
-    assert "evidence: path, local" in own.metadata["evidence"]
+    ruled_out = "neither chance, nor its path or switch, nor somebody else's traffic explains that"
+    assert own.metadata["evidence"] == f"evidence: path, local; {ruled_out}"
+
+
+def test_a_person_reads_which_node_what_beside_what_is_normal_what_else_and_what_to_do() -> None:
+    world = World(4, slow(1))
+    assert world.run().reason.endswith(
+        "4 ranks on 4 members, 4Mi per rank, gloo; the all-reduce of 4 nodes is below its floor, and the cause is known: node-1 reached "
+        "33% of normal, 0.006991 of 0.02097 GB/s, with 3 known-good nodes in 4 rounds, and to itself as well, and neither chance, nor its "
+        "path or switch, nor somebody else's traffic explains that; take it out of service."
+    )
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(4, slow(1)),
+        World(2, slow(1)),
+        World(4, slow(1), left=40.0),
+        World(4, lambda group: dict.fromkeys(group, took(HEALTHY * (3 if 1 in group else 1)))),
+    ],
+    ids=["blamed", "of two", "named", "named for its path"],
+)
+def test_the_models_numbers_stand_in_a_marked_line_of_the_log_alone(world: World) -> None:
+    verdict = world.run()
+    marked = [line for line in world.said if line.startswith("likelihoods: ")]
+    [scores] = [json.loads(line.partition(": ")[2]) for line in marked]
+    assert scores["node-1"].keys() == {"value", "noise", "place", "spell", "kinds", "again"}
+    people = [line for line in world.said if line not in marked] + [verdict.reason]
+    for rank in range(world.size):
+        for event in events("nccl-allreduce", "NCCLAllReduceTest", "Node", told(verdict, rank)):
+            people += [event.message, *event.metadata.values()]
+    assert not [text for text in people if re.search(r"\d to 1\b|\de\+\d", text)]
 
 
 def test_without_time_to_look_again_later_nobody_is_blamed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from random import Random
 from typing import cast
@@ -165,6 +166,9 @@ def test_the_rank_the_node_and_the_gpu_are_told_from_one_collective() -> None:
     says = "what is wrong in the sum is the part of worker rank 2 (GPU GPU-2, pod-2 on node-2): it was counted twice"
     assert says in verdict.reason
     assert any(line.startswith(f"the sum: {says}") for line in world.said)
+    assert " to 1 " not in verdict.reason
+    [marked] = [line for line in world.said if line.startswith("likelihoods: ") and "sum" in line]
+    assert json.loads(marked.partition(": ")[2])["sum"] >= syndrome.LEAST_ODDS
 
 
 def test_a_rank_told_by_the_sum_alone_is_named_with_what_would_settle_it() -> None:

@@ -168,7 +168,7 @@ def _named(found: Localized) -> dict[int, str]:
         one = scores.get(node)
         if one is None:
             continue
-        how = f" ({one.score.told()})" if one.score is not None else ""
+        how = f", as {localise.beside(one.score)}" if one.score is not None else ""
         told |= dict.fromkeys(
             found.shape.ranks[node],
             f"it is named and not blamed{how}; to settle it: {localise.settle(one)}",
@@ -177,10 +177,14 @@ def _named(found: Localized) -> dict[int, str]:
 
 
 def _evidence(found: Localized) -> dict[int, str]:
-    """By rank, how sure it is that a blamed node is at fault."""
+    """By rank, which kinds of evidence speak against a blamed node, and what else was looked at."""
     scores = {one.member: one.score for one in found.verdict.suspects if one.score is not None}
     blamed = [node for node in found.verdict.fatal_for if node in scores]
-    return {rank: scores[node].told() for node in blamed for rank in found.shape.ranks[node]}
+    return {
+        rank: f"evidence: {', '.join(scores[node].kinds)}; {localise.beside(scores[node])}"
+        for node in blamed
+        for rank in found.shape.ranks[node]
+    }
 
 
 def verdict_of(message: VerdictMessage, rank: int) -> Verdict:

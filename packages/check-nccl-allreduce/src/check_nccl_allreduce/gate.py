@@ -84,10 +84,11 @@ def verdict(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) 
     metadata |= {"floor_gbps": f"{floor:g}", "expected_gbps": f"{expected:g}", "source": source}
     if gate.zone is Zone.BELOW:
         less = (1 - busbw / floor) * 100
+        more = f", {expected:g} expected" if expected > floor else ""
         return VerdictMessage(
             "failed",
             "LOW_BANDWIDTH",
-            f"{gbps(busbw)} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}, {expected:g} expected, {shape}.",
+            f"{gbps(busbw)} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}{more}, {shape}.",
             measured,
             expected,
             metadata,

@@ -8,6 +8,7 @@ asked for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -196,6 +197,7 @@ def _localized(
                     and (told := syndrome.gang(last.start.world, hellos, last.results)) is not None
                 ):
                     plan.say(f"the sum: {told.told}")
+                    plan.say(f"likelihoods: {json.dumps({'sum': told.odds})}")
                 plan.say(f"looking for the cause: {base.reason}")
                 plan.say(shape.told())
             waits = f", in {step.wait:.0f} s" if step.wait >= 1 else ""
@@ -210,6 +212,13 @@ def _localized(
         step, in_time = probing.finish(state), False
     for line in localise.matrix(state, step):
         plan.say(f"edges| {line}")
+    scores = {
+        shape.endpoints[one.member].name: one.score.figures()
+        for one in step.suspects
+        if one.score is not None
+    }
+    if scores:
+        plan.say(f"likelihoods: {json.dumps(scores)}")
     verdict = blame.verdict(
         base, zone, blame.Localized(step, shape, probing.causes(probed), in_time)
     )

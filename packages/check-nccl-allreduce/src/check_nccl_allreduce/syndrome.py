@@ -69,6 +69,8 @@ class Culprit:
     gpu: str
     told: str
     holders: str
+    odds: float = 0.0
+    """Against chance."""
 
 
 def decode(world: int, samples: Sequence[ResidualSample]) -> Decoded | None:
@@ -228,12 +230,11 @@ def gang(
         return Culprit(-1, -1, "", why, where)
     member, report = next((member, one) for member, one in reports if best.rank in one.ranks)
     gpu = _gpu(report, best.rank)
-    odds = "more than 1e+12" if best.odds > 1e12 else f"{best.odds:.2g}"
     told_by = (
         f"what is wrong in the sum is the part of worker rank {best.rank} ({f'GPU {gpu}, ' if gpu else ''}"
-        f"{hellos[member].pod} on {hellos[member].node}): it was {best.what}, {odds} to 1 by {best.samples} residuals; {where}"
+        f"{hellos[member].pod} on {hellos[member].node}): it was {best.what}, as {best.samples} residuals show; {where}"
     )
-    return Culprit(best.rank, member, gpu, told_by, where)
+    return Culprit(best.rank, member, gpu, told_by, where, min(best.odds, 1e12))
 
 
 def _gpu(report: Residuals, rank: int) -> str:

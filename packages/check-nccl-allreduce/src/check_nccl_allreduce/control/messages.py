@@ -315,8 +315,8 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     settle it.
     """
     evidence: dict[int, str] = {}
-    """Of the members on nodes at fault, by rank: how sure that is,
-    and by which kinds of evidence.
+    """Of the members on nodes at fault, by rank: by which kinds of evidence, and what else was
+    looked at.
     """
     seen: dict[int, Sighting] = {}
     """By rank, what localisation has seen of the member's node, for the gangs to come."""

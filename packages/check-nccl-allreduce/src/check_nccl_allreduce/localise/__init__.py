@@ -60,7 +60,7 @@ from .score import APART, FATAL, Hairpins, hairpins
 from .seen import sightings
 from .silence import crowded, halved
 from .table import many
-from .words import matrix, settle
+from .words import beside, matrix, settle
 
 __all__ = [
     "APART",
@@ -94,6 +94,7 @@ __all__ = [
     "Usual",
     "Verdict",
     "Zone",
+    "beside",
     "chance",
     "many",
     "matrix",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from math import isfinite
 from typing import NamedTuple
 
 from preflight_proto.history import Past
@@ -322,14 +323,11 @@ class Score(NamedTuple):
     ports: str = ""
     itself: int = 0
 
-    def told(self) -> str:
-        """In a log or an event."""
-        again = f"; bad in other gangs of {self.again} namespace(s)" if self.again else ""
-        ports = f"; {self.ports}" if self.ports else ""
-        return (
-            f"{self.value:.2g} to 1 for this node (noise {self.noise:.2g}, path or switch {self.place:.2g}, "
-            f"busy for a while {self.spell:.2g}; evidence: {', '.join(self.kinds) or 'none'}{again}{ports})"
-        )
+    def figures(self) -> dict[str, object]:
+        """The model's numbers, for machines: three digits each, None where there is no bound."""
+        factors = zip(("value", "noise", "place", "spell"), self[:4], strict=True)
+        told = {name: float(f"{f:.3g}") if isfinite(f) else None for name, f in factors}
+        return {**told, "kinds": self.kinds, "again": self.again}
 
 
 @dataclass(frozen=True, slots=True)

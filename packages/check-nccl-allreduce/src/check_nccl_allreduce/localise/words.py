@@ -12,6 +12,7 @@ from .model import (
     Grade,
     Kind,
     Measured,
+    Score,
     State,
     Status,
     Suspect,
@@ -19,6 +20,7 @@ from .model import (
     Zone,
 )
 from .own import Own
+from .score import FATAL
 
 __all__ = ["matrix"]
 
@@ -104,10 +106,10 @@ def intra(state: State, culprit: int) -> str:
 
 def inside(state: State, culprit: Suspect) -> str:
     one, other = state.endpoints[culprit.member].name, state.endpoints[1 - culprit.member].name
-    told = culprit.score.told() if culprit.score else ""
+    told = f", and {beside(culprit.score)}" if culprit.score else ""
     return (
         f"{gang(state)}, and the cause is known: {one} to itself, over its own NICs, reached {culprit.share:.0%} of what {other} did "
-        f"in {len(culprit.evidence)} rounds, and the pair stayed slow ({told}); take {one} out of service."
+        f"in {len(culprit.evidence)} rounds, and the pair stayed slow{told}; take {one} out of service."
     )
 
 
@@ -190,7 +192,7 @@ def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
 
 def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
     told = "; ".join(
-        f"{state.endpoints[s.member].name} {_finding(s)}, {_besides(s)} ({s.score.told() if s.score else ''})"
+        f"{state.endpoints[s.member].name} {_finding(s)}, {_besides(s)}{f', and {beside(s.score)}' if s.score else ''}"
         for s in suspects[:MOST]
     )
     more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
@@ -210,6 +212,23 @@ def _besides(s: Suspect) -> str:
     if "local" in s.score.kinds:
         return "and its own ports say why"
     return "and to itself as well, which other gangs have found"
+
+
+def beside(score: Score) -> str:
+    """What else than the node itself was looked at, and whether it explains as much."""
+    others = (
+        ("chance", score.noise),
+        ("its path or switch", score.place),
+        ("somebody else's traffic", score.spell),
+    )
+    left = [what for what, factor in others if factor < FATAL]
+    told = (
+        f"{' or '.join(filter(None, (', '.join(left[:-1]), left[-1])))} may explain that as well"
+        if left
+        else f"neither {', nor '.join(what for what, _ in others)} explains that"
+    )
+    more = [*(["other gangs found it bad too"] if score.again else []), score.ports]
+    return told + (f" ({'; '.join(filter(None, more))})" if any(more) else "")
 
 
 def _finding(s: Suspect) -> str:
