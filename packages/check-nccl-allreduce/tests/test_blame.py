@@ -130,7 +130,7 @@ def test_a_person_reads_which_node_what_beside_what_is_normal_what_else_and_what
     world = World(4, slow(1))
     assert world.run().reason.endswith(
         "4 ranks on 4 members, 4Mi per rank, gloo; the all-reduce of 4 nodes is below its floor, and the cause is known: node-1 reached "
-        "33% of normal, 0.006991 of 0.02097 GB/s, with 3 known-good nodes in 4 rounds, and to itself as well, and neither chance, nor its "
+        "33% of normal, 0.006991 of 0.02097 GB/s, with 3 known-good nodes in 4 rounds, and to itself as well; neither chance, nor its "
         "path or switch, nor somebody else's traffic explains that; take it out of service."
     )
 

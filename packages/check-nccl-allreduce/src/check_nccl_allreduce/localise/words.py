@@ -106,7 +106,7 @@ def intra(state: State, culprit: int) -> str:
 
 def inside(state: State, culprit: Suspect) -> str:
     one, other = state.endpoints[culprit.member].name, state.endpoints[1 - culprit.member].name
-    told = f", and {beside(culprit.score)}" if culprit.score else ""
+    told = f"; {beside(culprit.score)}" if culprit.score else ""
     return (
         f"{gang(state)}, and the cause is known: {one} to itself, over its own NICs, reached {culprit.share:.0%} of what {other} did "
         f"in {len(culprit.evidence)} rounds, and the pair stayed slow{told}; take {one} out of service."
@@ -192,7 +192,7 @@ def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
 
 def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
     told = "; ".join(
-        f"{state.endpoints[s.member].name} {_finding(s)}, {_besides(s)}{f', and {beside(s.score)}' if s.score else ''}"
+        f"{state.endpoints[s.member].name} {_finding(s)}, {_besides(s)}{f'; {beside(s.score)}' if s.score else ''}"
         for s in suspects[:MOST]
     )
     more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
