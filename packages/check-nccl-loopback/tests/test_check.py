@@ -88,8 +88,10 @@ def test_healthy_gpus_pass_whatever_the_age_of_nccl_tests(
     assert cleared == {
         f"NCCLLoopbackTest{test}" for test in ("", "Bandwidth", "Data", "Device", "Presence")
     }
-    assert {(e.agent, e.component_class) for e in connector.events} == {
-        ("preflight-nccl-loopback", "Node")
+    assert {e.agent for e in connector.events} == {"preflight-nccl-loopback"}
+    assert {(e.component_class, bool(e.entities_impacted)) for e in connector.events} == {
+        ("Node", False),
+        ("GPU", True),
     }
 
 
