@@ -83,11 +83,11 @@ def _of_kubernetes(o: Object) -> bool:
 
 
 async def _accounts(world: Plane) -> dict[str, Path]:
-    """Create them; a kubeconfig for each part. What holds the certificates' account to what it does
-    is there, too; the agent's policy asks for a node in its token, which no node gave it here.
+    """Create them; a kubeconfig for each part. The policies that hold them to what they do are
+    there, too; the agent's token is that of a pod on node ``b``.
     """
     for o in render(UMBRELLA, ON, namespace=HOME):
-        if o["kind"] in ADMISSION and o["metadata"]["name"].startswith(f"{NAME}-certs-"):
+        if o["kind"] in ADMISSION:
             path = f"/apis/admissionregistration.k8s.io/v1/{ADMISSION[o['kind']]}"
             await world.client.create(path, o)
     for o in chart():
@@ -99,7 +99,9 @@ async def _accounts(world: Plane) -> dict[str, Path]:
             await world.client.create(f"{RBAC}{place}/{KINDS[o['kind']]}", o)
     found = {}
     for part in ACCOUNTS:
-        token = await anyio.to_thread.run_sync(world.server.token_of, HOME, f"{NAME}-{part}")
+        token = await anyio.to_thread.run_sync(
+            world.server.token_of, HOME, f"{NAME}-{part}", "b" if part == "agent" else ""
+        )
         found[part] = world.server.kubeconfig(world.home / f"{part}.kubeconfig", token)
     return found
 
@@ -128,9 +130,9 @@ def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(
 ) -> None:
     async def body() -> None:
         async with plane(audited, lock_namespace=names.LOCK_NAMESPACE) as world:
-            access = await _accounts(world)
             await world.node("a", 2)
             await world.node("b", 0)
+            access = await _accounts(world)
             await world.client.delete(f"/apis/{names.API_VERSION}/gpunodestatuses/b")
             port = free_port()
             run = {part: {"KUBECONFIG": str(path)} for part, path in access.items()}

@@ -182,10 +182,17 @@ class ApiServer:
         """Write a kubeconfig, the administrator's unless there is another ``token``."""
         return write_kubeconfig(path, self.server, ca=self.ca, user={"token": token or self.token})
 
-    def token_of(self, namespace: str, account: str) -> str:
-        """A token of a ServiceAccount, which must exist."""
+    def token_of(self, namespace: str, account: str, node: str = "") -> str:
+        """A token of a ServiceAccount, which must exist; bound to ``node`` as a kubelet's for a pod
+        there is.
+        """
+        spec: dict[str, Any] = {}
+        if node:
+            uid = self.call("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+            bound = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+            spec = {"boundObjectRef": bound}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         return str(self.call("POST", path, asked)["status"]["token"])
 
     def _start(self, name: str) -> None:
