@@ -150,6 +150,42 @@ def test_a_pod_with_none_of_our_annotations_is_left_alone_unless_others_are_guar
     assert admit(plugin, None, Rules(guard_others=True)) == AdmissionVerdict()
 
 
+ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+OTHER = {"name": "A", "value": "1"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec"),
+    [
+        ({}, {"resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]}),
+        ({names.ALLOCATED_ANNOTATION: "node-a:0"}, {}),
+    ],
+    ids=["a network card's claim", "allocated by nobody"],
+)
+def test_a_guarded_pod_sees_no_gpu_whatever_else_it_says(
+    annotations: dict[str, str], spec: dict[str, Any]
+) -> None:
+    parts = [{"name": "c", "env": [ALL, OTHER]}, {"name": "d"}]
+    before = pod(annotations=annotations, containers=parts, initContainers=[dict(parts[0])], **spec)
+    made = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]
+    assert [one["env"][0] for one in (*made["containers"], *made["initContainers"])] == [VOID] * 3
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
+def test_beside_a_device_plugin_the_plugins_variable_stands_and_no_other(resource: str) -> None:
+    asks = {"limits": {resource: "1"}}
+    parts = [
+        {"name": "c", "env": [ALL, OTHER, ALL], "resources": asks},
+        {"name": "side", "env": [ALL]},
+        {"name": "none", "resources": {"limits": {resource: "0"}}, "env": [ALL]},
+    ]
+    before = pod(annotations={}, containers=parts)
+    made = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]["containers"]
+    # Of two variables of one name the container's wins over what the plugin sets.
+    assert [one["env"] for one in made] == [[OTHER], [VOID], [VOID]]
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

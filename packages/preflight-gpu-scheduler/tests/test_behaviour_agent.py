@@ -190,6 +190,54 @@ def test_a_gpu_that_a_node_condition_names_is_nobodys_until_the_condition_clears
     anyio.run(body)
 
 
+def test_a_pod_that_says_it_has_a_gpu_is_named_as_its_user_where_the_lease_says_so_too(
+    real_api_server: ApiServer, library: Path
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 0)
+            node = Node(world, library)
+            node.gpus(UUIDS)
+            node.start()
+            await node.until("four GPUs are listed", lambda found: len(found) == 4)
+
+            async def running(name: str, gpu: int) -> str:
+                """Its uid."""
+                annotations = {names.ALLOCATED_ANNOTATION: f"a:{gpu}"}
+                made = await world.try_pod(name, claim="x", annotations=annotations, nodeName="a")
+                return str(made["metadata"]["uid"])
+
+            async def leased(gpu: int, uid: str) -> None:
+                about = {names.POD_ANNOTATION: f"{world.namespace}/x", names.NODE_ANNOTATION: "a"}
+                lease = {
+                    "metadata": {
+                        "name": names.lease_name("a", gpu),
+                        "labels": {names.MANAGED_LABEL: "true"},
+                        "annotations": about,
+                    },
+                    "spec": {"holderIdentity": uid, "leaseTransitions": 1},
+                }
+                namespace = world.config.lock_namespace
+                path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+                await world.client.create(path, lease)
+
+            await leased(1, "another")
+            for gpu in (0, 1):
+                await running(f"forged-{gpu}", gpu)
+            uid = await running("true", 2)
+            await leased(2, uid)
+            found = await node.until(
+                "a user is told of", lambda found: found[UUIDS[2]].get("inUseBy")
+            )
+            assert [found[one].get("inUseBy", []) for one in UUIDS] == [[], [], [uid], []]
+            await world.delete_pod("true")
+            await node.until(
+                "it has gone", lambda found: not found[UUIDS[2]].get("inUseBy")
+            )
+
+    anyio.run(body)
+
+
 def test_after_a_reboot_with_another_order_each_gpu_has_its_id_still(
     real_api_server: ApiServer, library: Path
 ) -> None:

@@ -460,6 +460,39 @@ def test_a_pod_is_made_and_bound_by_nobody_else_with_gpus_that_it_says_it_has(
         assert answer.policy == "pods", key
 
 
+def test_a_pod_is_passed_over_as_a_mirror_where_a_kubelet_makes_it_and_nobody_else(
+    cluster: Cluster,
+) -> None:
+    cluster.create("/api/v1/namespaces", {"metadata": {"name": "mirrors"}})
+    guarding = {NAME: {**VALUES[NAME], "guardOthers": True}}
+    [made] = [
+        o
+        for o in render(UMBRELLA, guarding, namespace=HOME)
+        if o["kind"] == "MutatingWebhookConfiguration"
+    ]
+    # Nobody answers here: whoever is asked about is refused.
+    for webhook in made["webhooks"]:
+        webhook["clientConfig"] = {"url": "https://127.0.0.1:1/"}
+        webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "mirrors"}}
+    path = f"{ADMISSION}/mutatingwebhookconfigurations"
+    cluster.create(path, {**made, "metadata": {"name": "mirrors"}})
+
+    def tried(user: str, group: str) -> Answer:
+        spec = {"containers": [{"name": "c", "image": "x"}], "nodeName": "a"}
+        body = {"metadata": {"name": "static", "annotations": {MIRROR: "x"}}, "spec": spec}
+        where = "/api/v1/namespaces/mirrors/pods?dryRun=All"
+        return cluster.ask("POST", where, body, user=user, groups=("system:masters", group))
+
+    def asked(answer: Answer) -> bool:
+        return "failed calling webhook" in answer.body.get("message", "")
+
+    try:
+        cluster.until(asked, lambda: tried("alice", "system:authenticated"))
+        assert not asked(tried("system:node:a", "system:nodes"))
+    finally:
+        assert cluster.ask("DELETE", f"{path}/mirrors").status == 200
+
+
 def test_an_agent_makes_a_status_of_its_node_and_nothing_beside_it(cluster: Cluster) -> None:
     path = f"{names.STATUSES}?dryRun=All"
     good = {

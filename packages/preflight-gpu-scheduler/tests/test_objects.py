@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler import allocation, inventory, names
 from preflight_gpu_scheduler.allocation import Reserved
 from preflight_gpu_scheduler.claim import RULES, Claim, problems, read
-from preflight_gpu_scheduler.objects import Pod, PodGroup
+from preflight_gpu_scheduler.objects import Pod, PodGroup, PodSpec
 from preflight_gpu_scheduler.verbs import FilterArgs, FilterResult, read_args, read_binding
 
 tree = st.recursive(
@@ -53,6 +53,11 @@ def claim(**devices: object) -> dict[str, object]:
             RULES[4].message,
         ),
         ({"spec": {"topology": {"minBandwidthGBps": 300}}}, RULES[5].message),
+        ({"spec": {"selector": {"matchLabels": {"k" * 318: "v"}}}}, RULES[-1].message),
+        (
+            {"spec": {"selector": {"matchLabels": {"k": "v" * 64}}}},
+            f'spec.selector.matchLabels.k: must have at most 63 characters; found the string "{"v" * 59}…".',
+        ),
         ({}, "spec: is missing; set it."),
         (
             {"spec": {7: "x"}},
@@ -196,6 +201,13 @@ def test_annotations_that_nobody_reads_are_not_kept_and_long_ones_are_cut() -> N
     kept = msgspec.convert(raw, Pod).metadata.said
     assert list(kept) == [names.CLAIM_ANNOTATION]
     assert len(kept[names.CLAIM_ANNOTATION]) == 254
+
+
+def test_of_a_pod_no_more_is_kept_than_a_node_could_have_labels_for() -> None:
+    tolerations = [{"key": f"k{n}", "operator": "Exists"} for n in range(14_000)]
+    labels = {f"k{n}": "v" for n in range(14_000)}
+    spec = msgspec.convert({"tolerations": tolerations, "nodeSelector": labels}, PodSpec)
+    assert len(spec.tolerations or ()) == len(spec.node_selector or ()) == 256
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,10 @@ def written(
     previous: InventoryStatus = EMPTY,
     pods: tuple[Pod, ...] = (),
     said: Complaints = NONE,
+    leased: dict[int, str] | None = None,
 ) -> InventoryStatus:
-    return status(previous, found, said, pods, "node-a", observed=NOW)
+    holders = dict.fromkeys(range(4), "uid-user") if leased is None else leased
+    return status(previous, found, said, pods, "node-a", holders=holders, observed=NOW)
 
 
 def user(gpus: str) -> Pod:
@@ -260,6 +262,23 @@ def test_who_uses_a_gpu_is_who_was_given_it_here_and_has_not_ended() -> None:
         (),
         ("uid-user",),
     ]
+
+
+@pytest.mark.parametrize(
+    ("leased", "users"),
+    [
+        ({0: "uid-user", 1: "uid-user"}, ("uid-user",)),
+        ({0: "uid-user"}, ()),
+        ({1: "uid-another"}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_pod_that_says_it_was_given_a_gpu_is_believed_where_the_lease_says_so(
+    leased: dict[int, str], users: tuple[str, ...]
+) -> None:
+    both = [facts("A", 1), facts("B", 2)]
+    found = written(both, pods=(user("1"), user("1")), leased=leased)
+    assert [one.in_use_by for one in found.devices] == [(), users]
 
 
 def test_a_device_plugin_and_a_dra_driver_are_conflicts() -> None:

@@ -16,7 +16,16 @@ from preflight_proto.devices import IMPLICIT
 
 from . import allocation, names
 from .claim import Claim
-from .injection import REFERENCES, VOID, literal, parts, total, with_count, with_variables
+from .injection import (
+    REFERENCES,
+    VOID,
+    literal,
+    parts,
+    total,
+    with_count,
+    with_variables,
+    without_variable,
+)
 from .objects import Toleration
 from .plan import tolerates
 
@@ -37,8 +46,8 @@ _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """``count_resource``: empty for none. ``missing_claim``: what happens to a pod whose claim is
-    not there yet. ``guard_others``: pods without a claim see no GPU, though their image asks for
-    all. ``gpu_classes``: device classes (DRA) of GPUs."""
+    not there yet. ``guard_others``: pods without a claim see no GPU but those of a device plugin or
+    a DRA driver, though their image asks for all. ``gpu_classes``: device classes (DRA) of GPUs."""
 
     scheduler_name: str = names.SCHEDULER_NAME
     count_resource: str = names.COUNT_RESOURCE
@@ -207,29 +216,33 @@ def _without_claim(
     pod: Mapping[str, Any], annotations: Mapping[str, str], rules: Rules
 ) -> AdmissionVerdict:
     allocated = annotations.get(names.ALLOCATED_ANNOTATION)
-    if allocated is not None:
-        ids = allocation.literal_ids(allocated)
-        if ids is None:
-            return AdmissionVerdict(
-                refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated)} is not <node>:<id>,<id>; write e.g. node-a:0,1."
-            )
-        return AdmissionVerdict(patch=tuple(_variables(pod["spec"], literal(ids))))
-    spec = pod["spec"]
-    if (
-        rules.guard_others
-        and not _other_resources(spec, rules.gpu_classes)
-        and not spec.get("resourceClaims")
-    ):
-        return AdmissionVerdict(patch=tuple(_variables(spec, VOID)))
-    return AdmissionVerdict()
+    ids = "" if allocated is None else allocation.literal_ids(allocated)
+    if ids is None:
+        return AdmissionVerdict(
+            refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated or '')} is not <node>:<id>,<id>; write e.g. node-a:0,1."
+        )
+    entries = literal(ids) if ids else ()
+    return AdmissionVerdict(
+        patch=tuple(_variables(pod["spec"], entries, guard=rules.guard_others))
+    )
 
 
-def _variables(spec: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -> list[Operation]:
+def _variables(
+    spec: Mapping[str, Any], entries: Sequence[dict[str, Any]], *, guard: bool = False
+) -> list[Operation]:
+    """``guard``: no container says itself which GPUs it sees. One that asks a device plugin gets
+    the plugin's variable, over which the container's own would win; a DRA driver's devices come by
+    CDI, and need none.
+    """
     patch: list[Operation] = []
     for kind in ("initContainers", "containers"):
         for n, container in enumerate(spec.get(kind) or ()):
             now = container.get("env") or []
             wanted = with_variables(now, entries)
+            if guard and _of_plugin(container):
+                wanted = without_variable(wanted, VOID[0]["name"])
+            elif guard:
+                wanted = with_variables(now, (*VOID, *entries))
             if [_stored(one) for one in now] != [_stored(one) for one in wanted]:
                 patch.append({"op": "add", "path": f"/spec/{kind}/{n}/env", "value": wanted})
     return patch
@@ -255,13 +268,17 @@ def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[st
     implicit = tuple(IMPLICIT + one for one in classes)
     found = set()
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        for part in parts(container):
-            found |= {
-                key
-                for key, amount in part.items()
-                if (key.startswith(_OTHERS) or key in implicit) and str(amount) not in {"0", ""}
-            }
+        found |= _of_plugin(container, implicit)
     return sorted(found)
+
+
+def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> set[str]:
+    return {
+        key
+        for part in parts(container)
+        for key, amount in part.items()
+        if (key.startswith(_OTHERS) or key in implicit) and str(amount) not in {"0", ""}
+    }
 
 
 def _tolerated(toleration: Mapping[str, Any]) -> bool:

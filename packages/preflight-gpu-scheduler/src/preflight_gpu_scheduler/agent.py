@@ -20,8 +20,8 @@ from .conditions import complaints
 from .config import Config
 from .inventory import InventoryStatus
 from .nvml import NvmlFailed
-from .objects import Metadata, Node, Pod
-from .report import Facts, changed, conflicts, status
+from .objects import Lease, Metadata, Node, Pod
+from .report import Facts, changed, claimed, conflicts, status
 
 __all__ = ["Agent", "AgentMeters"]
 
@@ -93,6 +93,7 @@ class Agent:
         self._look = look
         self._path = f"{names.STATUSES}/{node}"
         self._woken = anyio.Event()
+        self._holders: dict[int, str] = {}
         mine = {"fieldSelector": f"spec.nodeName={node}"}
         self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
         self._nodes = Reflector(
@@ -114,6 +115,7 @@ class Agent:
         while True:
             self._woken = anyio.Event()
             facts = await self._facts()
+            await self._ask_holders({one.id for one in known.devices})
             now = self._client.clock()
             found = self._status(known, facts)
             due = found is not None and (
@@ -139,6 +141,7 @@ class Agent:
             complaints(node, self._config.node_conditions),
             self._pods.store.values(),
             self._node,
+            holders=self._holders,
             conflicts=conflicts(node, drivers),
             observed=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         )
@@ -149,6 +152,26 @@ class Agent:
         except NvmlFailed as error:
             log.warning("nothing is known of the GPUs", error=str(error))
             return None
+
+    async def _ask_holders(self, here: set[int]) -> None:
+        """Read the Leases of those GPUs ``here`` that a pod says it has: once for each pod, and
+        again at each look where they do not say so.
+        """
+        said = claimed(self._pods.store.values(), self._node)
+        self._holders = {gpu: uid for gpu, uid in self._holders.items() if uid in said.get(gpu, ())}
+        for gpu in sorted(here & said.keys()):
+            if said[gpu] == {self._holders.get(gpu)}:
+                continue
+            where = f"namespaces/{self._config.lock_namespace}/leases"
+            path = f"/apis/coordination.k8s.io/v1/{where}/{names.lease_name(self._node, gpu)}"
+            try:
+                found = await self._client.get_or_none(path, Lease)
+            except KubeError as error:
+                log.warning("a Lease cannot be read", gpu=gpu, error=str(error))
+                continue
+            self._holders.pop(gpu, None)
+            if found is not None and found.ours and found.gpu == (self._node, gpu):
+                self._holders[gpu] = found.holder
 
     async def _previous(self) -> InventoryStatus:
         """What was written last: it says which id each UUID has."""

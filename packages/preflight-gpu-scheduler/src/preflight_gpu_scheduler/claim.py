@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 MOST_COUNT: Final = 64
+MOST_KEY: Final = 317
+"""Characters of a label's key: a DNS subdomain, a slash, and 63 more."""
 Policy = Literal["contiguous", "spread", "preferIds"]
 Mode = Literal["Required", "Preferred", "Ignore"]
 Id = Annotated[int, Meta(ge=0, le=names.MOST_ID)]
@@ -67,7 +69,9 @@ class Topology(_Section, frozen=True, kw_only=True):
 class Selector(_Section, frozen=True, kw_only=True):
     """Labels that the node must have."""
 
-    match_labels: Annotated[dict[str, str], Meta(max_length=64)] = {}
+    match_labels: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]], Meta(max_length=64)
+    ] = {}
 
 
 class Spec(_Section, frozen=True, kw_only=True):
@@ -161,6 +165,10 @@ RULES: Final = (
         "(has(self.topology.mode) && self.topology.mode == 'Required')",
         message="spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),
+    Rule(
+        cel=f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
+        message=f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
+    ),
 )
 
 
@@ -213,6 +221,7 @@ def _meaning(spec: Spec) -> list[str]:
         len(set(devices.prefer_ids)) != len(devices.prefer_ids),
         devices.policy == "spread" and topology.mode != "Preferred",
         topology.min_bandwidth_gbps > 0 and topology.mode != "Required",
+        any(len(key) > MOST_KEY for key in spec.selector.match_labels),
     )
     return [rule.message for rule, found in zip(RULES, broken, strict=True) if found]
 

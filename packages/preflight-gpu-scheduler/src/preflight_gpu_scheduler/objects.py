@@ -103,7 +103,9 @@ class PodSchedulingGate(_Object, frozen=True, kw_only=True):
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """An empty text, or None, is a field that is not set."""
+    """An empty text, or None, is a field that is not set. ``tolerations``, ``node_selector``: at
+    most 256, as many as labels.
+    """
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -111,6 +113,13 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
     priority: int | None = None
+
+    def __post_init__(self) -> None:
+        put = msgspec.structs.force_setattr
+        if self.tolerations and len(self.tolerations) > _MOST_LABELS:
+            put(self, "tolerations", self.tolerations[:_MOST_LABELS])
+        if self.node_selector and len(self.node_selector) > _MOST_LABELS:
+            put(self, "node_selector", dict(sorted(self.node_selector.items())[:_MOST_LABELS]))
 
 
 class PodStatus(_Object, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from .links import Place, bus_id, islands
 from .names import DEVICE_PLUGIN_RESOURCE, MOST_ID
 from .objects import Node, Pod
 
-__all__ = ["APPLICATION_XIDS", "Facts", "changed", "conflicts", "health", "ids", "status"]
+__all__ = ["APPLICATION_XIDS", "Facts", "changed", "claimed", "conflicts", "health", "ids", "status"]
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
@@ -77,16 +77,20 @@ def status(
     pods: Iterable[Pod],
     node: str,
     *,
+    holders: Mapping[int, str],
     conflicts: Sequence[str] = (),
     observed: str,
 ) -> InventoryStatus:
-    """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
+    """``holders``: the uid that each GPU's Lease says; a pod that says it has the GPU is believed
+    only where it is that one. ``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
     known, nothing given and nobody blamed.
 
     A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still
     name it, and it may come back. It is dropped when no pod has it and another GPU is in its slot.
     """
-    users = _users(pods, node)
+    users = {
+        gpu: (uid,) for gpu, uids in claimed(pods, node).items() if (uid := holders.get(gpu)) in uids
+    }
     old = {one.uuid: one for one in previous.devices if one.uuid}
     if facts is None:
         known = [_with(one, "Unknown", "NVML cannot be read", users) for one in previous.devices]
@@ -165,16 +169,18 @@ def _with(device: Device, found: Health, why: str, users: Mapping[int, tuple[str
     )
 
 
-def _users(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
-    """Uids of the pods that were given each id here and have not ended."""
-    found: dict[int, list[str]] = {}
+def claimed(pods: Iterable[Pod], node: str) -> dict[int, set[str]]:
+    """Uids of the pods that have not ended and say that they were given the id here. Who creates a
+    pod can write that.
+    """
+    found: dict[int, set[str]] = {}
     for pod in pods:
         allocated = pod.allocated
         if pod.spec.node_name != node or pod.ended or allocated is None or allocated.node != node:
             continue
         for gpu in allocated.ids:
-            found.setdefault(gpu, []).append(pod.metadata.uid)
-    return {gpu: tuple(sorted(uids)[:64]) for gpu, uids in found.items()}
+            found.setdefault(gpu, set()).add(pod.metadata.uid)
+    return found
 
 
 def conflicts(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.admission import limits
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.client import Client, KubeError, Unreadable
@@ -52,7 +53,12 @@ class Webhook:
             or request.sub_resource
         ):
             return Response()
+        if refused := limits.of_text(request.object):
+            return Response.denied(refused, code=_REFUSED)
         pod = request.new(dict)
+        looked_up = {"claims": limits.REQUESTS - 1} if _claim_name(pod) else {}
+        if refused := limits.of_pod(pod, **looked_up):
+            return Response.denied(refused, code=_REFUSED)
         claim = await self._claim(request.namespace, pod)
         if isinstance(claim, list):
             return Response.denied(
@@ -102,6 +108,7 @@ class Webhook:
                     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{plural}/{name}"
                     if await self._asks_for_gpus(path):
                         found.append(str(entry.get("name")))
+                    break  # one that names both is refused by the API server
         return found
 
     async def _asks_for_gpus(self, path: str) -> bool:

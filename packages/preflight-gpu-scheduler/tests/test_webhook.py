@@ -1,0 +1,102 @@
+"""What a review costs: nothing is asked for and nothing taken apart beyond a limit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import anyio
+import pytest
+from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.webhook import Webhook
+from preflight_kube.admission import review
+from preflight_kube.admission.review import Response
+from preflight_kube.client import Client
+
+MINE = {names.CLAIM_ANNOTATION: "two"}
+
+
+class Counting:
+    """A client that finds nothing, and counts."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def get_or_none(self, path: str, _: type) -> None:
+        self.asked.append(path)
+
+
+def answered(pod: dict[str, Any], **config: Any) -> tuple[Response, list[str]]:
+    body = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "kind": {"version": "v1", "kind": "Pod"},
+            "resource": {"version": "v1", "resource": "pods"},
+            "operation": "CREATE",
+            "namespace": "team",
+            "object": pod,
+        },
+    }
+    client = Counting()
+    webhook = Webhook(cast(Client, client), Config(**config))
+    request = review.decode(json.dumps(body).encode())
+    return anyio.run(webhook, request), client.asked
+
+
+def pod(annotations: dict[str, str], **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p", "annotations": annotations},
+        "spec": {"containers": [{"name": "c"}], **spec},
+    }
+
+
+def claims(number: int) -> list[dict[str, str]]:
+    return [{"name": f"c{n}", "resourceClaimName": f"claim-{n}"} for n in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (
+            {"resourceClaims": claims(3000)},
+            "spec.resourceClaims: 3000 entries are more than the 15 that a webhook goes through; use fewer.",
+        ),
+        (
+            {"containers": [{"name": f"c{n}"} for n in range(2000)]},
+            "spec.containers, spec.initContainers: 2000 containers are more than the 1024 that",
+        ),
+        (
+            {"containers": [{"name": "c", "env": [{"name": "A"}] * 5000}]},
+            "env of all containers: 5000 entries are more than the 4096 that",
+        ),
+        ({"tolerations": [{"key": "a"}] * 5000}, "spec.tolerations: 5000 entries are more than"),
+        (
+            {"containers": [{}] * 125_000},
+            "the object: 125005 objects and lists are more than the 100000 that",
+        ),
+    ],
+    ids=["claims", "containers", "variables", "tolerations", "too much to decode"],
+)
+def test_a_pod_beyond_a_limit_is_denied_in_a_sentence_and_nothing_is_asked(
+    spec: dict[str, Any], sentence: str
+) -> None:
+    for config in ({}, {"guard_others": True}):
+        response, asked = answered(pod(MINE, **spec), **config)
+        assert (response.allowed, asked) == (False, [])
+        assert sentence in response.message
+
+
+def test_a_review_takes_sixteen_requests_at_most() -> None:
+    both = [{**one, "resourceClaimTemplateName": "t"} for one in claims(15)]
+    response, asked = answered(pod(MINE, resourceClaims=both))
+    assert response.allowed
+    assert len(asked) == 16
+
+
+def test_the_claims_of_a_pod_that_nothing_is_asked_about_may_be_many() -> None:
+    response, asked = answered(pod({}, resourceClaims=claims(100)), guard_others=True)
+    assert (response.allowed, asked) == (True, [])
+    assert response.patch
