@@ -167,12 +167,14 @@ def test_a_guarded_pod_sees_no_gpu_whatever_else_it_says(
     annotations: dict[str, str], spec: dict[str, Any]
 ) -> None:
     parts = [{"name": "c", "env": [ALL, OTHER]}, {"name": "d"}]
-    before = pod(annotations=annotations, containers=parts, initContainers=[dict(parts[0])], **spec)
+    before = pod(annotations=annotations, containers=parts, initContainers=parts[:1], **spec)
     made = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]
     assert [one["env"][0] for one in (*made["containers"], *made["initContainers"])] == [VOID] * 3
 
 
-@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
+@pytest.mark.parametrize(
+    "resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"]
+)
 def test_beside_a_device_plugin_the_plugins_variable_stands_and_no_other(resource: str) -> None:
     asks = {"limits": {resource: "1"}}
     parts = [

@@ -231,9 +231,7 @@ def test_a_pod_that_says_it_has_a_gpu_is_named_as_its_user_where_the_lease_says_
             )
             assert [found[one].get("inUseBy", []) for one in UUIDS] == [[], [], [uid], []]
             await world.delete_pod("true")
-            await node.until(
-                "it has gone", lambda found: not found[UUIDS[2]].get("inUseBy")
-            )
+            await node.until("it has gone", lambda found: not found[UUIDS[2]].get("inUseBy"))
 
     anyio.run(body)
 

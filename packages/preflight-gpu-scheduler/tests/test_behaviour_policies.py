@@ -85,8 +85,7 @@ class Fields:
             yield from self._array(schema, now or [], depth)
         elif "properties" in schema:
             yield from (
-                (f".{path}", values)
-                for path, values in self._object(schema, now or {}, depth)
+                (f".{path}", values) for path, values in self._object(schema, now or {}, depth)
             )
         elif schema.get("type") == "object":
             present = now or {}
@@ -163,7 +162,10 @@ class Cluster:
         patch = "json-patch" if isinstance(body, list) else "strategic-merge-patch"
         headers = [
             ("Authorization", f"Bearer {self.server.token}"),
-            ("Content-Type", f"application/{patch}+json" if method == "PATCH" else "application/json"),
+            (
+                "Content-Type",
+                f"application/{patch}+json" if method == "PATCH" else "application/json",
+            ),
         ]
         if user:
             headers.append(("Impersonate-User", user))
@@ -242,7 +244,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def pod(name: str, **annotations: str) -> Object:
-    said = {names.CLAIM_ANNOTATION: "two", "other": "kept"} if not annotations else annotations
+    said = annotations or {names.CLAIM_ANNOTATION: "two", "other": "kept"}
     gates = [{"name": "example.com/theirs"}, {"name": names.GATE}]
     return {
         "metadata": {"name": name, "annotations": said, "labels": {"app": "train"}},
@@ -337,7 +339,11 @@ def test_of_a_node_the_controllers_account_changes_the_counted_resource_alone(
     cluster: Cluster,
 ) -> None:
     cluster.create("/api/v1/nodes", node("n"))
-    path, user, policy = "/api/v1/nodes/n/status?dryRun=All", account("controller"), "controller-nodes"
+    path, user, policy = (
+        "/api/v1/nodes/n/status?dryRun=All",
+        account("controller"),
+        "controller-nodes",
+    )
 
     def patched(**change: Any) -> Answer:
         return cluster.ask("PATCH", path, change, user=user)
@@ -368,7 +374,10 @@ def test_of_a_node_the_controllers_account_changes_the_counted_resource_alone(
         "status.volumesAttached longer",
     }
     assert patched(status={"capacity": {names.COUNT_RESOURCE: "8"}}).status == 200
-    assert cluster.ask("PATCH", "/api/v1/nodes/n", {"spec": {"unschedulable": True}}, user=user).status == 403
+    assert (
+        cluster.ask("PATCH", "/api/v1/nodes/n", {"spec": {"unschedulable": True}}, user=user).status
+        == 403
+    )
 
 
 def test_a_binding_of_the_scheduler_brings_a_pod_its_node_and_its_gpus_alone(
@@ -378,18 +387,14 @@ def test_a_binding_of_the_scheduler_brings_a_pod_its_node_and_its_gpus_alone(
     cluster.create("/api/v1/nodes", {"metadata": {"name": "zoned", "labels": zone}})
     user, policy = account("scheduler"), "scheduler-bindings"
     ours = {names.PREFIX + key: "zoned:0" for key in ("allocated", *VARIABLES)}
+    start = {"metadata": {"annotations": ours}, "target": {"kind": "Node", "name": "zoned"}}
     numbers = iter(range(1000))
 
-    def bound(user: str, change: Callable[[Object], Object] = lambda whole: whole) -> Answer | Object:
+    def bound(change: Object) -> Answer | Object:
         """The refusal, or the pod that was bound."""
         name = f"b-{next(numbers)}"
         cluster.create(PODS, {**pod(name), "spec": {"containers": [{"name": "c", "image": "x"}]}})
-        whole = change(
-            {
-                "metadata": {"annotations": ours},
-                "target": {"kind": "Node", "name": "zoned"},
-            }
-        )
+        whole = copy.deepcopy(change)
         whole["metadata"] |= {"name": name}
         answer = cluster.ask("POST", f"{PODS}/{name}/binding", whole, user=user)
         if answer.status != 201:
@@ -403,17 +408,16 @@ def test_a_binding_of_the_scheduler_brings_a_pod_its_node_and_its_gpus_alone(
     cluster.until_refused(
         policy, lambda: cluster.ask("POST", f"{PODS}/x/binding?dryRun=All", foreign, user=user)
     )
-    as_it_should = bound(user)
+    as_it_should = bound(start)
     assert isinstance(as_it_should, dict)
     # The API server's own plug-in has written them into the Binding.
     assert as_it_should["metadata"]["labels"] == {"app": "train", **without(zone, "rack")}
     refused = set()
-    start = {"metadata": {"annotations": ours}, "target": {"kind": "Node", "name": "zoned"}}
     for field, values in cluster.core.changes("io.k8s.api.core.v1.Binding", start, 4):
         if field in {"target.name", "metadata.name"} or " left out" in field:
             continue
         for value in values:
-            answer = bound(user, lambda _, value=value: copy.deepcopy(value))
+            answer = bound(value)
             if isinstance(answer, Answer):
                 refused |= {field} if answer.policy == policy else set()
             else:
@@ -448,14 +452,20 @@ def test_a_pod_is_made_and_bound_by_nobody_else_with_gpus_that_it_says_it_has(
         assert made(EXEMPT, **{key: "a:0"}).status == 201
     assert made("alice", **{names.CLAIM_ANNOTATION: "two"}).status == 201
     name = f"plain-{namespace}"
-    cluster.create(path, {**pod(name, other="x"), "spec": {"containers": [{"name": "c", "image": "x"}]}})
+    cluster.create(
+        path, {**pod(name, other="x"), "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    )
     for key in (names.CLAIM_ANNOTATION, *names.FORGEABLE):
         binding = {
             "metadata": {"name": name, "annotations": {key: "a:0"}},
             "target": {"kind": "Node", "name": "a"},
         }
         answer = cluster.ask(
-            "POST", f"{path}/{name}/binding?dryRun=All", binding, user="alice", groups=("system:masters",)
+            "POST",
+            f"{path}/{name}/binding?dryRun=All",
+            binding,
+            user="alice",
+            groups=("system:masters",),
         )
         assert answer.policy == "pods", key
 
@@ -503,7 +513,11 @@ def test_an_agent_makes_a_status_of_its_node_and_nothing_beside_it(cluster: Clus
     }
 
     def made(spec: Object | None = None, **about: Any) -> Answer:
-        body = {**good, "metadata": {"name": "mine", **about}, "spec": good["spec"] if spec is None else spec}
+        body = {
+            **good,
+            "metadata": {"name": "mine", **about},
+            "spec": good["spec"] if spec is None else spec,
+        }
         return cluster.ask("POST", path, body, user=account("agent"), node="mine")
 
     cluster.until_refused("agents", lambda: made(name="other"))
@@ -533,7 +547,12 @@ def test_an_agent_makes_a_status_of_its_node_and_nothing_beside_it(cluster: Clus
 
 def test_of_a_claim_the_controllers_account_writes_the_status_alone(cluster: Cluster) -> None:
     claims = f"/apis/{names.API_VERSION}/namespaces/team/gpuclaims"
-    body = {"apiVersion": names.API_VERSION, "kind": "GpuClaim", "metadata": {"name": "one"}, "spec": {}}
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": "GpuClaim",
+        "metadata": {"name": "one"},
+        "spec": {},
+    }
     before = cluster.create(claims, body)
     change = [
         {"op": "add", "path": "/metadata/labels", "value": {"a": "b"}},
@@ -579,7 +598,9 @@ def test_the_controllers_account_speaks_and_leads_in_its_own_name_alone(cluster:
 def test_the_webhooks_account_writes_nothing_and_the_certificates_account_one_bundle(
     cluster: Cluster,
 ) -> None:
-    assert cluster.ask("POST", f"{PODS}?dryRun=All", pod("w"), user=account("webhook")).status == 403
+    assert (
+        cluster.ask("POST", f"{PODS}?dryRun=All", pod("w"), user=account("webhook")).status == 403
+    )
     known = Fields(cluster.ask("GET", f"/openapi/v3{ADMISSION}").body)
     selector = {"matchLabels": {"nobody": "has-this"}}
     entry = {
@@ -587,7 +608,14 @@ def test_the_webhooks_account_writes_nothing_and_the_certificates_account_one_bu
         "clientConfig": {"url": "https://127.0.0.1:1/"},
         "namespaceSelector": selector,
         "objectSelector": selector,
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+            }
+        ],
         "matchConditions": [{"name": "a", "expression": "true"}],
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
@@ -621,20 +649,37 @@ def _good(answer: Answer) -> bool:
 def test_the_clusters_own_roles_read_and_write_claims(cluster: Cluster) -> None:
     made = render(UMBRELLA, VALUES, namespace=HOME)
     ours = [
-        o for o in made if o["kind"] == "ClusterRole" and any("aggregate" in k for k in o["metadata"]["labels"])
+        o
+        for o in made
+        if o["kind"] == "ClusterRole" and any("aggregate" in k for k in o["metadata"]["labels"])
     ]
     claims = f"/apis/{names.API_VERSION}/namespaces/team/gpuclaims"
-    body = {"apiVersion": names.API_VERSION, "kind": "GpuClaim", "metadata": {"name": "c"}, "spec": {}}
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": "GpuClaim",
+        "metadata": {"name": "c"},
+        "spec": {},
+    }
     for role, writes in (("view", False), ("edit", True), ("admin", True)):
         # What the API server's own role gathers; kube-controller-manager does so.
-        [selector] = cluster.ask("GET", f"{RBAC}/clusterroles/{role}").body["aggregationRule"]["clusterRoleSelectors"]
-        [gathered] = [o for o in ours if selector["matchLabels"].items() <= o["metadata"]["labels"].items()]
+        [selector] = cluster.ask("GET", f"{RBAC}/clusterroles/{role}").body["aggregationRule"][
+            "clusterRoleSelectors"
+        ]
+        [gathered] = [
+            o for o in ours if selector["matchLabels"].items() <= o["metadata"]["labels"].items()
+        ]
         cluster.create(
             f"{RBAC}/clusterrolebindings",
             {
                 "metadata": {"name": f"people-{role}"},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": gathered["metadata"]["name"]},
-                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}],
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": gathered["metadata"]["name"],
+                },
+                "subjects": [
+                    {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}
+                ],
             },
         )
         for path in (claims, names.STATUSES):

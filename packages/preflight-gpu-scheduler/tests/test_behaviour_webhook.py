@@ -123,6 +123,14 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
         {"devices": {"policy": "preferIds"}},
         "is empty with policy preferIds",
     ),
+    "a label's value that no node has": (
+        {"selector": {"matchLabels": {"a": "v" * 64}}},
+        "spec.selector.matchLabels.a",
+    ),
+    "a label's key that no node has": (
+        {"selector": {"matchLabels": {"k" * 318: "v"}}},
+        "spec.selector.matchLabels: has a key of more than 317 characters",
+    ),
     "bandwidth without Required": (
         {"topology": {"minBandwidthGBps": 5}},
         "is read with mode Required only",

@@ -222,9 +222,7 @@ def _without_claim(
             refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated or '')} is not <node>:<id>,<id>; write e.g. node-a:0,1."
         )
     entries = literal(ids) if ids else ()
-    return AdmissionVerdict(
-        patch=tuple(_variables(pod["spec"], entries, guard=rules.guard_others))
-    )
+    return AdmissionVerdict(patch=tuple(_variables(pod["spec"], entries, guard=rules.guard_others)))
 
 
 def _variables(

@@ -12,7 +12,15 @@ from typing import Any, Final
 
 from . import names
 
-__all__ = ["REFERENCES", "VOID", "literal", "total", "with_count", "with_variables", "without_variable"]
+__all__ = [
+    "REFERENCES",
+    "VOID",
+    "literal",
+    "total",
+    "with_count",
+    "with_variables",
+    "without_variable",
+]
 
 Entry = dict[str, Any]
 Container = Mapping[str, Any]

@@ -18,7 +18,16 @@ from .links import Place, bus_id, islands
 from .names import DEVICE_PLUGIN_RESOURCE, MOST_ID
 from .objects import Node, Pod
 
-__all__ = ["APPLICATION_XIDS", "Facts", "changed", "claimed", "conflicts", "health", "ids", "status"]
+__all__ = [
+    "APPLICATION_XIDS",
+    "Facts",
+    "changed",
+    "claimed",
+    "conflicts",
+    "health",
+    "ids",
+    "status",
+]
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
@@ -81,15 +90,17 @@ def status(
     conflicts: Sequence[str] = (),
     observed: str,
 ) -> InventoryStatus:
-    """``holders``: the uid that each GPU's Lease says; a pod that says it has the GPU is believed
-    only where it is that one. ``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
-    known, nothing given and nobody blamed.
+    """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
+    known, nothing given and nobody blamed. ``holders``: the uid in each GPU's Lease; a pod that
+    says it has the GPU is believed only where it is that one.
 
     A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still
     name it, and it may come back. It is dropped when no pod has it and another GPU is in its slot.
     """
     users = {
-        gpu: (uid,) for gpu, uids in claimed(pods, node).items() if (uid := holders.get(gpu)) in uids
+        gpu: (uid,)
+        for gpu, uids in claimed(pods, node).items()
+        if (uid := holders.get(gpu)) in uids
     }
     old = {one.uuid: one for one in previous.devices if one.uuid}
     if facts is None:
