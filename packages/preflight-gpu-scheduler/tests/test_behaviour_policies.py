@@ -233,14 +233,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("policies")
     with ApiServer(home, folder, authorization="RBAC") as server:
         found = Cluster(server)
-        for name in (HOME, "team", names.LOCK_NAMESPACE):
-            found.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        for item in render(UMBRELLA, VALUES, namespace=HOME):
-            if item["kind"] in PATHS:
-                found.create(PATHS[item["kind"]].format(item["metadata"].get("namespace")), item)
-        server.served("/apis/gpu.scheduling/v1/gpunodestatuses")
-        yield found
-        found.close()
+        try:
+            for name in (HOME, "team", names.LOCK_NAMESPACE):
+                found.create("/api/v1/namespaces", {"metadata": {"name": name}})
+            for o in render(UMBRELLA, VALUES, namespace=HOME):
+                if o["kind"] in PATHS:
+                    found.create(PATHS[o["kind"]].format(o["metadata"].get("namespace")), o)
+            server.served(names.STATUSES)
+            yield found
+        finally:
+            found.close()
 
 
 def pod(name: str, **annotations: str) -> Object:

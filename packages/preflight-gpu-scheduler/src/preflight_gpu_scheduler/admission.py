@@ -16,16 +16,7 @@ from preflight_proto.devices import IMPLICIT
 
 from . import allocation, names
 from .claim import Claim
-from .injection import (
-    REFERENCES,
-    VOID,
-    literal,
-    parts,
-    total,
-    with_count,
-    with_variables,
-    without_variable,
-)
+from .injection import REFERENCES, VOID, literal, parts, total, with_count, with_variables
 from .objects import Toleration
 from .plan import tolerates
 
@@ -236,11 +227,9 @@ def _variables(
     for kind in ("initContainers", "containers"):
         for n, container in enumerate(spec.get(kind) or ()):
             now = container.get("env") or []
-            wanted = with_variables(now, entries)
+            wanted = with_variables(now, (*(VOID if guard else ()), *entries))
             if guard and _of_plugin(container):
-                wanted = without_variable(wanted, VOID[0]["name"])
-            elif guard:
-                wanted = with_variables(now, (*VOID, *entries))
+                wanted.remove(VOID[0])
             if [_stored(one) for one in now] != [_stored(one) for one in wanted]:
                 patch.append({"op": "add", "path": f"/spec/{kind}/{n}/env", "value": wanted})
     return patch

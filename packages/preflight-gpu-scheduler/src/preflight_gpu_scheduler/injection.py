@@ -12,15 +12,7 @@ from typing import Any, Final
 
 from . import names
 
-__all__ = [
-    "REFERENCES",
-    "VOID",
-    "literal",
-    "total",
-    "with_count",
-    "with_variables",
-    "without_variable",
-]
+__all__ = ["REFERENCES", "VOID", "literal", "total", "with_count", "with_variables"]
 
 Entry = dict[str, Any]
 Container = Mapping[str, Any]
@@ -65,11 +57,6 @@ def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
             made.append(wanted[name])
             done.add(name)
     return [*made, *(entry for name, entry in wanted.items() if name not in done)]
-
-
-def without_variable(env: Sequence[Any], name: str) -> list[Any]:
-    """``env`` without the entries of that ``name``."""
-    return [one for one in env if not (isinstance(one, dict) and one.get("name") == name)]
 
 
 def total(spec: Mapping[str, Any], resource: str) -> int | None:
