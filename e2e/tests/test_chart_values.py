@@ -227,6 +227,7 @@ def valid(made: str) -> None:
 CEL_OF_1_30 = {
     *(
         "all",
+        "dyn",
         "exists",
         "filter",
         "has",
