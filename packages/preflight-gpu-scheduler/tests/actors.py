@@ -44,6 +44,7 @@ class Actor:
     answers: dict[int, Answer] = field(default_factory=dict)
     finished: bool = False
     result: Any = None
+    told: Callable[[Request, Answer], None] = lambda *_: None
 
     def __post_init__(self) -> None:
         self._go(None)
@@ -70,6 +71,7 @@ class Actor:
         elif fate is Fate.LATE:
             self.late.append(request)
         self.answers[n] = answer
+        self.told(request, answer)
         if not self.open:
             self._go(tuple(self.answers[n] for n in range(len(self.pending))))
 
@@ -85,6 +87,10 @@ def chooser(want: int, busy: frozenset[int]) -> Callable[[frozenset[int], tuple[
         return choose(SLOTS, free, Want(count=want), own)
 
     return pick
+
+
+def uuids(node: str) -> dict[int, str]:
+    return {gpu: f"GPU-{node}-{gpu}" for gpu in range(GPUS)}
 
 
 def own_leases(leases: Mapping[str, Lease], pod: Pod, node: str) -> dict[int, Lease]:
@@ -105,7 +111,10 @@ def binder(
 ) -> Actor:
     """``shown``: whether the extender's mirror of leases shows the pod's own."""
     job = BindJob(
-        pod=pod, node=node, own=own_leases(world.leases, pod, node) if shown else {}, uuids={}
+        pod=pod,
+        node=node,
+        own=own_leases(world.leases, pod, node) if shown else {},
+        uuids=uuids(node),
     )
     return Actor(
         bind(job, chooser(want, busy), world.mirror(back)),
@@ -127,7 +136,7 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
         pod=pod,
         node=reserved.node,
         own=own_leases(world.leases, pod, reserved.node),
-        uuids={},
+        uuids=uuids(reserved.node),
         gang=True,
     )
     return Actor(

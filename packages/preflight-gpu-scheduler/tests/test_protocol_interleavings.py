@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from actors import Actor, arrived, chooser, explained, own_leases, sweep
+from actors import Actor, arrived, chooser, explained, own_leases, sweep, uuids
 from explore import explore
 from preflight_gpu_scheduler.allocation import Reserved, written
 from preflight_gpu_scheduler.bind import NOT_COMMITTED, BindJob, bind
@@ -39,7 +39,7 @@ def binder(
         if pod is None or pod.bound:
             return None
         job = BindJob(
-            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE) if shown else {}, uuids={}
+            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE) if shown else {}, uuids=uuids(NODE)
         )
         return lambda: bind(job, chooser(want, busy), mirror)
 
@@ -54,7 +54,7 @@ def member(name: str) -> Start:
         if pod is None or pod.bound or arrived(pod, shown) is not Arrival.BIND:
             return None
         job = BindJob(
-            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True
+            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids=uuids(NODE), gang=True
         )
         return lambda: bind(job, chooser(1, frozenset()), mirror)
 
@@ -224,7 +224,7 @@ def test_a_gang_that_does_not_fit_whole_gives_everything_back_at_once() -> None:
     assert (
         not Actor(
             bind(
-                BindJob(pod=q, node=NODE, own={}, uuids={}),
+                BindJob(pod=q, node=NODE, own={}, uuids=uuids(NODE)),
                 chooser(1, frozenset({0})),
                 world.mirror(0),
             ),
@@ -248,7 +248,7 @@ def test_nobody_is_bound_before_the_first_member_whatever_the_extender_believes(
     assert steps is not None
     assert Actor(steps(), []).finish(world).plan
     pod = world.pods[key("g1")]
-    job = BindJob(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids={}, gang=True)
+    job = BindJob(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids=uuids(NODE), gang=True)
     assert (
         Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
         == NOT_COMMITTED
@@ -267,7 +267,7 @@ def test_a_forged_reservation_without_leases_binds_nothing() -> None:
         pod.metadata, annotations={RESERVED_ANNOTATION: written(forged)}
     )
     job = BindJob(
-        pod=msgspec.structs.replace(pod, metadata=about), node=NODE, own={}, uuids={}, gang=True
+        pod=msgspec.structs.replace(pod, metadata=about), node=NODE, own={}, uuids=uuids(NODE), gang=True
     )
     assert Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
     assert not world.running()

@@ -66,6 +66,28 @@ def user(gpus: str) -> Pod:
     )
 
 
+def test_where_the_status_is_lost_gpus_have_the_ids_that_their_pods_have_them_by() -> None:
+    """GPU-a was missing at the first boot: GPU-b and GPU-c were 0 and 1."""
+    said = {names.ALLOCATED_ANNOTATION: "node-a:0,1", names.NVIDIA_ANNOTATION: "GPU-b,GPU-c"}
+    runs = pod("runs", annotations=said, node_name="node-a", phase="Running")
+    found = [facts("GPU-a", 1), facts("GPU-b", 2), facts("GPU-c", 3)]
+    assert {one.uuid: one.id for one in written(found, pods=(runs,)).devices} == {
+        "GPU-a": 2,
+        "GPU-b": 0,
+        "GPU-c": 1,
+    }
+    lost = written(found[:2], pods=(runs,))  # what its pod still names is given to no other
+    assert {one.uuid: one.id for one in lost.devices} == {"GPU-a": 2, "GPU-b": 0}
+
+
+def test_what_the_status_remembers_counts_before_what_a_pod_says() -> None:
+    before = written([facts("GPU-a", 1), facts("GPU-b", 2)])
+    said = {names.ALLOCATED_ANNOTATION: "node-a:0", names.NVIDIA_ANNOTATION: "GPU-b"}
+    forged = pod("forged", annotations=said, node_name="node-a", phase="Running")
+    after = written([facts("GPU-a", 1), facts("GPU-b", 2)], before, (forged,))
+    assert {one.uuid: one.id for one in after.devices} == {"GPU-a": 0, "GPU-b": 1}
+
+
 def test_gpus_that_links_join_are_one_island_over_others_too() -> None:
     chain = {0: place(1, to(2)), 1: place(2, to(1), to(3)), 2: place(3, to(2)), 3: place(4, numa=1)}
     assert islands(chain) == {

@@ -139,6 +139,8 @@ def test_constants_alone_are_given_as_reasons() -> None:
         messages.TOO_FEW,
         messages.NO_ISLAND,
         messages.NOT_ADJACENT,
+        messages.STATUS_CHANGED,  # of binds alone
+        messages.TAKEN,
     }
 
 
@@ -176,15 +178,16 @@ def test_a_node_that_is_not_there_is_not_known_and_one_without_a_status_may_be_a
     assert seen(node(), None, {0}, missing_status="assume16").free == 0xFFFE
 
 
-def test_leased_and_sick_gpus_and_those_with_a_strangers_process_are_not_free() -> None:
+def test_leased_and_sick_gpus_and_those_that_the_agent_sees_in_use_are_not_free() -> None:
     devices = (
         *DEVICES[:2],
         Device(id=2, health="Unhealthy"),
         Device(id=3, processes=1),
         Device(id=4, processes=1, in_use_by=("u",)),
     )
-    found = seen(node(), Inventory(node="n", devices=devices), {1})
-    assert [slot.id for n, slot in enumerate(found.slots) if found.free >> n & 1] == [0, 4]
+    for over, free in ((set[str](), [0]), ({"u"}, [0, 4])):
+        found = seen(node(), Inventory(node="n", devices=devices), {1}, over=over)
+        assert [slot.id for n, slot in enumerate(found.slots) if found.free >> n & 1] == free
 
 
 def test_a_lease_of_an_ended_or_vanished_pod_is_not_busy_and_one_made_by_hand_is() -> None:

@@ -1,7 +1,8 @@
 """An API server of pods and Leases as far as the protocol needs one: optimistic concurrency, uids,
 versions, a past that mirrors may show.
 
-Checked after every write: no GPU is two living pods', and each bound pod's Leases are stored.
+Checked after every write: no GPU is two living pods', by id and by UUID, and each bound pod's
+Leases are stored, unless somebody may delete them.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ from preflight_gpu_scheduler.protocol import (
     RaiseReclaimed,
     ReadLease,
     ReadPod,
+    Refused,
     Request,
     ReservePod,
     Stored,
 )
 
 Key = tuple[str, str]
+Event = tuple[Any, bool]
+"""An object, and whether it was deleted."""
 replace = msgspec.structs.replace
 
 
@@ -53,6 +57,12 @@ class World:
     """
     past: dict[Key, list[Pod | None]] = field(default_factory=dict)
     """Every state that a mirror may still show of a pod."""
+    lawless: bool = False
+    """Whether somebody deletes Leases whose pods run."""
+    there: bool = True
+    """Whether the namespace of the locks is."""
+    events: dict[str, list[Event]] = field(default_factory=lambda: {"pod": [], "lease": []})
+    """What a watch tells, by kind, in its order; where it is lawless."""
 
     def _next(self, what: str) -> str:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -75,7 +85,12 @@ class World:
         )
         self.pods[pod.key] = stored
         self.past.setdefault(pod.key, [None]).append(stored)
+        self._tell("pod", stored)
         return stored
+
+    def _tell(self, kind: str, found: Any, deleted: bool = False) -> None:
+        if self.lawless:
+            self.events[kind].append((found, deleted))
 
     # what users, kubelets and the garbage collector do
 
@@ -96,8 +111,9 @@ class World:
         )
 
     def delete_pod(self, key: Key) -> None:
-        if self.pods.pop(key, None):
+        if pod := self.pods.pop(key, None):
             self.past[key].append(None)
+            self._tell("pod", pod, True)
 
     def mark_deleting(self, key: Key) -> None:
         if pod := self.pods.get(key):
@@ -106,6 +122,23 @@ class World:
     def end_pod(self, key: Key) -> None:
         if pod := self.pods.get(key):
             self._put(replace(pod, status=PodStatus(phase="Failed")))
+
+    def start_pod(self, key: Key) -> None:
+        """The kubelet has begun its containers."""
+        said = {"phase": "Running", "startTime": "t"}
+        running = {"containerStatuses": [{"state": {"running": {}}}]}
+        if (pod := self.pods.get(key)) and pod.bound and not pod.ended:
+            self._put(replace(pod, status=msgspec.convert({**said, **running}, PodStatus)))
+
+    def lose_lease(self, name: str) -> None:
+        """Somebody deletes it."""
+        self._tell("lease", self.leases.pop(name), True)
+
+    def lose_locks(self) -> None:
+        """Somebody deletes their namespace."""
+        self.there = False
+        for name in list(self.leases):
+            self.lose_lease(name)
 
     def touch_pod(self, key: Key) -> None:
         if pod := self.pods.get(key):
@@ -150,7 +183,13 @@ class World:
     def _create(self, request: CreateLease) -> Answer:
         if request.name in self.leases:
             return Exists()
-        about = {names.POD_ANNOTATION: "/".join(request.pod), names.NODE_ANNOTATION: request.node}
+        if not self.there:
+            return Refused("there is no such namespace")
+        about = {
+            names.POD_ANNOTATION: "/".join(request.pod),
+            names.NODE_ANNOTATION: request.node,
+            names.UUID_ANNOTATION: request.uuid,
+        }
         lease = Lease(
             metadata=Metadata(
                 name=request.name,
@@ -163,6 +202,7 @@ class World:
             spec=LeaseSpec(holder_identity=request.holder, lease_transitions=request.number),
         )
         self.leases[request.name] = lease
+        self._tell("lease", lease)
         return Stored(lease)
 
     def _change(self, request: AdoptLease | DeleteLease) -> Answer:
@@ -173,11 +213,13 @@ class World:
             return Conflict()
         if isinstance(request, DeleteLease):
             del self.leases[request.name]
+            self._tell("lease", lease, True)
             return Stored()
         stored = replace(
             lease, metadata=replace(lease.metadata, resource_version=self._next(request.name))
         )
         self.leases[request.name] = stored
+        self._tell("lease", stored)
         return Stored(stored)
 
     def _write_pod(self, request: BindPod | RaiseReclaimed | ReservePod) -> Answer:
@@ -211,21 +253,24 @@ class World:
         return [pod for pod in self.pods.values() if pod.bound and not pod.ended]
 
     def check(self) -> None:
-        users: dict[tuple[str, int], str] = {}
+        users: dict[tuple[str, int | str], str] = {}
         for pod in self.running():
             allocated = pod.allocated
             assert allocated is not None
             assert allocated.node == pod.spec.node_name
-            for gpu in allocated.ids:
-                place = (allocated.node, gpu)
+            assert len(pod.uuids) == len(allocated.ids)
+            for what in (*allocated.ids, *pod.uuids):
+                place = (allocated.node, what)
                 assert place not in users, (
                     f"{place} is given to {users[place]} and {pod.metadata.uid}"
                 )
                 users[place] = pod.metadata.uid
-                lease = self.leases.get(names.lease_name(*place))
+            for gpu in allocated.ids if not self.lawless else ():
+                place = (allocated.node, gpu)
+                lease = self.leases.get(names.lease_name(allocated.node, gpu))
                 assert lease is not None, f"{pod.metadata.uid} runs without the lease of {place}"
                 assert lease.holder == pod.metadata.uid
-        for pod in self.running():
+        for pod in self.running() if not self.lawless else ():
             self._check_gang(pod)
 
     def _check_gang(self, first: Pod) -> None:

@@ -56,10 +56,13 @@ class BindJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindOutcome(msgspec.Struct, frozen=True):
-    """``error``: empty where the pod is bound with ``ids``; else one sentence for the scheduler."""
+    """``error``: empty where the pod is bound with ``ids``; else one sentence for the scheduler.
+    ``sent``: whether a Binding is stored, or may be yet.
+    """
 
     ids: tuple[int, ...] = ()
     error: str = ""
+    sent: bool = False
 
 
 def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
@@ -159,10 +162,11 @@ def _written(
             )
         )
         if isinstance(answer, Stored):
-            return BindOutcome(ids=ids)
+            return BindOutcome(ids=ids, sent=True)
         if isinstance(answer, Lost):
             return BindOutcome(
-                error="the API server did not say whether the pod is bound; its GPUs stay reserved"
+                error="the API server did not say whether the pod is bound; its GPUs stay reserved",
+                sent=True,
             )
         if not isinstance(answer, Conflict):
             yield from give_back(created.values())
@@ -213,5 +217,5 @@ def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> BindOutcome:
         and found.node == node
         and ids in {None, found.ids}
     ):
-        return BindOutcome(ids=found.ids)
-    return BindOutcome(error="pod is bound already")
+        return BindOutcome(ids=found.ids, sent=True)
+    return BindOutcome(error="pod is bound already", sent=True)

@@ -25,6 +25,7 @@ from .controls import Gate
 from .ganging import Ganging
 from .holding import LeaseState, Sightings, is_own, judge, reason
 from .inventory import Inventory
+from .leases import relock
 from .meters import ControllerMeters
 from .objects import Lease, Pod
 from .performing import Performer
@@ -32,7 +33,7 @@ from .protocol import Answer, Request
 from .reclaim import Done, collect
 from .state import Key
 from .state import State as Seen
-from .words import Words, has, shares
+from .words import Words, has, relocked, shares
 
 __all__ = ["CLAIM_PATIENCE", "Controller"]
 
@@ -43,6 +44,8 @@ CLAIM_PATIENCE: Final = 5.0
 WORKERS: Final = 4
 _HELD_FOR: Final = 2.0
 """Seconds after which a pod that holds GPUs and is not bound gets an Event that says so."""
+_LOST_FOR: Final = 1.0
+"""Seconds for which a bound pod's lease is not seen before it is made again."""
 _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
 _NUDGE_REST: Final = 0.2
@@ -64,10 +67,10 @@ class Controller:
             told=self._told,
         )
         self._unchanged = Sightings()
-        self._since = Sightings()
+        self._since, self._lost = Sightings(), Sightings()
         self._leases, self._gates = Queue("lease"), Queue("pod")
         self._claims = Queue("claim", rest=self._status_rest)
-        self._nodes = Queue("node")
+        self._nodes, self._locks = Queue("node"), Queue("lock")
         self._nudge = anyio.Event()
         self._free: dict[str, int] = {}
         self._said: dict[Key, dict[str, Any]] = {}
@@ -101,6 +104,7 @@ class Controller:
                     (self._claims, self._tell),
                     (self._nodes, self._count),
                     (self._news, self._announce),
+                    (self._locks, self._relock),
                 )
                 for queue, look in looks:
                     for _ in range(2):
@@ -124,8 +128,10 @@ class Controller:
         if kind == "pod":
             pod = seen.pods.get(key)
             if pod is not None:
-                if pod.gated or _unallocated(pod):
+                if pod.gated or _unallocated(pod) or self._miscount(pod):
                     self._gates.add(key)
+                if pod.claim and pod.placed is not None:
+                    self._locks.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
             self._placed(key, pod)
@@ -134,7 +140,7 @@ class Controller:
         elif kind == "claim":
             self._claims.add(key)
             for pod in seen.pods_of([key]):
-                if pod.gated or _unallocated(pod):
+                if pod.gated or _unallocated(pod) or self._miscount(pod):
                     self._gates.add(pod.key)
             self._nudge.set()
         elif kind == "node":
@@ -152,6 +158,8 @@ class Controller:
             if lease is None:
                 self._unchanged.forget(key[1])
                 self._nudge.set()
+                for unlocked, *_ in seen.unlocked(node):
+                    self._locks.add(unlocked.key)
             elif (
                 lease.pod is not None
                 and (pod := seen.pods.get(lease.pod)) is not None
@@ -193,6 +201,8 @@ class Controller:
         state = judge(lease, sight, over=age > lasts)
         if state is LeaseState.HELD:
             return None
+        if state is LeaseState.LINGERING:
+            return _AGAIN
         if state is LeaseState.RESERVED:
             if age < _HELD_FOR:
                 return _HELD_FOR - age + 0.05
@@ -226,9 +236,40 @@ class Controller:
             for name, number in states.items():
                 self._meters.leases.labels(name).set(number)
             self._meters.stale.set(self._seen.stale())
+            self._count_unlocked()
             phases = Counter(str(one["phase"]) for one in self._said.values())
             self._meters.counted(phases, self._seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
+
+    async def _relock(self, key: Key) -> float | None:
+        """Leases that somebody has deleted of a pod that runs; no pod is placed on its node before.
+
+        A mirror of leases may be behind that of pods, so it is looked at again after a while.
+        """
+        seen, pod = self._seen, self._seen.pods.get(key)
+        placed = pod.placed if pod is not None else None
+        node = placed.node if placed is not None else ""
+        if pod is None or all(its.key != key for its, *_ in seen.unlocked(node)):
+            self._lost.forget("/".join(key))
+            return None
+        waited = self._lost.note("/".join(key), pod.metadata.uid, self._client.clock())
+        if waited < _LOST_FOR:
+            return _LOST_FOR - waited + 0.05
+        taken = await self._performer.run(relock(pod, seen.look), budget=30.0)
+        self._count_unlocked()
+        if taken.created:
+            self._meters.relocked.inc(len(taken.created))
+            log.warning("locked again", pod="/".join(key), leases=sorted(taken.created))
+            self._nudge.set()
+        for reason, said in relocked(node, taken, seen.lease):
+            await self._words.of_pod(pod, reason, said)
+        return self._config.seconds("sweep") if taken.busy else _AGAIN
+
+    def _count_unlocked(self) -> None:
+        unlocked = {pod.key for node in self._seen.nodes for pod, *_ in self._seen.unlocked(node)}
+        self._meters.unlocked.set(len(unlocked))
+        for key in unlocked:
+            self._locks.add(key)
 
     async def _tell_reserved(self, lease: Lease, lasts: float) -> None:
         """Once of a reservation; a gang's members have had their Events when they were planned."""
@@ -272,6 +313,9 @@ class Controller:
             )
             return None
         claim, _ = self._seen.claim_of(pod)
+        if why := self._miscount(pod):
+            await self._words.of_pod(pod, "GpuCountDiffers", why)
+            return None
         what = controls.gate(pod, claim)
         if what is Gate.REMOVE:
             path = f"/api/v1/namespaces/{key[0]}/pods/{key[1]}"
@@ -290,6 +334,12 @@ class Controller:
                 f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits",
             )
         return None
+
+    def _miscount(self, pod: Pod) -> str:
+        claim = self._seen.claim_of(pod)[0]
+        if claim is None or pod.bound:
+            return ""
+        return controls.miscount(pod, claim, self._config.count_resource)
 
     async def _announce(self, key: Key) -> float | None:
         pod = self._seen.pods.get(key)
@@ -345,7 +395,7 @@ class Controller:
         self._conflicts[key[1]] = inventory.conflicts
         leases = {gpu: lease for gpu, lease in self._seen.leases_on(key[1]) if lease.ours}
         await self._tell_sick(key[1], inventory, leases)
-        leased = list(leases)
+        leased = {*leases, *self._seen.others(key[1])}
         wanted = controls.capacity(inventory, leased)
         patch = controls.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
@@ -409,7 +459,9 @@ class Controller:
             unplaced = (seen.pods[key] for key in self._unplaced if more and key in seen.pods)
             for pod in unplaced:
                 claim, _ = seen.claim_of(pod)
-                if claim is not None and not pod.bound and not seen.held_by(pod.metadata.uid):
+                if claim is None or pod.bound or self._miscount(pod):
+                    continue
+                if not seen.held_by(pod.metadata.uid):
                     waiting.append((pod, claim))
             for pod in controls.nudged(waiting, more, again=not changed) if more else ():
                 word = datetime.now(UTC).isoformat(timespec="milliseconds")

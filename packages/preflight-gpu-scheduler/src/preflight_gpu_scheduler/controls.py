@@ -16,7 +16,7 @@ from .claim import Claim
 from .inventory import Inventory
 from .objects import Node, Pod
 
-__all__ = ["Gate", "capacity", "capacity_patch", "gate", "gate_patch", "nudge_patch", "nudged"]
+__all__ = ["Gate", "capacity", "capacity_patch", "gate", "gate_patch", "miscount", "nudge_patch", "nudged"]
 
 Operation = dict[str, Any]
 MOST_NUDGED: Final = 16
@@ -43,6 +43,21 @@ def gate(pod: Pod, claim: Claim | None) -> Gate:
         Gate.WAIT_GANG
         if claim is not None and claim.gang is not None and pod.reserved is None
         else Gate.REMOVE
+    )
+
+
+def miscount(pod: Pod, claim: Claim, resource: str) -> str:
+    """Why a pod is never bound that was admitted with another number of GPUs than its claim is for
+    now: quotas would count the one, and it would get the other. Empty where both are one, and where
+    nothing is counted.
+    """
+    count = claim.spec.devices.count
+    asked = pod.counted(resource) if resource else count
+    if asked == count:
+        return ""
+    return (
+        f"it asks for {'no whole number' if asked is None else asked} of {resource}, and GpuClaim "
+        f"{claim.name} is for {count}: it is never bound; delete it and create it again"
     )
 
 

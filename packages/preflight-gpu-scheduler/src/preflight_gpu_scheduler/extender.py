@@ -21,12 +21,13 @@ from .bind import BindJob, BindOutcome
 from .choice import Chosen, choose, mask_of
 from .claim import Claim
 from .config import Config
+from .controls import miscount
 from .gangs import Arrival
 from .gathering import Gathering
 from .meters import ExtenderMeters
 from .objects import Pod
 from .performing import Performer
-from .protocol import Answer, Request
+from .protocol import Answer, Request, Steps
 from .state import State
 from .verbs import BindingArgs, BindingResult, FilterArgs, FilterResult, Priority, Question
 from .views import own_ids
@@ -102,6 +103,8 @@ class Extender:
             return BindOutcome(
                 error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID
             )
+        if not pod.bound and miscount(pod, claim, self._config.count_resource):
+            return BindOutcome(error=messages.COUNT_DIFFERS)
         reserved = pod.reserved
         if claim.gang is None or pod.bound or reserved is None:
             return await self._placed(pod, args.node, claim)
@@ -134,7 +137,16 @@ class Extender:
         return self._state.pods.get(key) if key is not None else None
 
     async def _placed(self, pod: Pod, node: str, claim: Claim) -> BindOutcome:
+        budget = self._config.seconds("bind_budget")
+        return await self._performer.run(self.placing(pod, node, claim), budget=budget)
+
+    def placing(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
+        """The steps that bind the pod to ``node``. What they choose is held in memory until they
+        end without a Binding, or a mirror shows what became of it: so one process never gives a GPU
+        twice, whatever happens to leases.
+        """
         state, uid = self._state, pod.metadata.uid
+        uuids = state.uuids(node)
         own = {}
         for lease in state.held_by(uid):
             if lease.ours and (gpu := lease.gpu) is not None and gpu[0] == node:
@@ -142,24 +154,31 @@ class Extender:
 
         def pick(busy: frozenset[int], mine: tuple[int, ...]) -> Chosen:
             seen = state.view(node)
-            if seen.blocked:
-                return Chosen(why=seen.blocked)
+            if seen.blocked or state.uuids(node) != uuids:
+                return Chosen(why=seen.blocked or messages.STATUS_CHANGED)
             free = seen.free
             # In memory a GPU may be held by this very bind already, and so not be free in the view.
-            free |= mask_of(seen.slots, mine) & ~mask_of(seen.slots, state.held(node, uid))
+            free |= mask_of(seen.slots, mine) & ~mask_of(seen.slots, state.others(node, uid))
             free &= ~mask_of(seen.slots, busy)
             chosen = choose(seen.slots, free, claim.want, mine)
-            state.hold(node, chosen.ids, uid)
+            state.hold(node, chosen.ids, pod)
             return chosen
 
-        job = BindJob(
-            pod=pod, node=node, own=own, uuids=state.uuids(node), gang=claim.gang is not None
-        )
+        if not pod.bound and (reserved := pod.reserved) is not None and reserved.node == node:
+            if state.view(node).blocked == messages.UNLOCKED:
+                return BindOutcome(error=messages.UNLOCKED)
+            if not set(reserved.ids) <= set(state.ids(node)):
+                return BindOutcome(error=messages.STATUS_CHANGED)
+            if state.others(node, uid) & set(reserved.ids):
+                return BindOutcome(error=messages.TAKEN)
+            state.hold(node, reserved.ids, pod)
+        job = BindJob(pod=pod, node=node, own=own, uuids=uuids, gang=claim.gang is not None)
+        outcome = BindOutcome(sent=True)  # until the contrary is known
         try:
-            budget = self._config.seconds("bind_budget")
-            return await self._performer.run(binding.bind(job, pick, state.look), budget=budget)
+            outcome = yield from binding.bind(job, pick, state.look)
+            return outcome
         finally:
-            state.let_go(node, uid)
+            state.let_go(node, pod, sent=outcome.sent)
 
     async def _pod(self, args: BindingArgs) -> Pod | None:
         """As the mirror has it, or as the API server does where that shows another one or none."""
@@ -186,7 +205,12 @@ class Extender:
         if (leases := self._state.held_by(pod.metadata.uid)) and claim is not None:
             for node, ids in own_ids(leases, pod).items():
                 own[node] = (mask_of(self._state.view(node).slots, ids), ids)
-        return Question(pod=pod, claim=claim, valid=absent, own=own)
+        refused = (
+            messages.COUNT_DIFFERS
+            if claim is not None and miscount(pod, claim, self._config.count_resource)
+            else ""
+        )
+        return Question(pod=pod, claim=claim, valid=absent, own=own, refused=refused)
 
     def _told(self, request: Request, answer: Answer) -> None:
         self._state.told(request, answer)

@@ -12,6 +12,7 @@ from preflight_kube.logs import get_logger
 
 from . import plan as planning
 from .config import Config
+from .controls import miscount
 from .gangs import reserve
 from .holding import Sightings
 from .meters import ControllerMeters
@@ -68,7 +69,8 @@ class Ganging:
     async def _round(self) -> None:
         seen = self._seen
         claims = seen.gang_claims()
-        gangs = planning.gather(seen.pods_of(claims), claims, seen.groups())
+        pods = (pod for pod in seen.pods_of(claims) if pod.bound or not self._miscounted(pod))
+        gangs = planning.gather(pods, claims, seen.groups())
         waits = {key: gang for key, gang in gangs.items() if gang.open}
         now = seen.now()
         waited = {}
@@ -92,6 +94,10 @@ class Ganging:
             waits.values(), nodes, waited, self._config.seconds("gang_patience")
         ):
             await self._turn(turn, waited.get(turn.gang.key, 0.0))
+
+    def _miscounted(self, pod: Pod) -> bool:
+        claim = self._seen.claim_of(pod)[0]
+        return claim is not None and bool(miscount(pod, claim, self._config.count_resource))
 
     async def _turn(self, turn: Turn, waited: float) -> None:
         gang = turn.gang

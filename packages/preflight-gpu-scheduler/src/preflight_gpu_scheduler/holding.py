@@ -37,17 +37,23 @@ class LeaseState(Enum):
     """Its pod will never run with this GPU (again): whoever wants it deletes it."""
     UNSURE = "unsure"
     """Free if the pod is really not there: read it from the API server, and judge again."""
+    LINGERING = "lingering"
+    """Its pod vanished, and nobody has seen its containers end: busy until the node's agent has
+    reported the GPU without them, or the time for that is over.
+    """
     FOREIGN = "foreign"
     """Not made by this system: busy, and nobody's to delete."""
 
 
 class Sight(msgspec.Struct, frozen=True):
     """The pod of the holder's name, or None. ``live``: read from the API server after the lease
-    was, not from a mirror.
+    was, not from a mirror. ``lingering``: leases, by name, of pods that had this name and vanished,
+    and whose containers may still run.
     """
 
     pod: Pod | None
     live: bool = False
+    lingering: frozenset[str] = frozenset()
 
 
 def judge(lease: Lease, sight: Sight, *, over: bool = False) -> LeaseState:
@@ -58,6 +64,8 @@ def judge(lease: Lease, sight: Sight, *, over: bool = False) -> LeaseState:
     if not lease.ours or gpu is None:
         return LeaseState.FOREIGN
     if pod is None or pod.metadata.uid != lease.holder:
+        if lease.metadata.name in sight.lingering:
+            return LeaseState.LINGERING
         return LeaseState.FREE if sight.live else LeaseState.UNSURE
     if pod.ended:
         return LeaseState.FREE

@@ -33,7 +33,7 @@ from .protocol import (
     only,
 )
 
-__all__ = ["Need", "Taken", "creation", "give_back", "look_again", "take"]
+__all__ = ["Need", "Taken", "creation", "give_back", "look_again", "relock", "take"]
 
 _TRIES = 3
 
@@ -115,6 +115,25 @@ def take(needs: Sequence[Need], look: Look, at_once: int) -> Steps[Taken]:
                 created=created, adopted=frozenset(adopted), busy=tuple(busy), broken=broken
             )
     return Taken(created=created, adopted=frozenset(adopted))
+
+
+def relock(pod: Pod, look: Look) -> Steps[Taken]:
+    """Make the leases again that somebody else has deleted of a pod that is bound, or that a plan
+    gave its GPUs. ``busy``: GPUs whose leases another pod has. Nothing where the pod has none.
+    """
+    answer = yield from only(ReadPod(namespace=pod.key[0], name=pod.key[1]))
+    if not isinstance(answer, Stored | Missing):
+        return Taken(broken="the API server does not answer about the pod")
+    found = answer.found if isinstance(answer, Stored) else None
+    if not isinstance(found, Pod) or found.metadata.uid != pod.metadata.uid or found.ended:
+        return Taken()
+    if (placed := found.placed) is None:
+        return Taken()
+    uuids = dict(zip(placed.ids, found.uuids, strict=False))
+    needs = [
+        Need(pod=found, node=placed.node, gpu=gpu, uuid=uuids.get(gpu, "")) for gpu in placed.ids
+    ]
+    return (yield from take(needs, look, len(needs)))
 
 
 def _first(need: Need) -> CreateLease | AdoptLease:

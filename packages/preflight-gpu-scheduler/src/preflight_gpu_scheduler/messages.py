@@ -13,6 +13,7 @@ __all__ = ["UNRESOLVABLE"]
 
 CLAIM_NOT_FOUND: Final = "GpuClaim not found"
 CLAIM_NOT_VALID: Final = "GpuClaim is not valid"
+COUNT_DIFFERS: Final = "pod was admitted for another number of GPUs than its GpuClaim's"
 ELSEWHERE: Final = "its GPUs are reserved on another node"
 GANG_NOT_RESERVED: Final = "gang is not reserved yet"
 LABELS_DIFFER: Final = "node labels do not match the claim's selector"
@@ -20,6 +21,9 @@ NODE_UNKNOWN: Final = "node is not known"
 NO_STATUS: Final = "no GpuNodeStatus"
 STATUS_STALE: Final = "GpuNodeStatus is stale"
 STATUS_NOT_VALID: Final = "GpuNodeStatus is not valid"
+STATUS_CHANGED: Final = "GpuNodeStatus numbers its GPUs anew; try again"
+UNLOCKED: Final = "the Lease of a GPU of a pod there is lost; it is made again first"
+TAKEN: Final = "its GPUs are another pod's"
 PLUGIN: Final = "a device plugin hands out the same GPUs"
 DRIVER: Final = "a DRA driver hands out the same GPUs"
 TOO_FEW: Final = "too few free GPUs"
@@ -33,12 +37,13 @@ UNRESOLVABLE: Final = frozenset(
         *(
             CLAIM_NOT_FOUND,
             CLAIM_NOT_VALID,
+            COUNT_DIFFERS,
             ELSEWHERE,
             GANG_NOT_RESERVED,
             LABELS_DIFFER,
             NODE_UNKNOWN,
         ),
-        *(NO_STATUS, STATUS_STALE, STATUS_NOT_VALID, PLUGIN, DRIVER, TOO_SMALL, ISLANDS_TOO_SMALL),
+        *(UNLOCKED, NO_STATUS, STATUS_STALE, STATUS_NOT_VALID, PLUGIN, DRIVER, TOO_SMALL, ISLANDS_TOO_SMALL),
     }
 )
 """What evicting pods from the node does not change: preemption need not try."""

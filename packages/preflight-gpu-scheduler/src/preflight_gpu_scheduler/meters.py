@@ -94,6 +94,14 @@ class ControllerMeters(_Writes):
             "Reservations taken back from pods that wait.",
             registry=registry,
         )
+        self.unlocked = Gauge(
+            "gpu_scheduler_unlocked_pods",
+            "Bound pods without the lease of a GPU that they have.",
+            registry=registry,
+        )
+        self.relocked = Counter(
+            "gpu_scheduler_relocked", "Leases that were lost and made again.", registry=registry
+        )
         self.leases = Gauge(
             "gpu_scheduler_leases", "Leases by what they are.", ["state"], registry=registry
         )

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from preflight_proto import names as preflight
 
-from . import allocation, names
+from . import allocation, injection, names
 
 __all__ = [
     "Condition",
@@ -34,6 +34,7 @@ _KEPT: Final = {
     names.CLAIM_ANNOTATION: 253,
     names.GANG_SIZE_ANNOTATION: 16,
     names.ALLOCATED_ANNOTATION: 1024,
+    names.NVIDIA_ANNOTATION: 8256,
     names.RESERVED_ANNOTATION: 1024,
     names.RECLAIMED_ANNOTATION: 16,
     names.NUDGED_ANNOTATION: 64,
@@ -102,9 +103,36 @@ class PodSchedulingGate(_Object, frozen=True, kw_only=True):
     name: str = ""
 
 
+class _Requests(_Object, frozen=True, kw_only=True):
+    requests: dict[str, Any] | None = None
+
+
+class _Container(_Object, frozen=True, kw_only=True):
+    resources: _Requests | None = None
+    restart_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        asked = (self.resources.requests if self.resources is not None else None) or {}
+        kept = {k: v for k, v in asked.items() if "/" in k}  # extended resources have a domain
+        msgspec.structs.force_setattr(self, "resources", _Requests(requests=kept) if kept else None)
+
+
+class _ContainerStatus(_Object, frozen=True, kw_only=True):
+    """``state``: which one it is, of running, terminated and waiting; what there is more of it is
+    left out.
+    """
+
+    state: Any = None
+
+    def __post_init__(self) -> None:
+        state = next(iter(self.state), "") if isinstance(self.state, dict) else self.state or ""
+        msgspec.structs.force_setattr(self, "state", state)
+
+
 class PodSpec(_Object, frozen=True, kw_only=True):
     """An empty text, or None, is a field that is not set. ``tolerations``, ``node_selector``: at
-    most 256, as many as labels.
+    most 256, as many as labels; ``containers``, ``init_containers``: those that ask for extended
+    resources.
     """
 
     node_name: str = ""
@@ -113,6 +141,8 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
     priority: int | None = None
+    containers: tuple[_Container, ...] | None = None
+    init_containers: tuple[_Container, ...] | None = None
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
@@ -120,12 +150,26 @@ class PodSpec(_Object, frozen=True, kw_only=True):
             put(self, "tolerations", self.tolerations[:_MOST_LABELS])
         if self.node_selector and len(self.node_selector) > _MOST_LABELS:
             put(self, "node_selector", dict(sorted(self.node_selector.items())[:_MOST_LABELS]))
+        for field in ("containers", "init_containers"):
+            kept = tuple(one for one in getattr(self, field) or () if one.resources is not None)
+            put(self, field, kept or None)
 
 
 class PodStatus(_Object, frozen=True, kw_only=True):
-    """``phase``: empty before anybody has said one."""
+    """``phase``: empty before anybody has said one. ``start_time``: None before a kubelet has taken
+    note of the pod.
+    """
 
     phase: str = ""
+    start_time: str | None = None
+    container_statuses: tuple[_ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[_ContainerStatus, ...] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether some container runs, by the last word of the kubelet."""
+        every = (*(self.container_statuses or ()), *(self.init_container_statuses or ()))
+        return any(one.state == "running" for one in every)
 
 
 class Pod(_Object, frozen=True, kw_only=True):
@@ -147,8 +191,16 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether it has completed or failed; its containers will never run again."""
-        return self.status.phase in _ENDED
+        """Whether it has completed or failed, and none of its containers runs: never again. Pods
+        of a lost node are marked as Failed by others than the kubelet.
+        """
+        return self.status.phase in _ENDED and not self.status.running
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing of it runs, by the last word of the kubelet."""
+        states = {one.state for one in self.status.container_statuses or ()}
+        return self.ended or (states == {"terminated"} and not self.status.running)
 
     @property
     def deleting(self) -> bool:
@@ -180,6 +232,26 @@ class Pod(_Object, frozen=True, kw_only=True):
     def allocated(self) -> allocation.Allocation | None:
         """The GPUs that its Binding gave it; None where that is not said, or cannot be read."""
         return allocation.parse_allocated(self.metadata.said.get(names.ALLOCATED_ANNOTATION, ""))
+
+    @property
+    def placed(self) -> allocation.Allocation | allocation.Reserved | None:
+        """The GPUs that are its own: by its Binding, or by a plan while it may be bound."""
+        found = self.allocated
+        if self.bound:
+            return found if found is not None and found.node == self.spec.node_name else None
+        return None if self.deleting else self.reserved
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Of its GPUs, in the order of their ids; empty where its Binding knew none."""
+        text = self.metadata.said.get(names.NVIDIA_ANNOTATION, "")
+        if text in {"", "all"} or len(text) > _KEPT[names.NVIDIA_ANNOTATION]:
+            return ()
+        return tuple(text.split(","))
+
+    def counted(self, resource: str) -> int | None:
+        """How many of ``resource`` it was admitted with; None where that is no whole number."""
+        return injection.total(msgspec.to_builtins(self.spec), resource)
 
     @property
     def gated(self) -> bool:
@@ -236,6 +308,11 @@ class Lease(_Object, frozen=True, kw_only=True):
         made by hand.
         """
         return _locked(self.metadata.name, self.metadata.said.get(names.NODE_ANNOTATION, ""))
+
+    @property
+    def uuid(self) -> str:
+        """Of the GPU, when the lease was made; empty where it was not known."""
+        return self.metadata.said.get(names.UUID_ANNOTATION, "")
 
     @property
     def ours(self) -> bool:

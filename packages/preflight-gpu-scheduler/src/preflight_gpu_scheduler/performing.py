@@ -66,6 +66,7 @@ class Performer:
         told: Callable[[Request, Answer], None] = lambda *_: None,
     ) -> None:
         self._client, self._duration, self._told = client, duration, told
+        self._lock_namespace = lock_namespace
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{lock_namespace}/leases"
 
     async def run(
@@ -121,9 +122,12 @@ class Performer:
             return await self._send(client, request)
         except Fenced:
             raise
-        except NotFound as error:
+        except NotFound:
             if isinstance(request, CreateLease):
-                return Refused(_why(error))
+                return Refused(
+                    f"namespace {self._lock_namespace} of the GPUs' locks is not there; create it "
+                    "again, with its Roles, as `helm upgrade` does"
+                )
             return Missing()
         except Conflict as error:
             if isinstance(request, CreateLease):

@@ -97,6 +97,7 @@ def status(
     A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still
     name it, and it may come back. It is dropped when no pod has it and another GPU is in its slot.
     """
+    pods = tuple(pods)
     users = {
         gpu: (uid,)
         for gpu, uids in claimed(pods, node).items()
@@ -121,6 +122,9 @@ def status(
     kept = {uuid: old[uuid].id for uuid in old if uuid in listed} | {
         one.uuid: one.id for one in gone
     }
+    for uuid, gpu in _remembered(pods, node).items():
+        if uuid not in kept and gpu not in kept.values():
+            kept[uuid] = gpu
     ordered = sorted(listed.values(), key=lambda one: bus_id(one.place.pci_bus_id))
     numbers = ids(kept, [one.uuid for one in ordered])
     where = islands(
@@ -191,6 +195,17 @@ def claimed(pods: Iterable[Pod], node: str) -> dict[int, set[str]]:
             continue
         for gpu in allocated.ids:
             found.setdefault(gpu, set()).add(pod.metadata.uid)
+    return found
+
+
+def _remembered(pods: Iterable[Pod], node: str) -> dict[str, int]:
+    """Ids by UUID as living pods of the node have them: the memory where the status is lost."""
+    found: dict[str, int] = {}
+    for pod in pods:
+        allocated = pod.allocated
+        if pod.claim and not pod.ended and allocated is not None and allocated.node == node:
+            if pod.spec.node_name == node and len(pod.uuids) == len(allocated.ids):
+                found |= zip(pod.uuids, allocated.ids, strict=True)
     return found
 
 

@@ -56,6 +56,7 @@ def _cell(seen: State, device: Device, lease: Lease | None, now: datetime) -> st
         What.HELD: "/".join(pod),
         What.RESERVED: f"reserved for {'/'.join(pod)}{_left(lease, now)}",
         What.VOID: f"being taken back from {'/'.join(pod)}",
+        What.LINGERING: f"of {'/'.join(pod)}, which is gone, and may still run",
         What.UNSURE: f"of {'/'.join(pod)}, which is not seen",
     }
     told = words.get(state, "free again")

@@ -23,6 +23,7 @@ from .claim import Claim
 from .config import Config
 from .holding import Sight, Sightings
 from .inventory import Inventory
+from .ledger import Ledger
 from .objects import Lease, Metadata, Node, Pod, PodGroup
 from .protocol import Answer, CreateLease, DeleteLease, Request, Stored
 from .verbs import NodeView
@@ -73,11 +74,10 @@ class State:
         self.ganged: set[Key] = set()  # claims that name a gang
         self.listeners: list[Callable[[str, Key], None]] = []
         self._written: dict[str, tuple[Lease, float]] = {}
-        self._held: dict[
-            str, dict[int, str]
-        ] = {}  # by node: id → uid of the pod whose bind is under way
+        self._on: dict[str, set[str]] = {}  # names of leases by node
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
+        self._ledger = Ledger(lambda node: self._dirty.add(node))
         self._topologies: dict[Topology, Topology] = {}
         self._beats = Sightings()
         self._stale: set[str] = set()
@@ -139,7 +139,16 @@ class State:
 
     def look(self, pod: Key) -> Sight:
         """The pod of this (namespace, name) as the mirror has it."""
-        return Sight(self.pods.get(pod))
+        shown = self.pods.get(pod)
+        uid = shown.metadata.uid if shown is not None else ""
+        others = (self.leases[name] for name in self.by_pod.get(pod, ()))
+        left = (one for one in others if one.holder != uid and self._lingers(one))
+        return Sight(shown, lingering=frozenset(one.metadata.name for one in left))
+
+    def _lingers(self, lease: Lease) -> bool:
+        found = self.inventories.get(_node_of(lease))
+        patience = self._config.seconds("stale_after")
+        return self._ledger.lingers(lease, found, self._client.clock(), patience)
 
     def claim_of(self, pod: Pod) -> tuple[Claim | None, bool]:
         """The claim, or None; and whether it is absent rather than not valid."""
@@ -175,10 +184,26 @@ class State:
         return tuple(one.id for one in found.devices) if found is not None else ()
 
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
-        """(id, lease) of each GPU of ``node`` that has one."""
-        for gpu in self.ids(node):
-            if (lease := self.lease(names.lease_name(node, gpu))) is not None:
-                yield gpu, lease
+        """(id, lease) of each GPU of ``node`` that has one, listed in its status or not."""
+        wanted = {names.lease_name(node, gpu) for gpu in self.ids(node)}
+        for name in sorted(wanted | self._on.get(node, set())):
+            lease, gpu = self.lease(name), names.split_lease_name(name)
+            if lease is not None and gpu is not None:
+                yield gpu[1], lease
+
+    def unlocked(self, node: str) -> Iterator[tuple[Pod, int, Lease | None]]:
+        """(pod, id, lease) of each GPU of ``node`` that a pod has by its Binding or its plan, and
+        whose lease is missing (None) or another pod's.
+        """
+        for use in self._ledger.shown(node):
+            for gpu in use.ids:
+                lease = self.lease(names.lease_name(node, gpu))
+                if lease is None or lease.holder != use.pod.metadata.uid:
+                    yield use.pod, gpu, lease
+
+    def others(self, node: str, uid: str = "") -> frozenset[int]:
+        """GPUs that pods but ``uid`` have by their Bindings, or that binds of theirs hold."""
+        return self._ledger.others(node, uid, self.uuids(node))
 
     def busy(self) -> dict[str, frozenset[int]]:
         """Ids by node that cannot be taken over."""
@@ -190,7 +215,8 @@ class State:
         """
         found = {}
         for name, inventory in self.inventories.items():
-            leased = {gpu for gpu, _ in self.leases_on(name)}
+            leased = {gpu for gpu, _ in self.leases_on(name)} | self.others(name)
+            leased &= {one.id for one in inventory.devices}
             free = sum(one.usable and one.id not in leased for one in inventory.devices)
             found[name] = {
                 "leased": len(leased),
@@ -221,23 +247,19 @@ class State:
 
     # --- what this process does
 
-    def hold(self, node: str, ids: Iterable[int], uid: str) -> None:
+    def hold(self, node: str, ids: Iterable[int], pod: Pod) -> None:
         """From the choice on nobody else here chooses these; what the same pod held there before is
         let go.
         """
-        held = self._held.setdefault(node, {})
-        for gpu in [gpu for gpu, who in held.items() if who == uid]:
-            del held[gpu]
-        held.update(dict.fromkeys(ids, uid))
-        self._dirty.add(node)
+        self._ledger.hold(node, pod, ids, self.uuids(node))
 
-    def let_go(self, node: str, uid: str) -> None:
-        """What ``uid`` held in memory on ``node`` may be chosen by others again."""
-        self.hold(node, (), uid)
-
-    def held(self, node: str, uid: str) -> frozenset[int]:
-        """Ids that binds of other pods hold in memory."""
-        return frozenset(gpu for gpu, who in self._held.get(node, {}).items() if who != uid)
+    def let_go(self, node: str, pod: Pod, *, sent: bool = False) -> None:
+        """What the pod held in memory on ``node`` may be chosen by others again. ``sent``: its
+        Binding may be stored: not before a mirror shows what became of it.
+        """
+        shown = self.pods.get(pod.key)
+        bound = shown is not None and shown.metadata.uid == pod.metadata.uid and shown.bound
+        self._ledger.let_go(node, pod, sent=sent and not bound)
 
     def told(self, request: Request, answer: Answer) -> None:
         """Take note of what a request of ours did."""
@@ -268,6 +290,9 @@ class State:
             self.pods[pod.key] = pod
             if pod.claim:
                 self.by_claim.setdefault((pod.metadata.namespace, pod.claim), set()).add(pod.key)
+        found = self.inventories.get(pod.spec.node_name)
+        observed = found.observed if found is not None else None
+        self._ledger.note(pod, self._client.clock(), observed, deleted=change.kind == "deleted")
         for lease in self.held_by(pod.metadata.uid):
             self._dirty.add(_node_of(lease))
         self._say("pod", pod.key)
@@ -359,9 +384,11 @@ class State:
         written = self._written.get(name)
         if written is not None and written[0].metadata.uid == lease.metadata.uid:
             del self._written[name]
+        on = self._on.setdefault(_node_of(lease), set())
         now = lease if change.kind != "deleted" else None
         if now is None and old is not None and old.metadata.uid != lease.metadata.uid:
             now = old  # its successor is known already
+        (on.discard if now is None else on.add)(name)
         if now is not None:
             self.leases[name] = now
             self.by_holder.setdefault(now.holder, {})[name] = now
@@ -398,6 +425,7 @@ class State:
             ]:
                 self._forget(name)
             patience = self._config.seconds("stale_after")
+            self._ledger.forget(now - patience, self.by_holder)
             for name, found in self.inventories.items():
                 late = (
                     found.observed is not None
@@ -415,11 +443,14 @@ class State:
                 self._stale.discard(name)
 
     def _seen(self, name: str) -> NodeView:
-        busy = self._busy(name) | self._held.get(name, {}).keys()
+        found = self.inventories.get(name)
+        users = {uid for one in found.devices for uid in one.in_use_by} if found else set()
         made = view(
             self.nodes.get(name),
-            self.inventories.get(name),
-            busy,
+            found,
+            self._busy(name),
+            over={uid for uid in users if self._ledger.ended(uid)},
+            unlocked=any(lease is None for *_, lease in self.unlocked(name)),
             stale=name in self._stale,
             missing_status=self._config.missing_node_status,
             device_plugin=self._config.device_plugin,
@@ -430,7 +461,9 @@ class State:
     def _busy(self, name: str) -> frozenset[int]:
         leases = list(self.leases_on(name))
         foreign = {gpu for gpu, lease in leases if lease.gpu is None}
-        return frozenset(foreign) | busy_ids((lease for _, lease in leases), self.look)
+        numbers = {uuid: gpu for gpu, uuid in self.uuids(name).items() if uuid}
+        locked = busy_ids((lease for _, lease in leases), self.look, numbers)
+        return frozenset(foreign) | locked | self.others(name)
 
     def _inventory(self, node: str) -> Inventory | None:
         found = self.inventories.get(node)

@@ -127,12 +127,14 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """``claim``: None where it is not known; ``own``: mask of the GPUs whose current leases the pod
-    has, and their ids, by node. A gang's member asks by what its plan reserved."""
+    has, and their ids, by node. A gang's member asks by what its plan reserved. ``refused``: why
+    no node does, empty where one may."""
 
     pod: Pod
     claim: Claim | None
     valid: bool = True
     own: Mapping[str, tuple[int, tuple[int, ...]]] = {}
+    refused: str = ""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -151,6 +153,8 @@ def filter_nodes(
     claim = question.claim
     if claim is None:
         return _all(names, messages.CLAIM_NOT_FOUND if question.valid else messages.CLAIM_NOT_VALID)
+    if question.refused:
+        return _all(names, question.refused)
     reserved = question.pod.reserved
     if reserved is not None:
         return _alone(names, reserved.node)

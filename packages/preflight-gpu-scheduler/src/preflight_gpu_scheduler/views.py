@@ -17,9 +17,14 @@ from .verbs import NodeView
 __all__ = ["busy_ids", "own_ids", "view"]
 
 
-def busy_ids(leases: Iterable[Lease], look: Look) -> frozenset[int]:
+def busy_ids(
+    leases: Iterable[Lease], look: Look, numbers: Mapping[str, int] | None = None
+) -> frozenset[int]:
     """GPUs of one node whose leases cannot be taken over. Of a lease whose pod the mirror does not
     show, its taker asks the API server.
+
+    ``numbers``: ids by UUID as the node's status has them now. A GPU that has got another id since
+    its lease was made is busy under both: nobody who takes the new one meets that lease.
     """
     found = set()
     for lease in leases:
@@ -27,9 +32,13 @@ def busy_ids(leases: Iterable[Lease], look: Look) -> frozenset[int]:
             # Not one GPU's by what it says; a create under its name fails, and the choice goes on
             # without it.
             continue
-        pod = lease.pod
-        if pod is None or judge(lease, look(pod)) not in {LeaseState.FREE, LeaseState.UNSURE}:
-            found.add(lease.gpu[1])
+        pod, gpu = lease.pod, lease.gpu[1]
+        state = LeaseState.FOREIGN if pod is None else judge(lease, look(pod))
+        if state not in {LeaseState.FREE, LeaseState.UNSURE}:
+            found.add(gpu)
+        now = (numbers or {}).get(lease.uuid, gpu)
+        if now != gpu and state is not LeaseState.FREE:
+            found.add(now)
     return frozenset(found)
 
 
@@ -53,13 +62,18 @@ def view(
     inventory: Inventory | None,
     busy: Collection[int],
     *,
+    over: Collection[str] = (),
+    unlocked: bool = False,
     stale: bool = False,
     missing_status: Literal["refuse", "assume16"] = "refuse",
     device_plugin: Literal["refuse", "ignore"] = "refuse",
 ) -> NodeView:
-    """``busy``: ids with leases, and those that this process holds in memory. ``stale``: the status
-    has not changed for too long; one that says no time at all, as written by hand, is never
-    stale."""
+    """``busy``: ids with leases, those that pods have by their Bindings, and those that this
+    process holds in memory. ``over``: uids of pods that are known to have ended, though the status
+    may not say so yet. ``unlocked``: whether the lease of a GPU of a bound pod is missing.
+    ``stale``: the status has not changed for too long; one that says no time at all, as written by
+    hand, is never stale.
+    """
     if node is None:
         return NodeView(blocked=messages.NODE_UNKNOWN)
     if inventory is None and missing_status == "assume16":
@@ -74,9 +88,16 @@ def view(
         why = messages.STATUS_STALE
     elif inventory.conflicts and device_plugin == "refuse":
         why = messages.PLUGIN if CONFLICT_DEVICE_PLUGIN in inventory.conflicts else messages.DRIVER
+    elif unlocked:
+        why = messages.UNLOCKED
     slots = choice.topology(inventory.devices)
-    # A process on a GPU that no pod of ours was given: somebody works there whom no lease knows.
-    foreign = {one.id for one in inventory.devices if one.processes and not one.in_use_by}
-    taken = foreign | set(busy)
+    # Whoever the agent sees has the GPU, whatever leases say; and a process on one that no pod of
+    # ours was given: somebody works there whom no lease knows.
+    used = {
+        one.id
+        for one in inventory.devices
+        if set(one.in_use_by) - set(over) or (one.processes and not one.in_use_by)
+    }
+    taken = used | set(busy)
     free = choice.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
     return NodeView(slots=slots, free=free, labels=labels, blocked=why)

@@ -4,7 +4,7 @@ next does not say it again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,9 +13,10 @@ from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.logs import get_logger
 
 from .inventory import CONFLICT_DRA, Inventory
-from .objects import Node, Pod
+from .leases import Taken
+from .objects import Lease, Node, Pod
 
-__all__ = ["Words", "has", "shares"]
+__all__ = ["Words", "has", "relocked", "shares"]
 
 log = get_logger(__name__)
 COMPONENT: Final = "gpu-scheduler-controller"
@@ -75,3 +76,29 @@ def shares(conflicts: Sequence[str]) -> str:
     """Why a node with these conflicts takes no pods of ours."""
     who = "a DRA driver" if set(conflicts) == {CONFLICT_DRA} else "a device plugin"
     return f"{who} hands out the GPUs of this node, too: no pod with a GpuClaim is placed here; take it off this node"
+
+
+def relocked(
+    node: str, taken: Taken, lease: Callable[[str], Lease | None]
+) -> Iterator[tuple[str, str]]:
+    """Reason and message for what came of leases that were lost. ``lease``: as a mirror has it."""
+    if taken.created:
+        made = ", ".join(sorted(taken.created))
+        yield (
+            "GpusLockedAgain",
+            f"somebody deleted Lease {made}, which locks its GPU; it is made again",
+        )
+    if taken.broken:
+        yield (
+            "GpusNotLocked",
+            f"the Lease of a GPU that it has of {node} is lost and cannot be made again, so no pod "
+            f"is placed there: {taken.broken}",
+        )
+    for need in taken.busy:
+        other = lease(need.name)
+        who = "/".join(other.pod) if other is not None and other.pod is not None else "another pod"
+        yield (
+            "GpusNotLocked",
+            f"GPU {need.gpu} of {node} is its own by its Binding, and Lease {need.name} is "
+            f"{who}'s; delete one of the two pods",
+        )

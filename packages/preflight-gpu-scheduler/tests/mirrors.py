@@ -1,0 +1,55 @@
+"""A State whose mirrors show what a test says, and the extender over it, without a server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.extender import Extender
+from preflight_gpu_scheduler.meters import ExtenderMeters
+from preflight_gpu_scheduler.objects import Metadata
+from preflight_gpu_scheduler.state import State
+from preflight_kube.client import Client
+from preflight_kube.reflector import Change
+from prometheus_client import CollectorRegistry
+
+Kind = Literal["pod", "node", "claim", "status", "lease"]
+KINDS: tuple[Kind, ...] = ("pod", "node", "claim", "status", "lease")
+
+
+class Mirrors:
+    """``now``: the clock, in seconds. Everything else is shown by :meth:`show`."""
+
+    def __init__(self, **config: Any) -> None:
+        self.now = 1000.0
+        self.client = cast(Client, SimpleNamespace(clock=lambda: self.now))
+        self.config = Config(**config)
+        self.state = State(self.client, self.config)
+        self._mirrors: dict[str, Any] = dict(zip(KINDS, self.state.reflectors, strict=True))
+        self.extender = Extender(
+            self.client, self.config, self.state, ExtenderMeters(CollectorRegistry())
+        )
+
+    def show(self, kind: Kind, *objects: Any, deleted: bool = False) -> None:
+        for found in objects:
+            change = Change("deleted" if deleted else "modified", "", found, None)
+            self._mirrors[kind]._on_change(change)
+
+    def status(self, node: str, *devices: dict[str, Any], observed: str | None = "t0") -> None:
+        """The GpuNodeStatus of ``node`` that says so."""
+        said = {"total": len(devices), "devices": list(devices), "observedTime": observed}
+        raw = SimpleNamespace(metadata=Metadata(name=node), spec={}, status=said)
+        self.show("status", raw)
+
+    def claim(self, name: str, count: int, *, gang: str = "") -> None:
+        """A GpuClaim of the namespace ``team``."""
+        spec = {"devices": {"count": count}, **({"gangRef": gang} if gang else {})}
+        about = Metadata(name=name, namespace="team", uid=f"uid-{name}")
+        self.show("claim", SimpleNamespace(metadata=about, spec=spec))
+
+    def free(self, node: str) -> set[int]:
+        """Ids that a pod could have there; none where the node takes no pods."""
+        seen = self.state.view(node)
+        free = {slot.id for n, slot in enumerate(seen.slots) if seen.free >> n & 1}
+        return set() if seen.blocked else free

@@ -1,0 +1,340 @@
+"""Any history in which somebody deletes leases, or the namespace of all of them, and statuses are
+lost and dealt anew: no GPU is two pods', and what was lost is made again.
+
+One extender at a time, with what it keeps in memory, over mirrors that are behind; a controller
+over others. When the extender dies its requests have arrived, or never will.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from actors import Actor, Fate, arrived, explained
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from mirrors import Kind, Mirrors
+from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.conditions import Complaints
+from preflight_gpu_scheduler.gangs import Arrival, Assignment, reserve
+from preflight_gpu_scheduler.holding import LeaseState, judge
+from preflight_gpu_scheduler.inventory import InventoryStatus
+from preflight_gpu_scheduler.leases import relock
+from preflight_gpu_scheduler.links import Place
+from preflight_gpu_scheduler.objects import Metadata
+from preflight_gpu_scheduler.protocol import Request
+from preflight_gpu_scheduler.reclaim import collect
+from preflight_gpu_scheduler.report import Facts, status
+from shapes import claim, node
+from world import World
+
+NODES = ("a", "b")
+GPUS = ("A", "B", "C")
+SINGLE = {"one": 1, "two": 2, "more": 1}
+GANG = {"g-0": "a", "g-1": "b"}
+PODS = [*SINGLE, *GANG]
+WATCHED: tuple[Kind, ...] = ("pod", "lease", "status")
+fates = st.sampled_from([Fate.DONE] * 6 + [Fate.ANSWER_LOST, Fate.LOST, Fate.LATE])
+
+
+class Losses(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(lawless=True)
+        self.world.events["status"] = []
+        self.statuses = dict.fromkeys(NODES, InventoryStatus())
+        self.containers: dict[tuple[str, str], str] = {}  # by node and UUID, uids of pods
+        self.unlocked: set[str] = set()  # uids of pods whose lease was lost
+        self.late: list[Request] = []
+        self.seen: dict[tuple[str, str], int] = {}
+        self.extender, self.controller = self._started("extender"), self._started("controller")
+        self.binds: list[Actor] = []
+        self.others: list[Actor] = []
+
+    @initialize()
+    def pods_are_there_and_one_gpu_of_each_node_is_not(self) -> None:
+        for name in PODS:
+            self.world.create_pod(name, gated=name in GANG)
+        for where in NODES:
+            self._report(where, GPUS[1:], pods=True)
+
+    def _report(self, where: str, listed: tuple[str, ...], *, pods: bool) -> None:
+        """The node's agent writes what it sees. ``listed``: GPUs in the order of the bus."""
+        found = [
+            Facts(
+                uuid=(uuid := f"GPU-{where}-{gpu}"),
+                place=Place(pci_bus_id=f"0000:{n:02x}:00.0"),
+                processes=int((where, uuid) in self.containers),
+            )
+            for n, gpu in enumerate(listed)
+        ]
+        shown = self.world.pods.values() if pods else ()
+        told = status(
+            self.statuses[where],
+            found,
+            Complaints(),
+            shown,
+            where,
+            observed=f"t{len(self.world.events['status'])}",
+        )
+        self.statuses[where] = told
+        raw = SimpleNamespace(
+            metadata=Metadata(name=where), spec={}, status=msgspec.to_builtins(told)
+        )
+        self.world.events["status"].append((raw, False))
+
+    def _started(self, who: str) -> Mirrors:
+        """A process that has listed everything."""
+        made, world = Mirrors(count_resource=""), self.world
+        made.show("node", *(node(name) for name in NODES))
+        made.show("lease", *world.leases.values())
+        made.show("pod", *world.pods.values())
+        newest = {raw.metadata.name: raw for raw, _ in world.events["status"]}
+        made.show("status", *newest.values())
+        self.seen |= {(who, kind): len(world.events[kind]) for kind in WATCHED}
+        return made
+
+    def _deliver(self, who: str, kind: Kind, most: int) -> None:
+        mirrors: Mirrors = getattr(self, who)
+        first = self.seen[who, kind]
+        events = self.world.events[kind][first : first + most]
+        for found, deleted in events:
+            mirrors.show(kind, found, deleted=deleted)
+        self.seen[who, kind] = first + len(events)
+
+    def _start(self, steps: Any, mirrors: Mirrors) -> None:
+        actor = Actor(steps, self.late, told=mirrors.state.told)
+        if not actor.finished:
+            (self.binds if mirrors is self.extender else self.others).append(actor)
+
+    # what our processes do
+
+    @rule(name=st.sampled_from(PODS), where=st.sampled_from(NODES))
+    def the_scheduler_asks_for_a_bind(self, name: str, where: str) -> None:
+        shown = self.extender.state.pods
+        pod = shown.get(("team", name))
+        if pod is None or len(self.binds) > 4:
+            return
+        gang = name in GANG
+        if gang and (
+            pod.reserved is None or arrived(pod, list(shown.values())) is not Arrival.BIND
+        ):
+            return
+        wanted = claim(SINGLE.get(name, 1), gang="g" if gang else "")
+        self._start(self.extender.extender.placing(pod, where, wanted), self.extender)
+
+    @rule(name=st.sampled_from(PODS), where=st.sampled_from(NODES), starts=st.booleans())
+    def a_pod_is_bound_at_once(self, name: str, where: str, starts: bool) -> None:
+        before = list(self.binds)
+        self._deliver("extender", "pod", 1000)
+        self.the_scheduler_asks_for_a_bind(name, where)
+        for actor in self.binds:
+            if actor not in before:
+                actor.finish(self.world)
+        self._done()
+        if starts:
+            self.a_pod_changes(name, "start")
+
+    @rule()
+    def the_gang_is_planned_at_once(self) -> None:
+        before = list(self.others)
+        for kind in WATCHED:
+            self._deliver("controller", kind, 1000)
+        self.the_controller_plans_the_gang()
+        for actor in self.others:
+            if actor not in before:
+                actor.finish(self.world)
+        self._done()
+
+    @rule()
+    def the_controller_plans_the_gang(self) -> None:
+        state = self.controller.state
+        plan = []
+        for name, where in GANG.items():
+            pod, free = state.pods.get(("team", name)), self.controller.free(where)
+            if pod is None or pod.bound or pod.ended or pod.deleting or pod.reserved or not free:
+                return
+            ids = (min(free),)
+            known = state.uuids(where)
+            plan.append(
+                Assignment(pod=pod, node=where, ids=ids, uuids=tuple(known[one] for one in ids))
+            )
+        self._start(reserve(plan, state.look), self.controller)
+
+    @rule(data=st.data(), over=st.booleans())
+    def the_controller_looks_at_a_lease(self, data: st.DataObject, over: bool) -> None:
+        state = self.controller.state
+        if state.leases and len(self.others) < 5:
+            self._collect(data.draw(st.sampled_from(sorted(state.leases))), over)
+
+    def _collect(self, name: str, over: bool) -> None:
+        state = self.controller.state
+        lease = state.leases[name]
+        found = judge(lease, state.look(lease.pod or ("", "")), over=over)
+        if found not in {LeaseState.HELD, LeaseState.LINGERING}:
+            siblings = state.held_by(lease.holder)
+            self._start(collect(lease, siblings, state.look, over=over), self.controller)
+
+    @rule(where=st.sampled_from(NODES))
+    def the_controller_makes_lost_leases_again(self, where: str) -> None:
+        state = self.controller.state
+        for pod, *_ in list(state.unlocked(where)):
+            if len(self.others) < 5:
+                self._start(relock(pod, state.look), self.controller)
+
+    @precondition(lambda self: self.binds or self.others)
+    @rule(n=st.integers(0, 9), which=st.integers(0, 3), fate=fates, steps=st.integers(1, 6))
+    def somebody_goes_on(self, n: int, which: int, fate: Fate, steps: int) -> None:
+        every = [*self.binds, *self.others]
+        actor = every[n % len(every)]
+        for number in range(steps):
+            if not actor.finished:
+                actor.step(self.world, which, Fate.DONE if number else fate)
+        self._done()
+
+    def _done(self) -> None:
+        self.binds = [one for one in self.binds if not one.finished]
+        self.others = [one for one in self.others if not one.finished]
+
+    @precondition(lambda self: self.late)
+    @rule(n=st.integers(0, 9))
+    def a_late_request_arrives(self, n: int) -> None:
+        self.world.perform(self.late.pop(n % len(self.late)))
+
+    @rule(
+        who=st.sampled_from(["extender", "extender", "controller"]),
+        kinds=st.sets(st.sampled_from(WATCHED), min_size=1),
+        most=st.sampled_from([1, 3, 1000, 1000]),
+    )
+    def watches_tell(self, who: str, kinds: set[Kind], most: int) -> None:
+        for kind in sorted(kinds):
+            self._deliver(who, kind, most)
+
+    @rule(arrive=st.booleans())
+    def another_extender_takes_over(self, arrive: bool) -> None:
+        for actor in self.binds:
+            self.late += [actor.pending[n] for n in actor.open]
+        for request in self.late if arrive else ():
+            self.world.perform(request)
+        self.binds, self.late[:] = [], []
+        self.extender = self._started("extender")
+
+    # what befalls them
+
+    @precondition(lambda self: self.world.leases)
+    @rule(data=st.data())
+    def somebody_deletes_a_lease(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.leases)))
+        self.unlocked.add(self.world.leases[name].holder)
+        self.world.lose_lease(name)
+
+    @rule()
+    def somebody_deletes_the_namespace_of_the_locks(self) -> None:
+        self.unlocked |= {lease.holder for lease in self.world.leases.values()}
+        self.world.lose_locks()
+
+    @rule()
+    def the_namespace_of_the_locks_is_made_again(self) -> None:
+        self.world.there = True
+
+    @rule(where=st.sampled_from(NODES), listed=st.permutations(GPUS), remembers=st.booleans())
+    def a_status_is_lost_and_the_node_boots_in_another_order(
+        self, where: str, listed: list[str], remembers: bool
+    ) -> None:
+        """``remembers``: whether the agent takes its ids from pods, as it does."""
+        self.statuses[where] = InventoryStatus()
+        self._report(where, tuple(listed), pods=remembers)
+
+    @rule(where=st.sampled_from(NODES))
+    def an_agent_reports(self, where: str) -> None:
+        listed = [one.uuid[-1] for one in self.statuses[where].devices]
+        self._report(where, tuple(listed), pods=True)
+
+    @rule(
+        name=st.sampled_from(PODS),
+        what=st.sampled_from(["start", "start", "delete", "deleting", "end", "recreate"]),
+    )
+    def a_pod_changes(self, name: str, what: str) -> None:
+        key, world = ("team", name), self.world
+        pod = world.pods.get(key)
+        match what:
+            case "start":
+                world.start_pod(key)
+                if pod is not None and pod.bound and not pod.ended:
+                    for uuid in pod.uuids:
+                        self.containers[pod.spec.node_name, uuid] = pod.metadata.uid
+            case "delete":
+                world.delete_pod(key)  # by force: its containers run on
+            case "deleting":
+                world.mark_deleting(key)
+            case "end":
+                if pod is not None:
+                    self._stop(pod.metadata.uid)
+                world.end_pod(key)
+            case _:
+                world.delete_pod(key)
+                world.create_pod(name, gated=name in GANG)
+
+    def _stop(self, uid: str) -> None:
+        self.containers = {place: who for place, who in self.containers.items() if who != uid}
+
+    @rule()
+    def kubelets_end_containers_of_pods_that_are_gone(self) -> None:
+        there = {pod.metadata.uid for pod in self.world.pods.values()}
+        for uid in set(self.containers.values()) - there:
+            self._stop(uid)
+
+    # what must hold
+
+    @invariant()
+    def no_gpu_is_two_pods(self) -> None:
+        self.world.check()
+        for pod in self.world.running():
+            for uuid in pod.uuids:
+                user = self.containers.get((pod.spec.node_name, uuid), pod.metadata.uid)
+                assert user == pod.metadata.uid or user in self.unlocked, f"{user} runs on {uuid}"
+
+    def teardown(self) -> None:
+        """The rest is fair: everything ends, arrives, is told and reported."""
+        world, state = self.world, self.controller.state
+        world.there = True
+        self.kubelets_end_containers_of_pods_that_are_gone()
+        for actor in (*self.binds, *self.others):
+            actor.finish(world)
+        for request in self.late:
+            world.perform(request)
+        for where in NODES:
+            self.an_agent_reports(where)
+        for turn in range(20):
+            before = dict(world.leases)
+            for kind in WATCHED:
+                self._deliver("controller", kind, len(world.events[kind]))
+            self.others = []
+            for name in sorted(state.leases):
+                self._collect(name, over=turn > 2)
+            for where in NODES:
+                for pod, *_ in list(state.unlocked(where)):
+                    self._start(relock(pod, state.look), self.controller)
+            for actor in self.others:
+                actor.finish(world)
+            if world.leases == before and turn > 4:
+                break
+        assert not explained(world), "a lease outlives its pod"
+        for pod in world.running():
+            assert pod.allocated is not None
+            for gpu in pod.allocated.ids:
+                lease = world.leases.get(names.lease_name(pod.allocated.node, gpu))
+                assert lease is not None, "a lost lease is not made again"
+                assert lease.holder == pod.metadata.uid
+
+
+Losses.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=60, deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+TestLosses = pytest.mark.timeout(600)(Losses.TestCase)
