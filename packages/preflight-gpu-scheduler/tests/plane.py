@@ -72,7 +72,9 @@ class Faulty(Client):
 
 
 class Watcher:
-    """Follows every version of every pod: no GPU may be two living pods' at any of them."""
+    """Follows every version of every pod: no GPU may be two living pods' at any of them, by its id
+    and by its UUID.
+    """
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
@@ -96,16 +98,17 @@ class Watcher:
             self.pods.pop(pod.metadata.uid, None)
         else:
             self.pods[pod.metadata.uid] = pod
-        seen: dict[tuple[str, int], str] = {}
+        seen: dict[tuple[str, int | str], str] = {}
         for one in self.pods.values():
             allocated = one.allocated
             if not one.bound or one.ended or allocated is None:
                 continue
-            for gpu in allocated.ids:
-                other = seen.setdefault((allocated.node, gpu), one.metadata.name)
+            whats: tuple[int | str, ...] = (*allocated.ids, *one.uuids)
+            for what in whats:
+                other = seen.setdefault((allocated.node, what), one.metadata.name)
                 if other != one.metadata.name:
                     self.doubles.append(
-                        f"{allocated.node}:{gpu} is {other}'s and {one.metadata.name}'s"
+                        f"{allocated.node}:{what} is {other}'s and {one.metadata.name}'s"
                     )
 
     @property
@@ -221,9 +224,12 @@ class Plane:
         namespace: str = "",
         cpu: str = "10m",
         native: str = "",
+        counted: int = 0,
         **annotations: str,
     ) -> None:
-        """As our webhook would admit it. ``native``: the PodGroup that it is in."""
+        """As our webhook would admit it. ``native``: the PodGroup that it is in; ``counted``: GPUs
+        that it asks for itself, as one does whose claim comes later.
+        """
         where = namespace or self.namespace
         said = {
             names.CLAIM_ANNOTATION: claim,
@@ -240,6 +246,10 @@ class Plane:
                 "terminationGracePeriodSeconds": 0,
             },
         }
+        if counted:
+            asked = {self.config.count_resource: str(counted)}
+            resources = body["spec"]["containers"][0]["resources"]
+            resources |= {"limits": asked, "requests": {**resources["requests"], **asked}}
         if native:
             body["spec"]["schedulingGroup"] = {"podGroupName": native}
         verdict = admit(body, self._claims.get((where, claim)), self.config.rules)

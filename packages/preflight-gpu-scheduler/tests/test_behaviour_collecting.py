@@ -45,7 +45,7 @@ def test_the_gpu_of_an_evicted_pod_is_a_waiting_pods(real_api_server: ApiServer)
 
 
 @contextmanager
-def _managing(world: Plane) -> Iterator[None]:
+def managing(world: Plane) -> Iterator[None]:
     """A real kube-controller-manager, of which only what empties namespaces runs."""
     program = f"{os.environ[ASSETS]}/kube-controller-manager"
     words = [f"--kubeconfig={world.kubeconfig}", "--leader-elect=false", "--secure-port=0"]
@@ -70,7 +70,7 @@ def test_the_gpu_of_a_pod_whose_namespace_is_deleted_is_a_waiting_pods(
             other = f"{world.namespace}-b"
             await world.client.create("/api/v1/namespaces", {"metadata": {"name": other}})
             await _one_runs_and_one_waits(world, other)
-            with _managing(world):
+            with managing(world):
                 await world.client.delete(f"/api/v1/namespaces/{other}")
                 await world.bound("second")
                 await world.explained()

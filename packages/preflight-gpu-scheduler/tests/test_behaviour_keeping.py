@@ -58,7 +58,7 @@ def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(real_api_server: 
             extender = await world.extender()
             world.scheduler(extender.port)
             await world.controller()
-            await world.pod("p", "late")
+            await world.pod("p", "late", counted=2)
 
             async def said() -> bool:
                 events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
@@ -80,7 +80,7 @@ def test_a_pod_keeps_its_gpus_when_its_claim_is_deleted_and_the_next_one_waits_f
         async with plane(real_api_server, sweep="1s") as world:
             await world.placed("p", claim="one", count=1, gpus=2)
             await world.delete_claim("one")
-            await world.pod("q", "one")
+            await world.pod("q", "one", counted=1)
             told = await world.until(
                 "it is told", partial(_said, world, world.namespace, "GpuClaimMissing")
             )

@@ -163,7 +163,7 @@ def test_no_service_is_refused_anything_and_none_may_do_what_it_never_does(
             await world.claim("one", 1)
             await world.pod("p", "one")
             await world.bound("p")
-            await world.pod("late", "later")
+            await world.pod("late", "later", counted=1)
             await world.claim("later", 1)
             await world.bound("late")
             await world.pod("waits", "one")

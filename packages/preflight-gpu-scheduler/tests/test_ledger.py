@@ -235,11 +235,11 @@ def test_a_bind_begun_before_a_status_numbered_the_gpus_anew_does_not_go_on() ->
     seen = world(device(0, "GPU-A"), device(1, "GPU-B"))
     seen.show("pod", pod("p"))
     steps = placing(seen, "p")
-    (request,) = next(steps)
+    next(steps)
     seen.status("a", device(0, "GPU-B"), device(1, "GPU-A"), observed="t1")
     other = Stored(locked(0, "q"))
     seen.show("pod", pod("q"))
-    (read,) = steps.send((Lost(),))
+    steps.send((Lost(),))
     with pytest.raises(StopIteration) as ended:
         steps.send((other,))
     assert ended.value.value.error == messages.STATUS_CHANGED

@@ -126,7 +126,7 @@ class World:
     def start_pod(self, key: Key) -> None:
         """The kubelet has begun its containers."""
         said = {"phase": "Running", "startTime": "t"}
-        running = {"containerStatuses": [{"state": {"running": {}}}]}
+        running: dict[str, Any] = {"containerStatuses": [{"state": {"running": {}}}]}
         if (pod := self.pods.get(key)) and pod.bound and not pod.ended:
             self._put(replace(pod, status=msgspec.convert({**said, **running}, PodStatus)))
 
@@ -259,16 +259,15 @@ class World:
             assert allocated is not None
             assert allocated.node == pod.spec.node_name
             assert len(pod.uuids) == len(allocated.ids)
-            for what in (*allocated.ids, *pod.uuids):
-                place = (allocated.node, what)
+            whats: tuple[int | str, ...] = (*allocated.ids, *pod.uuids)
+            for place in [(allocated.node, what) for what in whats]:
                 assert place not in users, (
                     f"{place} is given to {users[place]} and {pod.metadata.uid}"
                 )
                 users[place] = pod.metadata.uid
             for gpu in allocated.ids if not self.lawless else ():
-                place = (allocated.node, gpu)
                 lease = self.leases.get(names.lease_name(allocated.node, gpu))
-                assert lease is not None, f"{pod.metadata.uid} runs without the lease of {place}"
+                assert lease is not None, f"{pod.metadata.uid} runs without the lease of {gpu}"
                 assert lease.holder == pod.metadata.uid
         for pod in self.running() if not self.lawless else ():
             self._check_gang(pod)

@@ -128,7 +128,7 @@ class Controller:
         if kind == "pod":
             pod = seen.pods.get(key)
             if pod is not None:
-                if pod.gated or _unallocated(pod) or self._miscount(pod):
+                if pod.gated or _unallocated(pod) or seen.miscount(pod):
                     self._gates.add(key)
                 if pod.claim and pod.placed is not None:
                     self._locks.add(key)
@@ -140,7 +140,7 @@ class Controller:
         elif kind == "claim":
             self._claims.add(key)
             for pod in seen.pods_of([key]):
-                if pod.gated or _unallocated(pod) or self._miscount(pod):
+                if pod.gated or _unallocated(pod) or seen.miscount(pod):
                     self._gates.add(pod.key)
             self._nudge.set()
         elif kind == "node":
@@ -261,8 +261,8 @@ class Controller:
             self._meters.relocked.inc(len(taken.created))
             log.warning("locked again", pod="/".join(key), leases=sorted(taken.created))
             self._nudge.set()
-        for reason, said in relocked(node, taken, seen.lease):
-            await self._words.of_pod(pod, reason, said)
+        for event, said in relocked(node, taken, seen.lease):
+            await self._words.of_pod(pod, event, said)
         return self._config.seconds("sweep") if taken.busy else _AGAIN
 
     def _count_unlocked(self) -> None:
@@ -313,7 +313,7 @@ class Controller:
             )
             return None
         claim, _ = self._seen.claim_of(pod)
-        if why := self._miscount(pod):
+        if why := self._seen.miscount(pod):
             await self._words.of_pod(pod, "GpuCountDiffers", why)
             return None
         what = controls.gate(pod, claim)
@@ -334,12 +334,6 @@ class Controller:
                 f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits",
             )
         return None
-
-    def _miscount(self, pod: Pod) -> str:
-        claim = self._seen.claim_of(pod)[0]
-        if claim is None or pod.bound:
-            return ""
-        return controls.miscount(pod, claim, self._config.count_resource)
 
     async def _announce(self, key: Key) -> float | None:
         pod = self._seen.pods.get(key)
@@ -459,7 +453,7 @@ class Controller:
             unplaced = (seen.pods[key] for key in self._unplaced if more and key in seen.pods)
             for pod in unplaced:
                 claim, _ = seen.claim_of(pod)
-                if claim is None or pod.bound or self._miscount(pod):
+                if claim is None or pod.bound or seen.miscount(pod):
                     continue
                 if not seen.held_by(pod.metadata.uid):
                     waiting.append((pod, claim))

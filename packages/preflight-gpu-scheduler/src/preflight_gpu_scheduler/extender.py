@@ -21,7 +21,6 @@ from .bind import BindJob, BindOutcome
 from .choice import Chosen, choose, mask_of
 from .claim import Claim
 from .config import Config
-from .controls import miscount
 from .gangs import Arrival
 from .gathering import Gathering
 from .meters import ExtenderMeters
@@ -103,7 +102,7 @@ class Extender:
             return BindOutcome(
                 error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID
             )
-        if not pod.bound and miscount(pod, claim, self._config.count_resource):
+        if self._state.miscount(pod):
             return BindOutcome(error=messages.COUNT_DIFFERS)
         reserved = pod.reserved
         if claim.gang is None or pod.bound or reserved is None:
@@ -205,11 +204,7 @@ class Extender:
         if (leases := self._state.held_by(pod.metadata.uid)) and claim is not None:
             for node, ids in own_ids(leases, pod).items():
                 own[node] = (mask_of(self._state.view(node).slots, ids), ids)
-        refused = (
-            messages.COUNT_DIFFERS
-            if claim is not None and miscount(pod, claim, self._config.count_resource)
-            else ""
-        )
+        refused = messages.COUNT_DIFFERS if self._state.miscount(pod) else ""
         return Question(pod=pod, claim=claim, valid=absent, own=own, refused=refused)
 
     def _told(self, request: Request, answer: Answer) -> None:

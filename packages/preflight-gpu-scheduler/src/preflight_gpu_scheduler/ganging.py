@@ -12,7 +12,6 @@ from preflight_kube.logs import get_logger
 
 from . import plan as planning
 from .config import Config
-from .controls import miscount
 from .gangs import reserve
 from .holding import Sightings
 from .meters import ControllerMeters
@@ -69,7 +68,7 @@ class Ganging:
     async def _round(self) -> None:
         seen = self._seen
         claims = seen.gang_claims()
-        pods = (pod for pod in seen.pods_of(claims) if pod.bound or not self._miscounted(pod))
+        pods = (pod for pod in seen.pods_of(claims) if not seen.miscount(pod))
         gangs = planning.gather(pods, claims, seen.groups())
         waits = {key: gang for key, gang in gangs.items() if gang.open}
         now = seen.now()
@@ -94,10 +93,6 @@ class Ganging:
             waits.values(), nodes, waited, self._config.seconds("gang_patience")
         ):
             await self._turn(turn, waited.get(turn.gang.key, 0.0))
-
-    def _miscounted(self, pod: Pod) -> bool:
-        claim = self._seen.claim_of(pod)[0]
-        return claim is not None and bool(miscount(pod, claim, self._config.count_resource))
 
     async def _turn(self, turn: Turn, waited: float) -> None:
         gang = turn.gang

@@ -1,5 +1,5 @@
-"""Who has which GPUs of a node whatever its leases say: pods that are bound, Bindings that are under
-way, and pods that vanished while nobody saw their containers end. Pure: it is told what mirrors show.
+"""Who has which GPUs of a node whatever its leases say: pods that are bound, Bindings under way,
+and pods that vanished while nobody saw their containers end. Pure: it is told what mirrors show.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Ledger:
         return uid in self._gone and self._gone[uid].ended
 
     def lingers(self, lease: Lease, found: Inventory | None, now: float, patience: float) -> bool:
-        """Whether containers of the lease's holder, which is not there, may still run: until the
-        node's agent has reported the GPU since without a user or a process, or ``patience`` is over.
+        """Whether containers of the lease's holder, which is not there, may still run: until its
+        node's agent has reported the GPU since, without user or process, or ``patience`` is over.
         """
         if lease.gpu is None:
             return False

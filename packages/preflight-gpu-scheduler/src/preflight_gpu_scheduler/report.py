@@ -202,10 +202,9 @@ def _remembered(pods: Iterable[Pod], node: str) -> dict[str, int]:
     """Ids by UUID as living pods of the node have them: the memory where the status is lost."""
     found: dict[str, int] = {}
     for pod in pods:
-        allocated = pod.allocated
-        if pod.claim and not pod.ended and allocated is not None and allocated.node == node:
-            if pod.spec.node_name == node and len(pod.uuids) == len(allocated.ids):
-                found |= zip(pod.uuids, allocated.ids, strict=True)
+        placed = pod.placed if pod.claim and pod.spec.node_name == node and not pod.ended else None
+        if placed is not None and len(pod.uuids) == len(placed.ids):
+            found |= zip(pod.uuids, placed.ids, strict=True)
     return found
 
 

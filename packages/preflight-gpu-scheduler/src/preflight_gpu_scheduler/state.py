@@ -16,8 +16,8 @@ from preflight_kube.client import Client, Unreadable
 from preflight_kube.reflector import Change, Reflector
 
 from . import claim as claims
+from . import controls, names
 from . import inventory as inventories
-from . import names
 from .choice import Topology
 from .claim import Claim
 from .config import Config
@@ -77,7 +77,7 @@ class State:
         self._on: dict[str, set[str]] = {}  # names of leases by node
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
-        self._ledger = Ledger(lambda node: self._dirty.add(node))
+        self._ledger = Ledger(lambda node: self._dirty.add(node))  # noqa: PLW0108 - the set is another one, time and again
         self._topologies: dict[Topology, Topology] = {}
         self._beats = Sightings()
         self._stale: set[str] = set()
@@ -154,6 +154,13 @@ class State:
         """The claim, or None; and whether it is absent rather than not valid."""
         found = self.claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
         return (None, False) if isinstance(found, list) else (found, True)
+
+    def miscount(self, pod: Pod) -> str:
+        """Why an unbound pod is never bound, as :func:`.controls.miscount`; empty where it may."""
+        claim = self.claim_of(pod)[0]
+        if claim is None or pod.bound:
+            return ""
+        return controls.miscount(pod, claim, self._config.count_resource)
 
     def gang_claims(self) -> dict[Key, Claim]:
         """Those that name a gang."""

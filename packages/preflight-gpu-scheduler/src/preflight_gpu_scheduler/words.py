@@ -82,23 +82,14 @@ def relocked(
     node: str, taken: Taken, lease: Callable[[str], Lease | None]
 ) -> Iterator[tuple[str, str]]:
     """Reason and message for what came of leases that were lost. ``lease``: as a mirror has it."""
-    if taken.created:
-        made = ", ".join(sorted(taken.created))
-        yield (
-            "GpusLockedAgain",
-            f"somebody deleted Lease {made}, which locks its GPU; it is made again",
-        )
+    if made := ", ".join(sorted(taken.created)):
+        said = f"somebody deleted Lease {made}, which locks its GPU; it is made again"
+        yield "GpusLockedAgain", said
     if taken.broken:
-        yield (
-            "GpusNotLocked",
-            f"the Lease of a GPU that it has of {node} is lost and cannot be made again, so no pod "
-            f"is placed there: {taken.broken}",
-        )
+        said = f"the Lease of a GPU that it has of {node} is lost and cannot be made again, so no"
+        yield "GpusNotLocked", f"{said} pod is placed there: {taken.broken}"
     for need in taken.busy:
         other = lease(need.name)
         who = "/".join(other.pod) if other is not None and other.pod is not None else "another pod"
-        yield (
-            "GpusNotLocked",
-            f"GPU {need.gpu} of {node} is its own by its Binding, and Lease {need.name} is "
-            f"{who}'s; delete one of the two pods",
-        )
+        said = f"GPU {need.gpu} of {node} is its own by its Binding, and Lease {need.name} is"
+        yield "GpusNotLocked", f"{said} {who}'s; delete one of the two pods"

@@ -1,0 +1,106 @@
+"""Leases that somebody deletes, and claims that come later than their pods, with a real scheduler
+and a real API server.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import pytest
+from plane import Plane, plane
+from preflight_gpu_scheduler import names
+from preflight_testing.apiserver import ApiServer
+from test_behaviour_collecting import managing
+
+pytestmark = pytest.mark.timeout(300)
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+
+
+async def _said(world: Plane, reason: str) -> str:
+    events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+    return next((one["message"] for one in events["items"] if one["reason"] == reason), "")
+
+
+async def _locked(world: Plane, number: int) -> bool:
+    return len(await world.leases()) == number
+
+
+@pytest.mark.parametrize("counted", [names.COUNT_RESOURCE, ""])
+def test_a_lease_that_somebody_deletes_gives_nobody_the_gpu_and_is_made_again(
+    real_api_server: ApiServer, counted: str
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server, count_resource=counted) as world:
+            first = await world.placed("first", claim="one", count=1, gpus=8)
+            (name,) = await world.leases()
+            await world.client.delete(f"{LEASES.format(world.config.lock_namespace)}/{name}")
+            await world.pod("second", "one")
+            second = await world.bound("second")
+            assert first.allocated is not None
+            assert second.allocated is not None
+            assert first.allocated.ids != second.allocated.ids
+            await world.explained()
+            told = await world.until("it is told", partial(_said, world, "GpusLockedAgain"))
+            assert told == f"somebody deleted Lease {name}, which locks its GPU; it is made again"
+
+    anyio.run(body)
+
+
+def test_without_the_namespace_of_the_locks_nothing_is_bound_and_with_it_all_is_as_before(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.placed("first", claim="one", count=1, gpus=8)
+            path = f"/api/v1/namespaces/{world.config.lock_namespace}"
+            with managing(world):
+                await world.client.delete(path)
+                await world.until("no lease is left", partial(_locked, world, 0))
+
+                async def gone() -> bool:
+                    return await world.client.get_or_none(path, dict) is None
+
+                await world.until("the namespace has gone", gone)
+                await world.pod("second", "one")
+                told = await world.until("it is told", partial(_said, world, "GpusNotLocked"))
+                assert told.startswith("the Lease of a GPU that it has of a is lost")
+
+                async def waits() -> bool:
+                    return "is lost; it is made again first" in await _said(
+                        world, "FailedScheduling"
+                    )
+
+                await world.until("the other pod is told why it waits", waits)
+                assert not (await world.read_pod("second")).bound
+                await world.client.create(
+                    "/api/v1/namespaces", {"metadata": {"name": world.config.lock_namespace}}
+                )
+                await world.bound("second")
+                await world.explained()
+
+    anyio.run(body)
+
+
+def test_a_pod_that_was_counted_before_its_claim_was_there_is_told_to_come_again(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 8)
+            extender = await world.extender()
+            world.scheduler(extender.port)
+            await world.controller()
+            await world.pod("early", "two")
+            await world.claim("two", 2)
+            told = await world.until("it is told", partial(_said, world, "GpuCountDiffers"))
+            assert told == (
+                "it asks for 0 of gpu.scheduling/gpu, and GpuClaim two is for 2: it is never "
+                "bound; delete it and create it again"
+            )
+            assert (await world.read_pod("early")).gated
+            await world.delete_pod("early")
+            await world.pod("early", "two")
+            await world.bound("early")
+
+    anyio.run(body)

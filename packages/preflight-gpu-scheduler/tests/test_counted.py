@@ -1,0 +1,80 @@
+"""A pod gets as many GPUs as it was admitted with, and as quotas count: never another number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from mirrors import Mirrors
+from preflight_gpu_scheduler import messages
+from preflight_gpu_scheduler.objects import Pod
+from preflight_gpu_scheduler.verbs import BindingArgs, FilterArgs
+from shapes import node, pod
+
+RESOURCE = "gpu.scheduling/gpu"
+
+
+def asking(*containers: str, **more: Any) -> Pod:
+    """A pod whose containers ask for so many, as the API server stores them."""
+    spec = {"containers": [_container(amount) for amount in containers], **more}
+    made = pod()
+    return msgspec.structs.replace(made, spec=msgspec.convert(spec, type(made.spec)))
+
+
+def _container(amount: str) -> dict[str, Any]:
+    counted = {RESOURCE: amount} if amount else {}
+    return {"name": "x", "resources": {"requests": {"cpu": "1", **counted}}}
+
+
+def world(count: int, found: Pod, **config: Any) -> Mirrors:
+    made = Mirrors(**config)
+    made.show("node", node("a"))
+    made.status("a", *({"id": n, "uuid": f"GPU-{n}"} for n in range(4)))
+    made.claim("two", count)
+    made.show("pod", found)
+    for mirror in made.state.reflectors:
+        mirror.synced.set()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("found", "counted"),
+    [
+        (asking(""), 0),
+        (asking("2"), 2),
+        (asking("1", "2"), 3),
+        (asking("", initContainers=[_container("2")]), 2),
+        (asking("1", initContainers=[{**_container("1"), "restartPolicy": "Always"}]), 2),
+    ],
+)
+def test_what_a_pod_is_counted_with_is_what_the_scheduler_counts(found: Pod, counted: int) -> None:
+    for count in (counted, counted + 1):
+        if not count:
+            continue
+        seen = world(count, found)
+        answer = seen.extender.filter(FilterArgs(pod=found, node_names=("a",)))
+        if count == counted:
+            assert answer.node_names == ("a",)
+        else:
+            assert answer.failed_and_unresolvable_nodes == {"a": messages.COUNT_DIFFERS}
+
+
+def test_a_pod_with_another_count_than_its_claim_is_never_bound_unless_nothing_is_counted() -> None:
+    found = asking("")
+    args = BindingArgs(pod_name="p", pod_namespace="team", pod_uid="uid-p", node="a")
+    seen = world(2, found)
+    outcome = anyio.run(seen.extender.bind, args)
+    assert outcome.error == messages.COUNT_DIFFERS
+    off = world(2, found, count_resource="")
+    assert off.extender.filter(FilterArgs(pod=found, node_names=("a",))).node_names == ("a",)
+
+
+def test_a_claim_that_was_made_again_with_another_count_gives_a_pod_nothing() -> None:
+    found = asking("2")
+    seen = world(2, found)
+    question = FilterArgs(pod=found, node_names=("a",))
+    assert seen.extender.filter(question).node_names == ("a",)
+    seen.claim("two", 4)
+    assert seen.extender.filter(question).node_names == ()
