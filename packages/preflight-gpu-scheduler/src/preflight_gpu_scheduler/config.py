@@ -52,12 +52,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
     ``lockNamespace`` holds the leases of all GPUs. ``reservationSeconds``: how long a pod that is
     not bound keeps GPUs. ``countResource``: empty for none. ``staleAfter``: without a change of a
-    GpuNodeStatus for so long its node takes no pods. ``missingNodeStatus``: whether a node without
-    one is refused, or assumed to have 16 GPUs. ``devicePlugin``: whether a node on which a device
-    plugin or DRA driver hands out GPUs too is refused. ``bindBudget``: what one bind may take,
-    below the ``httpTimeout`` of the scheduler's extender; ``gangBind``: how long a member's bind
-    waits for the others. ``gangPatience``: from then on no gang is planned before one that waits.
-    ``nodeConditions``: those that speak against all GPUs of a node.
+    GpuNodeStatus for so long its node takes no pods; and the GPU of a pod that vanished is free at
+    last. ``missingNodeStatus``: whether a node without one is refused, or assumed to have 16 GPUs.
+    ``devicePlugin``: whether a node on which a device plugin or DRA driver hands out GPUs too is
+    refused. ``bindBudget``: what one bind may take, below the ``httpTimeout`` of the scheduler's
+    extender; ``gangBind``: how long a member's bind waits for the others. ``gangPatience``: from
+    then on no gang is planned before one that waits. ``nodeConditions``: those that speak against
+    all GPUs of a node.
     """
 
     lock_namespace: Namespace = names.LOCK_NAMESPACE
