@@ -39,7 +39,10 @@ def binder(
         if pod is None or pod.bound:
             return None
         job = BindJob(
-            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE) if shown else {}, uuids=uuids(NODE)
+            pod=pod,
+            node=NODE,
+            own=own_leases(world.leases, pod, NODE) if shown else {},
+            uuids=uuids(NODE),
         )
         return lambda: bind(job, chooser(want, busy), mirror)
 
@@ -54,7 +57,11 @@ def member(name: str) -> Start:
         if pod is None or pod.bound or arrived(pod, shown) is not Arrival.BIND:
             return None
         job = BindJob(
-            pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids=uuids(NODE), gang=True
+            pod=pod,
+            node=NODE,
+            own=own_leases(world.leases, pod, NODE),
+            uuids=uuids(NODE),
+            gang=True,
         )
         return lambda: bind(job, chooser(1, frozenset()), mirror)
 
@@ -248,7 +255,9 @@ def test_nobody_is_bound_before_the_first_member_whatever_the_extender_believes(
     assert steps is not None
     assert Actor(steps(), []).finish(world).plan
     pod = world.pods[key("g1")]
-    job = BindJob(pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids=uuids(NODE), gang=True)
+    job = BindJob(
+        pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids=uuids(NODE), gang=True
+    )
     assert (
         Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
         == NOT_COMMITTED
@@ -267,7 +276,11 @@ def test_a_forged_reservation_without_leases_binds_nothing() -> None:
         pod.metadata, annotations={RESERVED_ANNOTATION: written(forged)}
     )
     job = BindJob(
-        pod=msgspec.structs.replace(pod, metadata=about), node=NODE, own={}, uuids=uuids(NODE), gang=True
+        pod=msgspec.structs.replace(pod, metadata=about),
+        node=NODE,
+        own={},
+        uuids=uuids(NODE),
+        gang=True,
     )
     assert Actor(bind(job, chooser(1, frozenset()), world.mirror(0)), []).finish(world).error
     assert not world.running()

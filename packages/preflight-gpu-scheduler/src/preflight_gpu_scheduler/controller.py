@@ -236,7 +236,12 @@ class Controller:
             for name, number in states.items():
                 self._meters.leases.labels(name).set(number)
             self._meters.stale.set(self._seen.stale())
-            self._count_unlocked()
+            unlocked = {
+                pod.key for node in self._seen.nodes for pod, *_ in self._seen.unlocked(node)
+            }
+            self._meters.unlocked.set(len(unlocked))
+            for key in unlocked:
+                self._locks.add(key)
             phases = Counter(str(one["phase"]) for one in self._said.values())
             self._meters.counted(phases, self._seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
@@ -256,20 +261,13 @@ class Controller:
         if waited < _LOST_FOR:
             return _LOST_FOR - waited + 0.05
         taken = await self._performer.run(relock(pod, seen.look), budget=30.0)
-        self._count_unlocked()
         if taken.created:
             self._meters.relocked.inc(len(taken.created))
             log.warning("locked again", pod="/".join(key), leases=sorted(taken.created))
             self._nudge.set()
         for event, said in relocked(node, taken, seen.lease):
             await self._words.of_pod(pod, event, said)
-        return self._config.seconds("sweep") if taken.busy else _AGAIN
-
-    def _count_unlocked(self) -> None:
-        unlocked = {pod.key for node in self._seen.nodes for pod, *_ in self._seen.unlocked(node)}
-        self._meters.unlocked.set(len(unlocked))
-        for key in unlocked:
-            self._locks.add(key)
+        return self._config.seconds("sweep") if taken.busy or taken.broken else _AGAIN
 
     async def _tell_reserved(self, lease: Lease, lasts: float) -> None:
         """Once of a reservation; a gang's members have had their Events when they were planned."""

@@ -16,7 +16,16 @@ from .claim import Claim
 from .inventory import Inventory
 from .objects import Node, Pod
 
-__all__ = ["Gate", "capacity", "capacity_patch", "gate", "gate_patch", "miscount", "nudge_patch", "nudged"]
+__all__ = [
+    "Gate",
+    "capacity",
+    "capacity_patch",
+    "gate",
+    "gate_patch",
+    "miscount",
+    "nudge_patch",
+    "nudged",
+]
 
 Operation = dict[str, Any]
 MOST_NUDGED: Final = 16

@@ -118,7 +118,9 @@ class Ledger:
         if lease.gpu is None:
             return False
         observed = found.observed if found is not None else None
-        gone = self._gone.setdefault(lease.holder, _Gone(now, observed))
+        gone = self._gone.get(lease.holder)
+        if gone is None:  # it went before anything was seen of it, or comes yet
+            gone = self._gone.setdefault(f"?{lease.holder}", _Gone(now, observed))
         if gone.ended or now - gone.since > patience:
             return False
         devices = found.devices if found is not None else ()
@@ -133,5 +135,5 @@ class Ledger:
     def forget(self, before: float, kept: Container[str]) -> None:
         """Those that have gone before that time, but for ``kept``."""
         for uid, gone in list(self._gone.items()):
-            if gone.since < before and uid not in kept:
+            if gone.since < before and uid.removeprefix("?") not in kept:
                 del self._gone[uid]

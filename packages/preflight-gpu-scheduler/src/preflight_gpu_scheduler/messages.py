@@ -43,7 +43,16 @@ UNRESOLVABLE: Final = frozenset(
             LABELS_DIFFER,
             NODE_UNKNOWN,
         ),
-        *(UNLOCKED, NO_STATUS, STATUS_STALE, STATUS_NOT_VALID, PLUGIN, DRIVER, TOO_SMALL, ISLANDS_TOO_SMALL),
+        *(
+            UNLOCKED,
+            NO_STATUS,
+            STATUS_STALE,
+            STATUS_NOT_VALID,
+            PLUGIN,
+            DRIVER,
+            TOO_SMALL,
+            ISLANDS_TOO_SMALL,
+        ),
     }
 )
 """What evicting pods from the node does not change: preemption need not try."""

@@ -77,7 +77,7 @@ class State:
         self._on: dict[str, set[str]] = {}  # names of leases by node
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
-        self._ledger = Ledger(lambda node: self._dirty.add(node))  # noqa: PLW0108 - the set is another one, time and again
+        self._ledger = Ledger(self._touched)
         self._topologies: dict[Topology, Topology] = {}
         self._beats = Sightings()
         self._stale: set[str] = set()
@@ -418,6 +418,9 @@ class State:
     def _say(self, kind: str, key: Key) -> None:
         for listener in self.listeners:
             listener(kind, key)
+
+    def _touched(self, node: str) -> None:
+        self._dirty.add(node)
 
     def _forget(self, name: str) -> None:
         lease, _ = self._written.pop(name)
