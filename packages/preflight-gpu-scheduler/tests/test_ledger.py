@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from actors import Actor, binder
 from mirrors import Mirrors
 from preflight_gpu_scheduler import messages, names
+from preflight_gpu_scheduler.leases import Need, Taken, creation, relock
 from preflight_gpu_scheduler.objects import Lease, Pod
 from preflight_gpu_scheduler.protocol import BindPod, CreateLease, Lost, Stored
 from shapes import claim, lease, node, pod
+from world import World
 
 replace = msgspec.structs.replace
 RUNNING = {"phase": "Running", "startTime": "t", "containerStatuses": [{"state": {"running": {}}}]}
@@ -244,3 +247,58 @@ def test_a_bind_begun_before_a_status_numbered_the_gpus_anew_does_not_go_on() ->
         steps.send((other,))
     assert ended.value.value.error == messages.STATUS_CHANGED
     assert seen.free("a") == {0, 1}
+
+
+def member(seen: Mirrors, ids: str) -> str:
+    """Why a gang's member that a plan gave GPUs ``ids`` of node ``a`` is not bound; its lease is
+    there.
+    """
+    said = f'{{"number":1,"node":"a","ids":[{ids}],"plan":"x","members":1,"first":"g","first_uid":'
+    found = pod("g", annotations={names.RESERVED_ANNOTATION: said + '"uid-g"}'})
+    seen.show("pod", found)
+    seen.show("lease", *(locked(int(gpu), "g") for gpu in ids.split(",")))
+    steps = seen.extender.placing(found, "a", claim(1, gang="g"))
+    try:
+        (request,) = next(steps)
+    except StopIteration as ended:
+        return str(ended.value.error)
+    assert isinstance(request, BindPod)
+    return ""
+
+
+def test_a_member_is_not_bound_to_a_gpu_that_another_pod_has_or_that_its_node_does_not_list() -> (
+    None
+):
+    seen = world()
+    assert member(seen, "1") == ""
+    seen = world()
+    seen.show("pod", bound(ids="1"))  # its lease was lost, and the plan got the GPU
+    assert member(seen, "1") == messages.TAKEN
+    assert member(world(), "7") == messages.STATUS_CHANGED
+
+
+def relocked(seen: World, found: Pod) -> Taken:
+    result = Actor(relock(found, seen.mirror(0)), []).finish(seen)
+    assert isinstance(result, Taken)
+    return result
+
+
+def test_lost_leases_are_made_again_for_a_pod_that_runs_and_never_over_another_pods() -> None:
+    seen = World(lawless=True)
+    seen.create_pod("p")
+    assert not binder(seen, [], seen.pods["team", "p"], "a", 2).finish(seen).error
+    found = seen.pods["team", "p"]
+    seen.lose_locks()
+    assert relocked(seen, found).broken
+    seen.there = True
+    assert sorted(relocked(seen, found).created) == ["gpu-a-0", "gpu-a-1"]
+    assert {one.uuid for one in seen.leases.values()} == set(found.uuids)
+    assert relocked(seen, found).created == {}, "they are there"
+    seen.lose_lease("gpu-a-0")
+    other = seen.create_pod("q")
+    assert not isinstance(seen.perform(creation(Need(pod=other, node="a", gpu=0))), Lost)
+    assert [need.gpu for need in relocked(seen, found).busy] == [0]
+    seen.end_pod(found.key)
+    seen.lose_lease("gpu-a-1")
+    assert relocked(seen, found) == Taken()
+    assert sorted(seen.leases) == ["gpu-a-0"]
