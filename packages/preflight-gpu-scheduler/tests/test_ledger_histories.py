@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from actors import Actor, Fate, arrived, explained
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mirrors import Kind, Mirrors
@@ -337,6 +337,5 @@ Losses.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 TestLosses = pytest.mark.timeout(600)(Losses.TestCase)
