@@ -72,12 +72,14 @@ class Losses(RuleBasedStateMachine):
             for n, gpu in enumerate(listed)
         ]
         shown = self.world.pods.values() if pods else ()
+        leases = {n: self.world.leases.get(names.lease_name(where, n)) for n in range(64)}
         told = status(
             self.statuses[where],
             found,
             Complaints(),
             shown,
             where,
+            holders={n: lease.holder for n, lease in leases.items() if lease is not None},
             observed=f"t{len(self.world.events['status'])}",
         )
         self.statuses[where] = told
