@@ -13,7 +13,7 @@ from preflight_computedomain.names import API_VERSION, CHANNEL_CONFIG, DEVICE, D
 from preflight_computedomain.objects import ResourceClaim
 from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_computedomain.plugin.disk import Disk
-from preflight_computedomain.plugin.facts import NodeFacts
+from preflight_computedomain.plugin.facts import NodeFacts, Unfit
 from preflight_computedomain.plugin.lock import Lock
 from preflight_computedomain.plugin.metrics import PluginMetrics
 from preflight_computedomain.plugin.page import ClaimPreparer, Times, Unreachable
@@ -22,7 +22,8 @@ from preflight_computedomain.plugin.store import ClaimStore
 NODE = "node-1"
 CLIQUE = "00000000-0000-0000-0000-0000000000aa.7"
 DOMAIN = "d0000000-0000-0000-0000-000000000001"
-FACTS = NodeFacts(NODE, 235, "boot-1")
+FACTS = NodeFacts(NODE, "boot-1")
+MAJOR = 235
 
 
 def uid(number: int) -> str:
@@ -123,6 +124,7 @@ class Cluster:
 class Clique:
     current: str = CLIQUE
     later: str = ""
+    unknown: str = ""
     refreshes: int = 0
 
     async def refreshed(self) -> str:
@@ -139,6 +141,7 @@ class Node:
     cluster: Cluster = field(default_factory=Cluster)
     clique: Clique = field(default_factory=Clique)
     facts: NodeFacts = FACTS
+    major: int = MAJOR
     times: Times = field(default_factory=lambda: Times(call=3, answer=30, first=0.01, longest=0.05))
     patience: float = 0.3
     step: Callable[[str], None] = lambda _: None
@@ -159,8 +162,14 @@ class Node:
     def lock(self) -> Path:
         return self.folder / "pu.lock"
 
+    def driver(self) -> int:
+        """The channels' major of now; zero is none."""
+        if not self.major:
+            raise Unfit("/proc/devices: no such character device; load the NVIDIA driver.")
+        return self.major
+
     def store(self) -> ClaimStore:
-        return ClaimStore(self.folder, self.cdi, self.facts, Disk(self.step))
+        return ClaimStore(self.folder, self.cdi, self.facts, self.driver, Disk(self.step))
 
     def page(self, metrics: PluginMetrics | None = None) -> ClaimPreparer:
         return ClaimPreparer(

@@ -35,7 +35,7 @@ def test_every_file_is_tried_here() -> None:
 def test_a_prepared_claim_is_taken_over_with_its_file(tmp_path: Path, name: str) -> None:
     node = started(tmp_path, name)
     assert node.states() == {uid(1): COMPLETED}
-    assert node.files() == {cdi_file(uid(1)): document(uid(1), node.facts.major)}
+    assert node.files() == {cdi_file(uid(1)): document(uid(1), node.major)}
     assert list(node.folder.glob(f"{CHECKPOINT}.corrupt-*")) == []
     assert decode((node.folder / CHECKPOINT).read_bytes()).boot == "boot-1"
 
@@ -109,8 +109,8 @@ async def test_a_claim_whose_containers_run_is_known_by_its_cdi_file_when_the_ch
 def test_cdi_files_that_cannot_be_one_claims_are_not_taken_for_it(tmp_path: Path) -> None:
     node = Node(tmp_path)
     (node.folder / CHECKPOINT).write_bytes(b"{")
-    (node.cdi / cdi_file(uid(1))).write_bytes(document(uid(1), node.facts.major + 1))
+    (node.cdi / cdi_file(uid(1))).write_bytes(document(uid(1), node.major + 1))
     for number in (2, 3):
-        (node.cdi / cdi_file(uid(number))).write_bytes(document(uid(number), node.facts.major))
+        (node.cdi / cdi_file(uid(number))).write_bytes(document(uid(number), node.major))
     node.store().start()
     assert (node.states(), node.files()) == ({}, {})

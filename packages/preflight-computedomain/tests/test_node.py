@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 from preflight_computedomain.plugin.fabric import COMPLETED, FabricInfo
 from preflight_computedomain.plugin.facts import NodeFacts, Unfit
-from preflight_computedomain.plugin.node import CliqueOwner, NvmlUnavailable, node_facts
+from preflight_computedomain.plugin.node import (
+    ChannelMajor,
+    CliqueOwner,
+    NvmlUnavailable,
+    node_facts,
+)
 from preflight_computedomain.plugin.nvml import NvmlLibrary
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +36,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 async def test_the_facts_are_read_from_the_files_that_are_named(environ: dict[str, str]) -> None:
-    assert node_facts(environ) == NodeFacts("node-1", 235, "0b6c1d8e-0000-0000-0000-000000000000")
+    assert node_facts(environ) == NodeFacts("node-1", "0b6c1d8e-0000-0000-0000-000000000000")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,7 @@ async def test_a_fact_that_cannot_be_had_is_one_sentence(
     environ: dict[str, str], change: dict[str, str], word: str
 ) -> None:
     with pytest.raises(Unfit) as caught:
+        ChannelMajor({**environ, **change})()
         node_facts({**environ, **change})
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -57,7 +63,26 @@ async def test_without_the_imex_driver_the_plugin_does_not_start(
 ) -> None:
     (tmp_path / "devices").write_text("Character devices:\n195 nvidia\n")
     with pytest.raises(Unfit, match="NVreg_CreateImexChannel0=1"):
-        node_facts(environ)
+        ChannelMajor(environ)()
+
+
+async def test_the_major_is_that_of_the_driver_of_now_and_each_change_is_logged_once(
+    environ: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    major, devices = ChannelMajor(environ), tmp_path / "devices"
+    assert (major(), major()) == (235, 235)
+    assert caplog.records == []
+    devices.write_text("Character devices:\n511 nvidia-caps-imex-channels\n235 ttyUSB\n")
+    assert (major(), major()) == (511, 511)
+    devices.write_text("Character devices:\n235 ttyUSB\n")
+    for _ in range(2):
+        with pytest.raises(Unfit, match="load the NVIDIA driver"):
+            major()
+    logged = [record.getMessage() for record in caplog.records]
+    assert [text.split(";")[0] for text in logged] == [
+        "the driver was loaded anew",
+        "no channel's major any more",
+    ]
 
 
 class Fake:
@@ -125,6 +150,18 @@ async def test_what_nvml_cannot_say_later_leaves_the_clique_as_it_was() -> None:
     nvml.error, nvml.hangs = None, threading.Event()
     assert await owner.refreshed() == CLIQUE
     nvml.hangs.set()
+
+
+async def test_a_driver_that_has_gone_leaves_no_clique_and_its_sentence() -> None:
+    nvml = Fake(gpus=(GPU,))
+    owner = CliqueOwner(nvml)
+    await owner.start()
+    nvml.error = NvmlUnavailable("NVML: Driver Not Loaded", gone=True)
+    assert await owner.refreshed() == owner.current == ""
+    assert owner.unknown == "NVML: Driver Not Loaded"
+    nvml.error = None
+    assert await owner.refreshed() == CLIQUE
+    assert owner.unknown == ""
 
 
 async def test_a_fabric_that_breaks_later_is_no_clique() -> None:
@@ -196,3 +233,45 @@ async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -
         done.stdout.strip()
         == f"580.65.06 {[FabricInfo('GPU-a', 3, 0, cluster, 5), FabricInfo('GPU-b')]}"
     )
+
+
+ASK_TWICE = """
+import os, sys
+from preflight_computedomain.plugin.node import NvmlUnavailable
+from preflight_computedomain.plugin.nvml import NvmlLibrary
+driver = NvmlLibrary(sys.argv[1])
+try:
+    driver.fabric()
+except NvmlUnavailable as error:
+    print(error.gone, error)
+os.replace(sys.argv[2], sys.argv[3])
+print(driver.driver_version())
+"""
+
+
+@pytest.mark.parametrize("error", [9, 18], ids=["not-loaded", "another-version"])
+async def test_after_an_upgrade_of_the_driver_its_new_library_is_asked(
+    tmp_path: Path, error: int
+) -> None:
+    if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
+        pytest.skip("no C compiler for a library in NVML's place")
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    old, new = (tmp_path / f"usr/lib64/libnvidia-ml.so.{version}" for version in ("570", "580"))
+    refuses = LIBRARY.replace("Flags(unsigned f) { return 0; }", f"Flags(unsigned f) {{ return {error}; }}")
+    for path, source in ((old, refuses), (new, LIBRARY)):
+        (tmp_path / "nvml.c").write_text(source)
+        name = "-Wl,-soname,libnvidia-ml.so.1"
+        command = [compiler, "-shared", "-fPIC", "-w", name, "-o", str(path), "nvml.c"]
+        subprocess.run(command, check=True, cwd=tmp_path)
+    link, other = tmp_path / "usr/lib64/libnvidia-ml.so.1", tmp_path / "link"
+    link.symlink_to(old.name)
+    other.symlink_to(new.name)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_TWICE, str(tmp_path), str(other), str(link)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, version = done.stdout.splitlines()
+    assert first.startswith("True NVML: ")
+    assert version == "580.65.06"

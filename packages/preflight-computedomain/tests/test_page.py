@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
-from claimed import DOMAIN, Node, claim, config, parameters, ref, result, uid
+from claimed import CLIQUE, DOMAIN, Node, claim, config, parameters, ref, result, uid
 from preflight_computedomain.names import DRIVER, cdi_file, cdi_id
 from preflight_computedomain.plugin.checkpoint import (
     COMPLETED,
@@ -24,6 +24,7 @@ from preflight_computedomain.plugin.checkpoint import (
     entry_of,
 )
 from preflight_computedomain.plugin.claims import KubeletClaim
+from preflight_computedomain.plugin.facts import Unfit
 from preflight_computedomain.plugin.metrics import PluginMetrics
 from preflight_computedomain.plugin.page import ClaimAnswer, ClaimPreparer, Times
 from preflight_computedomain.plugin.store import CHECKPOINT
@@ -96,6 +97,71 @@ async def test_a_file_that_is_lost_while_the_kubelet_does_not_ask_is_made_again(
     await page.unprepare([of])
     assert await page.mend() == ()
     assert node.files() == {}
+
+
+async def test_without_the_driver_a_claim_waits_for_it_and_its_unprepare_does_not(
+    node: Node,
+) -> None:
+    page = node.page()
+    await page.start()
+    node.major = 0
+    node.times = Times(call=0.05, answer=30, first=0.01, longest=0.05)
+    assert "load the NVIDIA driver" in (await one(node.page())).error
+    assert (node.states(), node.files()) == ({}, {})
+    waiting = asyncio.create_task(one(page))
+    await until(lambda: bool(node.cluster.asked))
+    node.major = 511
+    assert await waiting == GIVEN
+    assert b'"major":511' in node.files()[cdi_file(uid(1))]
+    node.major = 0
+    assert "load the NVIDIA driver" in (await one(node.page())).error
+    assert await undo(page) == ClaimAnswer()
+    assert (node.states(), node.files()) == ({}, {})
+
+
+async def test_what_was_prepared_before_the_driver_was_loaded_anew_has_its_number_at_the_next_call(
+    node: Node,
+) -> None:
+    page = node.page()
+    await one(page)
+    before = node.files()
+    node.major = 511
+    assert await page.mend() == ()  # its containers have the old number, whatever the file says
+    assert node.files() == before
+    assert await one(page) == GIVEN
+    assert b'"major":511' in node.files()[cdi_file(uid(1))]
+    (node.cdi / cdi_file(uid(1))).unlink()
+    node.major = 240
+    assert await page.mend() == (uid(1),)
+    assert b'"major":240' in node.files()[cdi_file(uid(1))]
+    (node.cdi / cdi_file(uid(1))).unlink()
+    node.major = 0
+    with pytest.raises(Unfit, match="load the NVIDIA driver"):
+        await page.mend()
+    assert node.files() == {}
+
+
+async def test_a_driver_that_was_loaded_anew_is_asked_for_its_clique(node: Node) -> None:
+    page = node.page()
+    await page.start()
+    await one(page)
+    assert node.clique.refreshes == 0
+    await undo(page)
+    node.major = 511
+    await one(page)
+    assert node.clique.refreshes == 1
+
+
+async def test_a_clique_that_nvml_does_not_say_is_asked_for_again_within_the_call(
+    node: Node,
+) -> None:
+    node.clique.current, node.clique.unknown = "", "NVML: Driver Not Loaded"
+    page = node.page()
+    waiting = asyncio.create_task(one(page))
+    await until(lambda: node.clique.refreshes > 1)
+    assert not waiting.done()
+    node.clique.later, node.clique.unknown = CLIQUE, ""
+    assert await waiting == GIVEN
 
 
 async def test_unprepare_leaves_nothing_and_is_repeatable(node: Node) -> None:

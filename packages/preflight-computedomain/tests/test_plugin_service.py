@@ -228,6 +228,26 @@ async def test_a_claim_of_a_computedomain_is_prepared_and_unprepared(
     assert list(world.cdi.iterdir()) == []
 
 
+async def test_the_major_is_that_of_the_driver_of_now(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    devices = world.root / "devices"
+    domain = (await world.user.create())["metadata"]["uid"]
+    claim = ref(await world.user.claim("pod-channel", domain, world.name))
+    devices.write_text("Character devices:\n235 ttyUSB\n")
+    preparing = asyncio.create_task(world.kubelet.prepare([claim]))
+
+    async def refused() -> bool:
+        return "no channel's major any more" in caplog.text or preparing.done()
+
+    await until(refused)
+    assert not preparing.done()
+    assert list(world.cdi.iterdir()) == []
+    devices.write_text("Character devices:\n511 nvidia-caps-imex-channels\n235 ttyUSB\n")
+    assert (await preparing)[claim.uid].error == ""
+    assert b'"major":511,' in (world.cdi / cdi_file(claim.uid)).read_bytes()
+
+
 async def test_a_plugin_that_starts_anew_answers_a_prepared_claim_with_the_same_devices(
     world: World,
 ) -> None:

@@ -183,7 +183,7 @@ def check(node: Node, *, clean: bool = True) -> None:
     assert len(prepared) <= 1
     begun = set() if clean else {cdi_file(key) for key, one in states.items() if one == STARTED}
     files = {name: data for name, data in node.files().items() if name not in begun}
-    assert files == {cdi_file(key): document(key, node.facts.major) for key in prepared}
+    assert files == {cdi_file(key): document(key, node.major) for key in prepared}
     assert (kept_aside(node), unfinished(node)) == ([], [])
 
 

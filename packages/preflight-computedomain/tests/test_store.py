@@ -28,6 +28,7 @@ from preflight_computedomain.plugin.checkpoint import (
 )
 from preflight_computedomain.plugin.claims import ChannelRequest, Refusal
 from preflight_computedomain.plugin.decide import AlreadyPrepared
+from preflight_computedomain.plugin.facts import Unfit
 from preflight_computedomain.plugin.store import CHECKPOINT
 
 
@@ -62,7 +63,7 @@ def consistent(node: Node) -> None:
     entries = node.store().entries()
     done = {key for key, one in entries.items() if one.state == COMPLETED}
     assert len(done) <= 1
-    assert node.files() == {cdi_file(key): document(key, node.facts.major) for key in done}
+    assert node.files() == {cdi_file(key): document(key, node.major) for key in done}
 
 
 def test_prepare_writes_started_then_the_file_then_completed(tmp_path: Path) -> None:
@@ -258,9 +259,43 @@ def test_a_checkpoint_without_a_boot_is_taken_over(tmp_path: Path) -> None:
 def test_a_driver_with_another_major_gets_its_files_made_anew(tmp_path: Path) -> None:
     node = Node(tmp_path)
     prepare(node)
-    node.facts = replace(FACTS, major=240)
+    node.major = 240
     node.store().start()
     assert b'"major":240' in node.files()[cdi_file(uid(1))]
+
+
+@pytest.mark.parametrize("later", [511, 0], ids=["loaded anew", "gone"])
+@pytest.mark.parametrize("at", range(PREPARE_STEPS))
+def test_whenever_the_driver_changes_no_cdi_file_has_a_number_that_it_does_not_have(
+    tmp_path: Path, at: int, later: int
+) -> None:
+    node = Node(tmp_path)
+    words = list[str]()
+
+    def step(word: str) -> None:
+        if len(words) == at:
+            node.major = later
+        words.append(word)
+
+    node.step = step
+    with pytest.raises(Unfit, match="try again|load the NVIDIA driver"):
+        prepare(node)
+    assert (node.states(), node.files()) == ({}, {})
+    node.major = later or 240
+    assert isinstance(prepare(node), AlreadyPrepared)
+    consistent(node)
+
+
+def test_a_driver_that_changes_while_a_file_is_made_again_leaves_none(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    prepare(node)
+    (node.cdi / cdi_file(uid(1))).unlink()
+    node.step = lambda _: setattr(node, "major", 511)
+    with pytest.raises(Unfit, match="try again"):
+        node.store().restore(uid(1))
+    assert node.files() == {}
+    assert node.store().restore(uid(1))
+    consistent(node)
 
 
 def test_a_start_leaves_other_vendors_files_alone(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ own node is not needed.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 from ..names import CDI_KIND, CDI_PREFIX, DEVICE_NODE, cdi_device
 
-__all__ = ["document", "uid_of"]
+__all__ = ["document", "is_document", "uid_of"]
 
 
 def document(uid: str, major: int) -> bytes:
@@ -28,6 +29,14 @@ def document(uid: str, major: int) -> bytes:
         "devices": [{"name": cdi_device(uid), "containerEdits": {"deviceNodes": [node]}}],
     }
     return msgspec.json.encode(made)
+
+
+def is_document(uid: str, data: bytes) -> bool:
+    """Whether ``data`` is :func:`document` of the claim ``uid`` with some major: that of the driver
+    at the time when it was written.
+    """
+    match = re.search(rb'"major":([0-9]{1,4}),', data)
+    return match is not None and data == document(uid, int(match[1]))
 
 
 def uid_of(file: str) -> str:

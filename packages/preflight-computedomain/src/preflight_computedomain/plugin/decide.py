@@ -17,9 +17,10 @@ from preflight_kube.text import one_line
 from .checkpoint import ABORTED, COMPLETED, Entry
 from .claims import NO_DAEMONS, ChannelRequest, KubeletClaim, Refusal
 
-__all__ = ["IN_USE", "AlreadyPrepared", "Prepare", "decide", "holder", "in_use", "known"]
+__all__ = ["IN_USE", "NO_CLIQUE", "AlreadyPrepared", "Prepare", "decide", "holder", "in_use", "known"]
 
 IN_USE: Final = "channel-in-use"
+NO_CLIQUE: Final = "no-clique"
 _ABORTED_FOR: Final = timedelta(seconds=90)
 
 
@@ -103,7 +104,7 @@ def decide(
         )
     if not clique:
         return Refusal(
-            "no-clique",
+            NO_CLIQUE,
             "host-managed IMEX requires an NVLink clique on this node, but NVML reports none; run the pod on a node of a multi-node "
             "NVLink system, or repair its fabric manager",
         )

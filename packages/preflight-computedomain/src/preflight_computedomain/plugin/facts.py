@@ -17,19 +17,16 @@ __all__ = ["NodeFacts", "Unfit", "boot_id", "driver_fits", "imex_major", "node_n
 
 
 class Unfit(Exception):
-    """The plugin cannot start on this node; one sentence says what was found where,
-    and what to do.
+    """The plugin cannot start on this node, or the driver has gone since; one sentence says what
+    was found where, and what to do.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """``node``: its name. ``major``: of the IMEX channels' device nodes. ``boot``: the kernel's id
-    of this boot.
-    """
+    """``node``: its name. ``boot``: the kernel's id of this boot."""
 
     node: str
-    major: int
     boot: str
 
 

@@ -19,7 +19,14 @@ from preflight_kube.logs import get_logger
 from .fabric import FabricBroken, FabricInfo, clique
 from .facts import NodeFacts, Unfit, boot_id, driver_fits, imex_major, node_name
 
-__all__ = ["CliqueOwner", "NvmlReader", "NvmlUnavailable", "node_facts", "patiently"]
+__all__ = [
+    "ChannelMajor",
+    "CliqueOwner",
+    "NvmlReader",
+    "NvmlUnavailable",
+    "node_facts",
+    "patiently",
+]
 
 T = TypeVar("T")
 _log = get_logger(__name__)
@@ -29,7 +36,13 @@ _MOST_BYTES: Final = 1024 * 1024
 
 
 class NvmlUnavailable(Exception):
-    """NVML is not there, has answered with an error, or has not answered; one sentence."""
+    """NVML is not there, has answered with an error, or has not answered; one sentence. ``gone``:
+    it says that the driver is not loaded, or is another than the library's.
+    """
+
+    def __init__(self, sentence: str, *, gone: bool = False) -> None:
+        super().__init__(sentence)
+        self.gone = gone
 
 
 class NvmlReader(Protocol):
@@ -43,16 +56,9 @@ class NvmlReader(Protocol):
 
 
 def node_facts(environ: Mapping[str, str]) -> NodeFacts:
-    """Node, major and boot, by ``NODE_NAME``, ``ALT_PROC_DEVICES_PATH`` and ``ALT_BOOT_ID_PATH``.
-    Raises :class:`Unfit`.
-    """
-    devices = environ.get("ALT_PROC_DEVICES_PATH") or _PROC_DEVICES
+    """Node and boot, by ``NODE_NAME`` and ``ALT_BOOT_ID_PATH``. Raises :class:`Unfit`."""
     boot = environ.get("ALT_BOOT_ID_PATH") or _BOOT_ID
-    return NodeFacts(
-        node_name(environ.get("NODE_NAME", "")),
-        imex_major(_text(devices), devices),
-        boot_id(_text(boot), boot),
-    )
+    return NodeFacts(node_name(environ.get("NODE_NAME", "")), boot_id(_text(boot), boot))
 
 
 def _text(path: str) -> str:
@@ -65,12 +71,39 @@ def _text(path: str) -> str:
         ) from None
 
 
+class ChannelMajor:
+    """The major of the IMEX channels' device nodes, read at each call: the kernel gives it anew
+    whenever the driver is loaded, and the old number to another driver. ``ALT_PROC_DEVICES_PATH``
+    names another file. Blocking.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._path = environ.get("ALT_PROC_DEVICES_PATH") or _PROC_DEVICES
+        self._last: int | str = ""
+
+    def __call__(self) -> int:
+        """The major of now; a change is logged. Raises :class:`Unfit`."""
+        try:
+            major = imex_major(_text(self._path), self._path)
+        except Unfit as error:
+            if self._last and self._last != str(error):
+                _log.error("no channel's major any more", error=str(error), before=self._last)
+            self._last = str(error)
+            raise
+        if self._last and self._last != major:
+            _log.warning("the driver was loaded anew; pods that have a channel need to be made anew", major=major, before=self._last)
+        self._last = major
+        return major
+
+
 class CliqueOwner:
     """The one who knows the node's clique. ``patience``: seconds that NVML has for an answer."""
 
     def __init__(self, nvml: NvmlReader, *, crash: bool = True, patience: float = 10.0) -> None:
         self._nvml, self._crash, self._patience = nvml, crash, patience
         self._current = ""
+        self.unknown = ""
+        """Why NVML did not say the clique when it was last asked, a sentence; empty: it did."""
         self._reading: asyncio.Task[str] | None = None
 
     @property
@@ -93,7 +126,7 @@ class CliqueOwner:
 
     async def refreshed(self) -> str:
         """Read anew; whoever asks meanwhile gets the same answer. What cannot be read leaves the
-        last one.
+        last one, unless the driver has gone.
         """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
@@ -106,8 +139,14 @@ class CliqueOwner:
             _log.error("the node has no clique any more", error=str(error))
             found = ""
         except NvmlUnavailable as error:
-            _log.warning("clique not read, the last one stays", error=str(error))
+            self.unknown = str(error)
+            if error.gone:
+                self._current = ""
+            _log.warning(
+                "clique not read", error=self.unknown, clique=self._current or "none"
+            )
             return self._current
+        self.unknown = ""
         if found != self._current:
             _log.info(
                 "clique of the node changed", clique=found or "none", before=self._current or "none"

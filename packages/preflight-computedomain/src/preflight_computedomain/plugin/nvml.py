@@ -35,7 +35,7 @@ class NvmlLibrary:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._loaded: ctypes.CDLL | None = None
+        self._loaded: Path | None = None
 
     def driver_version(self) -> str:
         """As ``nvidia-smi`` shows it. Raises :class:`NvmlUnavailable`."""
@@ -66,13 +66,20 @@ class NvmlLibrary:
                     pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
             hint = "is the NVIDIA driver installed, and nvidiaDriverRoot its place?"
-            raise NvmlUnavailable(f"NVML: {one_line(str(error), 120)}; {hint}") from None
+            gone = error.value in (
+                pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+                pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            )
+            raise NvmlUnavailable(f"NVML: {one_line(str(error), 120)}; {hint}", gone=gone) from None
 
     def _load(self) -> None:
-        """Load the library of the driver's root first: by its soname the binding then gets the same
-        one.
+        """Give the binding the library of the driver's root, and after an upgrade of the driver its
+        new one: by the soname it would get that which is loaded. That one stays, as a thread may
+        be in it.
         """
-        if self._loaded is not None or not self._root or self._root == "/":
+        import pynvml
+
+        if not self._root or self._root == "/":
             return
         places = [Path(self._root, folder, _LIBRARY) for folder in _FOLDERS]
         found = next((path for path in places if path.exists()), None)
@@ -81,12 +88,19 @@ class NvmlLibrary:
             raise NvmlUnavailable(
                 f"{self._root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is."
             )
+        found = found.resolve()  # a file of the driver's version
+        if found == self._loaded:
+            return
         try:
-            self._loaded = ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+            library = ctypes.CDLL(str(found))
         except OSError as error:
             raise NvmlUnavailable(
                 f"{found}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
             ) from None
+        with pynvml.libLoadLock:
+            pynvml.nvmlLib = library
+            pynvml._nvmlGetFunctionPointer_cache.clear()
+        self._loaded = found
 
 
 def _info(nvml: Any, handle: Any) -> FabricInfo:

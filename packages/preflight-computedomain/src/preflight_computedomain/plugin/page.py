@@ -20,7 +20,8 @@ from ..names import DEVICE, DRIVER, cdi_id
 from ..objects import ResourceClaim
 from .checkpoint import COMPLETED, STARTED, Corrupt, Entry
 from .claims import ChannelRequest, KubeletClaim, Refusal, read, unusable
-from .decide import IN_USE, AlreadyPrepared, Prepare, decide, in_use, known
+from .decide import IN_USE, NO_CLIQUE, AlreadyPrepared, Prepare, decide, in_use, known
+from .facts import Unfit
 from .flights import CallEnded, Flight, Flights, Late
 from .lock import Lock, LockHeld
 from .metrics import PREPARE, UNPREPARE, PluginMetrics
@@ -53,6 +54,10 @@ class CliqueSource(Protocol):
     @property
     def current(self) -> str:
         """As last read; empty for none."""
+
+    @property
+    def unknown(self) -> str:
+        """Why NVML did not say it when it was last asked; empty where it did."""
 
     async def refreshed(self) -> str:
         """Read anew."""
@@ -112,10 +117,13 @@ class ClaimPreparer:
         self._node, self._cluster, self._store, self._lock = node, cluster, store, lock
         self._clique, self._metrics, self._times = clique, metrics, times
         self._flights: Flights[Result] = Flights(times.answer)
+        self._major = 0
+        """The channels' major when the clique was read."""
 
     async def start(self) -> None:
-        """Take over what the last process left. Raises LockHeld and OSError."""
+        """Take over what the last process left. Raises LockHeld, OSError and Unfit."""
         async with self._lock.held():
+            self._major = await asyncio.to_thread(self._store.major)
             await _whole(self._store.start)
         self._count()
 
@@ -156,8 +164,9 @@ class ClaimPreparer:
         """Make the CDI files of prepared claims again that are missing or differ; their uids.
 
         A container that starts anew needs its file, and the kubelet does not ask again while it
-        runs. Raises LockHeld, OSError and :class:`Corrupt`.
+        runs. Raises LockHeld, OSError, :class:`Corrupt`, and Unfit where the driver is not loaded.
         """
+        await asyncio.to_thread(self._store.major)  # whose change it logs
         entries = await asyncio.to_thread(self._store.entries)
         prepared = [uid for uid, one in entries.items() if one.state == COMPLETED and one.channel]
         lost = tuple(
@@ -203,16 +212,21 @@ class ClaimPreparer:
             if isinstance(request, Refusal):
                 return request
             domains = await self._cluster.domains(ref.namespace)
-            clique = self._clique.current or await self._clique.refreshed()
+            major, clique = await asyncio.to_thread(self._store.major), self._clique.current
+            if not clique or major != self._major:
+                clique = await self._clique.refreshed()
+                self._major = self._major if self._clique.unknown else major
             # Looked at without the lock first: whoever waits for the channel must not keep out the
             # Unprepare that frees it.
             said = decide(request, domains, clique, await self._entries(), self._store.now())
+            if isinstance(said, Refusal) and said.reason == NO_CLIQUE and self._clique.unknown:
+                return Refusal("driver", self._clique.unknown, False)
             if isinstance(said, Prepare):
                 said = await self._write(request, domains, clique, flight)
             if isinstance(said, Refusal):
                 return said
             done = said
-        elif not await asyncio.to_thread(self._store.whole, ref.uid):
+        elif not await asyncio.to_thread(self._store.current, ref.uid):
             async with self._lock.held():
                 with flight.writes():
                     if not await _whole(lambda: self._store.restore(ref.uid)):
@@ -277,6 +291,8 @@ class ClaimPreparer:
             return Refusal("lock", f"the plugin's folder is in use ({error})", False)
         except Corrupt as error:
             return Refusal("checkpoint", f"the checkpoint cannot be read: {error}", False)
+        except Unfit as error:
+            return Refusal("driver", str(error).rstrip("."), False)
         except OSError as error:
             what = one_line(f"{error.strerror or error}: {error.filename or 'no file'}", 300)
             return Refusal(

@@ -26,7 +26,7 @@ from .disk import Disk
 from .facts import Unfit
 from .lock import Lock, LockHeld
 from .metrics import PluginMetrics
-from .node import CliqueOwner, NvmlReader, node_facts
+from .node import ChannelMajor, CliqueOwner, NvmlReader, node_facts
 from .nvml import NvmlLibrary
 from .page import ClaimPreparer, Unreachable
 from .publisher import Publisher
@@ -80,7 +80,8 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises CommandFailed where this node is not fit."""
     say(start.gates)
     try:
-        facts = node_facts(start.environ)
+        facts, major = node_facts(start.environ), ChannelMajor(start.environ)
+        number = major()
         driver = nvml or NvmlLibrary(start.environ.get("NVIDIA_DRIVER_ROOT", ""))
         clique = CliqueOwner(driver, crash=start.gates.crash_on_fabric_errors)
         found = await clique.start()
@@ -89,7 +90,7 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
     log.info(
         "the node can have channels",
         node=facts.node,
-        major=facts.major,
+        major=number,
         boot=facts.boot,
         clique=found or "none",
     )
@@ -99,7 +100,7 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
         page = ClaimPreparer(
             facts.node,
             ClusterReader(client),
-            ClaimStore(folders.own, folders.cdi, facts, Disk()),
+            ClaimStore(folders.own, folders.cdi, facts, major, Disk()),
             lock=Lock(folders.own / "pu.lock"),
             clique=clique,
             metrics=metrics,
@@ -186,6 +187,8 @@ async def _mend(page: ClaimPreparer) -> None:
         await anyio.sleep(LOOK)
         try:
             mended = await page.mend()
+        except Unfit:
+            continue  # the reader of the major has logged it
         except (LockHeld, OSError, Corrupt) as error:
             log.warning("CDI files not checked, tried again", error=str(error))
             continue

@@ -19,7 +19,7 @@ from typing import Final
 from preflight_kube.logs import get_logger
 
 from ..names import cdi_file, fits_as_uid
-from .cdi import document, uid_of
+from .cdi import document, is_document, uid_of
 from .checkpoint import (
     COMPLETED,
     STARTED,
@@ -34,7 +34,7 @@ from .checkpoint import (
 from .claims import ChannelRequest, Refusal
 from .decide import AlreadyPrepared, Prepare, decide
 from .disk import TEMPORARY, Disk
-from .facts import NodeFacts
+from .facts import NodeFacts, Unfit
 
 __all__ = ["CHECKPOINT", "ClaimStore", "utc_now"]
 
@@ -56,8 +56,9 @@ class _Kept:
 
 
 class ClaimStore:
-    """``folder``: the plugin's own; ``cdi``: where the container runtime reads. Blocking; raises
-    OSError.
+    """``folder``: the plugin's own; ``cdi``: where the container runtime reads. ``major``: that of
+    the IMEX channels, as the driver has it when it is called; raises Unfit where there is none.
+    Blocking; raises OSError.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class ClaimStore:
         folder: Path,
         cdi: Path,
         facts: NodeFacts,
+        major: Callable[[], int],
         disk: Disk,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._path, self._cdi = folder / CHECKPOINT, cdi
-        self._facts, self._disk, self.now = facts, disk, now
+        self._facts, self.major, self._disk, self.now = facts, major, disk, now
         self._kept: _Kept | None = None
         self._last = Checkpoint()
         self.corrupt = 0
@@ -120,40 +122,67 @@ class ClaimStore:
     def prepare(
         self, request: ChannelRequest, domains: Collection[str], clique: str
     ) -> AlreadyPrepared | Refusal:
-        """Decide once more, with what the disk says now, and do it."""
+        """Decide once more, with what the disk says now, and do it. Raises Unfit where the driver
+        goes or changes meanwhile; nothing of the claim is left then.
+        """
         claims = dict(self._read().claims)
         said = decide(request, domains, clique, claims, self.now())
         if not isinstance(said, Prepare):
             return said
-        ref = request.ref
+        ref, major = request.ref, self.major()
         named = (ref.namespace, ref.name)
         devices = completed((request.request,), self._facts.node, ref.uid, request.domain)
         claims[ref.uid] = entry_of(ref.uid, STARTED, named, status=request.status)
         self._write(claims)
-        self._disk.write(self._file(ref.uid), document(ref.uid, self._facts.major), 0o644)
+        self._disk.write(self._file(ref.uid), document(ref.uid, major), 0o644)
         claims[ref.uid] = entry_of(
             ref.uid, COMPLETED, named, status=request.status, devices=devices
         )
         self._write(claims)
+        self._confirm(major, lambda: self.unprepare(ref.uid))
         return AlreadyPrepared(claims[ref.uid])
 
-    def whole(self, uid: str) -> bool:
-        """Whether the CDI file of a completed claim is as it should be."""
+    def _confirm(self, major: int, undo: Callable[[], object]) -> None:
+        """Undo what was written with ``major`` where the driver does not have it any more: the
+        number may be another driver's by now. Raises Unfit.
+        """
         try:
-            return self._file(uid).read_bytes() == document(uid, self._facts.major)
-        except FileNotFoundError:
-            return False
+            if self.major() != major:
+                raise Unfit("the NVIDIA driver was loaded anew at this very moment; try again")
+        except Unfit:
+            undo()
+            raise
+
+    def current(self, uid: str) -> bool:
+        """Whether the CDI file of a completed claim is there, with the driver's major of now.
+        Raises Unfit.
+        """
+        return self._held(uid) == document(uid, self.major())
+
+    def whole(self, uid: str) -> bool:
+        """Whether the CDI file of a completed claim is as it was written, be it with the major that
+        the driver had then.
+        """
+        return is_document(uid, self._held(uid))
 
     def restore(self, uid: str) -> bool:
         """Make the CDI file of a completed claim again, where it is missing or differs; False where
-        the claim is not completed, or no channel's.
+        the claim is not completed, or no channel's. Raises Unfit.
         """
         entry = self._read().claims.get(uid)
         if entry is None or entry.state != COMPLETED or not entry.channel:
             return False
-        if not self.whole(uid):
-            self._disk.write(self._file(uid), document(uid, self._facts.major), 0o644)
+        if not self.current(uid):
+            major, path = self.major(), self._file(uid)
+            self._disk.write(path, document(uid, major), 0o644)
+            self._confirm(major, lambda: self._disk.remove(path))
         return True
+
+    def _held(self, uid: str) -> bytes:
+        try:
+            return self._file(uid).read_bytes()
+        except FileNotFoundError:
+            return b""
 
     def unprepare(self, uid: str) -> bool:
         """Leave nothing of the claim; whether there was an entry."""
