@@ -187,26 +187,49 @@ async def test_of_a_computedomain_the_controllers_account_writes_its_finalizer_a
         assert "alone" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
 
 
+def configuration(driver: str, kind: str) -> dict[str, Any]:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind}
+    return {"requests": ["gpu"], "opaque": {"driver": driver, "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [
+        None,
+        configuration("gpu.nvidia.com", "GpuConfig"),
+        configuration("gpu.nvidia.com", "ComputeDomainChannelConfig"),
+        configuration(DRIVER, "ComputeDomainDaemonConfig"),
+    ],
+    ids=["none", "of-gpus", "of-another-driver", "of-daemons"],
+)
 async def test_the_controllers_account_leaves_foreign_templates_alone(
-    guarded: ApiServer, user: User, tmp_path: Path
+    guarded: ApiServer, user: User, tmp_path: Path, configured: dict[str, Any] | None
 ) -> None:
-    body = {
-        "metadata": {"name": "foreign"},
-        "spec": {
-            "spec": {
-                "devices": {
-                    "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
-                }
-            }
-        },
+    devices: dict[str, Any] = {
+        "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
     }
+    if configured:
+        devices["config"] = [configured]
+    body = {"metadata": {"name": "foreign"}, "spec": {"spec": {"devices": devices}}}
     await user.make_template(body)
     async with Client(to(guarded, tmp_path, "c", token(guarded, CONTROLLER)), agent="t") as client:
         await _policies_hold(client)
         with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
             await client.delete(user.at(TEMPLATES, "foreign"))
+        ours = {"metadata": {"labels": {LABEL: "d0000000-0000-0000-0000-000000000001"}}}
         with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
-            await client.create(user.at(TEMPLATES), {**body, "metadata": {"name": "another"}})
+            await client.merge_patch(user.at(TEMPLATES, "foreign"), ours)
+        # Nor is it the controller's with a label that somebody else gave it.
+        await user.patch(TEMPLATES, "foreign", ours)
+        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+            await client.delete(user.at(TEMPLATES, "foreign"))
+        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+            await client.merge_patch(
+                user.at(TEMPLATES, "foreign"), {"metadata": {"labels": {LABEL: None}}}
+            )
+        for metadata in ({"name": "another"}, {"name": "another", **ours["metadata"]}):
+            with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+                await client.create(user.at(TEMPLATES), {**body, "metadata": metadata})
     policy = "preflight-computedomain-templates"
     assert "alone" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
 
@@ -298,7 +321,11 @@ async def test_what_a_claim_is_judged_by_is_read_consistently_and_watched_by_no_
 
 
 @pytest.mark.parametrize(
-    "how", ["another-node", "all-nodes", "by-selector", "by-device", "no-node", "another-driver"]
+    "how",
+    [
+        *("another-node", "all-nodes", "by-selector", "by-device", "no-node", "another-driver"),
+        *("another-pool", "counters", "another-device", "two-devices", "no-device", "another-name"),
+    ],
 )
 async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
     guarded: ApiServer, user: User, tmp_path: Path, how: str
@@ -321,16 +348,30 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
         body["spec"]["devices"][0]["nodeName"] = mine
     if how == "another-driver":
         body["spec"]["driver"] = "gpu.example.com"
+    if how == "another-pool":
+        body["spec"]["pool"] = {"name": other, "generation": 999, "resourceSliceCount": 1}
+    if how == "counters":
+        counters = {"name": "all", "counters": {"channels": {"value": "1"}}}
+        body["spec"]["sharedCounters"] = [counters]
+        del body["spec"]["devices"]
+    if how == "another-device":
+        body["spec"]["devices"][0]["name"] = "channel-1"
+    if how == "two-devices":
+        body["spec"]["devices"].append({"name": "channel-1"})
+    if how == "no-device":
+        body["spec"]["devices"] = []
     bound = token(guarded, PLUGIN, "" if how == "no-node" else mine)
     path = "/apis/resource.k8s.io/v1/resourceslices"
     async with Client(to(guarded, tmp_path, "p", bound), agent="t") as client:
 
         async def refused() -> str:
-            fresh = {**body, "metadata": {"name": f"try-{uuid.uuid4().hex[:8]}"}}
+            name = f"{mine}-more" if how == "another-name" else body["metadata"]["name"]
+            fresh = {**body, "metadata": {"name": name}}
             try:
                 await client.create(path, fresh)
             except KubeError as error:
                 return str(error)
+            await user.client.delete(f"{path}/{name}")  # the policy is not in force yet
             return ""
 
         said = await until(refused)
@@ -341,6 +382,12 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
             "by-device": "of that node alone",
             "no-node": "not bound to a node",
             "another-driver": f"driver {DRIVER} alone",
+            "another-pool": f"belongs to the pool of that name, not to {other}",
+            "counters": "the device channel-0 alone, and no sharedCounters",
+            "another-device": "the device channel-0 alone",
+            "two-devices": "the device channel-0 alone",
+            "no-device": "the device channel-0 alone",
+            "another-name": f"has the name {mine}-{DRIVER}",
         }[how] in said
         policy = "preflight-computedomain-slices"
         assert f"ValidatingAdmissionPolicy '{policy}'" in said
@@ -355,6 +402,17 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
                 await client.replace(
                     f"{path}/theirs-{other}", {**found, "spec": {**found["spec"], "devices": []}}
                 )
+
+
+async def test_a_node_with_the_longest_name_has_its_slice(
+    guarded: ApiServer, user: User, tmp_path: Path
+) -> None:
+    node = f"{uuid.uuid4().hex[:8]}{'-n' * 122}x"
+    assert len(node) == 253
+    await user.client.create("/api/v1/nodes", {"metadata": {"name": node}})
+    bound = token(guarded, PLUGIN, node)
+    async with Client(to(guarded, tmp_path, "p", bound), agent="t") as client:
+        await client.create("/apis/resource.k8s.io/v1/resourceslices", slices.body(node, "a-uid"))
 
 
 async def audited(server: ApiServer, policy: str, by: str = "") -> str:
