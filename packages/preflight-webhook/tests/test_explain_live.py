@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, render
 from said import Said, said
 from served import api_server
 
@@ -35,7 +36,7 @@ JOB = {
 HOOK = {
     "apiVersion": "admissionregistration.k8s.io/v1",
     "kind": "MutatingWebhookConfiguration",
-    "metadata": {"name": "injector", "labels": {"app.kubernetes.io/part-of": "preflight"}},
+    "metadata": {"name": "injector", "labels": {"app.kubernetes.io/name": "preflight-injector"}},
     "webhooks": [
         {
             "name": "listed.preflight.nvsentinel.nvidia.com",
@@ -126,11 +127,43 @@ def test_the_release_s_own_configuration_and_namespaces_are_explained_with() -> 
     assert live("Job/train", "-n", "web").out.startswith("Job train: not checked\n")
 
 
+@pytest.fixture
+def others(server: ApiServer) -> Iterator[list[str]]:
+    """The webhook configurations of all the systems but the injector, as the umbrella has them."""
+    values = {path.name: {"enabled": True, **REQUIRED.get(path, {})} for path in PARTS.iterdir()}
+    values["preflight-computedomain"]["featureGates"] = {"HostManagedIMEX": True}
+    del values["preflight-injector"]
+    hooks = [one for one in render(UMBRELLA, values) if one["kind"] == HOOK["kind"]]
+    for one in hooks:
+        server.call("POST", HOOKS, one)
+    names = [one["metadata"]["name"] for one in hooks]
+    yield names
+    for name in names:
+        server.call("DELETE", f"{HOOKS}/{name}")
+
+
+@pytest.mark.usefixtures("log_in", "release")
+def test_beside_the_other_systems_the_injectors_own_configuration_is_read(
+    others: list[str],
+) -> None:
+    assert len(others) > 2
+    done = live("job/train", "-n", "ml")
+    assert (done.status, done.err) == (0, "")
+    assert "configuration: ConfigMap injector in namespace home" in done.out
+
+
+@pytest.mark.usefixtures("log_in", "others")
+def test_beside_the_other_systems_a_missing_injector_is_said_to_be_missing() -> None:
+    done = live("job/train", "-n", "ml")
+    assert (done.status, done.out) == (1, "")
+    assert "no MutatingWebhookConfiguration of preflight-injector" in done.err
+
+
 @pytest.mark.usefixtures("log_in")
 def test_without_a_release_it_says_so_instead_of_guessing(tmp_path: Path) -> None:
     done = live("job/train", "-n", "ml")
     assert (done.status, done.out) == (1, "")
-    assert done.err.startswith("the cluster has no MutatingWebhookConfiguration of preflight; ")
+    assert done.err.startswith("the cluster has no MutatingWebhookConfiguration of preflight-injector; ")
     (tmp_path / "config.yaml").write_text(CONFIG)
     assert (
         "configuration: "

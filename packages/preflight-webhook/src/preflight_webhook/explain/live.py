@@ -22,7 +22,7 @@ from .workloads import FoundPod, references
 __all__ = ["InstalledRelease", "needed", "objects_of", "release_of", "unreadable", "wanted_of"]
 
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-_OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/part-of=preflight"}
+_OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/name=preflight-injector"}
 
 
 class InstalledRelease(NamedTuple):
@@ -43,7 +43,7 @@ async def release_of(client: Client) -> InstalledRelease:
     names = ", ".join(str(one["metadata"]["name"]) for one in listed)
     if not listed:
         raise CommandFailed(
-            "the cluster has no MutatingWebhookConfiguration of preflight; install the chart, or give --config."
+            "the cluster has no MutatingWebhookConfiguration of preflight-injector; install the chart, or give --config."
         )
     if len(listed) > 1:
         raise CommandFailed(
