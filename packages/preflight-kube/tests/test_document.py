@@ -162,3 +162,20 @@ def test_any_text_is_read_or_refused_in_sentences(text: str) -> None:
     except DocumentError as error:
         assert error.problems
         assert all(problem.endswith(".") and "\n" not in problem for problem in error.problems)
+
+
+def test_as_kubernetes_reads_it_a_date_is_a_string_and_maps_are_merged() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: {<<: *a, y: 2020-01-01}\n"
+    assert read(text, Bounds(kubernetes=True)) == {
+        "a": {"x": 1, "y": 1},
+        "b": {"x": 1, "y": "2020-01-01"},
+    }
+
+
+def test_merged_maps_count_each_time() -> None:
+    lines = ["a: &a {k: v}"]
+    for below, name in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{name}: &{name} {{<<: [{', '.join([f'*{below}'] * 10)}]}}")
+    assert problems("\n".join(lines), Bounds(kubernetes=True)) == [
+        "the file: holds more than 20000 values; make it smaller."
+    ]

@@ -63,7 +63,7 @@ def test_standard_input_and_json_work() -> None:
     [
         ("", "no pod in it"),
         ("kind: Service", "found Service"),
-        ("a: [", "is not YAML"),
+        ("a: [", "not YAML"),
         ("kind: Pod\nspec: 5", "not a pod"),
     ],
 )

@@ -4,6 +4,8 @@ cannot be read stops nothing else.
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -165,7 +167,7 @@ def test_a_train_job_s_own_resources_and_nodes_win_over_its_runtime_s() -> None:
 
 GOOD = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: good}}\nspec: {SPEC}\n"
 BAD = {
-    "a: [": "is not YAML",
+    "a: [": "not YAML",
     "- a\n- b": "the document is a list, no object",
     "kind: Pod\nmetadata: {name: odd}\nspec: 5": "Pod odd: is not a pod",
     "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {}": "Deployment d: has no pod template; it must be at spec.template",
@@ -187,7 +189,7 @@ def test_one_document_that_cannot_be_read_does_not_stop_the_others(bad: str) -> 
 
 def test_problems_are_told_by_their_lines() -> None:
     done = said("explain", "-f", "-", stdin=f"# first\n---\n- a\n---\n{GOOD}---\nb: \t[\n")
-    assert [line.split(": ")[1] for line in done.err.splitlines()] == ["line 2", "line 10"]
+    assert [line.split(": ")[1] for line in done.err.splitlines()] == ["line 2", "line 10, column 4"]
 
 
 def test_a_preflight_config_that_cannot_be_read_counts_in_its_own_namespace_alone() -> None:
@@ -226,4 +228,42 @@ def test_what_looks_like_a_date_is_a_string_as_for_kubernetes() -> None:
         "-",
         stdin=GOOD.replace("name: good", "name: good, annotations: {since: 2024-01-01}"),
     )
+    assert (done.status, done.err) == (0, "")
+
+
+def laughs(levels: int) -> str:
+    """A document of a few hundred characters that stands for ten to the power of ``levels``
+    values.
+    """
+    names = "abcdefghij"
+    lines = [f"x{names[0]}: &{names[0]} [{', '.join(['lol'] * 10)}]"]
+    for below, name in pairwise(names[:levels]):
+        lines.append(f"x{name}: &{name} [{', '.join([f'*{below}'] * 10)}]")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        laughs(9),
+        laughs(9) + "kind: Pod\nspec: {containers: *i}\n",
+        "".join(f"---\n{laughs(5)}" for _ in range(200)),
+        "a: &a {b: *a}\n",
+        "[" * 2000,
+    ],
+    ids=["laughs", "laughs-in-a-pod", "many-laughs", "itself", "deep"],
+)
+def test_a_file_that_stands_for_more_than_it_holds_is_refused_by_its_line(bad: str) -> None:
+    done = said("explain", "--brief", "-f", "-", stdin=f"{GOOD}---\n{bad}")
+    assert (done.status, "Pod good: injected" in done.out) == (2, True)
+    assert all(line.startswith("standard input: line ") for line in done.err.splitlines())
+    assert re.search("holds more than|contains itself|nested deeper", done.err)
+
+
+def test_a_pod_with_anchors_and_merges_is_read_as_kubernetes_does() -> None:
+    text = (
+        "x: &labels {a: b}\n"
+        + GOOD.replace("name: good", "name: good, labels: {<<: *labels, c: d}")
+    )
+    done = said("explain", "--brief", "-f", "-", stdin=text)
     assert (done.status, done.err) == (0, "")

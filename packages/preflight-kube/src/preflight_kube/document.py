@@ -36,7 +36,8 @@ class Bounds:
 
     ``characters`` of the text; ``depth`` in levels; ``values`` of all its documents, those that
     aliases stand for counted each time; ``problems`` that are listed. ``aliases``: whether there
-    may be any.
+    may be any. ``kubernetes``: as its own reader has it, what looks like a date is a string, and
+    maps are merged (``<<``).
     """
 
     characters: int = 1024 * 1024
@@ -44,6 +45,7 @@ class Bounds:
     values: int = 20_000
     problems: int = 100
     aliases: bool = True
+    kubernetes: bool = False
 
 
 DEFAULT: Final = Bounds()
@@ -60,6 +62,15 @@ class DocumentError(ValueError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class _Kubernetes(yaml.SafeLoader):
+    """Without dates."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (as PyYAML has it)
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def read(text: str, bounds: Bounds = DEFAULT) -> Any:
@@ -85,7 +96,7 @@ def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
     if bad := _unprintable(text):
         raise DocumentError([bad])
     nodes, problems = _Nodes(bounds), list[str]()
-    loader = yaml.SafeLoader(text)
+    loader = (_Kubernetes if bounds.kubernetes else yaml.SafeLoader)(text)
     try:
         found = []
         while loader.check_node():
@@ -191,7 +202,9 @@ class _Nodes:
     def _keys(self, node: yaml.Node) -> None:
         seen: dict[str, int] = {}
         for key, _ in node.value:
-            if key.tag == _MERGE:
+            if key.tag == _MERGE and self._bounds.kubernetes:
+                continue
+            elif key.tag == _MERGE:
                 self._problems.append(f"{_at(key)}: maps are not merged here (<<); write it out.")
             elif not isinstance(key, yaml.ScalarNode) or key.tag != _TEXT:
                 self._problems.append(f"{_at(key)}: the key is not a string; write it in quotes.")

@@ -4,13 +4,13 @@ and what those need.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
-import yaml
+from preflight_kube.document import MANIFEST, DocumentError, read
 from preflight_kube.workloads.model import Object, map_of
 from preflight_kube.workloads.table import KINDS, kind_of, templates
 from preflight_proto.policy import KIND as POLICY
@@ -39,36 +39,17 @@ class FoundPod(NamedTuple):
     labels: dict[str, str] | None = None
 
 
-class _Loader(yaml.SafeLoader):
-    """As Kubernetes reads YAML: what looks like a date is a string."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def documents(text: str, where: str) -> tuple[list[Object], list[str]]:
     """(objects in YAML or JSON documents, one sentence for each document that cannot be read)."""
     objects: list[Object] = []
     problems: list[str] = []
     for line, part in _parts(text):
+        # What is done with a document takes time by its values, and aliases are short.
+        bounds = replace(MANIFEST, values=1000 + 10 * len(part), kubernetes=True)
         try:
-            made = yaml.load(part, _Loader)  # noqa: S506 (a SafeLoader)
-            json.dumps(made, allow_nan=False)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            why = " ".join(str(getattr(error, "problem", None) or error).split())
-            problems.append(
-                f"{where}: line {line + (mark.line if mark else 0)}: is not YAML ({why}); correct it there."
-            )
-            continue
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-            problems.append(
-                f"{where}: line {line}: the document cannot be read ({why:.200}); correct it."
-            )
+            made = read(part, bounds)
+        except DocumentError as error:
+            problems += [f"{where}: {_placed(problem, line)}" for problem in error.problems]
             continue
         if made is None:
             continue
@@ -83,6 +64,13 @@ def documents(text: str, where: str) -> tuple[list[Object], list[str]]:
             [one for one in items if isinstance(one, dict)] if isinstance(items, list) else [made]
         )
     return objects, problems
+
+
+def _placed(problem: str, first: int) -> str:
+    """``problem`` by the lines of the file. ``first``: of the document in it."""
+    if (within := re.match(r"line (\d+)", problem)) is None:
+        return f"line {first}: {problem.replace('the file:', 'the document', 1)}"
+    return f"line {first - 1 + int(within[1])}{problem[within.end() :]}"
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
