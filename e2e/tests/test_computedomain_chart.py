@@ -21,7 +21,7 @@ from preflight_testing.helm import (
 )
 
 ON = {"HostManagedIMEX": True}
-CHANNEL, DAEMON = "compute-domain-default-channel.nvidia.com", "compute-domain-daemon.nvidia.com"
+CHANNEL = "compute-domain-default-channel.nvidia.com"
 POLICIES = {
     f"preflight-computedomain-{one}"
     for one in ("slices", "templates", "finalizers", "allocation-mode")
@@ -52,31 +52,33 @@ def test_it_is_off_until_it_is_switched_on() -> None:
     assert render(UMBRELLA, {}) == []
 
 
-@pytest.mark.parametrize(
-    ("gates", "on"),
-    [
-        ({"HostManagedIMEX": True}, True),
-        ({"HostManagedIMEX": "true"}, True),  # --set-string
-        ({"HostManagedIMEX": False}, False),
-        ({"HostManagedIMEX": "false"}, False),
-        ({}, False),
-        ({"HostManagedIMEXDaemon": True}, False),
-    ],
-)
-def test_what_driver_managed_mode_shows_is_made_with_the_gate_off_alone(
-    gates: dict[str, Any], on: bool
-) -> None:
-    objects = made(gates)
-    assert names(objects, "DeviceClass") == ({CHANNEL} if on else {CHANNEL, DAEMON})
-    assert ("compute-domain-daemon-role" in names(objects, "ClusterRole")) is not on
-    assert ("compute-domain-daemon-service-account" in names(objects, "ServiceAccount")) is not on
+@pytest.mark.parametrize("gate", [True, "true"])  # --set-string
+def test_nothing_of_driver_managed_mode_is_made(gate: bool | str) -> None:
+    objects = made({"HostManagedIMEX": gate})
+    assert names(objects, "DeviceClass") == {CHANNEL}
     assert names(objects, "Deployment") == {"preflight-computedomain-controller"}
     assert names(objects, "DaemonSet") == {"preflight-computedomain-kubelet-plugin"}
     programs = {"preflight-computedomain-controller", "preflight-computedomain-kubelet-plugin"}
     for kind in ("ClusterRole", "ClusterRoleBinding", "ServiceAccount"):
-        assert programs <= names(objects, kind)
-    wanted = POLICIES if on else POLICIES - {"preflight-computedomain-allocation-mode"}
-    assert names(objects, "ValidatingAdmissionPolicy") == wanted
+        assert programs == names(objects, kind)
+    assert names(objects, "ValidatingAdmissionPolicy") == POLICIES
+
+
+@pytest.mark.parametrize(
+    "gates",
+    [
+        {"HostManagedIMEX": False},
+        {"HostManagedIMEX": "false"},
+        {},
+        {"HostManagedIMEXDaemon": True},
+    ],
+)
+def test_without_its_gate_an_install_is_refused_and_told_what_to_set(gates: dict[str, Any]) -> None:
+    told = "set featureGates.HostManagedIMEX=true"
+    with pytest.raises(ChartError, match=told):
+        made(gates)
+    with pytest.raises(ChartError, match=told):
+        render(COMPUTEDOMAIN, {"featureGates": gates})
 
 
 def test_the_shape_of_the_vendors_chart_is_the_same_gate() -> None:
@@ -89,7 +91,7 @@ def test_the_shape_of_the_vendors_chart_is_the_same_gate() -> None:
 
 
 def test_without_compute_domains_nothing_but_the_definition_is_made() -> None:
-    objects = made(resources={"computeDomains": {"enabled": False}})
+    objects = made({}, resources={"computeDomains": {"enabled": False}})
     assert {one["kind"] for one in objects} == {"CustomResourceDefinition"}
 
 
@@ -112,7 +114,7 @@ def test_both_programs_get_the_gates_as_they_stand_in_the_values(kind: str) -> N
     ],
 )
 def test_a_wrong_value_stops_the_install(values: dict[str, Any]) -> None:
-    with pytest.raises(ChartError):
+    with pytest.raises(ChartError, match="- at '"):
         render(UMBRELLA, {"preflight-computedomain": {"enabled": True, **values}})
 
 

@@ -131,7 +131,6 @@ def test_the_release_s_own_configuration_and_namespaces_are_explained_with() -> 
 def others(server: ApiServer) -> Iterator[list[str]]:
     """The webhook configurations of all the systems but the injector, as the umbrella has them."""
     values = {path.name: {"enabled": True, **REQUIRED.get(path, {})} for path in PARTS.iterdir()}
-    values["preflight-computedomain"]["featureGates"] = {"HostManagedIMEX": True}
     del values["preflight-injector"]
     hooks = [one for one in render(UMBRELLA, values) if one["kind"] == HOOK["kind"]]
     for one in hooks:

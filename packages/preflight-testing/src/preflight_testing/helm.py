@@ -31,7 +31,8 @@ Object = dict[str, Any]
 
 
 REQUIRED: dict[Path, Values] = {
-    GPU_SCHEDULER: {"kubeScheduler": {"image": "registry.example/kube-scheduler:v1.36.3"}}
+    COMPUTEDOMAIN: {"featureGates": {"HostManagedIMEX": True}},
+    GPU_SCHEDULER: {"kubeScheduler": {"image": "registry.example/kube-scheduler:v1.36.3"}},
 }
 """Values without which a chart is not installed."""
 

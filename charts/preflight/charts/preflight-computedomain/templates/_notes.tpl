@@ -1,9 +1,6 @@
 {{- define "preflight-computedomain.notes" -}}
 {{- if not (include "preflight-computedomain.on" .) -}}
 preflight-computedomain: resources.computeDomains.enabled is false, so nothing but the definition of ComputeDomain is installed.
-{{- else if not (include "preflight-computedomain.hostManaged" .) -}}
-WARNING: featureGates.HostManagedIMEX is not true. Driver-managed IMEX is not part of this driver: both programs end and say so. Set
-preflight-computedomain.featureGates.HostManagedIMEX=true, or install NVIDIA's own driver.
 {{- else -}}
 ComputeDomains with host-managed IMEX are installed in namespace {{ .Release.Namespace }}. nvidia-imex is yours: nothing here starts, asks or judges it, and
 Ready says that a ComputeDomain's template exists, no more. Run one ComputeDomain at a time for each IMEX domain: all use channel 0.
