@@ -472,7 +472,10 @@ SOURCE = {
 
 def configs(values: Values) -> dict[str, Any]:
     """What each part is configured with, by the name of its ConfigMap."""
-    made = [o for o in render(UMBRELLA, values) if o["kind"] == "ConfigMap"]
+    made = [
+        o for o in render(UMBRELLA, values)
+        if o["kind"] == "ConfigMap" and "config.yaml" in o["data"]
+    ]
     return {o["metadata"]["name"]: yaml.safe_load(o["data"]["config.yaml"]) for o in made}
 
 
@@ -565,6 +568,104 @@ def test_an_install_says_where_its_parts_look_for_gpu_pods_in_different_places(
         {**with_values(**injectors), "preflight-gang": {"enabled": True, **gangs}}
     )
     assert "WARNING" not in notes(with_values(**injectors))
+
+
+BY_CLAIM = "gpu.scheduling/gpu"
+
+
+@pytest.mark.parametrize(
+    ("injector", "names"),
+    [
+        ({}, ["nvidia.com/gpu", BY_CLAIM]),
+        ({"gpuDetection": {"resourceNames": ["a.com/b"]}}, ["a.com/b", BY_CLAIM]),
+        (
+            {
+                "gpuDetection": {"resourceNames": ["nvidia.com/gpu", BY_CLAIM]},
+                "deviceVariables": {"enabled": True},
+            },
+            ["nvidia.com/gpu", BY_CLAIM],
+        ),
+    ],
+    ids=["defaults", "own-names", "all-said"],
+)
+def test_the_pods_of_the_gpu_scheduler_are_gpu_pods_to_all_parts(
+    injector: dict[str, Any], names: list[str]
+) -> None:
+    own = {"enabled": True, "gpuResourceNames": names[:-1]}
+    values = {**with_values(**injector), "preflight-gang": own, **SCHEDULER_ON}
+    made = configs(values)
+    assert made["preflight-injector"]["gpuDetection"]["resourceNames"] == names
+    assert made["preflight-injector"]["deviceVariables"] == {
+        "enabled": True,
+        "resourceName": BY_CLAIM,
+    }
+    assert made["preflight-gang"]["gpuClaims"] is True
+    assert BY_CLAIM in made["preflight-gang"]["gpuResourceNames"]
+    assert "WARNING: preflight-injector.gpuDetection" not in notes(values)
+
+
+def test_without_the_gpu_scheduler_none_of_it_is_there() -> None:
+    made = configs({**ON, **GANG_ON})
+    assert made["preflight-injector"]["gpuDetection"]["resourceNames"] == ["nvidia.com/gpu"]
+    assert not made["preflight-injector"].get("deviceVariables")
+    assert made["preflight-gang"]["gpuResourceNames"] == ["nvidia.com/gpu"]
+    assert made["preflight-gang"]["gpuClaims"] is False
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            with_values(deviceVariables={"enabled": False}),
+            "preflight-injector.deviceVariables.enabled is false, and preflight-gpu-scheduler",
+        ),
+        (
+            with_values(deviceVariables={"resourceName": "a.com/b"}),
+            "preflight-injector.deviceVariables.resourceName is a.com/b, and",
+        ),
+        (
+            {
+                **ON,
+                GPU_SCHEDULER.name: {**SCHEDULER_ON[GPU_SCHEDULER.name], "countResource": "a.com/b"},
+            },
+            "set global.preflight.gpuClaimResource=a.com/b.",
+        ),
+    ],
+    ids=["off", "another-name", "counted-otherwise"],
+)
+def test_an_install_stops_where_pods_of_the_gpu_scheduler_would_not_be_checked(
+    values: Values, told: str
+) -> None:
+    with pytest.raises(ChartError) as refused:
+        render(UMBRELLA, {**SCHEDULER_ON, **values})
+    assert told in str(refused.value)
+
+
+def test_what_the_gpu_scheduler_counts_by_is_said_once() -> None:
+    counted = {**SCHEDULER_ON[GPU_SCHEDULER.name], "countResource": "a.com/b"}
+    shared = {"global": {"preflight": {"gpuClaimResource": "a.com/b"}}}
+    made = configs({**ON, **GANG_ON, GPU_SCHEDULER.name: counted, **shared})
+    assert made["preflight-injector"]["gpuDetection"]["resourceNames"] == [
+        "nvidia.com/gpu",
+        "a.com/b",
+    ]
+    assert made["preflight-injector"]["deviceVariables"]["resourceName"] == "a.com/b"
+    assert made["preflight-gang"]["gpuResourceNames"] == ["nvidia.com/gpu", "a.com/b"]
+
+
+@pytest.mark.parametrize("labeler", [False, True])
+def test_appwrapper_keeps_the_pods_of_the_gpu_scheduler_off_the_same_nodes(labeler: bool) -> None:
+    def taints(others: Values) -> dict[str, Any]:
+        own = {"preflight-appwrapper": {"enabled": True, "labeler": {"enabled": labeler}}}
+        for one in render(UMBRELLA, {**own, **others}):
+            if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "preflight-appwrapper"):
+                config = yaml.safe_load(one["data"]["config.yaml"])
+                return dict(config["autopilot"]["resourceTaints"])
+        raise AssertionError
+
+    alone, beside = taints({}), taints(SCHEDULER_ON)
+    assert alone.keys() == {"nvidia.com/gpu"}
+    assert beside == {**alone, BY_CLAIM: alone["nvidia.com/gpu"]}
 
 
 def test_an_unknown_shared_value_stops_the_install() -> None:

@@ -167,6 +167,7 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
             "kube-node-lease",
             "preflight",
         ],
+        "gpuClaims": False,
         "gpuDeviceClasses": ["gpu.nvidia.com"],
         "gpuResourceNames": ["nvidia.com/gpu"],
         "history": "336h",

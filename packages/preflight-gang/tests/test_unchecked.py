@@ -71,6 +71,15 @@ def test_a_pod_to_which_no_check_applies_is_not_unchecked_and_other_marks_mean_n
         assert reason(labels={names.CHECKED_LABEL: forged}) == "running"
 
 
+def test_a_pod_that_names_a_gpu_claim_is_a_gpu_pod_where_such_claims_are_looked_for() -> None:
+    named = {"name": "it", "annotations": {names.GPU_CLAIM_ANNOTATION: "two"}}
+    pod = msgspec.convert({"metadata": named, "spec": {"containers": [{}]}}, AuditedPod)
+    assert why_unchecked(pod, GPU, gpu_claims=True) == "not-started"
+    assert why_unchecked(pod, GPU) is None
+    other = msgspec.convert({"metadata": {"name": "it"}, "spec": {"containers": [{}]}}, AuditedPod)
+    assert why_unchecked(other, GPU, gpu_claims=True) is None
+
+
 def test_a_pod_whose_init_container_alone_asks_for_gpus_is_a_gpu_pod() -> None:
     pod = {"metadata": {"name": "it"}, "spec": {"containers": [{}], "initContainers": ASKS}}
     assert why_unchecked(msgspec.convert(pod, AuditedPod), GPU) == "not-started"

@@ -41,12 +41,13 @@ def pod(
     limits: dict[str, str] | None = None,
     *,
     claim: str = "two",
+    counted: bool = True,
     env: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     main = {
         "name": "main",
         "image": "i",
-        "resources": {"limits": limits or {COUNTED: "2"}},
+        "resources": {"limits": limits or {COUNTED: "2"}} if counted else {},
         "env": env or [],
     }
     annotations = {"gpu.scheduling/claim": claim} if claim else {}
@@ -114,6 +115,57 @@ def test_without_being_asked_for_nothing_of_it_happens() -> None:
     off = parse(CONFIG.replace("enabled: true", "enabled: false"))
     _, made = judged(pod(), off)
     assert [devices(one) for one in checks(made)] == [[], []]
+    assert judged(pod(counted=False), off)[0].result == "no-gpu"
+
+
+def expected(made: dict[str, Any]) -> list[str]:
+    return [
+        entry["value"]
+        for one in checks(made)
+        for entry in one["env"]
+        if entry["name"] == "EXPECTED_GPUS"
+    ]
+
+
+def test_a_pod_whose_claim_is_not_there_yet_is_a_gpu_pod_all_the_same() -> None:
+    decision, made = judged(pod(counted=False))
+    assert decision.result == "injected"
+    assert "will test the GPUs of annotation gpu.scheduling/claim before" in decision.message
+    assert [devices(one) for one in checks(made)] == [WANTED, WANTED]
+    assert expected(made) == []  # which is not known; zero would be a pod without GPUs
+    assert [one.get("resources", {}).get("limits") for one in checks(made)] == [None, None]
+    assert judged(made)[0].result == "unchanged"
+
+
+def test_its_checks_are_left_out_by_no_sidecar_and_inherit_from_its_first_container() -> None:
+    made = pod(counted=False, env=[{"name": "NCCL_DEBUG", "value": "INFO"}])
+    sidecar = {"name": "log", "image": "i", "restartPolicy": "Always"}
+    made["spec"]["initContainers"] = [sidecar]
+    decision, got = judged(made)
+    assert (decision.result, decision.skipped) == ("injected", [])
+    [_, loopback] = checks(got)
+    assert {"name": "NCCL_DEBUG", "value": "INFO"} in loopback["env"]
+
+
+def test_whichever_webhook_comes_first_the_pod_is_the_same() -> None:
+    _, first = judged(pod(counted=False))
+    later = copy.deepcopy(first)
+    later["spec"]["containers"][0]["resources"] = {"limits": {COUNTED: "2"}}
+    _, second = judged(later)
+    assert second == judged(pod())[1]
+    assert expected(second) == ["2", "2"]
+
+
+def test_other_gpus_of_a_pod_with_the_annotation_are_counted_as_ever() -> None:
+    decision, made = judged(pod({"nvidia.com/gpu": "4"}))
+    assert decision.gpus == {"nvidia.com/gpu": 4}
+    assert expected(made) == ["4", "4"]
+
+
+def test_a_pod_without_the_annotation_and_without_gpus_is_told_what_makes_one() -> None:
+    decision, _ = judged(pod(counted=False, claim=""))
+    assert decision.result == "no-gpu"
+    assert decision.message.endswith("and it has no annotation gpu.scheduling/claim.")
 
 
 REFUSED = {

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, Values, render
 from preflight_webhook.explain.values import OWN, parse
 from said import Said, said
 
@@ -70,6 +71,52 @@ def test_what_stands_once_for_all_parts_is_added_as_the_chart_adds_it(tmp_path: 
     )
     assert [one.name for one in given.config.gang_discovery.sources] == ["ours"]
     assert given.config.nccl_topology.instance_type_label == "a/b"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"preflight-injector": {"gpuDetection": {"resourceNames": ["nvidia.com/gpu", "a.com/b"]}}},
+        {"preflight-injector": {"deviceVariables": {"enabled": True}}},
+        {
+            "preflight-gpu-scheduler": {"countResource": "a.com/gpu"},
+            "global": {"preflight": {"gpuClaimResource": "a.com/gpu"}},
+        },
+    ],
+    ids=["defaults", "names", "enabled", "counted-otherwise"],
+)
+def test_beside_the_gpu_scheduler_its_pods_are_checked_by_the_values_and_by_what_they_render(
+    values: Values, tmp_path: Path
+) -> None:
+    parts = ("preflight-injector", "preflight-gpu-scheduler")
+    own = {path.name: REQUIRED.get(path, {}) for path in PARTS.iterdir() if path.name in parts}
+    merged = {
+        **values,
+        **{part: {"enabled": True, **own[part], **values.get(part, {})} for part in parts},
+    }
+    resource = values.get("global", {}).get("preflight", {}).get("gpuClaimResource")
+    limits = {resource or "gpu.scheduling/gpu": 2}
+    (tmp_path / "values.yaml").write_text(json.dumps(merged))
+    [made] = [
+        one
+        for one in render(UMBRELLA, merged)
+        if (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "preflight-injector")
+    ]
+    (tmp_path / "config.yaml").write_text(made["data"]["config.yaml"])
+    named = {"metadata": {"name": "p", "annotations": {"gpu.scheduling/claim": "two"}}}
+    for container, told in (
+        ({}, "the GPUs of annotation gpu.scheduling/claim"),
+        ({"resources": {"limits": limits}}, f"2 {resource or 'gpu.scheduling/gpu'}"),
+    ):
+        spec = {"containers": [{"name": "c", "image": "i", **container}]}
+        pod = json.dumps({"kind": "Pod", **named, "spec": spec})
+        for config in ("values.yaml", "config.yaml"):
+            file = str(tmp_path / config)
+            done = said("explain", "--brief", "-f", "-", "--config", file, stdin=pod)
+            assert (done.status, done.err) == (0, "")
+            assert "Pod p: injected" in done.out
+            assert f"dcgm-diag will test {told} before" in done.out
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     ``history``. ``sources`` are kinds of gangs that only the configuration knows.
 
     Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a
-    device of one of ``gpuDeviceClasses``, without being checked. Pods are counted, and their
+    device of one of ``gpuDeviceClasses``, or with ``gpuClaims`` have preflight-gpu-scheduler's
+    annotation of a claim, without being checked. Pods are counted, and their
     results, in namespaces that are labelled or among ``namespaces`` and not among
     ``excludeNamespaces``: the same lists as the injector's.
     """
@@ -82,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         "kube-public",
         "kube-node-lease",
     )
+    gpu_claims: bool = False
     gpu_device_classes: Annotated[tuple[Label, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
     gpu_resource_names: Annotated[tuple[Label, ...], Meta(min_length=1)] = ("nvidia.com/gpu",)
     history: Annotated[
@@ -188,6 +190,11 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
         made["sources"] = [*(made.get("sources") or []), *sources]
     if label := common.get("instanceTypeLabel"):
         made["instanceTypeLabel"] = label
+    if resource := common.get("gpuClaimResource"):
+        made["gpuClaims"] = True
+        listed = made.get("gpuResourceNames", ["nvidia.com/gpu"])
+        if isinstance(listed, list) and resource not in listed:
+            made["gpuResourceNames"] = [*listed, resource]
     return made
 
 

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
+from . import names
+
 __all__ = ["CHARTS", "DEPLOYED", "Part", "part_of"]
 
 CHARTS: Final = ("preflight-injector", "preflight-gang")
 """The charts whose values hold the configuration of a program, by their names in the umbrella
 chart.
 """
+
+GPU_SCHEDULER: Final = "preflight-gpu-scheduler"
+"""While it is on, the umbrella chart tells both of them of its pods."""
 
 DEPLOYED: Final = frozenset(
     {
@@ -87,6 +92,9 @@ def part_of(
     config = _pruned({key: value for key, value in values.items() if key not in own})
     chart_s = {key: values[key] for key in own if key in values}
     shared = _map(common.get("preflight"))
+    gpus = _map(raw.get(GPU_SCHEDULER))
+    if path and gpus.get("enabled") is True:
+        shared = {"gpuClaimResource": names.GPU_CLAIM_RESOURCE, **shared}
     return Part(merged(config, shared), chart_s, path, said, shared)
 
 

@@ -79,7 +79,9 @@ labels:
 {{- range $key, $value := pick .Values "faultTolerance" "autopilot" "defaultQueueName" "schedulerName" "failureRules" "nodeHealth" "leaseDuration" "logLevel" -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $own $key (include "preflight-appwrapper.pruned" $value | fromJson).it -}}{{- end -}}
 {{- end -}}
-{{- if include "preflight-appwrapper.labels-nodes" . -}}
+{{- $labels := include "preflight-appwrapper.labels-nodes" . -}}
+{{- $chosen := ((.Values.global).preflight).gpuClaimResource -}}
+{{- if or $labels $chosen -}}
 {{- $taint := dict "key" (include "preflight-appwrapper.label-key" .) "value" (dig "nodeHealth" "value" "EVICT" .Values.AsMap) "effect" "NoExecute" -}}
 {{- $pilot := $own.autopilot | default dict -}}
 {{- $key := "autopilot.ibm.com/gpuhealth" -}}
@@ -87,7 +89,9 @@ labels:
 {{- /* Where nothing is said, what the service itself begins with. */ -}}
 {{- $taints := $pilot.resourceTaints | default (dict "nvidia.com/gpu" $autopilot) -}}
 {{- $of := index $taints "nvidia.com/gpu" | default list -}}
-{{- if not (has $taint $of) -}}{{- $_ := set $taints "nvidia.com/gpu" (append $of $taint) -}}{{- end -}}
+{{- if and $labels (not (has $taint $of)) -}}{{- $of = append $of $taint -}}{{- $_ := set $taints "nvidia.com/gpu" $of -}}{{- end -}}
+{{- /* Pods of preflight-gpu-scheduler have GPUs of the same nodes, by another name. */ -}}
+{{- if and $chosen (not (hasKey $taints $chosen)) -}}{{- $_ := set $taints $chosen $of -}}{{- end -}}
 {{- $_ := set $pilot "resourceTaints" $taints -}}
 {{- $_ := set $own "autopilot" $pilot -}}
 {{- end -}}

@@ -66,8 +66,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $shared "excludeNamespaces" (concat (.Values.excludeNamespaces | default list) (list "kube-system" .Release.Namespace) | uniq) -}}
 {{- $_ := set $shared "checks" (include "preflight-gang.checks" . | fromJsonArray) -}}
 {{- with ((.Values.global).preflight).instanceTypeLabel }}{{ $_ := set $shared "instanceTypeLabel" . }}{{ end -}}
+{{- with ((.Values.global).preflight).gpuClaimResource -}}
+{{- $_ := set $shared "gpuClaims" true -}}
+{{- $_ := set $shared "gpuResourceNames" (append ($.Values.gpuResourceNames | default (list "nvidia.com/gpu")) . | uniq) -}}
+{{- end -}}
 {{- $own := dict -}}
-{{- range $key, $value := pick .Values "auditInterval" "gpuDeviceClasses" "gpuResourceNames" "history" "instanceTypeLabel" "leaseDuration" "logLevel" "namespaces"
+{{- range $key, $value := pick .Values "auditInterval" "gpuClaims" "gpuDeviceClasses" "gpuResourceNames" "history" "instanceTypeLabel" "leaseDuration" "logLevel" "namespaces"
     "topologyLabels" "writes" -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $own $key $value -}}{{- end -}}
 {{- end -}}

@@ -41,6 +41,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $network := $own.networkDetection | default dict -}}
 {{- $_ := set $own "networkDetection" (set $network "deviceClasses" (concat ($network.deviceClasses | default list) . | uniq)) -}}
 {{- end -}}
+{{- with .gpuClaimResource -}}
+{{- $detection := $own.gpuDetection | default dict -}}
+{{- $_ := set $own "gpuDetection" (set $detection "resourceNames" (append ($detection.resourceNames | default (list "nvidia.com/gpu")) . | uniq)) -}}
+{{- $_ := set $own "deviceVariables" (merge ($own.deviceVariables | default dict) (dict "enabled" true "resourceName" .)) -}}
+{{- end -}}
 {{- with .instanceTypeLabel }}{{ $_ := set $own "ncclTopology" (set ($own.ncclTopology | default dict) "instanceTypeLabel" .) }}{{ end -}}
 {{- end -}}
 {{- include "preflight-injector.chooseChecks" (dict "root" . "into" $own) -}}

@@ -95,7 +95,10 @@ class Auditor:
                 async for pods, _ in pages:
                     if claims is None and path and any(pod.claims for pod in pods):
                         claims = await self._claims(path, name)
-                    reasons = (why_unchecked(pod, gpus, claims) for pod in pods)
+                    by_gpu_claim = self._config.gpu_claims
+                    reasons = (
+                        why_unchecked(pod, gpus, claims, gpu_claims=by_gpu_claim) for pod in pods
+                    )
                     found.update((name, reason) for reason in reasons if reason)
         for name in self._static():
             if self._namespaces.opted_in(name):

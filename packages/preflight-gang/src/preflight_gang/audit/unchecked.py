@@ -31,7 +31,9 @@ and says nothing.
 """
 # The API server's picture of a pod that the kubelet has from a file.
 _MIRROR: Final = "kubernetes.io/config.mirror"
-_ANNOTATIONS: Final = frozenset({_MIRROR, names.CHECKS_ANNOTATION, names.CLAIMS_ANNOTATION})
+_ANNOTATIONS: Final = frozenset(
+    {_MIRROR, names.CHECKS_ANNOTATION, names.CLAIMS_ANNOTATION, names.GPU_CLAIM_ANNOTATION}
+)
 
 
 class _Object(msgspec.Struct, rename="camel", gc=False):
@@ -95,13 +97,17 @@ class AuditedPod(_Object):
 
 
 def why_unchecked(
-    pod: AuditedPod, gpus: Collection[str], claims: GpuClaims | None = None
+    pod: AuditedPod,
+    gpus: Collection[str],
+    claims: GpuClaims | None = None,
+    *,
+    gpu_claims: bool = False,
 ) -> str | None:
     """Why a pod of an opted-in namespace may have no checks, or others than for the GPUs that it
     has; None where it needs none.
 
     ``gpus``: extended resources; ``claims``: what its namespace's claims give now, whatever they
-    gave when it was admitted.
+    gave when it was admitted; ``gpu_claims``: whether the annotation of a GpuClaim gives GPUs.
 
     ``static-pod``: admission cannot change it. ``asked-for-none``: by its annotation.
     ``claim-differs``: it was decided about another claim or template, or about one that was not for
@@ -113,11 +119,13 @@ def why_unchecked(
         return None
     if (pod.metadata.labels or {}).get(names.CHECKED_LABEL) in _DECIDED and not _forged(pod):
         return "claim-differs" if claims is not None and _differs(pod, claims) else None
-    if not _asks_by_resource(pod, gpus) and not (
-        claims is not None and _asks_by_claim(pod, claims)
+    annotations = pod.metadata.annotations or {}
+    if (
+        not _asks_by_resource(pod, gpus)
+        and not (claims is not None and _asks_by_claim(pod, claims))
+        and not (gpu_claims and names.GPU_CLAIM_ANNOTATION in annotations)
     ):
         return None
-    annotations = pod.metadata.annotations or {}
     if _MIRROR in annotations:
         return "static-pod"
     if annotations.get(names.CHECKS_ANNOTATION, "every").strip() == "":

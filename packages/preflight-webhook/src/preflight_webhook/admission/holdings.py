@@ -28,7 +28,8 @@ class Holdings(NamedTuple):
     neither GPUs nor network devices is mirrored); ``network``: whether any of it is a network
     device; ``busy``: GPU claims that another pod has now, each with that pod; ``gpus``: those of
     ``counts`` that are GPUs or slices of them; ``gpu_claims``: names of those for GPUs;
-    ``of_gpus``: the kinds of GPUs that there are (gpu, mig, shared)."""
+    ``of_gpus``: the kinds of GPUs that there are (gpu, mig, shared); ``annotation``: which alone
+    says that the pod gets GPUs, how many nobody knows yet; empty for none."""
 
     counts: dict[str, int]
     claims: dict[str, int | None]
@@ -38,12 +39,15 @@ class Holdings(NamedTuple):
     gpus: dict[str, int]
     gpu_claims: tuple[str, ...]
     of_gpus: frozenset[str]
+    annotation: str
 
 
 def holdings(
-    accounts: Mapping[str, ResourceTally], named: Sequence[Named], config: Config
+    accounts: Mapping[str, ResourceTally], named: Sequence[Named], config: Config, *, claimed: bool
 ) -> Holdings:
-    """What a pod with these ``accounts`` of its resources and these claims gets."""
+    """What a pod with these ``accounts`` of its resources and these claims gets. ``claimed``: it
+    has the annotation of deviceVariables, be its claim there already or not.
+    """
     counts: dict[str, int] = {}
     kinds: dict[str, str] = {}
     gpus: dict[str, int] = {}
@@ -74,8 +78,17 @@ def holdings(
     of_gpus = frozenset(
         [*[kinds[name] for name in gpus], *[claim_kinds[name] for name in gpu_claims]]
     )
+    annotation = config.device_variables.claim_annotation if claimed and not of_gpus else ""
     return Holdings(
-        counts, claims, DeviceKinds(kinds, claim_kinds), network, busy, gpus, gpu_claims, of_gpus
+        counts,
+        claims,
+        DeviceKinds(kinds, claim_kinds),
+        network,
+        busy,
+        gpus,
+        gpu_claims,
+        of_gpus | {"gpu"} if annotation else of_gpus,
+        annotation,
     )
 
 
@@ -108,6 +121,7 @@ def will_test(checks: Sequence[CheckConfig], found: Holdings) -> str:
         (*found.counts.items(),),
         (*kinds.devices.values(),),
         (*kinds.claims.items(),),
+        found.annotation,
     )
 
 
@@ -123,10 +137,13 @@ def _told(
     counts: tuple[tuple[str, int], ...],
     kinds: tuple[str, ...],
     claims: tuple[tuple[str, str], ...],
+    annotation: str,
 ) -> str:
     """``kinds``: of the ``counts``; ``claims``: with the kind of each."""
     named = [(kind, f"{count} {name}") for (name, count), kind in zip(counts, kinds, strict=True)]
     named += [(kind, f"claim {name}") for name, kind in claims]
+    if annotation:
+        named.append(("gpu", f"the GPUs of annotation {annotation}"))
     can = {"gpu", *(kind for check in checks for kind in check.supports)}
     tested = ", ".join(text for kind, text in named if kind in can)
     rest = ", ".join(text for kind, text in named if kind not in can | NO_GPU)

@@ -225,7 +225,9 @@ def _resources(
 
 
 def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
-    """How many GPUs a check is given, None when that is not known."""
+    """How many GPUs a check is given, None when that is not known: the variables may say which, and
+    no resource how many.
+    """
     total = 0
     limits = resources.get("limits", {})
     for name, kind in pod.kinds.devices.items():
@@ -238,7 +240,7 @@ def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
             if (count := pod.claims[claim["name"]]) is None:
                 return None
             total += count
-    return total
+    return None if pod.named_devices and not total else total
 
 
 @lru_cache(maxsize=256)

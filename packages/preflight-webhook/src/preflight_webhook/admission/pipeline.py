@@ -245,7 +245,7 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         containers = [_demands(raw) for raw in facts.containers]
         resources = _names([*containers, *(step.demands for step in init)], config)
         first = _place(init, containers, resources, place(init, config.provider_init))
-        found = holdings(first.accounts, facts.claims, config)
+        found = holdings(first.accounts, facts.claims, config, claimed=facts.claimed)
         if not found.of_gpus:
             return _unchecked(facts, config, _no_gpu(config))
         if missing:
@@ -263,7 +263,7 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
             if gets[len(containers) + i]
         ]
         refuse_use_before(checks, users, first.position)
-        if init and not found.gpu_claims:  # else nobody holds any before the checks
+        if init and found.gpus and not found.gpu_claims:  # else nobody holds any before the checks
             checks, skipped = with_room(checks, skipped, first, last, found.gpus)
     except PodRefused as error:
         return Decision("denied", str(error)), None
@@ -272,6 +272,8 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None
     gpus = {**found.gpus, **{f"claim {name}": 1 for name in found.gpu_claims}}
+    if found.annotation:
+        gpus[f"claim of annotation {found.annotation}"] = 1
     if not checks:
         told = Decision(
             "no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus
@@ -300,7 +302,7 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         reports=config.platform_connector.enabled and not facts.confined,
         named_devices=facts.claimed
         and not found.gpu_claims
-        and {*found.gpus} == {config.device_variables.resource_name},
+        and {*found.gpus} <= {config.device_variables.resource_name},
     )
     injection = inject(config, checks, workload, first, last)
     warnings = [
@@ -337,6 +339,8 @@ def _no_gpu(config: Config) -> Decision:
     wanted = f"no container requests any of {', '.join(detection.resource_names)}"
     if detection.device_classes:
         wanted += f", and no claim a device of class {' or '.join(detection.device_classes)}"
+    if config.device_variables.enabled:
+        wanted += f", and it has no annotation {config.device_variables.claim_annotation}"
     return Decision("no-gpu", wanted + ".")
 
 
@@ -375,6 +379,8 @@ def _who_gets_gpus(
                 break
         else:
             gets.append(False)
+    if found.annotation and containers:
+        gets[0] = True  # which the count is added to where the claim is known
     if found.gpu_claims:
         for i, raw in enumerate((*facts.containers, *[raw for _, raw, _ in facts.init])):
             gets[i] = gets[i] or any(use.name in found.gpu_claims for use in _claims_of(raw))

@@ -47,16 +47,16 @@ class DeviceVariable(
 class DeviceVariables(
     msgspec.Struct, frozen=True, kw_only=True, eq=False, rename="camel", forbid_unknown_fields=True
 ):
-    """``claim_annotation``: pods that have it, and no GPUs but those of ``resource_name``, get
-    their checks with ``variables``.
+    """``claim_annotation``: pods that have it are GPU pods, whatever they ask for; and where they
+    have no GPUs but those of ``resource_name``, their checks get ``variables``.
 
     The defaults are those of preflight-gpu-scheduler, whose webhook writes the same into the other
     containers.
     """
 
     enabled: bool = False
-    claim_annotation: Key = "gpu.scheduling/claim"
-    resource_name: Annotated[str, Meta(min_length=1)] = "gpu.scheduling/gpu"
+    claim_annotation: Key = names.GPU_CLAIM_ANNOTATION
+    resource_name: Annotated[str, Meta(min_length=1)] = names.GPU_CLAIM_RESOURCE
     variables: Annotated[tuple[DeviceVariable, ...], Meta(min_length=1, max_length=16)] = (
         DeviceVariable(
             name="NVIDIA_VISIBLE_DEVICES", annotation="gpu.scheduling/nvidia-visible-devices"

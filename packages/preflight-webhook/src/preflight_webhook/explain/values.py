@@ -92,4 +92,11 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
         topology = made.get("ncclTopology") or {}
         if isinstance(topology, dict):
             made["ncclTopology"] = {**topology, "instanceTypeLabel": label}
+    if resource := common.get("gpuClaimResource"):
+        variables, detection = made.get("deviceVariables") or {}, made.get("gpuDetection") or {}
+        if isinstance(variables, dict) and isinstance(detection, dict):
+            made["deviceVariables"] = {"enabled": True, "resourceName": resource, **variables}
+            listed = detection.get("resourceNames", ["nvidia.com/gpu"])
+            if isinstance(listed, list) and resource not in listed:
+                made["gpuDetection"] = {**detection, "resourceNames": [*listed, resource]}
     return made
