@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
+
+import preflight_kube.admission
+import preflight_webhook
 from preflight_webhook.admission.cache import SizedCache
 
 
@@ -17,3 +22,16 @@ def test_what_would_take_the_place_of_all_others_is_not_kept() -> None:
     kept.put("small", "a", 25)
     assert kept.put("large", "b", 26) == "b"
     assert (kept.get("small"), kept.get("large")) == ("a", None)
+
+
+def test_nothing_that_remembers_does_so_without_a_limit() -> None:
+    remembering = {}
+    for package in (preflight_webhook, preflight_kube.admission):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name.endswith("__main__"):
+                continue
+            for name, value in vars(import_module(found.name)).items():
+                if hasattr(value, "cache_parameters"):
+                    remembering[f"{found.name}.{name}"] = value.cache_parameters()["maxsize"]
+    assert len(remembering) > 10
+    assert [name for name, most in remembering.items() if most is None or most > 1024] == []

@@ -15,6 +15,7 @@ import pytest
 from handled import handled
 from preflight_kube.connection import Connection
 from preflight_kube.errors import KubeError
+from preflight_webhook.admission import limits
 from preflight_webhook.admission.claims import DeviceClaim, Ref
 from preflight_webhook.cluster.access import ClusterAccess
 from preflight_webhook.cluster.lookups import Lookups, LookupUnavailable
@@ -110,6 +111,18 @@ def test_a_known_claim_takes_no_request_and_an_unknown_one_takes_one(api: Api) -
 
     run(story())
     assert (api.counted("found"), api.counted("known")) == (2, 49)
+
+
+def test_a_pod_with_as_many_claims_as_it_may_have_takes_one_request_for_each(api: Api) -> None:
+    async def story() -> None:
+        refs = [Ref(OWN.plural, f"own-{i}") for i in range(limits.CLAIMS)]
+        lookups = api.lookups()
+        for _ in range(2):
+            assert len(await lookups.claims("ml", [*refs, *refs])) == limits.CLAIMS
+        assert len(api.asked) == 1 + limits.CLAIMS  # and which versions there are
+
+    run(story())
+    assert limits.CLAIMS == 16
 
 
 def test_known_claims_are_told_without_letting_another_request_in_between(api: Api) -> None:

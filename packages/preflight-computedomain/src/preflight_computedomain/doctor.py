@@ -24,8 +24,9 @@ RUNBOOK: Final = """How to change between driver-managed and host-managed IMEX:
 
   1. Drain the workloads: delete the pods whose claims come from a ComputeDomain.
   2. Delete all ComputeDomains:  kubectl delete computedomains --all -A
-  3. Change the mode: featureGates.HostManagedIMEX by Helm. For host-managed, start nvidia-imex on the hosts, with the same nodes_config.cfg on
-     all nodes of a domain; for driver-managed, stop and mask it.
+  3. Change the mode: for host-managed, start nvidia-imex on the hosts, with the same nodes_config.cfg on all nodes of a domain, switch NVIDIA's
+     own part off (resources.computeDomains.enabled=false of its chart), and install this chart; for driver-managed, the other way round, with
+     nvidia-imex stopped and masked.
   4. Remove what the other mode has left (this command lists it); neither mode adopts or removes it.
   5. Make the ComputeDomains and the pods anew.
 """
