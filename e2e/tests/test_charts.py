@@ -473,7 +473,8 @@ SOURCE = {
 def configs(values: Values) -> dict[str, Any]:
     """What each part is configured with, by the name of its ConfigMap."""
     made = [
-        o for o in render(UMBRELLA, values)
+        o
+        for o in render(UMBRELLA, values)
         if o["kind"] == "ConfigMap" and "config.yaml" in o["data"]
     ]
     return {o["metadata"]["name"]: yaml.safe_load(o["data"]["config.yaml"]) for o in made}
@@ -626,7 +627,10 @@ def test_without_the_gpu_scheduler_none_of_it_is_there() -> None:
         (
             {
                 **ON,
-                GPU_SCHEDULER.name: {**SCHEDULER_ON[GPU_SCHEDULER.name], "countResource": "a.com/b"},
+                GPU_SCHEDULER.name: {
+                    **SCHEDULER_ON[GPU_SCHEDULER.name],
+                    "countResource": "a.com/b",
+                },
             },
             "set global.preflight.gpuClaimResource=a.com/b.",
         ),

@@ -51,9 +51,12 @@ async def test_the_facts_are_read_from_the_files_that_are_named(environ: dict[st
 async def test_a_fact_that_cannot_be_had_is_one_sentence(
     environ: dict[str, str], change: dict[str, str], word: str
 ) -> None:
-    with pytest.raises(Unfit) as caught:
+    def read() -> None:
         ChannelMajor({**environ, **change})()
         node_facts({**environ, **change})
+
+    with pytest.raises(Unfit) as caught:
+        read()
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -257,7 +260,9 @@ async def test_after_an_upgrade_of_the_driver_its_new_library_is_asked(
         pytest.skip("no C compiler for a library in NVML's place")
     (tmp_path / "usr/lib64").mkdir(parents=True)
     old, new = (tmp_path / f"usr/lib64/libnvidia-ml.so.{version}" for version in ("570", "580"))
-    refuses = LIBRARY.replace("Flags(unsigned f) { return 0; }", f"Flags(unsigned f) {{ return {error}; }}")
+    refuses = LIBRARY.replace(
+        "Flags(unsigned f) { return 0; }", f"Flags(unsigned f) {{ return {error}; }}"
+    )
     for path, source in ((old, refuses), (new, LIBRARY)):
         (tmp_path / "nvml.c").write_text(source)
         name = "-Wl,-soname,libnvidia-ml.so.1"

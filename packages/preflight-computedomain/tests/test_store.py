@@ -278,7 +278,7 @@ def test_whenever_the_driver_changes_no_cdi_file_has_a_number_that_it_does_not_h
         words.append(word)
 
     node.step = step
-    with pytest.raises(Unfit, match="try again|load the NVIDIA driver"):
+    with pytest.raises(Unfit, match=r"try again|load the NVIDIA driver"):
         prepare(node)
     assert (node.states(), node.files()) == ({}, {})
     node.major = later or 240

@@ -189,7 +189,10 @@ def test_one_document_that_cannot_be_read_does_not_stop_the_others(bad: str) -> 
 
 def test_problems_are_told_by_their_lines() -> None:
     done = said("explain", "-f", "-", stdin=f"# first\n---\n- a\n---\n{GOOD}---\nb: \t[\n")
-    assert [line.split(": ")[1] for line in done.err.splitlines()] == ["line 2", "line 10, column 4"]
+    assert [line.split(": ")[1] for line in done.err.splitlines()] == [
+        "line 2",
+        "line 10, column 4",
+    ]
 
 
 def test_a_preflight_config_that_cannot_be_read_counts_in_its_own_namespace_alone() -> None:
@@ -261,9 +264,8 @@ def test_a_file_that_stands_for_more_than_it_holds_is_refused_by_its_line(bad: s
 
 
 def test_a_pod_with_anchors_and_merges_is_read_as_kubernetes_does() -> None:
-    text = (
-        "x: &labels {a: b}\n"
-        + GOOD.replace("name: good", "name: good, labels: {<<: *labels, c: d}")
+    text = "x: &labels {a: b}\n" + GOOD.replace(
+        "name: good", "name: good, labels: {<<: *labels, c: d}"
     )
     done = said("explain", "--brief", "-f", "-", stdin=text)
     assert (done.status, done.err) == (0, "")

@@ -162,7 +162,9 @@ def test_beside_the_other_systems_a_missing_injector_is_said_to_be_missing() -> 
 def test_without_a_release_it_says_so_instead_of_guessing(tmp_path: Path) -> None:
     done = live("job/train", "-n", "ml")
     assert (done.status, done.out) == (1, "")
-    assert done.err.startswith("the cluster has no MutatingWebhookConfiguration of preflight-injector; ")
+    assert done.err.startswith(
+        "the cluster has no MutatingWebhookConfiguration of preflight-injector; "
+    )
     (tmp_path / "config.yaml").write_text(CONFIG)
     assert (
         "configuration: "

@@ -204,7 +204,7 @@ class _Nodes:
         for key, _ in node.value:
             if key.tag == _MERGE and self._bounds.kubernetes:
                 continue
-            elif key.tag == _MERGE:
+            if key.tag == _MERGE:
                 self._problems.append(f"{_at(key)}: maps are not merged here (<<); write it out.")
             elif not isinstance(key, yaml.ScalarNode) or key.tag != _TEXT:
                 self._problems.append(f"{_at(key)}: the key is not a string; write it in quotes.")

@@ -16,7 +16,7 @@ NAMESPACE_ENABLED: Final = "enabled"
 NAMESPACE_DISABLED: Final = "disabled"
 CHECKS_ANNOTATION: Final = "nvsentinel.nvidia.com/preflight-checks"
 
-# --- of preflight-gpu-scheduler: a pod with the annotation gets GPUs, be its claim there already or not
+# --- of preflight-gpu-scheduler: a pod with the annotation gets GPUs, be its claim there or not
 GPU_CLAIM_ANNOTATION: Final = "gpu.scheduling/claim"
 GPU_CLAIM_RESOURCE: Final = "gpu.scheduling/gpu"
 """By which it counts GPUs, unless its configuration names another, or none."""

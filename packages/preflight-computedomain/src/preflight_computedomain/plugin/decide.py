@@ -17,7 +17,16 @@ from preflight_kube.text import one_line
 from .checkpoint import ABORTED, COMPLETED, Entry
 from .claims import NO_DAEMONS, ChannelRequest, KubeletClaim, Refusal
 
-__all__ = ["IN_USE", "NO_CLIQUE", "AlreadyPrepared", "Prepare", "decide", "holder", "in_use", "known"]
+__all__ = [
+    "IN_USE",
+    "NO_CLIQUE",
+    "AlreadyPrepared",
+    "Prepare",
+    "decide",
+    "holder",
+    "in_use",
+    "known",
+]
 
 IN_USE: Final = "channel-in-use"
 NO_CLIQUE: Final = "no-clique"

@@ -91,7 +91,11 @@ class ChannelMajor:
             self._last = str(error)
             raise
         if self._last and self._last != major:
-            _log.warning("the driver was loaded anew; pods that have a channel need to be made anew", major=major, before=self._last)
+            _log.warning(
+                "the driver was loaded anew; pods that have a channel need to be made anew",
+                major=major,
+                before=self._last,
+            )
         self._last = major
         return major
 
@@ -142,9 +146,7 @@ class CliqueOwner:
             self.unknown = str(error)
             if error.gone:
                 self._current = ""
-            _log.warning(
-                "clique not read", error=self.unknown, clique=self._current or "none"
-            )
+            _log.warning("clique not read", error=self.unknown, clique=self._current or "none")
             return self._current
         self.unknown = ""
         if found != self._current:

@@ -68,6 +68,7 @@ class ClaimStore:
         facts: NodeFacts,
         major: Callable[[], int],
         disk: Disk,
+        *,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._path, self._cdi = folder / CHECKPOINT, cdi
