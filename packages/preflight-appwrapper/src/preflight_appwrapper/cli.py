@@ -73,7 +73,7 @@ A configuration file is YAML. These are all its sections, with their defaults; d
   schedulerName: ""
   failureRules: []                      # how the status of further kinds is read
   nodeHealth:                           # of `label-nodes`: while one of these conditions is True, the node has this label
-    conditions: ["DcgmDiagnostic*", NCCLLoopbackTest, NCCLAllReduceTest]
+    conditions: ["DcgmDiagnostic*", "NCCLLoopbackTest*", "NCCLAllReduceTest*"]
     key: preflight.nvsentinel.nvidia.com/gpu-health
     value: EVICT
   leaseDuration: 15s                    # after which another replica may lead

@@ -76,8 +76,8 @@ class NodeHealth(_Section, frozen=True, kw_only=True):
         tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)
     ] = (
         "DcgmDiagnostic*",
-        "NCCLLoopbackTest",
-        "NCCLAllReduceTest",
+        "NCCLLoopbackTest*",
+        "NCCLAllReduceTest*",
     )
     key: Annotated[str, Meta(min_length=1, max_length=317)] = (
         "preflight.nvsentinel.nvidia.com/gpu-health"
