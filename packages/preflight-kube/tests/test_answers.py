@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from preflight_kube.answers import known
-from preflight_kube.errors import KubeError
+from preflight_kube.answers import known, refusal
+from preflight_kube.errors import KubeError, NotFound
 
 OBJECT = b'{"kind": "Pod", "metadata": {"name": "p", "resourceVersion": "7"}}'
 DONE = b'{"kind": "Status", "status": "Success", "metadata": {}}'
@@ -26,3 +26,25 @@ def test_who_expects_a_status_takes_nothing_else_for_success(body: bytes) -> Non
     with pytest.raises(KubeError) as error:
         known(201, body, "create", bare=True)
     assert error.value.status == 0
+
+
+def absent(name: str) -> bytes:
+    """As a real kube-apiserver says it, up to where a refusal is read."""
+    words = f'pods \\"{name}\\" not found'
+    front = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
+    rest = f'"reason":"NotFound","details":{{"name":"{name}","kind":"pods"}},"code":404}}'
+    return f'{front}"message":"{words}",{rest}\n'.encode()[: 64 * 1024]
+
+
+@pytest.mark.parametrize("length", [10, 20_000, 40_000, 70_000, 1_000_000])
+def test_an_object_that_is_not_there_is_absent_however_long_its_name(length: int) -> None:
+    error = refusal(404, absent("p" * length), "get")
+    assert isinstance(error, NotFound)
+    assert error.reason == "NotFound"
+
+
+def test_a_proxys_page_of_any_length_says_nothing_of_what_there_is() -> None:
+    for page in (PAGE, PAGE * 10_000, b'{"kind":"Status","apiVersion":"v1","message":"not here'):
+        error = refusal(404, page[: 64 * 1024], "get")
+        assert not isinstance(error, NotFound)
+        assert "does a proxy stand in between?" in str(error)

@@ -5,6 +5,7 @@ are.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
@@ -29,6 +30,10 @@ _STATUS: Final = msgspec.json.Decoder(Status)
 _NOT_SERVED: Final = b"404 page not found"
 """What an API server says of an API group that it does not have; to all else that is not there it
 answers with a Status.
+"""
+_STATUS_BEGINS: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"Status"\s*,\s*"apiVersion"\s*:\s*"v1"')
+"""A Status names its object in its message before it gives its reason, and a name may be as long as
+whoever asked made it.
 """
 
 
@@ -83,7 +88,9 @@ def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> K
     try:
         status = decode(_STATUS, body)
     except Undecodable:
-        status = Status()
+        cut = len(body) >= _MOST_WORDS and _STATUS_BEGINS.match(body)
+        absent = code == httpx.codes.NOT_FOUND and cut  # the only reason that a Status of 404 has
+        status = Status(kind="Status", reason="NotFound") if absent else Status()
     status.message = status.message or body[:200].decode(errors="replace").strip()
     absent = (status.kind, status.reason) == ("Status", "NotFound") or body.strip() == _NOT_SERVED
     if code == httpx.codes.NOT_FOUND and not absent:  # a proxy's: nobody knows what there is
