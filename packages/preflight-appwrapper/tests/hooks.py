@@ -89,6 +89,7 @@ def _configuration(lab: Lab, kind: str, hook: Hook, address: dict[str, str]) -> 
         "clientConfig": address,
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": lab.namespace}},
         "rules": [{**rule, "operations": list(hook.operations)}],
+        **({"reinvocationPolicy": "IfNeeded"} if hook.kind == "mutating" else {}),
     }
     about = {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -106,7 +107,7 @@ async def serving(
     reviewer = Reviewer(lab.client, rules or WrapperRules())
     name = f"appwrapper-preflight-{lab.namespace}"
     ours = [
-        Hook("mutating", name, MUTATE, reviewer.mutate),
+        Hook("mutating", name, MUTATE, reviewer.mutate, ("CREATE", "UPDATE")),
         Hook("validating", name, VALIDATE, reviewer.validate, ("CREATE", "UPDATE")),
     ]
     async with hooked(lab, home, [*more, *ours]):

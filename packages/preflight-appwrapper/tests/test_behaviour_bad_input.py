@@ -83,6 +83,11 @@ DENIED: dict[str, tuple[Json, str]] = {
     "a kind that is not served": (wrapper(of(job()), of(ROBOT)), "the API server does not serve example.com/v1 Robot"),
     "the same twice": (wrapper(of(job()), of(job())), "spec.components[1].template: is Job train, as spec.components[0] is"),
     "a long name": (wrapper(of(job()), name="n" * 64), "metadata.name: has 64 characters"),
+    "a component's long name": (wrapper(of(job("n" * 254))), "metadata.name: has 254 characters, and a name can have 253"),
+    "65 components": (
+        wrapper(*(of(service(f"s{i}")) for i in range(64)), of(job())),
+        "spec.components: has 65 items, and an AppWrapper can have 64; split it into several.",
+    ),
     "another count": (at(HERE, 7), f"says 7 pods at {HERE}, and the template 2; make them equal."),
     "a label of ours": (changed(labeled), f"label {LABEL} has another value than the wrapper's name; remove it."),
 }  # fmt: skip
@@ -230,3 +235,18 @@ async def test_a_status_that_somebody_writes_in_mid_flight_breaks_nothing_and_le
             assert found is not None
             assert not found["items"]
         lab.history.clear()
+
+
+@pytest.mark.parametrize("length", [300, 70_000])
+async def test_a_name_that_no_object_can_have_is_the_end_of_a_wrapper_which_can_be_deleted(
+    lab: Lab, length: int
+) -> None:
+    """Where no webhook has denied it."""
+    async with leads(lab.target, lab.namespace):
+        named = bare_pod()
+        named["metadata"] = {"name": "p" * length}
+        await lab.wrap(named)
+        await lab.phase("Failed")
+        await lab.condition("ResourcesDeployed", "False")
+        await lab.delete()
+        await lab.gone(lab.wrappers("w"))

@@ -91,8 +91,23 @@ POD_GROUP = crd(
 )
 
 
+LEFT_OUT = "left-out"
+"""A namespace that the operator has excluded, in which there was a wrapper before."""
+EARLIER = f"/apis/workload.codeflare.dev/v1beta2/namespaces/{LEFT_OUT}/appwrappers/earlier"
+
+
 def chart() -> list[Object]:
-    return render(PARTS / NAME, {"labeler": {"enabled": True}}, namespace=HOME)
+    values = {"labeler": {"enabled": True}, "webhook": {"excludeNamespaces": [LEFT_OUT]}}
+    return render(PARTS / NAME, values, namespace=HOME)
+
+
+def wrapped(name: str, template: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": name},
+        "spec": {"suspend": True, "components": [{"template": template or job()}]},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +125,9 @@ def confined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with control_plane(home, folder, more=more) as server:
         for one in (*WORKLOADS, POD_GROUP):
             server.define(one)
-        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
+        for namespace in (HOME, LEFT_OUT):
+            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        server.call("POST", EARLIER.rpartition("/")[0], wrapped("earlier"))
         for item in chart():
             if item["kind"] in PATHS:
                 server.call("POST", PATHS[item["kind"]], item)
@@ -317,3 +334,81 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
             assert "may change nothing of a node but its label" in await refused(
                 client.merge_patch(node, body)
             )
+
+
+async def only_appwrappers(one: Lab, home: Path) -> Client:
+    """Who has `appwrappers: *` in all namespaces, and nothing else."""
+    name = f"alice-{one.namespace}"
+    rules = [
+        {"apiGroups": ["workload.codeflare.dev"], "resources": ["appwrappers"], "verbs": ["*"]}
+    ]
+    await one.client.create(one.path("", "serviceaccounts"), {"metadata": {"name": "alice"}})
+    await one.client.create(f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": "alice", "namespace": one.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    await one.client.create(
+        f"{RBAC}/clusterrolebindings",
+        {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]},
+    )
+    token = one.server.token_of(one.namespace, "alice")
+    kubeconfig = one.server.kubeconfig(home / "alice", token)
+    return Client(connection({"KUBECONFIG": str(kubeconfig)}), agent="tests")
+
+
+async def test_there_are_no_appwrappers_where_nobody_judges_them(
+    confined: ApiServer, tmp_path: Path
+) -> None:
+    target = account(confined, tmp_path, "controller")
+    async with (
+        lab(confined, tmp_path) as one,
+        Client(target, agent="probe") as controller,
+        await only_appwrappers(one, tmp_path) as alice,
+    ):
+        await enforced(one, controller)
+        ours = {"kind": "AppWrapper", "name": "w", "uid": "u", "controller": True}
+        owner = {"apiVersion": "workload.codeflare.dev/v1beta2", **ours}
+        pod = {**bare_pod(), "metadata": {"name": "owned", "labels": {LABEL: "w"}}}
+        pod["metadata"]["ownerReferences"] = [owner]
+        for namespace in ("kube-system", HOME, LEFT_OUT):
+            there = f"/apis/workload.codeflare.dev/v1beta2/namespaces/{namespace}/appwrappers"
+            for client in (alice, one.client):
+                said = await refused(client.create(there, wrapped("w")))
+                assert "Nobody judges AppWrappers of this namespace" in said
+                assert "create it in another namespace" in said
+            said = await refused(controller.create(f"/api/v1/namespaces/{namespace}/pods", pod))
+            assert "may create nothing in namespaces whose AppWrappers nobody judges" in said
+        await alice.create(one.wrappers(), wrapped("w"))
+        said = await refused(alice.merge_patch(EARLIER, {"spec": {"suspend": False}}))
+        assert "Nobody judges AppWrappers of this namespace" in said
+        await alice.merge_patch(EARLIER, {"metadata": {"finalizers": ["example.com/x"]}})
+        await alice.merge_patch(EARLIER, {"metadata": {"finalizers": []}})
+        await alice.delete(EARLIER)
+        await one.gone(EARLIER)
+
+
+async def test_templates_are_what_was_judged_also_where_no_webhook_is_called(
+    confined: ApiServer, tmp_path: Path
+) -> None:
+    target = account(confined, tmp_path, "controller")
+    async with lab(confined, tmp_path) as one, Client(target, agent="probe") as controller:
+        await enforced(one, controller)
+        large = job()
+        large["spec"]["x"] = [{}] * 300_000
+        for name, template in (("w", job()), ("large", large)):
+            await one.client.create(one.wrappers(), wrapped(name, template))
+            for other in (job("other"), job(parallelism=9), {**template, "more": 1}):
+                said = await refused(
+                    one.client.merge_patch(
+                        one.wrappers(name), {"spec": {"components": [{"template": other}]}}
+                    )
+                )
+                assert "cannot be changed once they are judged" in said
+            said = await refused(
+                one.client.merge_patch(one.wrappers(name), {"spec": {"components": []}})
+            )
+            assert "cannot be changed once they are judged" in said
+            kueue = {"template": template, "podSetInfos": [{"labels": {"a": "b"}}]}
+            await one.client.merge_patch(
+                one.wrappers(name), {"spec": {"suspend": False, "components": [kueue]}}
+            )
+            await one.client.merge_patch(one.wrappers(name), {"spec": {"suspend": True}})

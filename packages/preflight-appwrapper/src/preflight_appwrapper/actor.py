@@ -25,7 +25,16 @@ from .lists import PodLists
 from .memory import Memory
 from .metrics import Metrics
 from .mirrors import WRAPPERS
-from .objects import API_VERSION, FINALIZER, KIND, AppWrapper, AppWrapperStatus, Pod, written
+from .objects import (
+    API_VERSION,
+    FINALIZER,
+    KIND,
+    LONGEST_NAME,
+    AppWrapper,
+    AppWrapperStatus,
+    Pod,
+    written,
+)
 from .rules import WrapperRules
 from .seen import Create, Delete, DeletePod
 from .served import Kind, kind_of
@@ -103,17 +112,20 @@ class WrapperActor:
 
     async def create(self, wrapper: AppWrapper, action: Create, memory: Memory) -> None:
         """Create a component, and remember what came of it."""
-        template = wrapper.spec.components[action.index].template
         try:
-            body = build(wrapper, action.index, action.name, self._rules)
+            manifest = build(wrapper, action.index, action.name, self._rules)
         except ComponentError as error:
             memory.tried(action.index, str(error), _now(), fatal=True)
             return
-        kind = kind_of(template["apiVersion"], template["kind"])
+        api_version, named = manifest["apiVersion"], manifest["kind"]
+        kind = kind_of(api_version, named)
         name = (kind, action.name)
+        # As bytes: of many that wait for an answer at once, none is kept as objects.
+        body = msgspec.Raw(msgspec.json.encode(manifest))
+        del manifest
         path = await self._kinds.collection(kind, wrapper.metadata.namespace)
         if path is None:
-            what = f"the API server does not serve {template['apiVersion']} {template['kind']}"
+            what = f"the API server does not serve {api_version} {named}"
             memory.tried(action.index, what, _now(), fatal=True)
             return
         memory.found.pop(name, None)
@@ -140,7 +152,7 @@ class WrapperActor:
         """What is there under a component's name, by a GET. Raises :class:`KubeError`."""
         path = await self._kinds.collection(name[0], namespace)
         raw = None
-        if path is not None and name[1]:
+        if path is not None and 0 < len(name[1]) <= LONGEST_NAME:  # else no object has it
             raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", Loose)
         found = cluster.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
         memory.saw(name, found, uids)
@@ -159,7 +171,10 @@ class WrapperActor:
             memory.gone.add(action.uid)
             return
         request = self._client.delete(
-            f"{path}/{action.name}", uid=action.uid, grace=grace, propagation="Background"
+            f"{path}/{quote(action.name, safe='')}",
+            uid=action.uid,
+            grace=grace,
+            propagation="Background",
         )
         try:
             await self._counted("delete", request)

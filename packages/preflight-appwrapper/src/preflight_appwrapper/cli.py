@@ -32,6 +32,7 @@ CONFIGURATION: Final = "appwrapper-preflight"
 """Of both webhook configurations. Those that change objects are called in the order of their names,
 and Kueue's begins with ``kueue-``.
 """
+_LEAST_KEY: Final = 32
 _COMPONENT: Final = "preflight-appwrapper"
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.
@@ -92,7 +93,16 @@ def main() -> NoReturn:
 
 def _parser() -> argparse.ArgumentParser:
     parser, subparsers = commands.parser("preflight-appwrapper", _ABOUT)
-    _as_service(commands.command(subparsers, "run", _run, help="be one replica of the controller"))
+    run = commands.command(subparsers, "run", _run, help="be one replica of the controller")
+    _as_service(run)
+    _add_mark_key(run)
+    run.add_argument(
+        "--exclude-namespace",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="whose AppWrappers nobody judges, so that nothing of them is created; may be repeated",
+    )
     label = commands.command(
         subparsers, "label-nodes", _label_nodes, help="keep one label on each node right"
     )
@@ -101,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         subparsers, "serve", _serve, help="answer the API server's admission reviews"
     )
     _as_service(serve)
+    _add_mark_key(serve)
     serve.add_argument(
         "--cert-dir",
         type=Path,
@@ -133,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
             secret="preflight-appwrapper-tls",  # noqa: S106 - its name
             mutating=[CONFIGURATION],
             validating=[CONFIGURATION],
+            keys=["mark.key"],
         )
     else:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
@@ -166,6 +178,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_mark_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mark-key",
+        type=Path,
+        metavar="FILE",
+        help="key by which `serve` marks what it has judged; `run` creates nothing else (none: it asks for no mark)",
+    )
+
+
+def _mark_key(path: Path | None) -> bytes:
+    key = commands.read(path).strip().encode() if path else b""
+    if path and len(key) < _LEAST_KEY:
+        raise commands.BadInput(
+            f"{path}: has {len(key)} characters, and a key at least {_LEAST_KEY}; let `preflight-appwrapper certs` make it"
+        )
+    return key
+
+
 def _as_service(parser: argparse.ArgumentParser) -> None:
     commands.add_config(parser)
     commands.add_lease(parser)
@@ -182,6 +212,8 @@ def _run(args: argparse.Namespace) -> int:
     from .controller import Controller
 
     config, rules = _settings(args.config)
+    excluded = frozenset(args.exclude_namespace)
+    rules = replace(rules, excluded=excluded, mark_key=_mark_key(args.mark_key))
 
     async def build(client: Client, metrics: Metrics) -> Parts:
         return Parts(lead=Controller(client, rules, metrics).lead)
@@ -212,6 +244,7 @@ def _serve(args: argparse.Namespace) -> int:
     from .webhook.app import Reviewer
 
     config, rules = _settings(args.config)
+    rules = replace(rules, mark_key=_mark_key(args.mark_key))
     certificate = Certificate(args.cert_dir, "`preflight-appwrapper certs`")
 
     async def build(client: Client, metrics: Metrics) -> Parts:

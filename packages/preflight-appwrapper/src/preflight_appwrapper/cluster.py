@@ -8,8 +8,10 @@ worst.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, cast, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -17,17 +19,32 @@ from msgspec.structs import replace
 from .lenient import lenient
 from .objects import (
     LABEL,
+    PREFIX,
     AppWrapper,
     AppWrapperSpec,
     AppWrapperStatus,
+    Component,
     Metadata,
     OwnerReference,
     Pod,
 )
-from .served import Kind
+from .podsets import group_kind
+from .served import Kind, kind_of
 from .verdicts import ComponentVerdict, FailureRule, verdict
 
-__all__ = ["POD", "Loose", "Node", "Thing", "loose", "pod", "thing", "version_of", "wrapper"]
+__all__ = [
+    "POD",
+    "Loose",
+    "Node",
+    "Packed",
+    "Thing",
+    "kinds_of",
+    "loose",
+    "pod",
+    "thing",
+    "version_of",
+    "wrapper",
+]
 
 POD: Final[Kind] = ("", "v1", "Pod")
 _NULL: Final = msgspec.Raw(b"null")
@@ -98,13 +115,54 @@ def version_of(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
+class Packed(Sequence[Component]):
+    """The components of a spec, as few bytes as they can be: as objects, a megabyte of ``{}`` would
+    take 24, and whoever may create AppWrappers says how many there are. Those of one wrapper at a
+    time are unpacked.
+    """
+
+    def __init__(self, spec: bytes, components: Sequence[Component]) -> None:
+        self._packed, self._count = zlib.compress(spec, 1), len(components)
+        self.kinds = tuple(dict.fromkeys(group_kind(one.template) for one in components))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Component: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Component]: ...
+    def __getitem__(self, index: int | slice) -> Component | Sequence[Component]:
+        return _unpacked(self._packed)[index]
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> tuple[Component, ...]:
+    return lenient(AppWrapperSpec, _plain(msgspec.Raw(zlib.decompress(packed)))).components
+
+
+def kinds_of(one: AppWrapper) -> list[Kind]:
+    """Of what it wraps, and of what its status says that was created."""
+    components: Sequence[Component] = one.spec.components
+    wraps = components.kinds if isinstance(components, Packed) else ()
+    created = (kind_of(it.api_version, it.kind) for it in one.status.component_status)
+    return [kind for kind in dict.fromkeys((*wraps, *created)) if all(kind[1:])]
+
+
 def wrapper(raw: Loose) -> AppWrapper:
-    """What cannot be read of its spec or status is as if it were not there."""
+    """What cannot be read of its spec or status is as if it were not there; what nobody asks of a
+    wrapper is not kept.
+    """
     spec, status = (
         lenient(AppWrapperSpec, _plain(raw.spec)),
         lenient(AppWrapperStatus, _plain(raw.status)),
     )
-    return AppWrapper(metadata=raw.metadata, spec=spec, status=status)
+    packed = cast("tuple[Component, ...]", Packed(bytes(raw.spec), spec.components))
+    annotations = {
+        key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)
+    }
+    metadata = replace(raw.metadata, annotations=annotations, labels={}, owner_references=())
+    return AppWrapper(metadata=metadata, spec=replace(spec, components=packed), status=status)
 
 
 def pod(raw: Loose) -> Pod:

@@ -16,6 +16,7 @@ from . import conditions as c
 from . import podsets
 from .components import ComponentError, build, named
 from .exits import exits
+from .marks import NOT_JUDGED
 from .objects import AppWrapper, Pod
 from .periods import text as clock
 from .rules import WrapperRules, parameters
@@ -78,6 +79,10 @@ def explain(
             waits=made.next.waits,
         )
     status, p = made.status, made.parameters
+    quota = c.find(status.conditions, c.QUOTA)
+    if quota is not None and quota.reason == NOT_JUDGED and not wrapper.spec.suspend:
+        # the controller's word: who explains has no key
+        coming = Coming(what="Resuming", why=printable(quota.message), waits=("wrapper",))
     moved = [
         one.last_transition_time
         for one in wrapper.status.conditions

@@ -4,6 +4,7 @@ and again for what was not there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,6 +18,13 @@ __all__ = ["ServedKinds"]
 
 _AGAIN: Final = 5.0
 """Seconds after which what was not served is asked for again: a definition may have come."""
+_MOST_KNOWN: Final = 256
+"""Groups and versions that are remembered; anybody may ask for any."""
+_GROUP: Final = re.compile(
+    r"(?=.{0,253}$)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?"
+)
+_VERSION: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""As Kubernetes has them; anything else is served nowhere, and must not lead elsewhere."""
 
 
 class _Resource(msgspec.Struct):
@@ -29,25 +37,35 @@ class _Resources(msgspec.Struct):
     resources: list[_Resource] = []
 
 
+class _Known:
+    """What is served of one group and version. ``lock``: of whoever asks for it."""
+
+    def __init__(self) -> None:
+        self.at, self.kinds, self.lock = -_AGAIN, dict[str, Served](), anyio.Lock()
+
+
 class ServedKinds:
     """What a cluster serves, as far as it was asked for."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._known: dict[str, tuple[float, dict[str, Served]]] = {}
-        self._locks: dict[str, anyio.Lock] = {}
+        self._known: dict[str, _Known] = {}  # the one that was asked for last is last
 
     async def find(self, kind: Kind) -> Served | None:
         """How it is served; None where it is not. Raises :class:`~preflight_kube.errors.KubeError`
         when the cluster does not say.
         """
+        if not _GROUP.fullmatch(kind[0]) or not _VERSION.fullmatch(kind[1]):
+            return None
         where = root(kind)
-        async with self._locks.setdefault(where, anyio.Lock()):
-            at, known = self._known.get(where, (-_AGAIN, {}))
-            if kind[2] not in known and self._client.clock() - at >= _AGAIN:
-                known = await self._read(where)
-                self._known[where] = (self._client.clock(), known)
-        return known.get(kind[2])
+        known = self._known[where] = self._known.pop(where, None) or _Known()
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        async with known.lock:
+            if kind[2] not in known.kinds and self._client.clock() - known.at >= _AGAIN:
+                known.kinds = await self._read(where)
+                known.at = self._client.clock()
+        return known.kinds.get(kind[2])
 
     async def all(self, kinds: Iterable[Kind]) -> dict[Kind, Served]:
         """Those of ``kinds`` that are served. Raises as :meth:`find`."""
@@ -68,11 +86,6 @@ class ServedKinds:
         return f"{root(kind)}{within}/{served.resource}"
 
     async def _read(self, where: str) -> dict[str, Served]:
-        if any(
-            part in {"", ".", ".."} or "%" in part or "?" in part or "#" in part
-            for part in where[1:].split("/")
-        ):
-            return {}  # from a manifest: it must not lead elsewhere
         try:
             found = await self._client.get(where, _Resources)
         except NotFound:

@@ -7,8 +7,8 @@ answered goes in here, too: it is newer than what a watch has brought so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import anyio
 import msgspec
@@ -19,13 +19,12 @@ from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Key
 
 from . import cluster
-from .cluster import POD, Loose, Node, Thing, version_of
+from .cluster import POD, Loose, Node, Thing, kinds_of, version_of
 from .crd import PLURAL
 from .kinds import ServedKinds
 from .memory import VersionedPod
 from .objects import API_VERSION, LABEL, AppWrapper
 from .observe import Mirrored
-from .podsets import group_kind
 from .rules import WrapperRules
 from .served import Kind, kind_of
 from .unhealthy_nodes import sick_resources
@@ -162,7 +161,7 @@ class WrapperMirrors:
     def view(self, key: Key, wrapper: AppWrapper) -> Mirrored:
         """What there is of one wrapper."""
         namespace, uid = key[0], wrapper.metadata.uid
-        kinds = set(_kinds_of(wrapper))
+        kinds = kinds_of(wrapper)
         ready = all(mirror.ready for kind in kinds if (mirror := self._open.get(kind)) is not None)
         base = self._pod_mirror.synced.is_set() and (
             not self._rules.autopilot.monitor or self._node_mirror.synced.is_set()
@@ -191,7 +190,7 @@ class WrapperMirrors:
         """Open the mirrors that this wrapper needs. Raises :class:`KubeError` where the cluster
         does not say what it serves.
         """
-        for kind in _kinds_of(wrapper):
+        for kind in kinds_of(wrapper):
             if kind in self._open:
                 continue
             path = await self._kinds.collection(kind)
@@ -221,7 +220,7 @@ class WrapperMirrors:
 
     def _wake(self, kind: Kind) -> None:
         for key, wrapper in self._wrappers.items():
-            if kind in _kinds_of(wrapper):
+            if kind in kinds_of(wrapper):
                 self._changed(key)
 
     def _component_mirror(self, path: str, kind: Kind) -> Reflector[Loose]:
@@ -309,21 +308,16 @@ class WrapperMirrors:
                 self._changed(key)
 
 
-def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
-    found: dict[Kind, Any] = {}
-    for component in wrapper.spec.components:
-        found[group_kind(component.template)] = None
-    for one in wrapper.status.component_status:
-        found[kind_of(one.api_version, one.kind)] = None
-    return [kind for kind in found if all(kind[1:])]
-
-
 def _kept(raw: Loose) -> Loose:
     """What tells one version from the next; all else is kept in a form of its own."""
     metadata = raw.metadata
     return Loose(
         metadata=msgspec.structs.replace(
-            metadata, labels={LABEL: metadata.labels.get(LABEL, "")}, annotations={}, finalizers=()
+            metadata,
+            labels={LABEL: metadata.labels.get(LABEL, "")},
+            annotations={},
+            finalizers=(),
+            owner_references=tuple(one for one in metadata.owner_references if one.controller),
         )
     )
 

@@ -21,6 +21,7 @@ __all__ = [
     "GROUP",
     "KIND",
     "LABEL",
+    "LONGEST_NAME",
     "LONGEST_VALUE",
     "MANAGER",
     "PREFIX",
@@ -48,6 +49,8 @@ LABEL: Final = f"{GROUP}/appwrapper"
 """On every component and every pod of it: the wrapper's name."""
 LONGEST_VALUE: Final = 63
 """Characters of a label's value, and so of a wrapper's name."""
+LONGEST_NAME: Final = 253
+"""Characters of any object's name."""
 FINALIZER: Final = f"{GROUP}/finalizer"
 MANAGER: Final = f"{GROUP}/appwrapper-controller"
 """``spec.managedBy`` of the wrappers that are ours; empty is ours, too."""
@@ -99,6 +102,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
+    created: datetime | None = msgspec.field(name="creationTimestamp", default=None)
     deletion_timestamp: datetime | None = None
     finalizers: tuple[str, ...] = ()
     labels: dict[str, str] = {}

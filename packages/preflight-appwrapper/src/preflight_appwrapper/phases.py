@@ -16,6 +16,7 @@ from . import deletion, podsets
 from .creation import proceed
 from .health import HealthJudgment, finished, judge
 from .look import Look, at_once
+from .marks import NOT_JUDGED, not_judged
 from .objects import FINALIZER, AppWrapperStatus, ComponentStatus
 from .periods import end, over
 from .seen import (
@@ -162,6 +163,9 @@ def suspended(look: Look) -> WrapperStep:
         return look.stay(
             status, next=Next(what="Resuming", why="spec.suspend is true", waits=("wrapper",))
         )
+    if why := not_judged(wrapper, look.rules):
+        status = look.put(status, c.QUOTA, False, NOT_JUDGED, why)
+        return _left_alone(look, status, why)
     if FINALIZER not in wrapper.metadata.finalizers:
         add = AddFinalizer(wrapper.metadata.uid, wrapper.metadata.resource_version)
         return look.stay(
@@ -170,6 +174,11 @@ def suspended(look: Look) -> WrapperStep:
             next=Next(what="Resuming", why="the finalizer comes first", waits=("wrapper",)),
         )
     return _resume(look, "resume", "suspend is false")
+
+
+def _left_alone(look: Look, status: AppWrapperStatus, why: str) -> WrapperStep:
+    said = WrapperEvent(reason=NOT_JUDGED, message=why, warning=True, key=NOT_JUDGED)
+    return look.stay(status, say=(said,), next=Next(what="Resuming", why=why, waits=("wrapper",)))
 
 
 def _resume(look: Look, row: str, why: str) -> WrapperStep:
@@ -455,6 +464,8 @@ def resetting(look: Look) -> WrapperStep:
             waits=("wrapper",),
         )
         return look.stay(look.status, next=waits)
+    if why := not_judged(look.wrapper, look.rules, begun=True):
+        return _left_alone(look, look.status, why)
     return _resume(look, "retry", "the pause after the reset is over")
 
 

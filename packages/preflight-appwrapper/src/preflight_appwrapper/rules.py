@@ -74,6 +74,8 @@ class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
 
     ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
     pod counts: ``unreplaced`` until its controller has made up for it, ``any`` always.
+    ``excluded``: namespaces of which nothing is created. ``mark_key``: see :mod:`.marks`; empty:
+    nobody marks, and no mark is asked for.
     """
 
     admission: float = 60
@@ -91,6 +93,8 @@ class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
     autopilot: Autopilot = Autopilot()
     failure_rules: tuple[FailureRule, ...] = BUILT_IN
     set_: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
+    mark_key: bytes = b""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):

@@ -108,6 +108,11 @@ labels:
 {{ printf "system:serviceaccount:%s:%s-%s" .root.Release.Namespace (include "preflight-appwrapper.name" .root) .name }}
 {{- end }}
 
+{{/* Namespaces whose AppWrappers nobody judges, and of which nothing is created. */}}
+{{- define "preflight-appwrapper.excluded" -}}
+{{- concat (list .Release.Namespace "kube-system") ((.Values.webhook).excludeNamespaces | default list) | uniq | sortAlpha | toYaml -}}
+{{- end }}
+
 {{- define "preflight-appwrapper.secret" -}}
 {{ include "preflight-appwrapper.name" . }}-tls
 {{- end }}

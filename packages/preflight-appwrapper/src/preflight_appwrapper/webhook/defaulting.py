@@ -14,7 +14,7 @@ from ..components import nested_too_deeply
 from ..objects import LONGEST_VALUE, AppWrapper
 from .validation import QUEUE_LABEL, USER_ID_LABEL, USER_LABEL
 
-__all__ = ["label_value", "patch"]
+__all__ = ["annotated", "label_value", "patch"]
 
 _OTHERS: Final = re.compile(r"[^-_.A-Za-z0-9]")
 
@@ -60,6 +60,14 @@ def patch(
             value = [{"path": one.path, "replicas": one.count} for one in found]
             ops.append({"op": "add", "path": f"/spec/components/{i}/podSets", "value": value})
     return ops
+
+
+def annotated(raw: dict[str, Any], key: str, value: str) -> dict[str, Any]:
+    """The operation of a JSON Patch that gives the object ``raw`` this annotation."""
+    metadata = raw.get("metadata")
+    if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
+        return {"op": "add", "path": pointer("metadata", "annotations", key), "value": value}
+    return {"op": "add", "path": "/metadata/annotations", "value": {key: value}}
 
 
 def _inferred(template: object) -> tuple[Any, ...]:

@@ -12,17 +12,30 @@ from preflight_proto.printable import printable
 
 from .. import podsets
 from ..components import ComponentError, named, nested_too_deeply
-from ..objects import GROUP, KIND, LABEL, LONGEST_VALUE, AppWrapper, Component, PodSet
+from ..objects import (
+    GROUP,
+    KIND,
+    LABEL,
+    LONGEST_NAME,
+    LONGEST_VALUE,
+    AppWrapper,
+    Component,
+    PodSet,
+)
 from ..rules import FAULT_TOLERANCE, WrapperRules, parameters
 from ..served import Kind, Served
 
-__all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "updated"]
+__all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "limits", "updated"]
 
 USER_LABEL: Final = f"{GROUP}/user"
 USER_ID_LABEL: Final = f"{GROUP}/userid"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
+_MOST_COMPONENTS: Final = 64
+"""The status names each of them, and is written once for each that is created."""
+_MOST_REQUESTS: Final = 16
+"""To the API server, for one review: one for each kind, and one for each group and version."""
 _MOST_BYTES: Final = 1024 * 1024
 """Of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status and who
 has managed which field.
@@ -46,6 +59,8 @@ def created(
     """A new wrapper. ``served``: the kinds of its components that the API server has; None: nobody
     has asked.
     """
+    if beyond := limits(wrapper):
+        return ValidationResult(problems=beyond)
     problems = [
         *_of_name(wrapper),
         *_of_size(wrapper),
@@ -55,6 +70,22 @@ def created(
     return ValidationResult(
         problems=tuple(problems[:_MOST_PROBLEMS]), warnings=tuple(_warnings(wrapper, rules))
     )
+
+
+def limits(wrapper: AppWrapper) -> tuple[str, ...]:
+    """What is beyond a limit that is looked at before any other work, and any request."""
+    count = len(wrapper.spec.components)
+    if count > _MOST_COMPONENTS:
+        return (
+            f"spec.components: has {count} items, and an AppWrapper can have {_MOST_COMPONENTS}; split it into several.",
+        )
+    kinds = {podsets.group_kind(one.template) for one in wrapper.spec.components}
+    versions = {kind[:2] for kind in kinds}
+    if len(kinds) + len(versions) > _MOST_REQUESTS:
+        return (
+            f"spec.components: has {len(kinds)} kinds of {len(versions)} API groups and versions, and {_MOST_REQUESTS} in all are asked about; split it into several AppWrappers.",
+        )
+    return ()
 
 
 def _of_name(wrapper: AppWrapper) -> Iterator[str]:
@@ -90,6 +121,8 @@ def _of_components(
         except ComponentError as error:
             yield str(error)
             continue
+        if len(name.name) > LONGEST_NAME:
+            yield f"{where}.metadata.name: has {len(name.name)} characters, and a name can have {LONGEST_NAME}; choose a shorter one."
         group, version, kind = podsets.group_kind(component.template)
         if (group, kind) == (GROUP, KIND):
             yield f"{where}: is an AppWrapper itself; wrap its components directly."

@@ -17,6 +17,7 @@ import base64
 import binascii
 import json
 import random
+import secrets
 from argparse import _SubParsersAction
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ class Configuration:
 class CertificateTarget:
     """Whose certificate is kept, and where it is published.
 
-    ``manager``: the value of the label ``managed_by``, and in the authority's name.
+    ``manager``: the value of the label ``managed_by``, and in the authority's name. ``keys``:
+    further entries of the Secret, 32 random bytes in hexadecimal, made once and never renewed.
     """
 
     namespace: str
@@ -77,6 +79,7 @@ class CertificateTarget:
     manager: str
     managed_by: str = MANAGED_BY
     lifetime: timedelta = timedelta(days=90)
+    keys: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,9 +102,10 @@ def add_command(
     validating: Sequence[str] = (),
     manager: str = "",
     managed_by: str = MANAGED_BY,
+    keys: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """``certs``: the command, with names that default to those of the component's chart
-    (``secret``: the service's name and ``-tls``).
+    (``secret``: the service's name and ``-tls``). ``keys``: of :class:`CertificateTarget`.
 
     Gives its parser.
     """
@@ -126,6 +130,7 @@ def add_command(
             manager=manager or f"{component}-certs",
             managed_by=managed_by,
             lifetime=timedelta(days=args.lifetime_days),
+            keys=tuple(keys),
         )
         anyio.run(_run, connection(), target, component, args)
         return commands.DONE
@@ -208,11 +213,12 @@ async def keep(
         about = {"namespace": target.namespace, "secret": target.secret}
         match plan(stored, target.names, moment):
             case Keep(renew_at=renew_at) if stored is not None:
-                if secret is not None and owner is not None and owner not in _owners(secret):
-                    # Left over from a release that is gone: the garbage collector would take it
-                    # away from under us.
+                foreign = owner is not None and secret is not None and owner not in _owners(secret)
+                # Left over from a release that is gone: the garbage collector would take it away
+                # from under us. Or from one that knew no such keys.
+                if foreign or set(target.keys) - (secret or {})["data"].keys():
                     await _write(client, target, secret, stored, owner)
-                    log.info("certificate has a new owner", **about)
+                    log.info("certificate has a new owner or further keys", **about)
                 log.info("certificate is kept", renew_at=renew_at.isoformat(), **about)
                 return stored
             case Renew(reason=reason, trusted=trusted):
@@ -306,6 +312,8 @@ async def _write(
         "tls.key": material.key,
         "ca.crt": material.authorities,
     }
+    known = (secret or {}).get("data") or {}
+    made = {key: known.get(key) or _encoded(secrets.token_hex(32).encode()) for key in target.keys}
     body: Object = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -313,7 +321,7 @@ async def _write(
         "metadata": secret["metadata"]
         if secret
         else {"name": target.secret, "labels": {target.managed_by: target.manager}},
-        "data": {name: _encoded(content) for name, content in data.items()},
+        "data": {**made, **{name: _encoded(content) for name, content in data.items()}},
     }
     if owner is not None:
         body["metadata"]["ownerReferences"] = [owner]

@@ -1,0 +1,146 @@
+"""What one review may cost the webhook and the API server."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any, cast
+
+import msgspec
+import pytest
+from player import job, service
+from preflight_appwrapper.kinds import ServedKinds
+from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.webhook.app import Reviewer
+from preflight_kube.admission.review import AdmissionRequest, Response, UserInfo
+from preflight_kube.admission.review import GroupVersionKind as Kind
+from preflight_kube.admission.review import GroupVersionResource as Resource
+from preflight_kube.client import Client, NotFound
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting:
+    """An API server that serves what it is asked for, where that may be, and counts requests."""
+
+    def __init__(self, *, serves: bool = True) -> None:
+        self.asked: list[str] = []
+        self.serves, self.now = serves, 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def get(self, path: str, type_: Any) -> Any:
+        self.asked.append(path)
+        if not self.serves:
+            raise NotFound("there is none", 404, "NotFound")
+        kinds = [{"name": f"k{i}s", "kind": f"K{i}", "namespaced": True} for i in range(64)]
+        known = [{"name": "jobs", "kind": "Job"}, {"name": "services", "kind": "Service"}]
+        known = [{**one, "namespaced": True} for one in known]
+        return msgspec.convert({"resources": [*kinds, *known]}, type_)
+
+    async def ask(self, path: str, body: object, type_: Any) -> Any:
+        self.asked.append(path)
+        return msgspec.convert({"status": {"allowed": True}}, type_)
+
+
+def of(kind: int, version: int = 0) -> dict[str, Any]:
+    about = {"apiVersion": f"g{version}.example/v1", "kind": f"K{kind}"}
+    return {**about, "metadata": {"generateName": "x-"}}
+
+
+async def answer(api: Counting, *templates: dict[str, Any]) -> Response:
+    raw = {
+        "metadata": {"name": "w", "namespace": "ns"},
+        "spec": {"components": [{"template": one} for one in templates]},
+    }
+    request = AdmissionRequest(
+        uid="1",
+        kind=Kind("workload.codeflare.dev", "v1beta2", "AppWrapper"),
+        resource=Resource("workload.codeflare.dev", "v1beta2", "appwrappers"),
+        operation="CREATE",
+        namespace="ns",
+        user_info=UserInfo(username="anna"),
+        object=msgspec.Raw(msgspec.json.encode(raw)),
+    )
+    return await Reviewer(cast(Client, api), WrapperRules()).validate(request)
+
+
+async def test_a_kind_is_asked_about_once_however_many_components_are_of_it() -> None:
+    api = Counting()
+    made = await answer(api, job(), *(service(f"s{i}") for i in range(63)))
+    assert made.allowed, made
+    assert len(api.asked) == 4  # two kinds, of two groups and versions
+
+
+async def test_no_review_asks_more_than_sixteen_times() -> None:
+    for kinds, versions in ((15, 1), (8, 8), (1, 1)):
+        api = Counting()
+        await answer(api, *(of(i, i % versions) for i in range(kinds)), *[of(0)] * 10)
+        assert len(api.asked) == kinds + versions
+    for kinds, versions in ((16, 1), (9, 8), (64, 64)):
+        api = Counting()
+        made = await answer(api, *(of(i, i % versions) for i in range(kinds)))
+        assert not api.asked
+        assert f"has {kinds} kinds of {versions} API groups and versions, and 16" in made.message
+        assert "split it into several AppWrappers" in made.message
+
+
+async def test_a_wrapper_of_more_components_is_denied_before_anything_is_asked() -> None:
+    api = Counting()
+    made = await answer(api, *(service(f"s{i}") for i in range(64)), job())
+    assert made.message == (
+        "spec.components: has 65 items, and an AppWrapper can have 64; split it into several."
+    )
+    assert not api.asked
+
+
+async def test_what_no_api_server_can_serve_is_asked_for_nowhere() -> None:
+    api = Counting()
+    kinds = ServedKinds(cast(Client, api))
+    for group, version in (
+        ("x" * 30_000, "v1"),
+        ("x.io", "v" * 64),
+        ("x.io", "v1" + "1" * 30_000),
+        ("..", "v1"),
+        ("x.io", ".."),
+        ("a/b", "v1"),
+        ("x%2e", "v1"),
+        ("x?y", "v1"),
+        ("x#y", "v1"),
+        ("x.io\n", "v1"),
+        ("X.io", "v1"),
+        ("", ""),
+    ):
+        assert await kinds.find((group, version, "K0")) is None
+    assert not api.asked
+    assert await kinds.find(("x" * 253, "v" * 63, "K0")) is not None
+
+
+async def test_what_was_asked_for_does_not_stay_for_ever() -> None:
+    api = Counting(serves=False)
+    kinds = ServedKinds(cast(Client, api))
+    name = "g" * 240
+    tracemalloc.start()
+    try:
+        kept = []
+        for turn in range(4):
+            for i in range(1000):
+                assert await kinds.find((f"{name}{turn}-{i}", "v1", "K0")) is None
+            api.asked.clear()
+            kept.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert kept[-1] - kept[0] < 100_000  # a thousand more of them had 700,000 bytes
+
+
+async def test_what_is_served_is_found_again_without_asking() -> None:
+    api = Counting()
+    kinds = ServedKinds(cast(Client, api))
+    for _ in range(3):
+        assert await kinds.find(("batch", "v1", "Job")) is not None
+    assert len(api.asked) == 1
+    assert await kinds.find(("batch", "v1", "Robot")) is None
+    assert len(api.asked) == 1, "asked a moment ago"
+    api.now = 6.0
+    assert await kinds.find(("batch", "v1", "Robot")) is None
+    assert len(api.asked) == 2, "a definition may have come"

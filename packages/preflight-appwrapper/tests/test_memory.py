@@ -1,0 +1,51 @@
+"""What the controller keeps of wrappers that somebody has made as dear as they can be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMIT = 512 * 1024 * 1024
+"""Bytes: the chart's limit for the controller."""
+KEEPS = """
+import os, ssl, sys
+sys.path.insert(0, sys.argv[1])
+from worst import worst
+from preflight_appwrapper.cluster import loose
+from preflight_appwrapper.kinds import ServedKinds
+from preflight_appwrapper.mirrors import WrapperMirrors
+from preflight_appwrapper.rules import WrapperRules
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+
+def resident():
+    fields = open("/proc/self/statm").read().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+client = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="test")
+mirrors = WrapperMirrors(client, ServedKinds(client), WrapperRules(), lambda _: None)
+before = resident()
+for number in range(int(sys.argv[3])):
+    mirrors.keep(loose(worst(sys.argv[2], number)))
+wrapper = mirrors.wrapper(("ns", "w0"))
+assert len(wrapper.spec.components) == 1 and wrapper.spec.components[0].template["kind"] == "Pod"
+print(before, resident(), len(mirrors.keys()))
+"""
+
+
+def kept(shape: str, count: int) -> tuple[int, int]:
+    """Bytes that a process has before and after it keeps ``count`` wrappers of a shape."""
+    command = [sys.executable, "-c", KEEPS, str(Path(__file__).parent), shape, str(count)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    before, after, held = (int(part) for part in done.stdout.split())
+    assert held == count
+    return before, after
+
+
+@pytest.mark.parametrize("shape", ["objects", "lists", "strings", "random", "annotations"])
+def test_two_hundred_wrappers_of_990_kilobytes_leave_half_of_the_limit(shape: str) -> None:
+    before, after = kept(shape, 40)  # each keeps as much as the one before it
+    assert before + 5 * (after - before) < LIMIT / 2, f"{after / 2**20:.0f} MiB"
