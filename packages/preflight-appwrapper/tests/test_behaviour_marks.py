@@ -22,7 +22,7 @@ from preflight_kube.connection import connection
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 RULES = WrapperRules(mark_key=b"k" * 64)
-FAST = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
+FAST: dict[str, Any] = {"failureGracePeriodDuration": "0s", "retryPausePeriodDuration": "0s"}
 
 
 async def left_alone(lab: Lab, name: str = "w") -> str:

@@ -34,8 +34,10 @@ class Counting:
         if not self.serves:
             raise NotFound("there is none", 404, "NotFound")
         kinds = [{"name": f"k{i}s", "kind": f"K{i}", "namespaced": True} for i in range(64)]
-        known = [{"name": "jobs", "kind": "Job"}, {"name": "services", "kind": "Service"}]
-        known = [{**one, "namespaced": True} for one in known]
+        known = [
+            {"name": "jobs", "kind": "Job", "namespaced": True},
+            {"name": "services", "kind": "Service", "namespaced": True},
+        ]
         return msgspec.convert({"resources": [*kinds, *known]}, type_)
 
     async def ask(self, path: str, body: object, type_: Any) -> Any:

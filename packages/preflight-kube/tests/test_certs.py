@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,22 @@ async def test_a_second_run_writes_nothing(world: World) -> None:
         await keep(world.client, world.target, now=NOW + timedelta(days=30)),
     )
     assert set(world.client.requests.count - before) == {"get"}
+
+
+async def test_a_key_of_the_applications_is_made_once_and_outlives_every_certificate(
+    world: World,
+) -> None:
+    await world.install("a.example.com")
+    await keep(world.client, world.target, now=NOW)
+    target = replace(world.target, keys=("mark.key",))
+    first = await keep(world.client, target, now=NOW)  # a version that knows of keys takes over
+    key = (await world.secret())["data"]["mark.key"]
+    assert re.fullmatch(rb"[0-9a-f]{64}", base64.b64decode(key))
+    before = world.client.requests.count.copy()
+    assert await keep(world.client, target, now=NOW) == first
+    assert set(world.client.requests.count - before) == {"get"}
+    assert await keep(world.client, target, now=NOW + 2 * LIFE) != first
+    assert (await world.secret())["data"]["mark.key"] == key
 
 
 async def test_a_renewal_publishes_the_new_authority_before_it_stores_its_certificate(

@@ -307,4 +307,6 @@ def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -
             *(one for one in BUILT_IN if (one.group, one.kind) not in own),
         ),
         set_=frozenset(names[key] for key in told if key in names),
+        excluded=frozenset(),
+        mark_key=b"",
     )

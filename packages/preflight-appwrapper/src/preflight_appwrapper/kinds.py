@@ -58,7 +58,7 @@ class ServedKinds:
         if not _GROUP.fullmatch(kind[0]) or not _VERSION.fullmatch(kind[1]):
             return None
         where = root(kind)
-        known = self._known[where] = self._known.pop(where, None) or _Known()
+        known = self._known[where] = self._known.pop(where, _Known())
         if len(self._known) > _MOST_KNOWN:
             del self._known[next(iter(self._known))]
         async with known.lock:

@@ -88,9 +88,11 @@ def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> K
     try:
         status = decode(_STATUS, body)
     except Undecodable:
-        cut = len(body) >= _MOST_WORDS and _STATUS_BEGINS.match(body)
-        absent = code == httpx.codes.NOT_FOUND and cut  # the only reason that a Status of 404 has
-        status = Status(kind="Status", reason="NotFound") if absent else Status()
+        cut = len(body) >= _MOST_WORDS and _STATUS_BEGINS.match(body) is not None
+        if cut and code == httpx.codes.NOT_FOUND:  # a Status of 404 has no other reason
+            status = Status(kind="Status", reason="NotFound")
+        else:
+            status = Status()
     status.message = status.message or body[:200].decode(errors="replace").strip()
     absent = (status.kind, status.reason) == ("Status", "NotFound") or body.strip() == _NOT_SERVED
     if code == httpx.codes.NOT_FOUND and not absent:  # a proxy's: nobody knows what there is
