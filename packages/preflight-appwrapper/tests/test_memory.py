@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from preflight_appwrapper.cluster import Loose, loose, wrapper
+from worst import worst
 
 LIMIT = 512 * 1024 * 1024
 """Bytes: the chart's limit for the controller."""
@@ -49,3 +51,17 @@ def kept(shape: str, count: int) -> tuple[int, int]:
 def test_two_hundred_wrappers_of_990_kilobytes_leave_half_of_the_limit(shape: str) -> None:
     before, after = kept(shape, 40)  # each keeps as much as the one before it
     assert before + 5 * (after - before) < LIMIT / 2, f"{after / 2**20:.0f} MiB"
+
+
+def test_a_spec_is_read_anew_only_when_its_generation_is_another() -> None:
+    def version(number: int, generation: int) -> Loose:
+        raw = worst("objects", 0)[:-1] + b',"status":{"phase":"Suspended"}}'
+        metadata = f'"generation":{generation},"resourceVersion":"{number}",'.encode()
+        return loose(raw.replace(b'"name":"w0",', b'"name":"w0",' + metadata, 1))
+
+    first = wrapper(version(1, 4))
+    again = wrapper(version(2, 4), first)
+    assert again.spec is first.spec
+    assert again.status.phase == "Suspended"
+    assert wrapper(version(3, 5), again).spec is not first.spec
+    assert wrapper(version(4, 0), wrapper(version(3, 0))).spec is not first.spec

@@ -149,19 +149,20 @@ def kinds_of(one: AppWrapper) -> list[Kind]:
     return [kind for kind in dict.fromkeys((*wraps, *created)) if all(kind[1:])]
 
 
-def wrapper(raw: Loose) -> AppWrapper:
+def wrapper(raw: Loose, known: AppWrapper | None = None) -> AppWrapper:
     """What cannot be read of its spec or status is as if it were not there; what nobody asks of a
-    wrapper is not kept.
+    wrapper is not kept. ``known``: an earlier version of it, whose spec is the same as long as its
+    generation is.
     """
-    spec, status = (
-        lenient(AppWrapperSpec, _plain(raw.spec)),
-        lenient(AppWrapperStatus, _plain(raw.status)),
-    )
-    packed = cast("tuple[Component, ...]", Packed(bytes(raw.spec), spec.components))
     annotations = {
         key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)
     }
     metadata = replace(raw.metadata, annotations=annotations, labels={}, owner_references=())
+    status = lenient(AppWrapperStatus, _plain(raw.status))
+    if known is not None and 0 < known.metadata.generation == metadata.generation:
+        return AppWrapper(metadata=metadata, spec=known.spec, status=status)
+    spec = lenient(AppWrapperSpec, _plain(raw.spec))
+    packed = cast("tuple[Component, ...]", Packed(bytes(raw.spec), spec.components))
     return AppWrapper(metadata=metadata, spec=replace(spec, components=packed), status=status)
 
 

@@ -133,7 +133,7 @@ class WrapperMirrors:
         before = version_of(known.metadata.resource_version) if known is not None and same else 0
         if same and version_of(raw.metadata.resource_version) <= before:
             return
-        self._wrappers[key] = cluster.wrapper(raw)
+        self._wrappers[key] = cluster.wrapper(raw, known if same else None)
         self._changed(key)
 
     def drop(self, key: Key, uid: str) -> None:
