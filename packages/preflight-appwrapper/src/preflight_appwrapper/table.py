@@ -73,7 +73,7 @@ ROWS: Final[dict[str, Row]] = {
             ("Suspended",),
             "`suspend` is false",
             "Resuming",
-            "finalizer first; QR=T, RD=T, PodsReady=F, Unhealthy=F, DeletingResources removed",
+            "judged, else `NotJudged`; finalizer first; QR=T, RD=T, PodsReady=F, Unhealthy=F, DeletingResources removed",
         ),
         Row("resuming-suspend", ("Resuming",), "`suspend` is true", "Suspending", "deletion"),
         Row(
