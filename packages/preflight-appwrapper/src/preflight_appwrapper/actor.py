@@ -19,22 +19,13 @@ from preflight_kube.refusals import cause_of
 
 from . import cluster
 from .cluster import Loose, Thing
-from .components import ComponentError, build
+from .components import LONGEST_NAME, ComponentError, build
 from .kinds import ServedKinds
 from .lists import PodLists
 from .memory import Memory
 from .metrics import Metrics
 from .mirrors import WRAPPERS
-from .objects import (
-    API_VERSION,
-    FINALIZER,
-    KIND,
-    LONGEST_NAME,
-    AppWrapper,
-    AppWrapperStatus,
-    Pod,
-    written,
-)
+from .objects import API_VERSION, FINALIZER, KIND, AppWrapper, AppWrapperStatus, Pod, written
 from .rules import WrapperRules
 from .seen import Create, Delete, DeletePod
 from .served import Kind, kind_of

@@ -95,13 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     parser, subparsers = commands.parser("preflight-appwrapper", _ABOUT)
     run = commands.command(subparsers, "run", _run, help="be one replica of the controller")
     _as_service(run)
-    _add_mark_key(run)
     run.add_argument(
         "--exclude-namespace",
         action="append",
         default=[],
-        metavar="NS",
-        help="whose AppWrappers nobody judges, so that nothing of them is created; may be repeated",
+        help="of which nothing is created; any number",
     )
     label = commands.command(
         subparsers, "label-nodes", _label_nodes, help="keep one label on each node right"
@@ -111,7 +109,10 @@ def _parser() -> argparse.ArgumentParser:
         subparsers, "serve", _serve, help="answer the API server's admission reviews"
     )
     _as_service(serve)
-    _add_mark_key(serve)
+    for one in (run, serve):
+        one.add_argument(
+            "--mark-key", type=Path, help="file with the key of marks (none: no marks)"
+        )
     serve.add_argument(
         "--cert-dir",
         type=Path,
@@ -176,15 +177,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_schema(subparsers, json_schema)
     commands.add_crd(subparsers, crd)
     return parser
-
-
-def _add_mark_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--mark-key",
-        type=Path,
-        metavar="FILE",
-        help="key by which `serve` marks what it has judged; `run` creates nothing else (none: it asks for no mark)",
-    )
 
 
 def _mark_key(path: Path | None) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Final, cast, overload
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -29,22 +29,10 @@ from .objects import (
     Pod,
 )
 from .podsets import group_kind
-from .served import Kind, kind_of
+from .served import Kind
 from .verdicts import ComponentVerdict, FailureRule, verdict
 
-__all__ = [
-    "POD",
-    "Loose",
-    "Node",
-    "Packed",
-    "Thing",
-    "kinds_of",
-    "loose",
-    "pod",
-    "thing",
-    "version_of",
-    "wrapper",
-]
+__all__ = ["POD", "Loose", "Node", "Thing", "loose", "pod", "thing", "version_of", "wrapper"]
 
 POD: Final[Kind] = ("", "v1", "Pod")
 _NULL: Final = msgspec.Raw(b"null")
@@ -128,25 +116,13 @@ class Packed(Sequence[Component]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Component: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Component]: ...
-    def __getitem__(self, index: int | slice) -> Component | Sequence[Component]:
+    def __getitem__(self, index: Any) -> Any:
         return _unpacked(self._packed)[index]
 
 
 @lru_cache(maxsize=1)
 def _unpacked(packed: bytes) -> tuple[Component, ...]:
     return lenient(AppWrapperSpec, _plain(msgspec.Raw(zlib.decompress(packed)))).components
-
-
-def kinds_of(one: AppWrapper) -> list[Kind]:
-    """Of what it wraps, and of what its status says that was created."""
-    components: Sequence[Component] = one.spec.components
-    wraps = components.kinds if isinstance(components, Packed) else ()
-    created = (kind_of(it.api_version, it.kind) for it in one.status.component_status)
-    return [kind for kind in dict.fromkeys((*wraps, *created)) if all(kind[1:])]
 
 
 def wrapper(raw: Loose, known: AppWrapper | None = None) -> AppWrapper:

@@ -14,8 +14,10 @@ from . import affinity, podsets
 from .objects import API_VERSION, KIND, LABEL, AppWrapper, PodSet, PodSetInfo
 from .rules import WrapperRules
 
-__all__ = ["ComponentError", "Named", "build", "named", "nested_too_deeply"]
+__all__ = ["LONGEST_NAME", "ComponentError", "Named", "build", "named", "nested_too_deeply"]
 
+LONGEST_NAME: Final = 253
+"""Characters of any object's name."""
 _MOST_DEPTH: Final = 128
 _MOST_PREFIX: Final = 58
 """Characters of ``generateName`` that are kept before five random ones: Kubernetes' own limit."""

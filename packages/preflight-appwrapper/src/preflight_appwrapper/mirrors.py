@@ -7,8 +7,8 @@ answered goes in here, too: it is newer than what a watch has brought so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -19,7 +19,7 @@ from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Key
 
 from . import cluster
-from .cluster import POD, Loose, Node, Thing, kinds_of, version_of
+from .cluster import POD, Loose, Node, Thing, version_of
 from .crd import PLURAL
 from .kinds import ServedKinds
 from .memory import VersionedPod
@@ -161,7 +161,7 @@ class WrapperMirrors:
     def view(self, key: Key, wrapper: AppWrapper) -> Mirrored:
         """What there is of one wrapper."""
         namespace, uid = key[0], wrapper.metadata.uid
-        kinds = kinds_of(wrapper)
+        kinds = set(_kinds_of(wrapper))
         ready = all(mirror.ready for kind in kinds if (mirror := self._open.get(kind)) is not None)
         base = self._pod_mirror.synced.is_set() and (
             not self._rules.autopilot.monitor or self._node_mirror.synced.is_set()
@@ -190,7 +190,7 @@ class WrapperMirrors:
         """Open the mirrors that this wrapper needs. Raises :class:`KubeError` where the cluster
         does not say what it serves.
         """
-        for kind in kinds_of(wrapper):
+        for kind in _kinds_of(wrapper):
             if kind in self._open:
                 continue
             path = await self._kinds.collection(kind)
@@ -220,7 +220,7 @@ class WrapperMirrors:
 
     def _wake(self, kind: Kind) -> None:
         for key, wrapper in self._wrappers.items():
-            if kind in kinds_of(wrapper):
+            if kind in _kinds_of(wrapper):
                 self._changed(key)
 
     def _component_mirror(self, path: str, kind: Kind) -> Reflector[Loose]:
@@ -306,6 +306,13 @@ class WrapperMirrors:
         for key, pods in self._pods.items():
             if any(held.pod.node == metadata.name for held in pods.values()):
                 self._changed(key)
+
+
+def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
+    found: dict[Kind, Any] = dict.fromkeys(getattr(wrapper.spec.components, "kinds", ()))  # Packed
+    for one in wrapper.status.component_status:
+        found[kind_of(one.api_version, one.kind)] = None
+    return [kind for kind in found if all(kind[1:])]
 
 
 def _kept(raw: Loose) -> Loose:

@@ -21,7 +21,6 @@ __all__ = [
     "GROUP",
     "KIND",
     "LABEL",
-    "LONGEST_NAME",
     "LONGEST_VALUE",
     "MANAGER",
     "PREFIX",
@@ -49,8 +48,6 @@ LABEL: Final = f"{GROUP}/appwrapper"
 """On every component and every pod of it: the wrapper's name."""
 LONGEST_VALUE: Final = 63
 """Characters of a label's value, and so of a wrapper's name."""
-LONGEST_NAME: Final = 253
-"""Characters of any object's name."""
 FINALIZER: Final = f"{GROUP}/finalizer"
 MANAGER: Final = f"{GROUP}/appwrapper-controller"
 """``spec.managedBy`` of the wrappers that are ours; empty is ours, too."""

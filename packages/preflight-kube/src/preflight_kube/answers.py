@@ -89,10 +89,8 @@ def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> K
         status = decode(_STATUS, body)
     except Undecodable:
         cut = len(body) >= _MOST_WORDS and _STATUS_BEGINS.match(body) is not None
-        if cut and code == httpx.codes.NOT_FOUND:  # a Status of 404 has no other reason
-            status = Status(kind="Status", reason="NotFound")
-        else:
-            status = Status()
+        # A Status of 404 has no other reason.
+        status = Status(kind="Status", reason="NotFound") if cut and code == 404 else Status()
     status.message = status.message or body[:200].decode(errors="replace").strip()
     absent = (status.kind, status.reason) == ("Status", "NotFound") or body.strip() == _NOT_SERVED
     if code == httpx.codes.NOT_FOUND and not absent:  # a proxy's: nobody knows what there is

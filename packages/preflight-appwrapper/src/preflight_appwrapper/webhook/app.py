@@ -79,10 +79,10 @@ class Reviewer:
         self, request: AdmissionRequest, raw: dict[str, Any], wrapper: AppWrapper
     ) -> Response:
         """A good mark stays, whatever is written over it; else whoever writes it is judged."""
-        key, metadata = self._rules.mark_key, wrapper.metadata
+        key, written = self._rules.mark_key, wrapper.metadata.annotations.get(MARK)
         old = wrapper_from(request.old(dict[str, Any])).metadata
         before = old.annotations.get(MARK)
-        if not key or before == metadata.annotations.get(MARK) or old.deletion_timestamp:
+        if not key or before == written or old.deletion_timestamp:
             return Response()
         if before is not None and is_judged(key, replace(wrapper, metadata=old)):
             return Response(patch=[annotated(raw, MARK, before)])

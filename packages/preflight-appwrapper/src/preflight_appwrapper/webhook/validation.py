@@ -11,17 +11,8 @@ import msgspec
 from preflight_proto.printable import printable
 
 from .. import podsets
-from ..components import ComponentError, named, nested_too_deeply
-from ..objects import (
-    GROUP,
-    KIND,
-    LABEL,
-    LONGEST_NAME,
-    LONGEST_VALUE,
-    AppWrapper,
-    Component,
-    PodSet,
-)
+from ..components import LONGEST_NAME, ComponentError, named, nested_too_deeply
+from ..objects import GROUP, KIND, LABEL, LONGEST_VALUE, AppWrapper, Component, PodSet
 from ..rules import FAULT_TOLERANCE, WrapperRules, parameters
 from ..served import Kind, Served
 
