@@ -7,8 +7,8 @@
  * what the driver says of a GPU that it cannot reach. What a GPU does not say is not supported on it. A GPU named
  * in the container's /tmp/fake-lost-gpus is lost: the fake all_reduce_perf writes there what fell off the bus under its load.
  *
- * A driver.json beside the library itself comes first, and then all its GPUs are shown: so a folder stands in for a whole driver. Of such
- * a node "driver_version" says the version, and of a GPU "fabric_state", "fabric_status", "fabric_cluster" (32 hexadecimal digits) and
+ * A driver.json beside the library itself comes first, and then all its GPUs are shown: so a folder stands in for a whole driver. Of such a
+ * node "driver_version" says the version, and of a GPU "fabric_state", "fabric_status", "fabric_cluster" (32 hexadecimal digits) and
  * "fabric_clique" what NVLink between nodes is. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,16 +20,16 @@
 extern char **environ;
 
 typedef int nvmlReturn_t;
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9, LOST = 15, UNKNOWN = 999 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, DRIVER_NOT_LOADED = 9, LOST = 15, VERSION_MISMATCH = 25, UNKNOWN = 999 };
 enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
 enum { MAX_GPUS = 64 };
 
 enum { MIG, REMAP_PENDING, REMAP_FAILED, ECC, ECC_GROWS, LINKS, LINKS_UP, RECOVERY_GROWS, CRC_GROWS, REPLAYS_GROW, WIDTH, WIDTH_MAX, GENERATION,
-       GENERATION_MAX, PROCESSES, REASONS, RECOVERY, FABRIC_STATE, FABRIC_STATUS, FABRIC_CLIQUE, NUMBERS };
+       GENERATION_MAX, PROCESSES, REASONS, RECOVERY, FABRIC_STATE, FABRIC_STATUS, FABRIC_CLIQUE, FABRIC_HEALTH, SRAM_THRESHOLD, NUMBERS };
 static const char *keys[NUMBERS] = { "mig", "remap_pending", "remap_failed", "ecc", "ecc_grows", "links", "links_up", "link_recovery_grows",
                                      "link_crc_grows", "pcie_replays_grow", "pcie_width", "pcie_width_max", "pcie_generation",
                                      "pcie_generation_max", "processes", "reasons", "recovery_action",
-                                     "fabric_state", "fabric_status", "fabric_clique" };
+                                     "fabric_state", "fabric_status", "fabric_clique", "fabric_health", "sram_threshold" };
 struct gpu { char uuid[96], name[96], pci[32], link[16], lost[64], serial[32], cluster[40]; int known[NUMBERS], numbers[NUMBERS]; };
 static unsigned looks;
 static struct gpu gpus[MAX_GPUS];
@@ -248,14 +248,18 @@ const char *nvmlErrorString(nvmlReturn_t code) {
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned size) { return ready ? text_out(version, out, size) : UNINITIALIZED; }
 
-struct fabric { unsigned char cluster[16]; unsigned status, clique; unsigned char state; };
+struct fabric { unsigned char cluster[16]; nvmlReturn_t status; unsigned clique; unsigned char state; };
+struct fabric_v2 { unsigned version; unsigned char cluster[16]; nvmlReturn_t status; unsigned clique; unsigned char state; unsigned health; };
+struct fabric_v3 { unsigned version; unsigned char cluster[16]; nvmlReturn_t status; unsigned clique; unsigned char state; unsigned health; unsigned char summary; };
+/* nvml.h: NVML_STRUCT_VERSION */
+#define VERSION(of, number) (unsigned)(sizeof(struct of) | (number) << 24)
 
 nvmlReturn_t nvmlDeviceGetGpuFabricInfo(struct gpu *g, struct fabric *out) {
     if (!ready) return UNINITIALIZED;
     if (!g->known[FABRIC_STATE]) return NOT_SUPPORTED;
     memset(out, 0, sizeof *out);
     out->state = (unsigned char)g->numbers[FABRIC_STATE];
-    out->status = (unsigned)g->numbers[FABRIC_STATUS];
+    out->status = g->numbers[FABRIC_STATUS];
     out->clique = (unsigned)g->numbers[FABRIC_CLIQUE];
     for (int i = 0; i < 16 && strlen(g->cluster) == 32; i++) {
         unsigned byte = 0;
@@ -263,4 +267,23 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(struct gpu *g, struct fabric *out) {
         out->cluster[i] = (unsigned char)byte;
     }
     return OK;
+}
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(struct gpu *g, struct fabric_v2 *out) {
+    if (!ready) return UNINITIALIZED;
+    unsigned asked = out->version;
+    if (asked != VERSION(fabric_v2, 2) && asked != VERSION(fabric_v3, 3)) return VERSION_MISMATCH;
+    struct fabric known;
+    nvmlReturn_t code = nvmlDeviceGetGpuFabricInfo(g, &known);
+    if (code != OK) return code;
+    *out = (struct fabric_v2){ .version = asked, .status = known.status, .clique = known.clique, .state = known.state, .health = g->numbers[FABRIC_HEALTH] };
+    memcpy(out->cluster, known.cluster, sizeof known.cluster);
+    if (asked == VERSION(fabric_v3, 3)) ((struct fabric_v3 *)out)->summary = 0; /* version 3 begins like version 2 */
+    return OK;
+}
+struct sram { unsigned version; unsigned long long counts[11]; unsigned exceeded; };
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(struct gpu *g, struct sram *out) {
+    if (!ready) return UNINITIALIZED;
+    if (out->version != VERSION(sram, 1)) return VERSION_MISMATCH;
+    memset(out->counts, 0, sizeof out->counts);
+    return number(g, SRAM_THRESHOLD, &out->exceeded);
 }

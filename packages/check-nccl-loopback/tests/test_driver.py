@@ -43,6 +43,11 @@ HEALTHY = {
     "processes": 0,
     "reasons": 0,
     "recovery_action": 0,
+    "sram_threshold": 0,
+    "fabric_state": 3,
+    "fabric_status": 0,
+    "fabric_clique": 0,
+    "fabric_health": 0,
 }
 
 Go = Callable[..., CheckRun]
@@ -140,6 +145,7 @@ def test_a_healthy_driver_changes_nothing_and_clears_the_scan(
         ({"remap_failed": 1}, "ROW_REMAP_FAILED"),
         ({"recovery_action": 2}, "RECOVERY_NEEDED"),
         ({"links_up": 17}, "NVLINK_DOWN"),
+        ({"sram_threshold": 1}, "SRAM_THRESHOLD"),
     ],
 )
 def test_what_the_driver_knows_is_fatal_before_any_load(
@@ -158,6 +164,8 @@ def test_what_the_driver_knows_is_fatal_before_any_load(
         ({"link_recovery_grows": 1}, "NVLINK_RECOVERY", False),
         ({"pcie_width": 4}, "PCIE_WIDTH", False),
         ({"pcie_generation": 1}, "PCIE_GENERATION", False),
+        ({"fabric_status": 999}, "FABRIC_STATUS", False),
+        ({"fabric_health": 0x10}, "FABRIC_HEALTH", False),
     ],
 )
 def test_full_bandwidth_hides_nothing_that_the_driver_counts(
@@ -188,6 +196,47 @@ def test_what_is_only_notable_passes_with_one_event(
     ran = go(sick)
     assert (ran.exit_code, ran.result.outcome) == (0, "passed")
     assert raised(connector) == [("Scan", code, False, "GPU-3")]
+
+
+ASK = """
+import anyio
+from preflight_proto.check import Gpu, counters
+
+gpus = [Gpu(3, "GPU-3", "H100", "00000000:03:00.0")]
+[facts] = anyio.run(counters.look, gpus)
+print(facts.sram_threshold, facts.fabric_state, facts.fabric_status, facts.fabric_health)
+print(anyio.run(counters.nvlink_domain, gpus))
+"""
+
+
+def test_nvml_writes_what_it_knows_into_the_structures_that_it_is_given(
+    tmp_path: Path, library: Path
+) -> None:
+    gpu = {
+        "uuid": "GPU-3",
+        "name": "NVIDIA GB200",
+        "pci": "00000000:03:00.0",
+        "sram_threshold": "1",
+        "fabric_state": "3",
+        "fabric_status": "15",
+        "fabric_health": "86",
+        "fabric_cluster": "6f0c2a3e000040008000000000000a00",
+        "fabric_clique": "32766",
+    }
+    (tmp_path / "node.json").write_text(json.dumps({"gpus": [gpu]}))
+    environ = {
+        "LD_LIBRARY_PATH": str(library),
+        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
+        "NVIDIA_VISIBLE_DEVICES": "all",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "True 3 15 86",
+        "6f0c2a3e-0000-4000-8000-000000000a00.32766",
+    ]
 
 
 def test_why_a_run_was_slow_is_in_its_reason(go: Go, connector: FakeConnector) -> None:

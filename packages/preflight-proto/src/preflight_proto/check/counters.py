@@ -6,6 +6,7 @@ fact is not known. Nothing is written.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -100,7 +101,7 @@ def _domains(gpus: tuple[Gpu, ...]) -> list[str]:
 
 def _domain(handle: Any) -> str:
     info = _fabric_info(handle)
-    if info is None or int(info.state) != FABRIC_COMPLETED or not any(bytes(info.clusterUuid)):
+    if info is None or int(info.state) != FABRIC_COMPLETED or not any(info.clusterUuid):
         return ""
     return f"{UUID(bytes=bytes(info.clusterUuid))}.{int(info.cliqueId)}"
 
@@ -188,16 +189,11 @@ def _watts(milliwatts: Any) -> float | None:
 def _sram(handle: Any) -> bool | None:
     import pynvml
 
-    if (make := getattr(pynvml, "c_nvmlEccSramErrorStatus_v1_t", None)) is None:
-        return None
-    status = make()
-    with suppress(AttributeError):
-        status.version = pynvml.nvmlEccSramErrorStatus_v1
-    return (
-        None
-        if _ask(pynvml.nvmlDeviceGetSramEccErrorStatus, handle, status) is None
-        else bool(status.bThresholdExceeded)
-    )
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()  # knows its own version
+    # The binding hands a structure on as it is: without byref the driver gets its bytes, not its
+    # address, and writes anywhere.
+    answer = _ask(pynvml.nvmlDeviceGetSramEccErrorStatus, handle, ctypes.byref(status))
+    return None if answer is None else bool(status.bThresholdExceeded)
 
 
 def _recovery(handle: Any) -> int | None:
@@ -220,24 +216,24 @@ def _recovery(handle: Any) -> int | None:
 def _fabric(handle: Any) -> tuple[int | None, int | None, int | None]:
     """(state, status, health mask) of the NVLink fabric."""
     info = _fabric_info(handle)
-    return (
-        (None, None, None)
-        if info is None
-        else (int(info.state), int(info.status), int(info.healthMask))
-    )
+    if info is None:
+        return None, None, None
+    return int(info.state), int(info.status), getattr(info, "healthMask", None)
 
 
 def _fabric_info(handle: Any) -> Any:
-    """NVML's nvmlGpuFabricInfo of the newest version that both sides know, or None."""
+    """NVML's nvmlGpuFabricInfo of the newest version that both sides know, or None. The first one,
+    of drivers before R550, has no ``healthMask``.
+    """
     import pynvml
 
-    for name in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
-        if (make := getattr(pynvml, name, None)) is None:
-            continue
+    for make, call in (
+        (pynvml.c_nvmlGpuFabricInfo_v3_t, pynvml.nvmlDeviceGetGpuFabricInfoV),
+        (pynvml.c_nvmlGpuFabricInfo_v2_t, pynvml.nvmlDeviceGetGpuFabricInfoV),
+        (pynvml.c_nvmlGpuFabricInfo_t, pynvml.nvmlDeviceGetGpuFabricInfo),
+    ):
         info = make()
-        with suppress(AttributeError):
-            info.version = getattr(pynvml, name.removeprefix("c_").removesuffix("_t"))
-        if _ask(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, info) is not None:
+        if _ask(call, handle, ctypes.byref(info)) is not None:
             return info
     return None
 
