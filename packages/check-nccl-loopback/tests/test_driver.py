@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
+from preflight_testing.fakes import FAKES, NVML, build_nvml
 
-FAKES = Path(__file__).resolve().parents[3] / "e2e" / "fakes"
-COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(
-    COMPILER is None, reason="no C compiler here: the NVML stand-in cannot be built"
+    shutil.which("cc") is None and shutil.which("gcc") is None,
+    reason="no C compiler here: the NVML stand-in cannot be built",
 )
 H100 = "NVIDIA H100 80GB HBM3"
 FACTS = {
@@ -56,12 +56,7 @@ Go = Callable[..., CheckRun]
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
-    assert COMPILER is not None
-    source = FAKES / "nvml" / "nvml.c"
-    subprocess.run(
-        [COMPILER, "-O1", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)],
-        check=True,
-    )
+    build_nvml(NVML, folder / "libnvidia-ml.so.1")
     return folder
 
 

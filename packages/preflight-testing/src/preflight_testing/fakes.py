@@ -6,29 +6,45 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-__all__ = ["FAKES", "NVML", "NvmlError", "build_nvml"]
+__all__ = ["DRIVERS", "FAKES", "NVML", "NvmlError", "build_nvml", "nvml_header"]
 
 FAKES = Path(__file__).resolve().parents[4] / "e2e" / "fakes"
 """The folder: `bin` (dcgmi, nvidia-smi, all_reduce_perf), `node`, `net`, `nvml`."""
 NVML = FAKES / "nvml" / "nvml.c"
+DRIVERS = (470, 535, 550, 570, 580)
+"""Branches of the driver that the stand-in for NVML can be."""
 
 
 class NvmlError(Exception):
     """The stand-in for NVML could not be compiled, in one sentence."""
 
 
-def build_nvml(source: Path, library: Path) -> None:
-    """Compile the NVML stand-in ``source`` as ``library``. Raises NvmlError where there is no C
-    compiler.
+def nvml_header() -> Path:
+    """NVIDIA's own nvml.h. Raises NvmlError where its package is not installed."""
+    try:
+        listed = files("nvidia-nvml-dev") or []
+    except PackageNotFoundError:
+        listed = []
+    for file in listed:
+        if file.name == "nvml.h":
+            return Path(str(file.locate()))
+    raise NvmlError("the NVML stand-in needs nvml.h; install the Python package nvidia-nvml-dev.")
+
+
+def build_nvml(source: Path, library: Path, *, driver: int = DRIVERS[-1]) -> None:
+    """Compile the NVML stand-in ``source`` as ``library`` of a ``driver``'s branch. Raises
+    NvmlError where there is no C compiler or no nvml.h.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise NvmlError("the NVML stand-in needs a C compiler; install gcc.")
     soname = "-Wl,-soname,libnvidia-ml.so.1"  # as NVIDIA's has it: whoever has loaded it by its path finds it by its name
-    words = [compiler, "-O1", "-shared", "-fPIC", soname, "-o", str(library), str(source)]
-    done = subprocess.run(words, stdout=2, check=False)
+    words = [compiler, "-O1", "-shared", "-fPIC", "-pthread", soname, f"-DDRIVER={driver}"]
+    words += ["-Wno-deprecated-declarations", f"-I{nvml_header().parent}"]
+    done = subprocess.run([*words, "-o", str(library), str(source)], stdout=2, check=False)
     if done.returncode != 0:
         raise NvmlError(
             f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why."
