@@ -7,7 +7,7 @@
  * It reads node.json (FAKE_NODE_JSON, else /etc/node-local/node.json) and shows the GPUs named in NVIDIA_VISIBLE_DEVICES (by a
  * device plugin, or by a reference of the pod's; `all` are all) and in FAKE_GPU_* (by claims, a variable each). The
  * reader is a scanner, not a JSON parser: within "gpus" each object is expected to hold "uuid", "name" and "pci" as strings.
- * Further strings say what the driver counts (see `keys`); `*_grows` are counters that are one higher after each nvmlInit. "lost" is
+ * Further strings say what the driver counts (see `keys`); `*_grows` are counters that are so much higher with each millisecond that node.json has been there. "lost" is
  * what the driver says of a GPU that it cannot reach. What a GPU does not say is not supported on it. A GPU named
  * in the container's /tmp/fake-lost-gpus is lost: the fake all_reduce_perf writes there what fell off the bus under its load.
  *
@@ -28,6 +28,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef DRIVER
@@ -63,7 +65,8 @@ struct nvmlDevice_st {
 struct nvmlEventSet_st { int registered; };
 static struct nvmlDevice_st gpus[MAX_GPUS], slices[MAX_GPUS * MAX_SLICES];
 static struct nvmlEventSet_st events;
-static unsigned looks, count;
+static unsigned count;
+static count_t age; /* of node.json, milliseconds */
 static int ready, whole; /* `ready`: how often nvmlInit was called and nvmlShutdown was not */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static char version[32], faults[512];
@@ -141,6 +144,11 @@ static nvmlReturn_t load(void) {
     if (!file) file = fopen(path ? path : "/etc/node-local/node.json", "r");
     if (!file) return NVML_ERROR_DRIVER_NOT_LOADED;
     text[fread(text, 1, sizeof text - 1, file)] = 0;
+    struct stat made;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (fstat(fileno(file), &made) == 0)
+        age = (count_t)((now.tv_sec - made.st_mtim.tv_sec) * 1000 + (now.tv_nsec - made.st_mtim.tv_nsec) / 1000000);
     fclose(file);
     if (strstr(text, "\"driver\": \"broken\"")) return NVML_ERROR_DRIVER_NOT_LOADED;
     const char *all = text + strlen(text);
@@ -176,7 +184,6 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     if (ends == NVML_SUCCESS) ends = fault(faults, __func__);
     if (ends != NVML_SUCCESS) return ends;
     pthread_mutex_lock(&one_at_a_time);
-    looks++;
     ready++;
     pthread_mutex_unlock(&one_at_a_time);
     return NVML_SUCCESS;
@@ -200,7 +207,7 @@ static nvmlReturn_t number(nvmlDevice_t g, int which, unsigned *out) {
     return g->known[which] ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 static nvmlReturn_t growing(nvmlDevice_t g, int which, count_t *out) {
-    *out = (count_t)g->numbers[which] * looks;
+    *out = (count_t)g->numbers[which] * age;
     return g->known[which] ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 const char *nvmlErrorString(nvmlReturn_t code) {

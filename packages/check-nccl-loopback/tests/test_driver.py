@@ -193,45 +193,32 @@ def test_what_is_only_notable_passes_with_one_event(
     assert raised(connector) == [("Scan", code, False, "GPU-3")]
 
 
-ASK = """
-import anyio
-from preflight_proto.check import Gpu, counters
-
-gpus = [Gpu(3, "GPU-3", "H100", "00000000:03:00.0")]
-[facts] = anyio.run(counters.look, gpus)
-print(facts.sram_threshold, facts.fabric_state, facts.fabric_status, facts.fabric_health)
-print(anyio.run(counters.nvlink_domain, gpus))
-"""
-
-
-def test_nvml_writes_what_it_knows_into_the_structures_that_it_is_given(
-    tmp_path: Path, library: Path
+@pytest.mark.parametrize(
+    ("faults", "says"),
+    [
+        ("nvmlDeviceGetSramEccErrorStatus=crash", "nvmlDeviceGetSramEccErrorStatus ended by SIGSEGV"),
+        ("nvmlDeviceGetP2PStatus=crash", "nvmlDeviceGetP2PStatus ended by SIGSEGV"),
+        ("nvmlDeviceGetSerial=crash", "nvmlDeviceGetSerial ended by SIGSEGV"),
+        ("nvmlDeviceGetUUID=crash", "nvmlDeviceGetUUID ended by SIGSEGV"),
+    ],
+)
+def test_a_library_that_crashes_costs_what_it_was_asked_and_not_the_check(
+    go: Go, connector: FakeConnector, faults: str, says: str
 ) -> None:
-    gpu = {
-        "uuid": "GPU-3",
-        "name": "NVIDIA GB200",
-        "pci": "00000000:03:00.0",
-        "sram_threshold": "1",
-        "fabric_state": "3",
-        "fabric_status": "15",
-        "fabric_health": "86",
-        "fabric_cluster": "6f0c2a3e000040008000000000000a00",
-        "fabric_clique": "32766",
-    }
-    (tmp_path / "node.json").write_text(json.dumps({"gpus": [gpu]}))
-    environ = {
-        "LD_LIBRARY_PATH": str(library),
-        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
-        "NVIDIA_VISIBLE_DEVICES": "all",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env=environ, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        "True 3 15 86",
-        "6f0c2a3e-0000-4000-8000-000000000a00.32766",
+    ran = go({"faults": faults})
+    assert (ran.exit_code, ran.result.code, raised(connector)) == (0, "OK", [])
+    assert [line for line in ran.lines if "ended by" in line] == [
+        f"NVML: {says}; what it would say is not known."
     ]
+    cleared = {event.check_name for event in connector.events if event.is_healthy}
+    assert "NCCLLoopbackTestScan" not in cleared  # who does not see all clears nothing
+
+
+def test_a_library_that_crashes_hides_nothing_that_it_has_said(
+    go: Go, connector: FakeConnector
+) -> None:
+    ran = go({"remap_failed": 1, "faults": "nvmlDeviceGetSramEccErrorStatus=crash"})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "ROW_REMAP_FAILED", "GPU-3")
 
 
 def test_why_a_run_was_slow_is_in_its_reason(go: Go, connector: FakeConnector) -> None:

@@ -91,7 +91,7 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
         run.progress(
             f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})"
         )
-    seen = [facts.uuid for facts in before]
+    seen = [facts.uuid for facts in before if facts.complete]
     if any(sign.severity is scan.FactSeverity.FATAL for sign in signs):
         return scan.with_signs(
             Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."), signs, seen

@@ -70,8 +70,9 @@ class DriverWatch:
 
     @property
     def seen(self) -> list[str]:
-        """The GPUs that the driver said anything about."""
-        return [facts.uuid for facts in self.before]
+        """The GPUs that the driver said all about that it knows."""
+        looks = (self.before, self.after or self.before)
+        return [a.uuid for a, b in zip(*looks, strict=False) if a.complete and b.complete]
 
     async def look(self) -> None:
         self.after = await counters.look(self.gpus) or self.after

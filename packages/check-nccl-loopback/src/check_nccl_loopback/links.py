@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
-from preflight_proto.check import Completed, Gpu, ToolMissing
+from preflight_proto.check import Completed, Gpu, ToolMissing, nvml
 
 from .floors import LinkClass
 
@@ -42,7 +43,7 @@ async def find(
     """
     count = len(gpus)
     by_nvml = await anyio.to_thread.run_sync(
-        _ask_nvml, [gpu.uuid for gpu in gpus], abandon_on_cancel=True
+        _pairs, [gpu.uuid for gpu in gpus], abandon_on_cancel=True
     )
     if by_nvml:
         return _classify(by_nvml, count), "NVML", by_nvml
@@ -97,6 +98,10 @@ def _classify(pairs: Mapping[tuple[int, int], str], count: int) -> LinkClass:
     )
 
 
+def _pairs(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
+    return nvml.ask(_ask_nvml, uuids, patience=PATIENCE, otherwise=lambda _: {})
+
+
 def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
     """Pair → what joins it; empty when NVML cannot say."""
     try:
@@ -117,7 +122,8 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
     except pynvml.NVMLError:
         return {}
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 def _apart(one: Any, other: Any) -> str:

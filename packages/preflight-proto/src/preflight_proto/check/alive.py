@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
 
+from . import nvml
 from .gpus import Gpu
 
 __all__ = ["silent"]
 
 _OK: Final = ""
 _CANNOT_SAY: Final = None
+_BESIDES: Final = 5.0
+"""Seconds more than those that a GPU has, for a process to start and to end."""
 
 
 async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
@@ -30,15 +34,27 @@ async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
     Empty where there is no NVML to ask: that is a matter of the environment, and says nothing about
     a GPU.
     """
+    ask: Callable[[], dict[str, str]] = partial(
+        nvml.ask,
+        _silent,
+        tuple(gpus),
+        within,
+        patience=within + _BESIDES,
+        otherwise=lambda _: {},
+        silence=within + _BESIDES,
+    )
+    return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+
+
+def _silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
     answers: dict[str, str | None] = {}
     # Threads of their own: one that never comes back must hold up neither the others nor the
     # process's end.
     for gpu in gpus:
         threading.Thread(target=_ask, args=(gpu, answers), daemon=True).start()
     give_up = time.monotonic() + within
-    # There is no event to wait for: threads of their own answer.
-    while len(answers) < len(gpus) and time.monotonic() < give_up:  # noqa: ASYNC110
-        await anyio.sleep(0.02)
+    while len(answers) < len(gpus) and time.monotonic() < give_up:
+        time.sleep(0.02)
     late = f"no answer within {within:g} s"
     told = {gpu.uuid: answers.get(gpu.uuid, late) for gpu in gpus}
     return {uuid: words for uuid, words in told.items() if words}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import anyio
 
+from . import nvml
 from .facts import CounterSample, DeviceFacts
 from .gpus import Gpu
 
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 PATIENCE: Final = 30.0
 """Seconds that one look may take; a driver that hangs is not a finding of the scan."""
+_BESIDES: Final = 5.0
+"""Seconds more, for the process that asks to be ended."""
 EVERY: Final = 0.2
 """Seconds between two samples."""
 FIRST: Final = 0.05
@@ -52,9 +56,7 @@ async def look(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
     """One look at each of ``gpus``, some milliseconds apiece; empty where NVML cannot be asked or
     does not answer in time.
     """
-    with anyio.move_on_after(PATIENCE):
-        return await anyio.to_thread.run_sync(_look, tuple(gpus), abandon_on_cancel=True)
-    return ()
+    return await _asked(_look, gpus) or ()
 
 
 async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
@@ -64,9 +66,7 @@ async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
     GPUs of one cluster and one clique reach each other by NVLink; a cluster of zeros is a node by
     itself (nvml.h: nvmlGpuFabricInfo_t).
     """
-    found: list[str] = []
-    with anyio.move_on_after(PATIENCE):
-        found = await anyio.to_thread.run_sync(_domains, tuple(gpus), abandon_on_cancel=True)
+    found = await _asked(_domains, gpus) or []
     return found[0] if len(found) == len(gpus) and len(set(found)) == 1 else ""
 
 
@@ -80,7 +80,7 @@ async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[CounterSample]]:
     async def watch() -> None:
         for _ in range(MOST):
             await anyio.sleep(EVERY if samples else FIRST)
-            seen = await anyio.to_thread.run_sync(_sample, tuple(gpus), abandon_on_cancel=True)
+            seen = await _asked(_sample, gpus)
             if not seen:
                 return
             samples.extend(seen)
@@ -89,6 +89,16 @@ async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[CounterSample]]:
         group.start_soon(watch)
         yield samples
         group.cancel_scope.cancel()
+
+
+async def _asked(question: Callable[[tuple[Gpu, ...]], T], gpus: Sequence[Gpu]) -> T | None:
+    """None where there is no answer in time."""
+    ask: Callable[[], T | None] = partial(
+        nvml.ask, question, tuple(gpus), patience=PATIENCE, otherwise=lambda _: None
+    )
+    with anyio.move_on_after(PATIENCE + _BESIDES):
+        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+    return None
 
 
 def _look(gpus: tuple[Gpu, ...]) -> tuple[DeviceFacts, ...]:
@@ -175,6 +185,7 @@ def _facts(handle: Any, uuid: str) -> DeviceFacts:
         power_default=_watts(_ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
         persistence=_flag(_ask(pynvml.nvmlDeviceGetPersistenceMode, handle)),
         processes=len(running) if running is not None else None,
+        complete=not nvml.without(),
     )
 
 
@@ -280,11 +291,12 @@ def _one_sample(handle: Any, uuid: str) -> CounterSample:
     import pynvml
 
     sm = getattr(pynvml, "NVML_CLOCK_SM", 1)
-    reasons = getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    reasons = reasons or getattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+    reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    if reasons is None:  # as drivers before R535 call it
+        reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     return CounterSample(
         uuid,
-        reasons=_ask(reasons, handle),
+        reasons=reasons,
         clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, sm),
         clock_max=_ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, sm),
         temperature=_ask(

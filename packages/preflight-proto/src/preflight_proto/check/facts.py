@@ -30,7 +30,8 @@ class DeviceFacts:
 
     Power in watts, clocks in MHz, temperature in °C. ``links`` maps a NVLink's number to whether it
     is up; ``link_errors`` maps (link, kind) to a count since the driver was loaded. ``processes``
-    are those with a context on the GPU.
+    are those with a context on the GPU. ``complete`` is false where the library crashed or hung:
+    what it would have said is None, and the look clears nothing that was raised earlier.
     """
 
     uuid: str
@@ -54,6 +55,7 @@ class DeviceFacts:
     power_default: float | None = None
     persistence: bool | None = None
     processes: int | None = None
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import anyio
 
-from . import presence
+from . import nvml, presence
 from .child import Completed, ToolMissing
 from .presence import MissingDevice, PresenceEvidence
 
@@ -139,7 +139,7 @@ async def find(
         given.get("NVIDIA_VISIBLE_DEVICES", ""), _names(places.mounted)
     )
     source, said = "NVML", ""
-    by_nvml = await anyio.to_thread.run_sync(_ask_nvml, abandon_on_cancel=True)
+    by_nvml = await anyio.to_thread.run_sync(_listed, abandon_on_cancel=True)
     if isinstance(by_nvml, str):
         source = "nvidia-smi"
         seen, said = await _ask_smi(command)
@@ -256,6 +256,10 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
+def _listed() -> _Seen | str:
+    return nvml.ask(_ask_nvml, patience=PATIENCE, otherwise=str)
+
+
 def _ask_nvml() -> _Seen | str:
     """What NVML can reach, or why it cannot say."""
     try:
@@ -278,6 +282,14 @@ def _ask_nvml() -> _Seen | str:
                 gpus += _one(index, handle)
             except (pynvml.NVMLError_NoPermission, pynvml.NVMLError_InvalidArgument):
                 continue  # a GPU that is not this container's
+            except (
+                pynvml.NVMLError_FunctionNotFound,
+                pynvml.NVMLError_NotSupported,
+                pynvml.NVMLError_InsufficientSize,
+                pynvml.NVMLError_ArgumentVersionMismatch,
+                pynvml.NVMLError_LibRmVersionMismatch,
+            ) as error:
+                return f'"{error}"'  # that is the library, not a GPU
             except pynvml.NVMLError as error:
                 errors[where] = str(error)
                 if isinstance(error, pynvml.NVMLError_GpuIsLost):
@@ -333,7 +345,10 @@ async def lost(gpus: Sequence[Gpu]) -> dict[str, str]:
     Drivers say "Unknown Error" of a GPU that has fallen off the bus as often as "GPU is lost"; the
     former counts where another GPU answers or the GPU's PCI configuration reads as ones only.
     """
-    return await anyio.to_thread.run_sync(_ask_lost, gpus, abandon_on_cancel=True)
+    ask: Callable[[], dict[str, str]] = partial(
+        nvml.ask, _ask_lost, tuple(gpus), patience=PATIENCE, otherwise=lambda _: {}
+    )
+    return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
 
 
 def _ask_lost(gpus: Sequence[Gpu], places: Places = Places()) -> dict[str, str]:

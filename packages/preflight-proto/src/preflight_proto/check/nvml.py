@@ -1,0 +1,231 @@
+"""NVML in a process of its own: where the driver's library crashes or hangs, that costs what it was
+asked, not the check.
+
+:func:`start` forks a helper while the check has one thread. The helper loads no library: it forks
+again for each question and tells how that process ended. A function of NVML in which it ended is
+from then on one that the driver does not have, and the question is asked again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import pickle
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from types import FunctionType
+from typing import Any, Final, NoReturn, TypeVar
+
+from . import log
+
+__all__ = ["ask", "start", "without"]
+
+T = TypeVar("T")
+
+SILENCE: Final = 10.0
+"""Seconds that one call may take. Starting NVML may take all the time that a question has: without
+persistence mode the driver initialises each GPU first.
+"""
+LAST_WAIT: Final = 1.0
+"""Seconds after SIGKILL. What is there then sits in the driver."""
+_LOOK: Final = 0.5
+_STARTS: Final = "nvmlInit"
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_ROOM: Final = 128
+_ANSWERED: Final = 77
+"""Exit status of a process that has answered; a library may end it with any other."""
+
+
+class _Helper:
+    """Of this process: the helper's other end, ``gone`` (why there is none any more), and ``seen``,
+    memory in which the process that asks writes its id, how many calls it has made and the name of
+    the last one.
+    """
+
+    pipe: Connection | None = None
+    gone = ""
+    seen: mmap.mmap
+    turn = threading.Lock()
+    avoided: frozenset[str] = frozenset()
+    calls = 0
+
+
+def without() -> frozenset[str]:
+    """Functions of NVML that are not called any more: the library crashed or hung in them."""
+    return _Helper.avoided
+
+
+def start() -> None:
+    """Fork the helper. What is asked without one is asked in this process."""
+    if threading.active_count() > 1 or _Helper.pipe is not None:
+        return  # a lock of another thread's would be held for ever in the copy
+    ours, theirs = socket.socketpair()
+    _Helper.seen = mmap.mmap(-1, _ROOM)
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        return
+    if pid == 0:
+        ours.close()
+        _serve(Connection(theirs.detach()))
+    theirs.close()
+    _Helper.pipe = Connection(ours.detach())
+
+
+def ask(
+    question: Callable[..., T],
+    *given: Any,
+    patience: float,
+    otherwise: Callable[[str], T],
+    silence: float = SILENCE,
+) -> T:
+    """What ``question``, a function of a module, answers to ``given``; blocks. ``otherwise`` gets
+    one sentence where there is no answer within ``patience`` seconds, or none to be had. A call
+    that takes ``silence`` seconds hangs.
+    """
+    if _Helper.pipe is None and not _Helper.gone:
+        return question(*given)
+    end = time.monotonic() + patience
+    if not _Helper.turn.acquire(timeout=patience):
+        return otherwise(f"NVML is busy with another question for {patience:g} s")
+    try:
+        while (pipe := _Helper.pipe) is not None:
+            pipe.send((question, given, _Helper.avoided))
+            answer = _answer(pipe, end, silence)
+            if not isinstance(answer, str):
+                return _opened(answer)
+            name = _last()
+            log.say(f"{answer}; what it would say is not known.")
+            if not name or name in _Helper.avoided or time.monotonic() >= end:
+                return otherwise(answer)
+            _Helper.avoided |= {name}
+    except (OSError, EOFError):
+        _Helper.pipe, _Helper.gone = None, "the process that asks NVML is gone"
+    finally:
+        _Helper.turn.release()
+    return otherwise(_Helper.gone)
+
+
+def _opened(answer: tuple[Any, str]) -> Any:
+    value, bug = answer
+    if bug:
+        raise RuntimeError(bug)
+    return value
+
+
+def _answer(pipe: Connection, end: float, silence: float) -> tuple[Any, str] | str:
+    """The answer and a bug of the question's, or a sentence about how the process ended."""
+    calls, since = -1, time.monotonic()
+    while not pipe.poll(max(min(_LOOK, end - time.monotonic()), 0)):
+        now = time.monotonic()
+        if (seen := int.from_bytes(_Helper.seen[8:16], "little")) != calls:
+            calls, since = seen, now
+        if now >= end or (now - since >= silence and not _last().startswith(_STARTS)):
+            return _ended(pipe, now - since)
+    kind, value = pipe.recv()
+    if kind == "answer":
+        bug: str
+        value, bug = pickle.loads(value)  # noqa: S301 (of our own process)
+        return value, bug
+    how = f"by {signal.Signals(-value).name}" if value < 0 else f"with status {value}"
+    return f"NVML: {_last() or 'the process'} ended {how}"
+
+
+def _ended(pipe: Connection, silent: float) -> str:
+    with suppress(ProcessLookupError):
+        os.kill(int.from_bytes(_Helper.seen[:8], "little"), signal.SIGKILL)
+    if pipe.poll(LAST_WAIT):
+        pipe.recv()
+    else:
+        # The helper waits for it.
+        _Helper.pipe, _Helper.gone = None, "NVML hangs in the driver and cannot be ended"
+    return f"NVML: {_last() or 'the process'} gave no answer within {silent:.0f} s"
+
+
+def _last() -> str:
+    return _Helper.seen[16:_ROOM].rstrip(b"\0").decode()
+
+
+def _serve(pipe: Connection) -> NoReturn:
+    """The helper's life: a process for each question, until the check is gone."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the check ends it
+    _quietly()
+    watched = False
+    try:
+        while True:
+            request = pipe.recv_bytes()
+            watched = watched or _watch()
+            _Helper.seen[:] = bytes(_ROOM)
+            pid = os.fork()
+            if pid == 0:
+                _child(pipe, request)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if status != _ANSWERED:
+                pipe.send(("ended", status))
+    finally:
+        os._exit(0)
+
+
+def _quietly() -> None:
+    """The library's own words and the check's streams have nothing to do with each other, and what
+    crashes leaves no core.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+
+
+def _child(pipe: Connection, request: bytes) -> NoReturn:
+    _quietly()
+    _Helper.pipe = None
+    _Helper.seen[:8] = os.getpid().to_bytes(8, "little")
+    try:
+        question, given, _Helper.avoided = pickle.loads(request)  # noqa: S301 (of the check itself)
+        answer = pickle.dumps((question(*given), ""))
+    except Exception as error:
+        answer = pickle.dumps((None, repr(error)))
+    pipe.send(("answer", answer))
+    os._exit(_ANSWERED)
+
+
+def _watch() -> bool:
+    """Have each function of the binding leave its name before it is called. The binding loads the
+    driver's library when NVML is started, which the helper does not do.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return True  # whoever asks says so
+    for name, function in list(vars(pynvml).items()):
+        if name.startswith("nvml") and isinstance(function, FunctionType):
+            setattr(pynvml, name, _watched(name, function))
+    return True
+
+
+def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    shown = name.encode().ljust(_ROOM - 16, b"\0")
+
+    def call(*given: Any) -> Any:
+        if name in _Helper.avoided:
+            import pynvml
+
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        _Helper.calls += 1
+        _Helper.seen[8:_ROOM] = _Helper.calls.to_bytes(8, "little") + shown
+        return function(*given)
+
+    return call
