@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -14,31 +13,19 @@ import pytest
 from plane import Plane, plane
 from preflight_gpu_scheduler import names
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.fakes import NVML, NvmlError, build_nvml
 
 pytestmark = pytest.mark.timeout(400)
-FAKES = Path(__file__).parents[3] / "e2e" / "fakes"
 UUIDS = [f"GPU-{n:08x}" for n in range(4)]
-
-
-def _compiler() -> str:
-    found = shutil.which("cc") or shutil.which("gcc")
-    if found is None:
-        pytest.skip("there is no C compiler for the fake NVML")
-    return found
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
-    built = [
-        "-O1",
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(folder / "libnvidia-ml.so.1"),
-        str(FAKES / "nvml" / "nvml.c"),
-    ]
-    subprocess.run([_compiler(), *built], check=True)
+    try:
+        build_nvml(NVML, folder / "libnvidia-ml.so.1")
+    except NvmlError as error:
+        pytest.skip(str(error))
     return folder
 
 

@@ -57,14 +57,10 @@ class Nvml:
         try:
             self._note_xids(nvml)
             handles = []
-            lost = []
             for n in range(nvml.nvmlDeviceGetCount()):
-                try:
+                # A lost one has no name any more; what is remembered of it says which it was.
+                with suppress(nvml.NVMLError):
                     handles.append(nvml.nvmlDeviceGetHandleByIndex(n))
-                except nvml.NVMLError:
-                    lost.append(
-                        n
-                    )  # it has no name any more; what is remembered of it says which one it was
             found = [self._gpu(nvml, handle, handles) for handle in handles]
             return [one for one in found if one is not None]
         except nvml.NVMLError as error:
@@ -130,7 +126,10 @@ class Nvml:
                     raise
                 return otherwise
 
-        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        try:
+            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_Unknown, nvml.NVMLError_ResetRequired):
+            return None  # it has no name any more, as one without a handle
         try:
             pci = nvml.nvmlDeviceGetPciInfo(handle)
             remapped = ask(lambda: nvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
@@ -144,7 +143,10 @@ class Nvml:
                 remap_failed=bool(remapped[3]),
                 xids=tuple(sorted(self._xids.get(uuid, ()))),
                 mig=mig == nvml.NVML_DEVICE_MIG_ENABLE,
-                processes=ask(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)), None),
+                # By version: without one the binding raises an error of its own before R510.
+                processes=ask(
+                    lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)), None
+                ),
             )
         except nvml.NVMLError:
             return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
@@ -182,13 +184,15 @@ class Nvml:
         if told:
             return tuple(links)
         # A driver that does not say where links end may say which GPUs reach each other over them.
+        # Whatever goes wrong here may be the other's: then there is no link to it, and no more.
         for other in all_handles:
-            remote = ask(lambda other=other: _text(nvml.nvmlDeviceGetPciInfo(other).busId), "")
-            status = ask(
-                lambda other=other: nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK), None
-            )
-            if other is not handle and status == _P2P_OK and remote:
-                links.append(Link(ends="gpu", remote=remote))
+            if other is handle:
+                continue
+            with suppress(nvml.NVMLError):
+                remote = _text(nvml.nvmlDeviceGetPciInfo(other).busId)
+                status = nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK)
+                if status == _P2P_OK and remote:
+                    links.append(Link(ends="gpu", remote=remote))
         return tuple(links)
 
     def _field(self, nvml: Any, handle: Any, field: int) -> int:
