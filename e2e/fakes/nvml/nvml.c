@@ -383,15 +383,19 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t g, nvmlTemperatureSensors_t s
     *out = g->known[TEMPERATURE] ? (unsigned)g->numbers[TEMPERATURE] : 40;
     return lost(g->uuid) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
-#if DRIVER >= 510
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t g, unsigned *size, nvmlProcessInfo_t *out) {
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t g, unsigned *size, nvmlProcessInfo_v2_t *out) {
     CALL(g, size);
     unsigned running = (unsigned)g->numbers[PROCESSES], room = *size;
     *size = running;
     if (!g->known[PROCESSES]) return NVML_ERROR_NOT_SUPPORTED;
     if (running > room) return NVML_ERROR_INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < running; i++) out[i] = (nvmlProcessInfo_t){ 4000 + i, 1 << 30, ~0u, ~0u };
+    for (unsigned i = 0; i < running; i++) out[i] = (nvmlProcessInfo_v2_t){ 4000 + i, 1 << 30, ~0u, ~0u };
     return NVML_SUCCESS;
+}
+#if DRIVER >= 510
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t g, unsigned *size, nvmlProcessInfo_t *out) {
+    CALL(g, size);
+    return nvmlDeviceGetComputeRunningProcesses_v2(g, size, out);
 }
 #endif
 

@@ -196,7 +196,10 @@ def test_what_is_only_notable_passes_with_one_event(
 @pytest.mark.parametrize(
     ("faults", "says"),
     [
-        ("nvmlDeviceGetSramEccErrorStatus=crash", "nvmlDeviceGetSramEccErrorStatus ended by SIGSEGV"),
+        (
+            "nvmlDeviceGetSramEccErrorStatus=crash",
+            "nvmlDeviceGetSramEccErrorStatus ended by SIGSEGV",
+        ),
         ("nvmlDeviceGetP2PStatus=crash", "nvmlDeviceGetP2PStatus ended by SIGSEGV"),
         ("nvmlDeviceGetSerial=crash", "nvmlDeviceGetSerial ended by SIGSEGV"),
         ("nvmlDeviceGetUUID=crash", "nvmlDeviceGetUUID ended by SIGSEGV"),

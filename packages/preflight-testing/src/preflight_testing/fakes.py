@@ -6,16 +6,30 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tomllib
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from typing import Any
 
-__all__ = ["DRIVERS", "FAKES", "NVML", "NvmlError", "build_nvml", "nvml_header"]
+__all__ = [
+    "DEVICES",
+    "DRIVERS",
+    "FAKES",
+    "NVML",
+    "NvmlError",
+    "build_nvml",
+    "nvml_header",
+    "nvml_node",
+]
 
 FAKES = Path(__file__).resolve().parents[4] / "e2e" / "fakes"
 """The folder: `bin` (dcgmi, nvidia-smi, all_reduce_perf), `node`, `net`, `nvml`."""
 NVML = FAKES / "nvml" / "nvml.c"
 DRIVERS = (470, 535, 550, 570, 580)
 """Branches of the driver that the stand-in for NVML can be."""
+DEVICES: dict[str, dict[str, Any]] = tomllib.loads((NVML.parent / "devices.toml").read_text())
+"""GPUs of which it is known what NVML says."""
 
 
 class NvmlError(Exception):
@@ -49,3 +63,30 @@ def build_nvml(source: Path, library: Path, *, driver: int = DRIVERS[-1]) -> Non
         raise NvmlError(
             f"{compiler} ended with status {done.returncode} on {source.name}; its last lines say why."
         )
+
+
+def nvml_node(
+    model: str, changes: Mapping[int, Mapping[str, object]] | None = None
+) -> dict[str, Any]:
+    """The node.json of a healthy node with GPUs of ``model``, a key of :data:`DEVICES`;
+    ``changes``: what NVML says otherwise of the GPU with that index.
+    """
+    facts = _facts(model)
+    name, count = facts.pop("name"), facts.pop("count")
+    gpus = []
+    for i in range(count):
+        said = {**facts, **({"serial": f"{facts['serial']}{i}"} if "serial" in facts else {})}
+        said |= (changes or {}).get(i, {})
+        where = {"uuid": f"GPU-{i}", "name": name, "pci": f"00000000:{0x1B + 16 * i:02X}:00.0"}
+        gpus.append(where | {key: str(value) for key, value in said.items()})
+    return {"gpus": gpus}
+
+
+def _facts(model: str) -> dict[str, Any]:
+    table = DEVICES[model]
+    facts = (_facts(table["like"]) if "like" in table else {}) | table
+    return {
+        key: value
+        for key, value in facts.items()
+        if key not in {"like", "without", *table.get("without", ())}
+    }

@@ -162,7 +162,10 @@ def _facts(handle: Any, uuid: str) -> DeviceFacts:
     counted = getattr(pynvml, "NVML_VOLATILE_ECC", 0)
     corrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_CORRECTED", 0)
     uncorrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1)
-    running = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    # By version: the binding's function without one raises an error of its own where it is missing.
+    running = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    if running is None:  # as drivers before R510 call it
+        running = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v2, handle)
     return DeviceFacts(
         uuid,
         remap_pending=_flag(remapped and remapped[2]),

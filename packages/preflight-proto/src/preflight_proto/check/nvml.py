@@ -53,6 +53,7 @@ class _Helper:
     gone = ""
     seen: mmap.mmap
     turn = threading.Lock()
+    number = 0  # of the question
     avoided: frozenset[str] = frozenset()
     calls = 0
 
@@ -86,11 +87,11 @@ def ask(
     *given: Any,
     patience: float,
     otherwise: Callable[[str], T],
-    silence: float = SILENCE,
+    silence: float | None = None,
 ) -> T:
     """What ``question``, a function of a module, answers to ``given``; blocks. ``otherwise`` gets
     one sentence where there is no answer within ``patience`` seconds, or none to be had. A call
-    that takes ``silence`` seconds hangs.
+    that takes ``silence`` seconds (:data:`SILENCE` if not said) hangs.
     """
     if _Helper.pipe is None and not _Helper.gone:
         return question(*given)
@@ -99,10 +100,19 @@ def ask(
         return otherwise(f"NVML is busy with another question for {patience:g} s")
     try:
         while (pipe := _Helper.pipe) is not None:
-            pipe.send((question, given, _Helper.avoided))
-            answer = _answer(pipe, end, silence)
+            _Helper.number += 1
+            _Helper.seen[:] = bytes(_ROOM)
+            pipe.send_bytes(
+                _Helper.number.to_bytes(8, "little")
+                + pickle.dumps((question, given, _Helper.avoided))
+            )
+            answer = _answer(pipe, end, SILENCE if silence is None else silence)
             if not isinstance(answer, str):
-                return _opened(answer)
+                value: T
+                value, bug = answer
+                if bug:
+                    raise RuntimeError(bug)
+                return value
             name = _last()
             log.say(f"{answer}; what it would say is not known.")
             if not name or name in _Helper.avoided or time.monotonic() >= end:
@@ -115,40 +125,39 @@ def ask(
     return otherwise(_Helper.gone)
 
 
-def _opened(answer: tuple[Any, str]) -> Any:
-    value, bug = answer
-    if bug:
-        raise RuntimeError(bug)
-    return value
-
-
 def _answer(pipe: Connection, end: float, silence: float) -> tuple[Any, str] | str:
     """The answer and a bug of the question's, or a sentence about how the process ended."""
     calls, since = -1, time.monotonic()
-    while not pipe.poll(max(min(_LOOK, end - time.monotonic()), 0)):
-        now = time.monotonic()
-        if (seen := int.from_bytes(_Helper.seen[8:16], "little")) != calls:
-            calls, since = seen, now
-        if now >= end or (now - since >= silence and not _last().startswith(_STARTS)):
-            return _ended(pipe, now - since)
-    kind, value = pipe.recv()
+    value: Any
+    kind, value, number = "", None, -1
+    while number != _Helper.number:  # a process that was killed may have answered before
+        while not pipe.poll(max(min(_LOOK, end - time.monotonic()), 0)):
+            now = time.monotonic()
+            if (seen := int.from_bytes(_Helper.seen[8:16], "little")) != calls:
+                calls, since = seen, now
+            if now >= end or (now - since >= silence and not _last().startswith(_STARTS)):
+                return _ended(pipe, now - since)
+        number, kind, value = pipe.recv()
     if kind == "answer":
-        bug: str
-        value, bug = pickle.loads(value)  # noqa: S301 (of our own process)
-        return value, bug
+        answer: tuple[Any, str] = pickle.loads(value)  # noqa: S301 (of our own process)
+        return answer
     how = f"by {signal.Signals(-value).name}" if value < 0 else f"with status {value}"
     return f"NVML: {_last() or 'the process'} ended {how}"
 
 
 def _ended(pipe: Connection, silent: float) -> str:
-    with suppress(ProcessLookupError):
-        os.kill(int.from_bytes(_Helper.seen[:8], "little"), signal.SIGKILL)
-    if pipe.poll(LAST_WAIT):
-        pipe.recv()
-    else:
-        # The helper waits for it.
-        _Helper.pipe, _Helper.gone = None, "NVML hangs in the driver and cannot be ended"
-    return f"NVML: {_last() or 'the process'} gave no answer within {silent:.0f} s"
+    said = f"NVML: {_last() or 'the process'} gave no answer within {silent:.0f} s"
+    pid = int.from_bytes(_Helper.seen[:8], "little")
+    if pid > 0:  # 0, while there is none yet, would be this process and its neighbours
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while pipe.poll(LAST_WAIT):
+        number, kind, _ = pipe.recv()
+        if (number, kind) == (_Helper.number, "ended"):
+            return said
+    # The helper waits for it.
+    _Helper.pipe, _Helper.gone = None, "NVML hangs in the driver and cannot be ended"
+    return said
 
 
 def _last() -> str:
@@ -165,13 +174,13 @@ def _serve(pipe: Connection) -> NoReturn:
         while True:
             request = pipe.recv_bytes()
             watched = watched or _watch()
-            _Helper.seen[:] = bytes(_ROOM)
             pid = os.fork()
             if pid == 0:
                 _child(pipe, request)
+            _Helper.seen[:8] = pid.to_bytes(8, "little")
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if status != _ANSWERED:
-                pipe.send(("ended", status))
+                pipe.send((int.from_bytes(request[:8], "little"), "ended", status))
     finally:
         os._exit(0)
 
@@ -192,13 +201,12 @@ def _quietly() -> None:
 def _child(pipe: Connection, request: bytes) -> NoReturn:
     _quietly()
     _Helper.pipe = None
-    _Helper.seen[:8] = os.getpid().to_bytes(8, "little")
     try:
-        question, given, _Helper.avoided = pickle.loads(request)  # noqa: S301 (of the check itself)
+        question, given, _Helper.avoided = pickle.loads(request[8:])  # noqa: S301 (of the check itself)
         answer = pickle.dumps((question(*given), ""))
     except Exception as error:
         answer = pickle.dumps((None, repr(error)))
-    pipe.send(("answer", answer))
+    pipe.send((int.from_bytes(request[:8], "little"), "answer", answer))
     os._exit(_ANSWERED)
 
 
