@@ -152,7 +152,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 PROGRAM = """
 import json, os, sys
 import anyio
-from preflight_proto.check import counters, gpus, nvml, scan
+from preflight_proto.check import alive, counters, gpus, nvml, scan
 from preflight_proto.check.child import Completed, ToolMissing
 from preflight_proto.check.verdict import Outcome, Verdict
 
@@ -184,12 +184,14 @@ async def judged(expected):
     return {"outcome": verdict.outcome.value, "code": verdict.code, "reason": verdict.reason,
             "accused": accused, "clears": len(verdict.clears), "source": source,
             "facts": [{name: repr(getattr(one, name)) for name in one.__dataclass_fields__} for one in facts],
+            "silent": sorted(await alive.silent(found, world["within"])) if "within" in world else [],
             "domain": await counters.nvlink_domain(found) if facts else ""}
 
 while world:
     with open(os.environ["FAKE_NODE_JSON"], "w") as file:
         json.dump(world["node"], file)
-    nvml._Helper.avoided, nvml.SILENCE = frozenset(), world.get("silence", 60.0)
+    nvml._Helper.avoided = nvml._Helper.hung = frozenset()
+    nvml.SILENCE = world.get("silence", 60.0)
     gpus.PATIENCE = counters.PATIENCE = world.get("patience", 60.0)
     answer = anyio.run(judged, len(world["node"]["gpus"]))
     print("ANSWER " + json.dumps(answer), flush=True)
@@ -344,6 +346,14 @@ def test_a_call_that_hangs_costs_what_it_was_asked(start: Start) -> None:
     assert [facts["sram_threshold"] for facts in answer["facts"]] == ["False"] * 8
     [line] = driver.said
     assert line.startswith("NVML: nvmlDeviceGetNvLinkState gave no answer within ")
+
+
+def test_a_gpu_that_gives_no_answer_is_told_even_where_its_silence_has_cost_a_look_before(
+    start: Start,
+) -> None:
+    node = nvml_node("h100", {5: {"faults": "nvmlDeviceGetTemperature=hang"}})
+    answer = start(580).look(node, silence=0.5, within=2.0)
+    assert answer["silent"] == ["GPU-5"]
 
 
 @pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])

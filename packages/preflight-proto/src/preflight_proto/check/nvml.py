@@ -55,6 +55,7 @@ class _Helper:
     turn = threading.Lock()
     number = 0  # of the question
     avoided: frozenset[str] = frozenset()
+    hung: frozenset[str] = frozenset()  # those of them that gave no answer
     calls = 0
 
 
@@ -90,21 +91,22 @@ def ask(
     silence: float | None = None,
 ) -> T:
     """What ``question``, a function of a module, answers to ``given``; blocks. ``otherwise`` gets
-    one sentence where there is no answer within ``patience`` seconds, or none to be had. A call
-    that takes ``silence`` seconds (:data:`SILENCE` if not said) hangs.
+    what NVML did where there is no answer within ``patience`` seconds, or none to be had. A call
+    that takes ``silence`` seconds (:data:`SILENCE` if not said) hangs. Who says it asks just that:
+    functions that hung before are called again.
     """
     if _Helper.pipe is None and not _Helper.gone:
         return question(*given)
     end = time.monotonic() + patience
     if not _Helper.turn.acquire(timeout=patience):
-        return otherwise(f"NVML is busy with another question for {patience:g} s")
+        return otherwise(f"it is busy with another question for {patience:g} s")
     try:
         while (pipe := _Helper.pipe) is not None:
+            avoided = _Helper.avoided - (frozenset() if silence is None else _Helper.hung)
             _Helper.number += 1
             _Helper.seen[:] = bytes(_ROOM)
             pipe.send_bytes(
-                _Helper.number.to_bytes(8, "little")
-                + pickle.dumps((question, given, _Helper.avoided))
+                _Helper.number.to_bytes(8, "little") + pickle.dumps((question, given, avoided))
             )
             answer = _answer(pipe, end, SILENCE if silence is None else silence)
             if not isinstance(answer, str):
@@ -114,12 +116,12 @@ def ask(
                     raise RuntimeError(bug)
                 return value
             name = _last()
-            log.say(f"{answer}; what it would say is not known.")
-            if not name or name in _Helper.avoided or time.monotonic() >= end:
+            log.say(f"NVML: {answer}; what it would say is not known.")
+            if not name or name in avoided or time.monotonic() >= end:
                 return otherwise(answer)
             _Helper.avoided |= {name}
     except (OSError, EOFError):
-        _Helper.pipe, _Helper.gone = None, "the process that asks NVML is gone"
+        _Helper.pipe, _Helper.gone = None, "the process that asks it is gone"
     finally:
         _Helper.turn.release()
     return otherwise(_Helper.gone)
@@ -142,11 +144,12 @@ def _answer(pipe: Connection, end: float, silence: float) -> tuple[Any, str] | s
         answer: tuple[Any, str] = pickle.loads(value)  # noqa: S301 (of our own process)
         return answer
     how = f"by {signal.Signals(-value).name}" if value < 0 else f"with status {value}"
-    return f"NVML: {_last() or 'the process'} ended {how}"
+    return f"{_last() or 'the process'} ended {how}"
 
 
 def _ended(pipe: Connection, silent: float) -> str:
-    said = f"NVML: {_last() or 'the process'} gave no answer within {silent:.0f} s"
+    said = f"{_last() or 'the process'} gave no answer within {silent:.0f} s"
+    _Helper.hung |= {_last()}
     pid = int.from_bytes(_Helper.seen[:8], "little")
     if pid > 0:  # 0, while there is none yet, would be this process and its neighbours
         with suppress(ProcessLookupError):
@@ -156,7 +159,7 @@ def _ended(pipe: Connection, silent: float) -> str:
         if (number, kind) == (_Helper.number, "ended"):
             return said
     # The helper waits for it.
-    _Helper.pipe, _Helper.gone = None, "NVML hangs in the driver and cannot be ended"
+    _Helper.pipe, _Helper.gone = None, "it hangs in the driver and cannot be ended"
     return said
 
 
