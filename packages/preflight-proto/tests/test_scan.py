@@ -275,6 +275,25 @@ async def test_a_gpu_that_an_older_driver_refuses_to_measure_until_it_is_reset_n
     )
 
 
+async def test_a_run_that_is_over_before_its_only_question_is_answered_has_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, over = anyio.Event(), anyio.Event()
+
+    async def late(*_: Any) -> tuple[CounterSample, ...]:
+        asked.set()
+        await over.wait()
+        for _ in range(5):
+            await anyio.sleep(0)
+        return (CounterSample("GPU-0"),)
+
+    monkeypatch.setattr(counters, "_asked", late)
+    async with counters.sampled(()) as samples:
+        await asked.wait()
+        over.set()
+    assert CounterSample("GPU-0") in samples
+
+
 async def test_without_a_driver_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)

@@ -31,6 +31,8 @@ EVERY: Final = 0.2
 """Seconds between two samples."""
 FIRST: Final = 0.05
 """Seconds until the first one: short runs have one too."""
+LATE: Final = 1.0
+"""Seconds that the answer to a run's only question may come after the run."""
 MOST: Final = 3000
 """Samples that are kept of each GPU: ten minutes."""
 
@@ -76,18 +78,24 @@ async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[CounterSample]]:
     ended.
     """
     samples: list[CounterSample] = []
+    asked: list[anyio.Event] = []
 
     async def watch() -> None:
         for _ in range(MOST):
             await anyio.sleep(EVERY if samples else FIRST)
+            asked.append(anyio.Event())
             seen = await _asked(_sample, gpus)
+            samples.extend(seen or ())
+            asked[-1].set()
             if not seen:
                 return
-            samples.extend(seen)
 
     async with anyio.create_task_group() as group:
         group.start_soon(watch)
         yield samples
+        if asked and not samples:  # of a short run, in which the question came and not the answer
+            with anyio.move_on_after(LATE):
+                await asked[-1].wait()
         group.cancel_scope.cancel()
 
 
