@@ -283,7 +283,7 @@ async def test_a_run_that_is_over_before_its_only_question_is_answered_has_a_sam
     async def late(*_: Any) -> tuple[CounterSample, ...]:
         asked.set()
         await over.wait()
-        for _ in range(5):
+        for _turn in range(5):
             await anyio.sleep(0)
         return (CounterSample("GPU-0"),)
 
