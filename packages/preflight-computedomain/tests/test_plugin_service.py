@@ -31,6 +31,7 @@ from preflight_computedomain.startup import CommandFailed, Start
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ApiServer, free_port
+from preflight_testing.tcp import TcpServer
 
 pytestmark = pytest.mark.anyio
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -303,27 +304,17 @@ class Way:
 
     def __init__(self, target: Connection) -> None:
         self._there, self.late, self.silent = urlsplit(target.server), 0.0, False
-        self._passing: set[asyncio.Task[None]] = set()
         self._port = 0
 
     async def open(self) -> str:
         """The address of this end."""
-        self._door = await asyncio.start_server(self._through, "127.0.0.1", self._port)
-        self._port = self._door.sockets[0].getsockname()[1]
+        self._door = TcpServer(self._between)
+        self._port = await self._door.start(self._port)
         return f"https://127.0.0.1:{self._port}"
 
     async def close(self) -> None:
         """As where no API server runs."""
-        self._door.close()
-        for one in self._passing:
-            one.cancel()
-        await asyncio.gather(*self._passing, return_exceptions=True)
-        await self._door.wait_closed()
-
-    async def _through(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        both = asyncio.create_task(self._between(asks, answers))
-        self._passing.add(both)
-        both.add_done_callback(self._passing.discard)
+        await self._door.stop()
 
     async def _between(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         said, asked = await asyncio.open_connection(self._there.hostname, self._there.port)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import anyio
 import msgspec
 from preflight_kube.connection import Connection
+from preflight_testing.tcp import TcpServer
 
 __all__ = ["Sent", "Wire", "refusal", "wired"]
 
@@ -201,21 +202,10 @@ def refusal(code: int, reason: str, **headers: str) -> bytes:
 async def wired(target: Connection) -> AsyncIterator[tuple[Wire, Connection]]:
     """A wire to ``target``, and the connection that leads through it."""
     wire = Wire(target)
-    server = await asyncio.start_server(wire._serve, "127.0.0.1", 0, limit=2**24, backlog=1024)
+    server = TcpServer(wire._serve, limit=2**24)
+    port = await server.start()
     try:
-        yield wire, replace(target, server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        yield wire, replace(target, server=f"http://127.0.0.1:{port}")
     finally:
-        server.close()
         with anyio.CancelScope(shield=True):
-            quiet = 0
-            while (
-                quiet < 10
-            ):  # who was let in last may be served only some rounds of the loop later
-                await asyncio.sleep(0.001)
-                ending = list(wire._open)
-                quiet = 0 if ending else quiet + 1
-                for task in ending:
-                    task.cancel()
-                await asyncio.gather(*ending, return_exceptions=True)
-            await server.wait_closed()
-            await asyncio.sleep(0)  # what was aborted is closed in the next round of the loop
+            await server.stop()

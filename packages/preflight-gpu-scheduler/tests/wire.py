@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 import yaml
 from preflight_kube.connection import Connection
+from preflight_testing.tcp import TcpServer
 
 __all__ = ["Sent", "Wire", "wired"]
 
@@ -45,7 +46,6 @@ class Wire:
         self.keeps: Callable[[Sent], bool] = lambda _: False
         self.stalls: Callable[[Sent], bool] = lambda _: False
         self._changed = asyncio.Event()
-        self._open: set[asyncio.Task[None]] = set()
 
     def release(self) -> None:
         self.keeps = self.stalls = lambda _: False
@@ -74,9 +74,6 @@ class Wire:
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, real: Connection
     ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
         ends = [writer]
         back: asyncio.Task[None] | None = None
         try:
@@ -96,7 +93,6 @@ class Wire:
                     up.write(head + body)
                     await up.drain()
         finally:
-            self._open.discard(task)
             if back is not None:
                 back.cancel()
             for end in ends:
@@ -117,10 +113,6 @@ class Wire:
                 writer.write(piece)
                 await writer.drain()
 
-    def close(self) -> None:
-        for task in self._open:
-            task.cancel()
-
 
 @asynccontextmanager
 async def wired(real: Connection) -> AsyncIterator[Wire]:
@@ -130,13 +122,11 @@ async def wired(real: Connection) -> AsyncIterator[Wire]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await wires[0].serve(reader, writer, real)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+    server = TcpServer(serve)
+    port = await server.start()
     wires.append(Wire(replace(real, server=f"http://127.0.0.1:{port}")))
     try:
         yield wires[0]
     finally:
-        server.close()
-        wires[0].close()
         with anyio.CancelScope(shield=True):
-            await asyncio.sleep(0)
+            await server.stop()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -97,3 +99,20 @@ def test_a_request_that_came_while_the_process_stood_still_is_answered(
         assert standing.wait(5)
         line.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
         assert line.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_who_connects_while_the_server_ends_is_let_go_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            server = HealthServer("127.0.0.1", 0, CollectorRegistry(), str, str)
+            with contextlib.ExitStack() as stack:
+                for _client in range(20):
+                    client = stack.enter_context(socket.socket())
+                    client.setblocking(False)
+                    client.connect_ex(("127.0.0.1", server.port))
+                server.close()
+        gc.collect()
+    assert ([str(warning.message) for warning in caught], caplog.text) == ([], "")

@@ -292,8 +292,7 @@ def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(
 
             def break_off() -> None:
                 double.fault = lambda request: ApiAnswer(500, sad)
-                for writer in double._open.values():
-                    writer.transport.abort()
+                double.cut()
 
             double.within(break_off)
             await until(lambda: "500" in policies.problem, "trouble")

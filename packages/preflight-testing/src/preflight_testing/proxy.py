@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from .tcp import TcpServer
+
 __all__ = ["Proxy", "proxied"]
 
 
@@ -58,9 +60,8 @@ class Proxy:
             pass
         finally:
             self._open.discard(task)
-            for end in (writer, up):
-                if end is not None:
-                    end.transport.abort()
+            if up is not None:
+                up.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,17 +75,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def proxied(target: T) -> AsyncIterator[tuple[Proxy, T]]:
     """A proxy before ``target``, and the connection that leads through it."""
     proxy = Proxy(target.server)
-    server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
+    server = TcpServer(proxy._serve)
+    port = await server.start()
     url = urlsplit(target.server)
-    port = server.sockets[0].getsockname()[1]
     try:
         yield proxy, replace(target, server=url._replace(netloc=f"127.0.0.1:{port}").geturl())
     finally:
-        server.close()
-        for _ in range(5):
-            await asyncio.sleep(
-                0
-            )  # whoever was let in last is served by a task that has begun, and so can end
-        proxy.cut(refuse=True)
-        await asyncio.gather(*proxy._open, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close in the loop's next turn
+        await server.stop()

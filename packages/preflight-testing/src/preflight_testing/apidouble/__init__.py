@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from ..tcp import TcpServer
 from .http import Api, ApiAnswer, ApiRequest, converse
 from .store import RESOURCES, Resource, Store
 
@@ -51,7 +52,6 @@ class ApiDouble:
         """Admission: may refuse a request, or change it."""
         self.port = 0
         self._tls = tls
-        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         for name in ("default", "kube-system"):
             self.create("namespaces", {"metadata": {"name": name}})
 
@@ -62,22 +62,12 @@ class ApiDouble:
 
     async def __aenter__(self) -> ApiDouble:
         self._loop = asyncio.get_running_loop()
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=self._tls, backlog=1024
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = TcpServer(self._serve, tls=self._tls)
+        self.port = await self._server.start(self.port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for _turn in range(5):
-            await asyncio.sleep(
-                0
-            )  # whoever was let in last is served by a task that has begun, and so can end
-        for task in list(self._open):
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close in the loop's next turn
+        await self._server.stop()
 
     def __enter__(self) -> ApiDouble:
         ready, self._stop = threading.Event(), asyncio.Event()
@@ -117,6 +107,10 @@ class ApiDouble:
 
         asyncio.run_coroutine_threadsafe(breaks(), self._loop).result()
 
+    def cut(self) -> None:
+        """Break every connection, and listen on; from within the double's own loop."""
+        self._server.cut()
+
     def compact(self) -> None:
         """Forget all history; from within the double's own loop."""
         self.store.compact()
@@ -142,15 +136,8 @@ class ApiDouble:
         return self.fault(request) or await self.admit(request)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._open[task] = writer
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await converse(self.api, self._intercept, reader, writer)
-        finally:
-            del self._open[task]
-            writer.close()
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await converse(self.api, self._intercept, reader, writer)
 
 
 async def _as_it_is(request: ApiRequest) -> ApiRequest:
