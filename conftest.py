@@ -1,5 +1,6 @@
 """What every member's tests have: `--changed` and `--seconds`, for `nox -s quick`, how they are
-shared out where several run at a time (`-n`), and a note of what is skipped, for the gate.
+shared out where several run at a time (`-n`), Hypothesis' profile, and what is skipped: counted,
+and noted for the gate.
 
 Quick runs the tests nearest to a change first, and as many as a patience allows.
 """
@@ -10,6 +11,7 @@ import ast
 import os
 import re
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,20 @@ SKIPPED = "PREFLIGHT_SKIPPED"
 """Variable: the file to which each skipped test is written, with its reason."""
 LEFT_OUT = pytest.StashKey[list[str]]()
 ENDS = pytest.StashKey[float]()
+
+with suppress(ImportError):  # not all members have properties
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes on this machine proves nothing. All else is Hypothesis' own profile,
+    # which draws the same examples everywhere where CI is set.
+    settings.register_profile(
+        "preflight",
+        settings(),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+    )
+    settings.load_profile("preflight")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

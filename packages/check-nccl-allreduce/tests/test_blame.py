@@ -10,7 +10,7 @@ import re
 import pytest
 from check_nccl_allreduce import blame
 from check_nccl_allreduce.control.messages import Failure, RankStage, VerdictMessage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import Verdict
 from preflight_proto.check.events import events
@@ -287,7 +287,6 @@ CODES = st.sampled_from(
 CAUSES = st.sampled_from(["NODE_SLOW", "NODE_WRONG_DATA", "NODE_HUNG", "NODE_BROKEN", "GPU_ECC"])
 
 
-@settings(deadline=None)
 @given(code=CODES, blamed=st.dictionaries(st.integers(0, 7), CAUSES), rank=st.integers(0, 7))
 def test_whatever_a_failed_gang_raises_a_passed_one_clears(
     code: str, blamed: dict[int, str], rank: int
@@ -302,7 +301,6 @@ def test_whatever_a_failed_gang_raises_a_passed_one_clears(
     assert [event.fatal for event in raised] == [rank in blamed]
 
 
-@settings(deadline=None)
 @given(bad=st.integers(0, 11), nodes=st.integers(3, 12), share=st.floats(0.2, 0.7))
 def test_a_healthy_node_is_never_blamed(bad: int, nodes: int, share: float) -> None:
     verdict = World(nodes, slow(bad, factor=1 / share)).run()

@@ -6,7 +6,7 @@ from allreduce_testing.gangs.gang import GangUnderTest
 from check_nccl_allreduce import domains
 from check_nccl_allreduce.control.messages import Hello, LaunchOrder
 from check_nccl_allreduce.probing import EndpointMap
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from needs import needs_torch
 
@@ -56,7 +56,6 @@ def test_the_operators_own_label_alone_decides() -> None:
     assert domains.choose([{"example.com/rack": "r7"}] * 2) == ("example.com/rack", ("r7", "r7"))
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.dictionaries(st.sampled_from([*domains.LEVELS, "own"]), st.sampled_from("abc")),

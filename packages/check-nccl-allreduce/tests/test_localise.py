@@ -99,7 +99,6 @@ def drawn(state: State, chance: Chance) -> tuple[Verdict, State, list[Round]]:
     return verdict, last, rounds
 
 
-@settings(deadline=None)
 @given(gangs(), chances)
 def test_every_gang_ends_within_eight_rounds_whatever_its_probes_bring(
     state: State, chance: Chance
@@ -110,7 +109,6 @@ def test_every_gang_ends_within_eight_rounds_whatever_its_probes_bring(
     assert [one.number for one in rounds] == list(range(2, 2 + len(rounds)))
 
 
-@settings(deadline=None)
 @given(gangs(), chances)
 def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Chance) -> None:
     for one in drawn(state, chance)[2]:
@@ -123,7 +121,6 @@ def test_the_probes_of_a_round_can_run_at_the_same_time(state: State, chance: Ch
         assert max(Counter(i for probe in one.probes for i in probe.members).values()) == 1
 
 
-@settings(deadline=None)
 @given(gangs(), chances, st.integers(0, 39))
 def test_a_node_all_of_whose_probes_are_good_is_never_blamed(
     state: State, chance: Chance, well: int
@@ -145,7 +142,6 @@ def test_a_node_all_of_whose_probes_are_good_is_never_blamed(
     assert well not in verdict.fatal_for
 
 
-@settings(deadline=None)
 @given(gangs(least=3), chances)
 def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two(
     state: State, chance: Chance
@@ -169,7 +165,6 @@ def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two
         assert suspect.score.value >= FATAL
 
 
-@settings(deadline=None)
 @given(gangs(), chances)
 def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(state: State, chance: Chance) -> None:
     verdict, _, _ = drawn(state, chance)
@@ -178,7 +173,6 @@ def test_who_is_fatal_is_blamed_and_who_is_blamed_is_named(state: State, chance:
     assert not verdict.blamed or verdict.fails
 
 
-@settings(deadline=None)
 @given(gangs(), chances)
 def test_the_same_history_always_has_the_same_answer(state: State, chance: Chance) -> None:
     _, last, rounds = drawn(state, chance)
@@ -190,7 +184,6 @@ def test_the_same_history_always_has_the_same_answer(state: State, chance: Chanc
             assert again == rounds[count]
 
 
-@settings(deadline=None)
 @given(gangs(), chances, st.data())
 def test_other_names_for_nodes_kinds_and_domains_change_no_probe_and_no_verdict(
     state: State, chance: Chance, data: st.DataObject
@@ -220,7 +213,7 @@ def _facts(v: Verdict) -> tuple[object, ...]:
     return v.kind, v.fails, v.blamed, v.named, v.fatal_for, v.links, v.suspects, v.rounds, v.matrix
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(5, 30), st.data())
 def test_where_nothing_is_noisy_the_order_of_the_members_and_the_seed_do_not_decide_who_is_blamed(
     size: int, data: st.DataObject
@@ -265,7 +258,6 @@ def _oracle(bad: set[int]) -> Callable[[Round], Sequence[Result]]:
     ]
 
 
-@settings(deadline=None)
 @given(gangs(least=3, most=20), chances, st.data())
 def test_a_good_edge_never_hurts_its_ends(
     state: State, chance: Chance, data: st.DataObject
@@ -305,7 +297,6 @@ def test_a_good_edge_never_hurts_its_ends(
         }
 
 
-@settings(deadline=None)
 @given(gangs(least=3), st.sampled_from([FactKind.LOST, FactKind.MEMBER]), chances)
 def test_a_member_that_is_lost_or_cannot_take_part_makes_nobody_fatal(
     state: State, kind: FactKind, chance: Chance

@@ -30,7 +30,7 @@ from check_nccl_allreduce.localise import (
 from check_nccl_allreduce.localise.evidence import weigh
 from check_nccl_allreduce.localise.own import GROWTH, owned
 from check_nccl_allreduce.localise.score import hairpins, scored
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_localise import Chance, chances, gangs
 
@@ -216,7 +216,6 @@ def told(state: State, draw: Random, known: list[Local]) -> State:
     return replace(state, endpoints=ends)
 
 
-@settings(deadline=None)
 @given(gangs(least=3), chances, st.lists(locals_, min_size=1, max_size=6), st.integers(0, 2**32))
 def test_what_ports_say_changes_no_round(
     state: State, chance: Chance, known: list[Local], seed: int
@@ -239,7 +238,6 @@ def test_what_ports_say_changes_no_round(
     assert again == asked
 
 
-@settings(deadline=None)
 @given(
     gangs(least=3),
     chances,
@@ -282,7 +280,6 @@ def test_more_evidence_of_its_ports_never_lowers_a_nodes_score(
     assert after[1] >= before[1]
 
 
-@settings(deadline=None)
 @given(gangs(least=3), chances, locals_)
 def test_what_is_equal_everywhere_changes_no_blame(
     state: State, chance: Chance, known: Local

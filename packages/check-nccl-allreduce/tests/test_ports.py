@@ -40,7 +40,6 @@ from check_nccl_allreduce.control.rounds import LaunchRound
 from check_nccl_allreduce.ports import PortErrors, PortFault
 from check_nccl_allreduce.settings import Settings
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from test_judge import at, hellos, start, trouble
 from worlds import HEALTHY, World, took
@@ -133,7 +132,6 @@ def test_without_adapters_there_is_nothing_and_no_error(tmp_path: Path) -> None:
     assert anyio.run(sysfs.Counters(port, tmp_path / "nowhere").read) == {}
 
 
-@hypothesis_settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["rate", "state", "phys_state", "link_layer", "counters/symbol_error"]),

@@ -209,7 +209,6 @@ HISTORIES = int(os.environ.get("APPWRAPPER_HISTORIES", "60"))
 Histories.TestCase.settings = settings(
     max_examples=HISTORIES,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 TestHistories = pytest.mark.timeout(600 + HISTORIES)(Histories.TestCase)
@@ -315,7 +314,7 @@ def a_view() -> st.SearchStrategy[WrapperView]:
     )  # fmt: skip
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(a_wrapper(), a_view())
 def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_nothing(
     raw: Any, seen: WrapperView
@@ -336,7 +335,7 @@ def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_
         assert seen.components or seen.strays or len(seen.empty) > 1
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(a_wrapper(), a_view())
 def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_watched(
     raw: Any, seen: WrapperView
@@ -352,7 +351,7 @@ def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_wa
         assert set(made.next.waits) <= {"wrapper", "pods", "components", "nodes", "mirrors"}
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(a_wrapper(), a_view())
 def test_nothing_is_said_to_be_gone_while_something_may_be_left(
     raw: Any, seen: WrapperView
@@ -378,7 +377,7 @@ def test_nothing_is_said_to_be_gone_while_something_may_be_left(
         assert not seen.strays
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(JSON)
 def test_no_template_makes_a_plan_raise(template: Any) -> None:
     raw = {

@@ -9,15 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import settings
 from preflight_testing.plugin import real_api_server
 
 __all__ = ["anyio_backend", "google", "real_api_server", "short"]
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-settings.register_profile("house", deadline=None)  # machines differ
-settings.load_profile("house")
 
 
 @pytest.fixture

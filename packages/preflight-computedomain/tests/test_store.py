@@ -199,7 +199,7 @@ OPERATION = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(OPERATION, max_size=12))
 def test_never_two_prepared_claims_and_never_a_file_without_one(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, int | None]]

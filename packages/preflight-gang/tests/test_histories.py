@@ -310,5 +310,5 @@ class Histories(RuleBasedStateMachine):
         ]
 
 
-Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=30)
 TestHistories = Histories.TestCase

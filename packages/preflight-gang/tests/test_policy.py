@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gang.overrides.acceptance import LONGEST, StoredOverride, judge, problems, status
 
@@ -83,7 +83,6 @@ def test_what_is_being_deleted_makes_room_at_once() -> None:
     assert verdicts(going, policy("new", second=1)) == {"old": "Terminating", "new": "InForce"}
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=8), st.randoms()
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from gangs import gang, waiting
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gang.gangs.delivery import seal
 from preflight_gang.gangs.membership import GangMember
@@ -32,7 +32,6 @@ def test_gangs_with_networks_of_their_own_all_have_the_usual_ports() -> None:
     } == {(29500, 29501)}
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=20), unique=True, min_size=2, max_size=40))
 def test_no_two_gangs_of_one_node_have_a_port_in_common(ids: list[str]) -> None:
     taken: set[int] = set()

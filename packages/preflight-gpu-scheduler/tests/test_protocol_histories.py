@@ -195,6 +195,6 @@ class Protocol(RuleBasedStateMachine):
 
 
 Protocol.TestCase.settings = settings(
-    max_examples=400, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=400, stateful_step_count=50, suppress_health_check=list(HealthCheck)
 )
 TestHistories = pytest.mark.timeout(600)(Protocol.TestCase)

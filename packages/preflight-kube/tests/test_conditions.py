@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preflight_kube.conditions import Condition, find, merge
 
@@ -43,7 +43,6 @@ WANTED = st.lists(
 )
 
 
-@settings(deadline=None)  # a busy machine proves nothing
 @given(EXISTING, WANTED)
 def test_times_move_with_the_status_and_others_stay_as_they_were(
     existing: list[dict[str, Any]], wanted: list[Condition]
@@ -69,7 +68,6 @@ def test_times_move_with_the_status_and_others_stay_as_they_were(
         assert found.last_transition_time == (THEN if same else NOW)
 
 
-@settings(deadline=None)  # a busy machine proves nothing
 @given(EXISTING, WANTED)
 def test_what_was_merged_once_is_not_written_again(
     existing: list[dict[str, Any]], wanted: list[Condition]

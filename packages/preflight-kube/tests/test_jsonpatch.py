@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kube_world import Item, config_map
 from preflight_kube import jsonpatch
@@ -13,7 +13,6 @@ from preflight_kube.client import Client, PreconditionFailed
 from preflight_testing.plugin import ApiFixture
 
 
-@settings(deadline=None)  # a busy machine proves nothing
 @given(st.lists(st.text(max_size=20)))
 def test_a_pointer_leads_back_to_its_keys(keys: list[str]) -> None:
     assert jsonpatch.keys(jsonpatch.pointer(*keys)) == keys

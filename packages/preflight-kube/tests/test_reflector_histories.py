@@ -71,7 +71,7 @@ class Cluster:
 
 
 @given(STEPS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 async def test_the_store_becomes_what_the_cluster_is(steps: list[tuple[str, ...]]) -> None:
     folded: dict[str, str] = {}
 

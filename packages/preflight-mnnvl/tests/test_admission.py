@@ -613,7 +613,6 @@ def podcliques(draw: st.DrawFn) -> Object:
     )
 
 
-@settings(deadline=None)
 @given(podcliques(), st.sampled_from([DRIVER, LITERAL, Config(placement="fabric")]))
 def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(
     found: Object, config: Config
@@ -627,7 +626,6 @@ def test_a_patch_twice_is_a_patch_once_and_touches_nothing_else(
     assert _without_ours(once) == _without_ours(found)
 
 
-@settings(deadline=None)
 @given(podcliques(), st.sampled_from(["before", "after"]))
 def test_another_webhook_before_or_after_leads_to_the_same_pod(found: Object, order: str) -> None:
     """One that puts an init container with GPUs in front, as Preflight's does for pods, and is
@@ -689,7 +687,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     json_values,
     st.sampled_from(

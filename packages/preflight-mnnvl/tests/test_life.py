@@ -217,7 +217,7 @@ STEPS = (
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(STEPS), max_size=25),
     st.sampled_from(["grove", "requirement"]),

@@ -96,9 +96,7 @@ NASTY = st.lists(
 
 
 @given(said=NASTY)
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_tool_writes_the_log_is_printable_and_ends_with_one_verdict(
     connector: FakeConnector, tmp_path: Path, said: bytes
 ) -> None:

@@ -103,7 +103,7 @@ anything = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["spec", "kind"]), anything))
 def test_reading_never_raises(made: dict[str, Any]) -> None:
     devices(read(made), CONFIG)
