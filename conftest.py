@@ -11,6 +11,7 @@ import ast
 import os
 import re
 import time
+from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,8 @@ import pytest
 
 SKIPPED = "PREFLIGHT_SKIPPED"
 """Variable: the file to which each skipped test is written, with its reason."""
+API_SERVER = "KUBEBUILDER_ASSETS"
+"""Whoever skips a test for want of a real API server names this variable."""
 LEFT_OUT = pytest.StashKey[list[str]]()
 ENDS = pytest.StashKey[float]()
 
@@ -36,6 +39,17 @@ with suppress(ImportError):  # not all members have properties
         print_blob=True,
     )
     settings.load_profile("preflight")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(False, id="by what happens"),
+        pytest.param(True, id="in seconds", marks=pytest.mark.timing),
+    ]
+)
+def timed(request: pytest.FixtureRequest) -> bool:
+    """Whether the test may compare times with seconds: only where nothing else runs."""
+    return bool(request.param)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,13 +137,19 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             f"left out for want of time: {len(left_out)} tests; nox -s test runs them all"
         )
-    noted = os.environ.get(SKIPPED)
-    if noted and not hasattr(
-        config, "workerinput"
-    ):  # a worker of xdist reports to the one that started it
+    if hasattr(config, "workerinput"):
+        return  # a worker of xdist reports to the one that started it
+    skipped = [(report, reason(report)) for report in terminalreporter.stats.get("skipped", [])]
+    if noted := os.environ.get(SKIPPED):
         with Path(noted).open("a") as file:
-            for report in terminalreporter.stats.get("skipped", []):
-                file.write(f"{report.nodeid}\t{reason(report)}\n")
+            file.writelines(f"{report.nodeid}\t{why}\n" for report, why in skipped)
+    counted = Counter(why for _, why in skipped)
+    for why, count in counted.most_common():
+        terminalreporter.write_line(f"{count:6} skipped: {why}")
+    if needed := sum(count for why, count in counted.items() if API_SERVER in why):
+        terminalreporter.write_line(
+            f"{needed} tests need a real API server: nox -s assets brings it, and says what to set"
+        )
 
 
 def reason(report: pytest.TestReport | pytest.CollectReport) -> str:

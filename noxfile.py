@@ -52,8 +52,8 @@ def _members() -> dict[str, tuple[str, dict[str, Any]]]:
 MEMBERS = {name: folder for name, (folder, _) in _members().items()}
 DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
-WAITING = tuple(name for name, (_, said) in _members().items() if said.get("waits"))
-"""Whose tests mostly wait, for leases, kubelets and clocks: more of them run side by side."""
+TIMED = [name for name, (_, said) in _members().items() if said.get("timed")]
+"""Some of whose tests compare times with seconds."""
 WITH_TORCH = tuple(name for name, (_, said) in _members().items() if said.get("torch"))
 """Whose tests need torch; :func:`add_torch` says where it comes from."""
 SHARED = tuple(folder for folder, said in _members().values() if said.get("kind") == "tests")
@@ -62,6 +62,8 @@ FLOORS = {name: said["coverage"] for name, (_, said) in _members().items() if "c
 """The least share of a member's source, in percent, that its own tests must run."""
 KINDS = {"service": "SERVICES", "check": "CHECKS", "library": "LIBRARIES", "tests": "TESTS"}
 """What a member can be, and how the contracts of import-linter name all of that kind."""
+UNTIMED = "not links and not timing"
+"""The tests that no clock can fail."""
 TORCHES = ("2.6", "2.13")
 """The oldest torch that an image may bring, Debian's, and the newest, the lock's."""
 GENERATED = tuple(
@@ -256,20 +258,27 @@ def lock(session: nox.Session) -> None:
 @nox.parametrize("member", ["workspace", *MEMBERS], ids=["workspace", *MEMBERS])
 def test(session: nox.Session, member: str) -> None:
     """Unit and component tests, each member in an environment of its own (`-- ARGS` go to pytest)."""
-    tests_of(session, member, "-m", "not links", *session.posargs)
+    tests_of(session, member, "-m", UNTIMED, *session.posargs)
 
 
 @nox.session(name="test-313", python="3.13")
 @nox.parametrize("member", list(MEMBERS), ids=list(MEMBERS))
 def test_313(session: nox.Session, member: str) -> None:
     """The same on Python 3.13, the newest interpreter of images (`-- ARGS` go to pytest)."""
-    tests_of(session, member, "-m", "not links", *session.posargs)
+    tests_of(session, member, "-m", UNTIMED, *session.posargs)
 
 
 @nox.session
 def links(session: nox.Session) -> None:
     """All-reduce's gangs on real, shaped links and in real time: minutes, so apart from `test` (`-- ARGS` go to pytest)."""
-    tests_of(session, "check-nccl-allreduce", "-m", "links", *session.posargs)
+    tests_of(session, "check-nccl-allreduce", "-m", "links", "-n", "0", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("member", TIMED, ids=TIMED)
+def timing(session: nox.Session, member: str) -> None:
+    """What tests compare with seconds, one at a time: only where nothing else runs (`-- ARGS` go to pytest)."""
+    tests_of(session, member, "-m", "timing", "-n", "0", *session.posargs)
 
 
 @nox.session
@@ -284,7 +293,7 @@ def gloo(session: nox.Session, torch: str) -> None:
         session,
         "packages/check-nccl-allreduce/tests",
         "-m",
-        "not links",
+        UNTIMED,
         "-k",
         "gang or measure",
         *session.posargs,
@@ -322,7 +331,7 @@ def quick(session: nox.Session) -> None:
         words = [
             "-q",
             "-m",
-            "not links",
+            UNTIMED,
             "--seconds",
             f"{left:.0f}",
             "--changed",
@@ -378,7 +387,7 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     """A member's tests in the session's environment, made as the lock says."""
     if member == "workspace":
         sync(session, "--only-group", "test")
-        run_tests(session, "tests", *args)
+        run_tests(session, "tests", *workers(), *args)
         return
     group = [] if member == "preflight-e2e" else ["--group", "test"]
     if member in WITH_TORCH:
@@ -387,15 +396,13 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     else:
         sync(session, "--package", member, *group)
     ignore = ["--ignore=e2e/tests/cluster"] if member == "preflight-e2e" else []
-    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers(member), *args)
+    run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers(), *args)
 
 
-def workers(member: str) -> list[str]:
-    """Where a member's tests mostly wait, thrice as many processes as cores, or TESTS_AT_ONCE, share
-    them; conftest.py says which stay together.
+def workers() -> list[str]:
+    """Tests mostly wait, for processes, leases and clocks: thrice as many processes as cores, or
+    TESTS_AT_ONCE, share those of a member; conftest.py says which stay together.
     """
-    if member not in WAITING:
-        return []
     return ["-n", os.environ.get("TESTS_AT_ONCE") or str(3 * min(os.cpu_count() or 1, 4))]
 
 
@@ -437,11 +444,11 @@ def coverage(session: nox.Session) -> None:
         }
         words = [
             "-m",
-            "not links",
+            UNTIMED,
             "-q",
             "-p",
             "no:cacheprovider",
-            *workers(member),
+            *workers(),
         ]
         source = f"--source={Path(MEMBERS[member], 'src').resolve()}"
         session.run(

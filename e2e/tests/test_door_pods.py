@@ -67,7 +67,7 @@ def test_a_namespace_that_is_switched_off_lets_nobody_make_a_member_later(door: 
 
 
 def test_a_pod_with_twenty_thousand_annotations_costs_nothing_and_hides_no_stamp(
-    door: Door,
+    door: Door, *, timed: bool
 ) -> None:
     many = {f"a{number}": "" for number in range(20_000)}
     begun = time.monotonic()
@@ -76,7 +76,8 @@ def test_a_pod_with_twenty_thousand_annotations_costs_nothing_and_hides_no_stamp
         WEB, pod(annotations=many, labels={CHECKED: "true"})
     )
     assert CHECKED.partition("/")[0] in door.create(WEB, pod(annotations={**many, ROSTER: "{}"}))
-    assert time.monotonic() - begun < 10  # a walk over one of them takes as long on an idle machine
+    if timed:  # a walk over one of them takes as long
+        assert time.monotonic() - begun < 10
 
 
 # --- what the webhook and the controller have written

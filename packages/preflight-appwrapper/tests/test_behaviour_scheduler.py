@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from lab import BUSY, Lab
+from lab import Lab
 from leading import leads
 from player import job
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
@@ -90,7 +90,7 @@ async def on(lab: Lab, count: int, name: str = "") -> Counter[str]:
 
 
 async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(
-    lab: Lab, scheduler: None
+    lab: Lab, scheduler: None, *, timed: bool
 ) -> None:
     first = await nodes(lab, "a", "b")
     async with leads(lab.target, lab.namespace):
@@ -113,7 +113,8 @@ async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(
         assert found["status"]["migrationCount"] == 1
         going = lab.first("pods", lambda one: "deletionTimestamp" in one.object["metadata"])
         print(f"from the label on a node to the first deleted pod: {going - marked:.2f} s")
-        assert going - marked < 1 * BUSY
+        if timed:
+            assert going - marked < 1
 
 
 async def test_pods_that_ask_for_no_gpu_stay_on_a_marked_node_and_others_never_come_to_it(

@@ -4,7 +4,6 @@ costly.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -94,10 +93,8 @@ def test_an_expression_that_is_too_long_or_too_deep_is_refused() -> None:
 
 def test_a_costly_object_is_given_up() -> None:
     wide = {"spec": {"l": [{"l": [{"n": 1}] * 1000}] * 1000}}
-    began = time.process_time()
     with pytest.raises(NoNumber, match="more than 10000 values"):
         parse("spec.l[].l[].n + spec.l[].l[].n").value(wide)
-    assert time.process_time() - began < 1
 
 
 @given(st.text(max_size=40))

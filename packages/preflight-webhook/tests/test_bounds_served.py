@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 import pytest
@@ -23,12 +24,16 @@ import yaml
 from served import Webhook, wait_until, webhook
 from test_serve import GPU_POD, review
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 MOST = 128 << 20
 """Bytes that the server may take at any moment; the chart's limit is twice that."""
 SOON = 1.0
-"""Seconds in which others are answered; on a machine that needs more than a twentieth of them
-without an attack, twenty times that.
+"""Seconds in which others are answered, where nothing else runs; on a machine that needs more than
+a twentieth of them without an attack, twenty times that.
+"""
+OVERTAKEN = 30
+"""An attack's answers that may come between the request of another and its answer. As many as are
+under way come first where the server takes turns: ten.
 """
 CONFIG = """
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]
@@ -46,6 +51,14 @@ class Served:
         self.hook, self.trust = hook, trust
         self.plain_port = int(hook.plain.rsplit(":", 1)[1])
         self.soon = SOON
+        self.attacked = 0
+        """Answers that an attacker has had."""
+        self.timed = False
+
+    def attack(self, body: bytes, connection: HTTPSConnection | None = None) -> int:
+        status, _ = self.post(body, connection)
+        self.attacked += 1
+        return status
 
     def connection(self) -> HTTPSConnection:
         return HTTPSConnection("localhost", self.hook.port, context=self.trust, timeout=30)
@@ -88,11 +101,13 @@ class Served:
         )
 
     @contextmanager
-    def others(self, *, new: bool = False, pod: object = GPU_POD) -> Iterator[list[float]]:
-        """Seconds that a user's pods and the probes of the kubelet take meanwhile. ``new``: each on
-        a new connection.
+    def others(self, *, new: bool = False, pod: object = GPU_POD) -> Iterator[list[int]]:
+        """A user's pods and the probes of the kubelet meanwhile: all are answered, and before most
+        of what an attacker asks for. It yields how many of an attacker's answers came before each.
+        ``new``: each on a new connection.
         """
         took: list[float] = []
+        overtaken: list[int] = []
         failed: list[str] = []
         over = threading.Event()
 
@@ -100,7 +115,9 @@ class Served:
             with ExitStack() as stack:
                 kept = None if new else stack.enter_context(closing(self.connection()))
                 while not over.wait(0.02):
+                    before = self.attacked
                     self._timed(took, failed, lambda: self.post(body, kept)[0] == 200)
+                    overtaken.append(self.attacked - before)
 
         def kubelet() -> None:
             while not over.wait(0.2):
@@ -111,13 +128,16 @@ class Served:
         for thread in threads:
             thread.start()
         try:
-            yield took
-            wait_until(lambda: len(took) > 5)
+            yield overtaken
+            wait_until(lambda: len(overtaken) > 5)
         finally:
             over.set()
             for thread in threads:
                 thread.join()
         assert failed == []
+        assert median(overtaken) <= OVERTAKEN
+        if self.timed:
+            assert p99(took) < self.soon
 
     def calibrate(self) -> None:
         """A user who has the server alone, and so how soon others must be answered
@@ -162,6 +182,13 @@ def server(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
+@pytest.fixture
+def attacked(server: Served, *, timed: bool) -> Served:
+    """The server, for tests beside whose attacks others are answered."""
+    server.timed = timed
+    return server
+
+
 def p99(took: list[float]) -> float:
     return sorted(took)[int(len(took) * 0.99)]
 
@@ -192,23 +219,23 @@ def huge(number: int) -> dict[str, Any]:
 
 
 def test_a_thousand_dry_runs_of_megabytes_leave_memory_small_and_others_served(
-    server: Served,
+    attacked: Served,
 ) -> None:
-    with server.others() as took, closing(server.connection()) as attacker:
+    server = attacked
+    with server.others() as overtaken, closing(server.connection()) as attacker:
         for number in range(1_000):
-            status, _ = server.post(
-                json.dumps(review(huge(number), dryRun=True)).encode(), attacker
-            )
-            assert status == 200
-    assert p99(took) < server.soon
+            body = json.dumps(review(huge(number), dryRun=True)).encode()
+            assert server.attack(body, attacker) == 200
+        assert len(overtaken) > 5, "others were answered meanwhile"
     assert server.memory("VmHWM") < MOST
 
 
 @pytest.mark.parametrize("forged", [False, True], ids=["as it is", "with a forged label"])
 @pytest.mark.parametrize("what", ["env", "initContainers", "references", "tolerations"])
 def test_others_are_admitted_at_once_beside_ten_pods_of_tens_of_thousands_of_entries(
-    server: Served, what: str, forged: bool
+    attacked: Served, what: str, forged: bool
 ) -> None:
+    server = attacked
     container: dict[str, Any] = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     spec: dict[str, Any] = {"containers": [container]}
     match what:
@@ -230,9 +257,9 @@ def test_others_are_admitted_at_once_beside_ten_pods_of_tens_of_thousands_of_ent
     answers: list[int] = []
 
     def attack() -> None:
-        answers.append(server.post(body)[0])
+        answers.append(server.attack(body))
 
-    with server.others() as took:
+    with server.others():
         for _ in range(3):
             attackers = [threading.Thread(target=attack) for _ in range(10)]
             for attacker in attackers:
@@ -242,14 +269,14 @@ def test_others_are_admitted_at_once_beside_ten_pods_of_tens_of_thousands_of_ent
     assert answers == [200] * 30, (
         "denied, not refused: what is refused is admitted under failurePolicy Ignore"
     )
-    assert max(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
 
 class Claims(BaseHTTPRequestHandler):
-    """An API server that knows the version of claims, and takes its time with each."""
+    """An API server that knows the version of claims, and keeps back those of the greedy one."""
 
     asked: ClassVar[list[str]] = []
+    let_go: ClassVar[threading.Event]
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -258,7 +285,8 @@ class Claims(BaseHTTPRequestHandler):
         if self.path == "/apis/resource.k8s.io":
             made = {"versions": [{"version": "v1"}]}
         elif "resourceclaims" in self.path:
-            time.sleep(0.1)
+            if "/namespaces/greedy/" in self.path:
+                self.let_go.wait(60)
             made = {
                 "spec": {
                     "devices": {"requests": [{"exactly": {"deviceClassName": "gpu.nvidia.com"}}]}
@@ -285,6 +313,7 @@ class Api(ThreadingHTTPServer):
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> Iterator[Path]:
     Claims.asked.clear()
+    Claims.let_go = threading.Event()
     with Api(("127.0.0.1", 0), Claims) as api:
         api.daemon_threads = True
         threading.Thread(target=api.serve_forever, daemon=True).start()
@@ -303,6 +332,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
             )
         )
         yield file
+        Claims.let_go.set()
         api.shutdown()
 
 
@@ -331,9 +361,10 @@ def test_a_pod_of_thirty_thousand_claims_asks_for_none_and_others_get_theirs(
         ]
         for attacker in attackers:
             attacker.start()
-        begun = time.monotonic()
+        wait_until(lambda: any("/namespaces/greedy/" in path for path in Claims.asked))
         answer = server.answered(claiming("mine"), namespace="other")
-        assert time.monotonic() - begun < server.soon
+        assert any(attacker.is_alive() for attacker in attackers), "before what came earlier"
+        Claims.let_go.set()
         for attacker in attackers:
             attacker.join()
         assert answer["allowed"]
@@ -364,8 +395,10 @@ def flood(connect: Callable[[], socket.socket], chunk: bytes, size: int) -> byte
     ids=["one header of 100 MB", "millions of headers"],
 )
 def test_headers_without_end_are_refused_and_cost_no_memory(
-    server: Served, port: str, chunk: bytes
+    attacked: Served, port: str, chunk: bytes
 ) -> None:
+    server = attacked
+
     def connect() -> socket.socket:
         plain = socket.create_connection(
             ("127.0.0.1", server.plain_port if port == "plain" else server.hook.port)
@@ -376,19 +409,19 @@ def test_headers_without_end_are_refused_and_cost_no_memory(
             else server.trust.wrap_socket(plain, server_hostname="localhost")
         )
 
-    with server.others() as took:
+    with server.others():
         if chunk[0] == b"x"[0]:
             chunk = b"a: " + chunk  # the name is begun once, its value goes on
         said = flood(connect, chunk, 100 << 20)
     assert said[:12] in {b"HTTP/1.1 431", b""}
-    assert p99(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
 
 @pytest.mark.parametrize("kind", ["handshaken", "without a handshake", "plain"])
 def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(
-    server: Served, kind: str
+    attacked: Served, kind: str
 ) -> None:
+    server = attacked
     number = {"handshaken": 1_000, "without a handshake": 5_000, "plain": 5_000}[
         kind
     ]  # a handshake costs both sides
@@ -408,19 +441,19 @@ def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(
                 continue
             if i % 500 == 0:
                 assert server.healthy()
-        with server.others(new=True) as took:
+        with server.others(new=True):
             time.sleep(3)
-        assert p99(took) < server.soon
         assert server.memory("VmHWM") < MOST
     descriptors = len(list(Path(f"/proc/{server.hook.process.pid}/fd").iterdir()))
     assert descriptors < 700
 
 
 def test_unfinished_bodies_of_megabytes_cost_no_memory_and_stop_no_admission(
-    server: Served,
+    attacked: Served,
 ) -> None:
+    server = attacked
     head = HEAD + b"content-type: application/json\r\ncontent-length: 3000000\r\n\r\n"
-    with ExitStack() as stack, server.others() as took:
+    with ExitStack() as stack, server.others():
         for _ in range(300):
             with suppress(OSError):
                 plain = stack.enter_context(
@@ -430,28 +463,30 @@ def test_unfinished_bodies_of_megabytes_cost_no_memory_and_stop_no_admission(
                     server.trust.wrap_socket(plain, server_hostname="localhost")
                 )
                 one.sendall(head + b"{" * 2_900_000)
-    assert p99(took) < server.soon
     assert server.memory("VmHWM") < MOST
 
 
-def test_who_shakes_no_hand_is_cut_off_within_seconds(server: Served) -> None:
-    with socket.create_connection(("127.0.0.1", server.hook.port), timeout=15) as one:
+def test_who_shakes_no_hand_is_cut_off_within_seconds(server: Served, *, timed: bool) -> None:
+    with socket.create_connection(("127.0.0.1", server.hook.port), timeout=60) as one:
         begun = time.monotonic()
         assert one.recv(1) == b""
-    assert time.monotonic() - begun < 10
+    if timed:
+        assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(
     "sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n"], ids=["idle", "half a request"]
 )
 def test_who_does_not_go_on_is_cut_off_at_the_plain_port_too(server: Served, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.plain_port), timeout=20) as one:
+    with socket.create_connection(("127.0.0.1", server.plain_port), timeout=60) as one:
         one.sendall(sent)
         assert one.recv(1) == b""
 
 
 @pytest.mark.parametrize("port", ["admission", "plain"])
-def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(server: Served, port: str) -> None:
+def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(
+    server: Served, port: str, *, timed: bool
+) -> None:
     number = server.plain_port if port == "plain" else server.hook.port
     with (
         socket.create_connection(("127.0.0.1", number)),
@@ -462,7 +497,8 @@ def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(server: Served, port:
         begun = time.monotonic()
         server.hook.process.terminate()
         assert server.hook.process.wait(30) == 0
-    assert time.monotonic() - begun < 8
+    if timed:
+        assert time.monotonic() - begun < 8
 
 
 @pytest.mark.parametrize("times", [600_000, 1_000_000])
