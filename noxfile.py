@@ -692,6 +692,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def assets(session: nox.Session) -> None:
+    """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, compiled once from Go modules unless KUBEBUILDER_ASSETS names them; prints what to set."""
+    sync(session, "--package", "preflight-e2e")
+    session.run("python", "-m", "preflight_e2e.assets")
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Hostile objects through a real API server into the running services (`-- --seconds 60`; KUBEBUILDER_ASSETS)."""
     sync(session, "--package", "preflight-e2e")
