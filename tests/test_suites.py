@@ -94,8 +94,8 @@ assert time.perf_counter() - began < 1
 @pytest.mark.parametrize(
     ("folder", "words", "ci"),
     [
-        (".", ["packages/check-dcgm/tests/test_version.py"], True),
-        ("packages/check-dcgm/tests", ["test_version.py"], False),
+        (".", ["packages/preflight-testing/tests/test_documents.py"], True),
+        ("packages/preflight-testing/tests", ["test_documents.py"], False),
         (".", ["-n", "1", "tests/test_names.py"], False),
     ],
     ids=["with CI", "by its path", "side by side"],

@@ -53,3 +53,13 @@ def test_a_forked_program_has_the_streams_the_environment_and_the_status_of_a_st
     with ForkServer("program", tmp_path) as server:
         assert run(server.argv) == run(started)
         assert run(server.argv) == run(started), "nothing is left of the first"
+
+
+def test_code_of_a_test_changes_what_is_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").write_text("WAIT = 10.0\ndef main(): print(WAIT)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ForkServer("program", tmp_path, "WAIT = 0.5") as server:
+        ran = subprocess.run(server.argv, capture_output=True, text=True, check=True)
+    assert ran.stdout == "0.5\n"

@@ -22,10 +22,12 @@ __all__ = ["ForkServer"]
 
 
 class ForkServer:
-    """Use as ``with``; ``folder`` is for its socket."""
+    """Use as ``with``; ``folder`` is for its socket. ``code`` runs once in the module, as a part of
+    it: tests set shorter waits so.
+    """
 
-    def __init__(self, module: str, folder: "Path") -> None:
-        self.module, self._socket = module, f"{folder}/fork"
+    def __init__(self, module: str, folder: "Path | str", code: str = "") -> None:
+        self.module, self._socket, self._code = module, f"{folder}/fork", code
         self.argv = [sys.executable, "-I", "-S", __file__, self._socket]
         """The command that runs ``main()`` of the module."""
 
@@ -33,7 +35,8 @@ class ForkServer:
         import subprocess
 
         self._process = subprocess.Popen(
-            [sys.executable, __file__, self._socket, self.module], stdout=subprocess.PIPE
+            [sys.executable, __file__, self._socket, self.module, self._code],
+            stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
@@ -49,11 +52,12 @@ class ForkServer:
         self._process.communicate()
 
 
-def serve(place: str, module: str) -> None:
+def serve(place: str, module: str, code: str) -> None:
     """Fork whoever asks at ``place``, one after another or side by side, until killed."""
     import importlib
 
     program = importlib.import_module(module)
+    exec(code, vars(program))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that answer
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(place)
