@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
-from preflight_testing.forked import ForkServer
 
 TOOLS = Path(__file__).resolve().parents[3] / "e2e" / "fakes" / "bin"
 H100 = "NVIDIA H100 80GB HBM3"
@@ -36,7 +35,7 @@ def connector(tmp_path: Path) -> Iterator[FakeConnector]:
 
 
 @pytest.fixture
-def go(connector: FakeConnector, tmp_path: Path, forks: ForkServer) -> Go:
+def go(connector: FakeConnector, tmp_path: Path) -> Go:
     """Run the check on ``count`` GPUs of a node with the facts given, listed by nvidia-smi."""
 
     def run(
@@ -56,9 +55,13 @@ def go(connector: FakeConnector, tmp_path: Path, forks: ForkServer) -> Go:
             "EXPECTED_GPUS": str(count),
             **variables,
         }
-        code = f"{before}\nfrom check_nccl_loopback.check import main; main()"
-        argv = [sys.executable, "-c", code] if before else forks.argv
-        ran = run_check(argv, connector, tmp_path, given, check="nccl-loopback")
+        ran = run_check(
+            [sys.executable, "-c", f"{before}\nfrom check_nccl_loopback.check import main; main()"],
+            connector,
+            tmp_path,
+            given,
+            check="nccl-loopback",
+        )
         assert "Traceback" not in ran.stderr
         return ran
 

@@ -2,8 +2,8 @@
 
 The command of ``ForkServer("check_x.check")`` runs ``check_x.check.main()`` as a new interpreter
 would, with its environment, streams and exit status, and costs a fraction of it. What an
-interpreter does before a program's first line, and libraries that the loader finds by the
-environment, are for tests that start a new one.
+interpreter does before a program's first line, libraries that the loader finds by the environment,
+and stand-ins that read a program's ``/proc/PID/environ`` are for tests that start a new one.
 """
 
 # The client runs this file alone (`python -I -S`): only what is quick to import stands here.
