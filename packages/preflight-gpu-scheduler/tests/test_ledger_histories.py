@@ -336,7 +336,6 @@ class Losses(RuleBasedStateMachine):
 Losses.TestCase.settings = settings(
     max_examples=300,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )

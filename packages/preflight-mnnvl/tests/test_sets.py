@@ -493,7 +493,7 @@ def quick_and_slow(planned: list[Planned]) -> tuple[set[str], set[str]]:
     ),
     st.data(),
 )  # fmt: skip
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_exactly_the_names_that_meet_are_found(
     cliques: list[str], groups: list[str], data: st.DataObject
 ) -> None:
