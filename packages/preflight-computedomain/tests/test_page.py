@@ -164,6 +164,22 @@ async def test_a_clique_that_nvml_does_not_say_is_asked_for_again_within_the_cal
     assert await waiting == GIVEN
 
 
+async def test_a_clique_that_another_asker_learns_meanwhile_is_no_node_without_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.clique.current, node.clique.unknown = "", "NVML: Driver Not Loaded"
+
+    async def refreshed() -> str:
+        was = node.clique.current
+        loop = asyncio.get_running_loop()
+        loop.call_soon(lambda: setattr(node.clique, "unknown", ""))
+        loop.call_soon(lambda: setattr(node.clique, "current", CLIQUE))
+        return was
+
+    monkeypatch.setattr(node.clique, "refreshed", refreshed)
+    assert await one(node.page()) == GIVEN
+
+
 async def test_unprepare_leaves_nothing_and_is_repeatable(node: Node) -> None:
     page = node.page()
     await one(page)

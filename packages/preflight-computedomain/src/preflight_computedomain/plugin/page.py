@@ -212,15 +212,17 @@ class ClaimPreparer:
             if isinstance(request, Refusal):
                 return request
             domains = await self._cluster.domains(ref.namespace)
-            major, clique = await asyncio.to_thread(self._store.major), self._clique.current
+            major = await asyncio.to_thread(self._store.major)
+            clique, unknown = self._clique.current, self._clique.unknown
             if not clique or major != self._major:
                 clique = await self._clique.refreshed()
-                self._major = self._major if self._clique.unknown else major
+                unknown = self._clique.unknown  # of this answer: a later one may know
+                self._major = self._major if unknown else major
             # Looked at without the lock first: whoever waits for the channel must not keep out the
             # Unprepare that frees it.
             said = decide(request, domains, clique, await self._entries(), self._store.now())
-            if isinstance(said, Refusal) and said.reason == NO_CLIQUE and self._clique.unknown:
-                return Refusal("driver", self._clique.unknown, False)
+            if isinstance(said, Refusal) and said.reason == NO_CLIQUE and unknown:
+                return Refusal("driver", unknown, False)
             if isinstance(said, Prepare):
                 said = await self._write(request, domains, clique, flight)
             if isinstance(said, Refusal):
