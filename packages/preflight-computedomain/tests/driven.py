@@ -25,7 +25,7 @@ Body = dict[str, Any]
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
-async def until(true: Callable[[], Awaitable[Any]], seconds: float = 40) -> Any:
+async def until(true: Callable[[], Awaitable[Any]], seconds: float = 120) -> Any:
     """What ``true`` returns, once it is something."""
     with anyio.fail_after(seconds):
         while not (found := await true()):

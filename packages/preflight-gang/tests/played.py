@@ -199,7 +199,7 @@ class Cluster:
         return said[-1] if said else None
 
     async def answered(
-        self, answer: str, *pods: str, seconds: float = 20, **fields: Any
+        self, answer: str, *pods: str, seconds: float = 120, **fields: Any
     ) -> list[Roster]:
         """Wait until each of ``pods`` has been told ``answer`` with these ``fields``; what they
         were told.

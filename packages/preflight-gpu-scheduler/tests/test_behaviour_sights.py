@@ -4,6 +4,7 @@ and nodes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
 import urllib.request
@@ -13,6 +14,7 @@ import anyio
 import pytest
 from plane import Plane, plane
 from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.objects import Pod
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(240)
@@ -56,11 +58,21 @@ def test_the_scheduler_counts_up_why_no_node_will_do(real_api_server: ApiServer)
 
             await world.until("the scheduler says why", told)
             assert not (await world.read_pod("waits")).bound
-            now = "2026-01-01T00:00:30Z"
-            devices = [{"id": 0, "uuid": "GPU-silent-0"}]
-            await world.status_of("silent", {"total": 1, "devices": devices, "observedTime": now})
             await world.controller()
-            pod = await world.bound("waits")
+            seconds = itertools.count(30)
+
+            async def reported() -> Pod | None:
+                """What its agent reports stays fresh until the scheduler has tried again."""
+                if stale():
+                    devices = [{"id": 0, "uuid": "GPU-silent-0"}]
+                    now = f"2026-01-01T00:00:{next(seconds) % 60:02}Z"
+                    status = {"total": 1, "devices": devices, "observedTime": now}
+                    await world.status_of("silent", status)
+                pod = await world.read_pod("waits")
+                return pod if pod.bound else None
+
+            pod = await world.until("waits is bound", reported)
+            assert isinstance(pod, Pod)
             assert pod.spec.node_name == "silent"
 
     anyio.run(body)

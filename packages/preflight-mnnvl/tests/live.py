@@ -209,7 +209,7 @@ class Space:
         assert all("tried again" in said for said in self.grove.refused), self.grove.refused
 
     async def settled(
-        self, found: Callable[[], Awaitable[object]], wanted: object, seconds: float = 30.0
+        self, found: Callable[[], Awaitable[object]], wanted: object, seconds: float = 120.0
     ) -> None:
         """Wait until it is so; what it is instead is said at the end."""
         now: object = None
@@ -220,7 +220,7 @@ class Space:
         raise AssertionError(f"never {wanted!r}; it is {now!r}")
 
     async def happens(
-        self, true: Callable[[], Awaitable[object]], what: str, seconds: float = 30.0
+        self, true: Callable[[], Awaitable[object]], what: str, seconds: float = 120.0
     ) -> None:
         with anyio.move_on_after(seconds):
             while not await true():

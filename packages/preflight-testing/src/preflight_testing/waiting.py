@@ -8,8 +8,8 @@ from collections.abc import Callable
 __all__ = ["until"]
 
 
-async def until(true: Callable[[], object], what: str, seconds: float = 20) -> None:
-    """Wait for the thing; ``seconds`` only bounds a failure."""
+async def until(true: Callable[[], object], what: str, seconds: float = 120) -> None:
+    """Wait for the thing; ``seconds`` only bounds a failure, on a busy machine too."""
     end = asyncio.get_running_loop().time() + seconds
     while not true():
         if asyncio.get_running_loop().time() >= end:
