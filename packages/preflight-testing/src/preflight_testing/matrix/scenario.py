@@ -125,14 +125,14 @@ class Object(_Row, frozen=True, kw_only=True):
 class ScenarioStep(_Row, frozen=True, kw_only=True):
     """``nodes``: by letter, what to change in that node's facts (merged into a healthy node's).
 
-    ``roster_within``: seconds from the last member's address until every member has read its sealed
-    roster.
+    ``rosters``: every member reads its sealed roster; how long after the last member's address is
+    printed, and judged by the gang's bench alone.
     """
 
     nodes: dict[str, dict[str, Any]] = {}
     objects: tuple[Object, ...] = ()
     pods: tuple[ScenarioPod, ...] = ()
-    roster_within: float | None = None
+    rosters: bool = False
 
 
 class Scenario(_Row, frozen=True, kw_only=True):
@@ -165,9 +165,7 @@ class Scenario(_Row, frozen=True, kw_only=True):
         """Whether it says how long something may take, so that nothing else
         should run meanwhile.
         """
-        return any(
-            step.roster_within or any(pod.within for pod in step.pods) for step in self.steps
-        )
+        return any(step.rosters or any(pod.within for pod in step.pods) for step in self.steps)
 
 
 class _File(_Row, frozen=True, kw_only=True):
