@@ -129,6 +129,23 @@ def test_the_agent_says_what_nvml_and_the_node_say_of_each_gpu(
     anyio.run(body)
 
 
+def test_a_driver_s_library_that_crashes_does_not_end_the_agent(
+    real_api_server: ApiServer, library: Path
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 0)
+            node = Node(world, library)
+            crashes = {"faults": "nvmlDeviceGetMigMode=crash"}
+            node.gpus(UUIDS, **{UUIDS[2].replace("-", "_"): crashes})
+            node.start()
+            found = await node.until("four GPUs are listed", lambda found: len(found) == 4)
+            assert {one["health"] for one in found.values()} == {"Unknown"}
+            assert await node.stop() == 0
+
+    anyio.run(body)
+
+
 def test_a_gpu_that_a_node_condition_names_is_nobodys_until_the_condition_clears(
     real_api_server: ApiServer, library: Path
 ) -> None:

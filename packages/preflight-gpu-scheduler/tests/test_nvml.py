@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +62,7 @@ def read(folders: dict[int, Path], tmp_path: Path) -> Read:
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_branch_of_the_driver_is_read(read: Read, driver: int) -> None:
     seen = read(nvml_node("h100"), driver)
-    processes = None if driver < 510 else 0
-    assert seen == [[f"GPU-{i}", True, processes, 18, False, []] for i in range(8)]
+    assert seen == [[f"GPU-{i}", True, 0, 18, False, []] for i in range(8)]
 
 
 def test_an_xid_is_remembered_of_its_gpu(read: Read) -> None:
@@ -95,3 +96,182 @@ def test_a_driver_that_is_being_reloaded_is_no_lost_gpu(read: Read) -> None:
     for gpu in node["gpus"]:
         gpu["faults"] = "nvmlDeviceGetUUID=1"
     assert read(node) == "NVML cannot be read (Uninitialized); is the driver being reloaded?"
+
+
+AGENT = """
+import json, os, sys
+from preflight_gpu_scheduler.conditions import Complaints
+from preflight_gpu_scheduler.inventory import InventoryStatus
+from preflight_gpu_scheduler.nvml import NvmlFailed, NvmlProcess, reader
+from preflight_gpu_scheduler.report import status
+
+said = []
+reader.start(said.append, lasting=True)
+known = InventoryStatus()
+for line in sys.stdin:
+    world = json.loads(line)
+    with open(os.environ["FAKE_NODE_JSON"], "w") as file:
+        json.dump(world["node"], file)
+    reader.SILENCE = world.get("silence", 60.0)
+    if world.get("killed"):
+        os.kill(reader._Helper.pid, 9)
+        reader._Helper.pipe.poll(None)
+    if world.get("waited"):
+        reader._Helper.again = 0.0
+    if world.get("anew"):  # as after a reload of the driver
+        reader.ask(reader.renew, patience=60.0, otherwise=str)
+    try:
+        facts, failure = NvmlProcess().facts(), ""
+    except NvmlFailed as error:
+        facts, failure = None, str(error)
+    known = status(known, facts, Complaints(), (), "a", holders={}, observed="")
+    devices = [[one.uuid, one.health, one.reason, one.processes, one.island] for one in known.devices]
+    print(json.dumps([devices, known.reason, known.total, failure, said]), flush=True)
+    said.clear()
+"""
+
+
+class Looks:
+    """A program that looks as the agent does, at one node after the other."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.devices: list[list[Any]] = []
+        self.reason, self.failure = "", ""
+        self.total: int | None = None
+        self.said: list[str] = []
+
+    def look(self, node: dict[str, Any], **world: Any) -> list[list[Any]]:
+        """What the status says of each GPU. Fails where the program has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"node": node, "anew": True, **world}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the agent ended with status {self._process.wait()}"
+        self.devices, self.reason, self.total, self.failure, self.said = json.loads(line)
+        return self.devices
+
+    @property
+    def health(self) -> list[str]:
+        return [health for _, health, *_ in self.devices]
+
+
+@pytest.fixture
+def looks(folders: dict[int, Path], tmp_path: Path) -> Callable[[int], Any]:
+    @contextmanager
+    def of(driver: int) -> Iterator[Looks]:
+        environ = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(folders[driver]),
+            "FAKE_NODE_JSON": str(tmp_path / "node.json"),
+            "NVIDIA_VISIBLE_DEVICES": "all",
+        }
+        with subprocess.Popen(
+            [sys.executable, "-c", AGENT],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            yield Looks(process)
+
+    return of
+
+
+def calls() -> list[str]:
+    """Functions of the binding that the agent's reader names, as the library has them."""
+    import preflight_gpu_scheduler.nvml
+
+    text = Path(preflight_gpu_scheduler.nvml.__file__).read_text()
+    names = set(re.findall(r"\b(nvml(?:Init|Shutdown|System|Device|Event)\w+)\(", text))
+    names |= set(re.findall(r'"(nvml\w+)"', text))
+    versions = {"nvmlDeviceGetCount": "_v2", "nvmlDeviceGetHandleByIndex": "_v2"}
+    versions |= {"nvmlDeviceGetPciInfo": "_v3", "nvmlDeviceGetNvLinkRemotePciInfo": "_v2"}
+    names.add("nvmlInitWithFlags")
+    return sorted(name + versions.get(name, "") for name in names - {"nvmlInit"})
+
+
+DECIDES = {
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetRemappedRows",
+}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("what", ["crash", "3", "10", "13", "999"])
+def test_whatever_goes_wrong_in_a_call_no_gpu_is_lost_free_or_gone_by_it(
+    looks: Callable[[int], Any], driver: int, what: str
+) -> None:
+    """The status is the one without the fault, or says what is not known."""
+    with looks(driver) as agent:
+        plain = agent.look(nvml_node("h100", {2: {"processes": 1}}))
+        for call in calls():
+            node = nvml_node("h100", {2: {"processes": 1}})
+            for gpu in node["gpus"]:
+                gpu["faults"] = f"{call}={what}"
+            seen = agent.look(node | {"driver_faults": f"{call}={what}"}, waited=True)
+            world = (call, what, driver, seen[2], agent.reason, agent.said)
+            assert [uuid for uuid, *_ in seen] == [uuid for uuid, *_ in plain], world
+            if what == "999":  # unknown error, which drivers say of a GPU that has fallen off
+                assert seen[2][1] != "Healthy" or seen == plain or call not in DECIDES, world
+                continue
+            assert "Unhealthy" not in agent.health, world
+            if what == "crash":
+                assert [one[4] for one in seen] == [one[4] for one in plain], world
+            if what in {"crash", "10"} and call in DECIDES and agent.said:
+                assert "Healthy" not in agent.health or seen[2][3] == 1, world
+            if seen[2][1] == "Healthy":
+                lacks = what in {"3", "13"} and "Processes" in call
+                assert seen[2][3] == plain[2][3] or lacks, world
+
+
+def test_a_silence_is_unknown_and_ends_when_the_library_answers_again(
+    looks: Callable[[int], Any],
+) -> None:
+    node = nvml_node("h100", {3: {"faults": "nvmlDeviceGetComputeRunningProcesses_v3=hang"}})
+    node["gpus"][3]["faults"] += ",nvmlDeviceGetComputeRunningProcesses_v2=hang"
+    with looks(580) as agent:
+        agent.look(node, silence=0.5)
+        assert agent.health == ["Unknown"] * 8
+        assert [text.split(" gave")[0] for text in agent.said] == [
+            "NVML: nvmlDeviceGetComputeRunningProcesses_v3",
+            "NVML: nvmlDeviceGetComputeRunningProcesses_v2",
+        ]
+        agent.look(nvml_node("h100"))
+        assert agent.health == ["Unknown"] * 8  # not before its pause is over
+        agent.look(nvml_node("h100"), waited=True)
+        assert agent.health == ["Healthy"] * 8
+
+
+def test_a_library_that_crashes_at_once_leaves_every_gpu_its_place_and_unknown(
+    looks: Callable[[int], Any],
+) -> None:
+    broken = nvml_node("h100") | {"driver_faults": "nvmlInitWithFlags=crash"}
+    with looks(580) as agent:
+        assert agent.look(broken) == []
+        assert (agent.reason, agent.total) == ("NVML does not answer", None)
+        agent.look(nvml_node("h100"), waited=True)
+        assert (agent.health, agent.reason, agent.total) == (["Healthy"] * 8, "", 8)
+        agent.look(broken)
+        assert (agent.health, agent.reason, agent.total) == (
+            ["Unknown"] * 8,
+            "NVML does not answer",
+            8,
+        )
+
+
+def test_the_process_that_asks_is_begun_anew_where_it_was_killed(
+    looks: Callable[[int], Any],
+) -> None:
+    node = nvml_node("h100")
+    with looks(580) as agent:
+        agent.look(node)
+        agent.look(node, killed=True, anew=False)
+        assert (agent.health, agent.reason) == (["Unknown"] * 8, "NVML does not answer")
+        assert "is gone" in agent.failure
+        agent.look(node, waited=True)
+        assert (agent.health, agent.reason) == (["Healthy"] * 8, "")

@@ -316,3 +316,31 @@ def test_a_heartbeat_alone_is_no_change() -> None:
     assert not changed(first, msgspec.structs.replace(first, observed_time="later"))
     assert changed(first, written([facts("A", 1, ecc_pending=True)], first))
     assert Device(id=0).usable
+
+
+def test_of_a_gpu_whose_processes_cannot_be_read_it_is_not_known_whether_it_is_free() -> None:
+    well = written([facts("GPU-a", 1, processes=2)])
+    [device] = written([facts("GPU-a", 1, unknown="NVML does not answer f")], well).devices
+    assert (device.health, device.reason, device.processes) == (
+        *("Unknown", "NVML does not answer f"),
+        None,
+    )
+    assert not device.usable
+    sick = facts("GPU-a", 1, unknown="NVML does not answer f", remap_failed=True)
+    assert written([sick], well).devices[0].health == "Unhealthy"
+
+
+def test_a_gpu_keeps_its_island_and_its_address_while_its_place_is_not_known() -> None:
+    well = written([facts("GPU-a", 1), facts("GPU-b", 2)])
+    dumb = [
+        Facts(uuid=one, place=Place(pci_bus_id=""), placed=False, unknown="it crashed")
+        for one in ("GPU-a", "GPU-b")
+    ]
+    for now, before in zip(written(dumb, well).devices, well.devices, strict=True):
+        assert (now.island, now.pci_bus_id) == (before.island, before.pci_bus_id)
+
+
+def test_a_node_whose_nvml_has_never_answered_has_no_number_of_gpus() -> None:
+    silent = written(None)
+    assert (silent.total, silent.reason) == (None, "NVML does not answer")
+    assert written([], silent).total == 0

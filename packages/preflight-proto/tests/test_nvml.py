@@ -152,11 +152,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 PROGRAM = """
 import json, os, sys
 import anyio
-from preflight_proto.check import alive, counters, gpus, nvml, scan
+from preflight_proto import nvml
+from preflight_proto.check import alive, counters, gpus, log, scan
 from preflight_proto.check.child import Completed, ToolMissing
 from preflight_proto.check.verdict import Outcome, Verdict
 
-nvml.start()
+nvml.start(log.say)
 world = json.loads(sys.stdin.readline() or "null")
 
 async def smi(argv, patience):

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 import anyio
-from preflight_proto.check import Completed, Gpu, ToolMissing, nvml
+from preflight_proto import nvml
+from preflight_proto.check import Completed, Gpu, ToolMissing
 
 from .floors import LinkClass
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import anyio
-from preflight_proto.check import Completed, Gpu, ToolMissing, child, counters, nvml
+from preflight_proto import nvml
+from preflight_proto.check import Completed, Gpu, ToolMissing, child, counters, log
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import clean_environment
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         print(USAGE, file=sys.stderr)
         sys.exit(2)
     target = Path(arguments[0]) if arguments else Path("nccl-loopback-record.json")
-    nvml.start()
+    nvml.start(log.say)
     sample = anyio.run(record, dict(os.environ))
     try:
         target.write_text(json.dumps(sample, indent=1) + "\n")

@@ -46,6 +46,9 @@ class AgentMeters:
         self.devices = Gauge(
             "gpu_agent_devices", "GPUs of this node by health.", ["health"], registry=registry
         )
+        self.nvml = Gauge(
+            "gpu_agent_nvml_up", "1 where NVML answered the last look, else 0.", registry=registry
+        )
         self.published = Counter(
             "gpu_agent_publish", "Writes of the status.", ["result"], registry=registry
         )
@@ -94,6 +97,7 @@ class Agent:
         self._path = f"{names.STATUSES}/{node}"
         self._woken = anyio.Event()
         self._holders: dict[int, str] = {}
+        self._failure = ""
         mine = {"fieldSelector": f"spec.nodeName={node}"}
         self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
         self._nodes = Reflector(
@@ -147,11 +151,18 @@ class Agent:
         )
 
     async def _facts(self) -> list[Facts] | None:
+        facts, failure = None, ""
         try:
-            return await anyio.to_thread.run_sync(self._driver.facts)
+            facts = await anyio.to_thread.run_sync(self._driver.facts)
         except NvmlFailed as error:
-            log.warning("nothing is known of the GPUs", error=str(error))
-            return None
+            failure = str(error)
+        self._meters.nvml.set(not failure)
+        if failure and not self._failure:
+            log.warning("nothing is known of the GPUs", error=failure)
+        elif self._failure and not failure:
+            log.info("NVML answers again", before=self._failure)
+        self._failure = failure
+        return facts
 
     async def _ask_holders(self, here: set[int]) -> None:
         """Read the Leases of those GPUs ``here`` that a pod says it has: once for each pod, and

@@ -61,10 +61,12 @@ class InventoryStatus(
     msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True
 ):
     """``observed_time``: RFC 3339; only whether it changes is read, so that no two clocks are
-    compared.
+    compared. ``reason``: why nothing is known of the GPUs now. ``total``: None where they have
+    never been known.
     """
 
     total: Annotated[int, Meta(ge=0)] | None = None
+    reason: Annotated[str, Meta(max_length=_MOST_TEXT)] = ""
     observed_time: str | None = None
     devices: Annotated[tuple[Device, ...], Meta(max_length=MOST_DEVICES)] = ()
     conflicts: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=16)] = ()
@@ -87,12 +89,15 @@ class GpuNodeStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """What one status says. ``problems``: why nothing of it can be used, one sentence each."""
+    """What one status says. ``reason``: why nothing is known of the GPUs. ``problems``: why nothing
+    of it can be used, one sentence each.
+    """
 
     node: str
     devices: tuple[Device, ...] = ()
     conflicts: tuple[str, ...] = ()
     observed: str | None = None
+    reason: str = ""
     problems: tuple[str, ...] = ()
 
     @property
@@ -137,6 +142,7 @@ def read(raw: Mapping[str, Any]) -> Inventory:
         devices=() if wrong else tuple(devices),
         conflicts=found.status.conflicts,
         observed=found.status.observed_time,
+        reason=found.status.reason,
         problems=tuple(wrong),
     )
 

@@ -20,6 +20,7 @@ LABELS_DIFFER: Final = "node labels do not match the claim's selector"
 NODE_UNKNOWN: Final = "node is not known"
 NO_STATUS: Final = "no GpuNodeStatus"
 STATUS_STALE: Final = "GpuNodeStatus is stale"
+GPUS_UNKNOWN: Final = "NVML does not answer"
 STATUS_NOT_VALID: Final = "GpuNodeStatus is not valid"
 STATUS_CHANGED: Final = "GpuNodeStatus numbers its GPUs anew; try again"
 UNLOCKED: Final = "the Lease of a GPU of a pod there is lost; it is made again first"
@@ -46,6 +47,7 @@ UNRESOLVABLE: Final = frozenset(
         *(
             UNLOCKED,
             NO_STATUS,
+            GPUS_UNKNOWN,
             STATUS_STALE,
             STATUS_NOT_VALID,
             PLUGIN,

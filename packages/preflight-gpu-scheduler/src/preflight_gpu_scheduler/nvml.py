@@ -1,7 +1,8 @@
 """NVML by NVIDIA's own binding: what :mod:`.report` and :mod:`.links` need to know of each GPU. The
 library is loaded when it is first asked.
 
-A function that a driver does not have leaves out what it would say, and nothing more.
+A function that a driver does not have leaves out what it would say, and nothing more. What a driver
+has and does not say is not known: a GPU of which that decides whether it may be given is Unknown.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from preflight_proto import nvml as reader
+
 from .links import Link, Place, bus_id
 from .report import Facts
 
-__all__ = ["Nvml", "NvmlFailed"]
+__all__ = ["Nvml", "NvmlFailed", "NvmlProcess"]
 
 T = TypeVar("T")
+PATIENCE: Final = 60.0
+"""Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
 _LINKS: Final = 18
 """As many NVLinks as a GPU has at most today; where NVML says how many there are, that counts."""
 _LINK_COUNT: Final = 91  # nvml.h: NVML_FI_DEV_NVLINK_LINK_COUNT
@@ -59,7 +64,7 @@ class Nvml:
             handles = []
             for n in range(nvml.nvmlDeviceGetCount()):
                 # A lost one has no name any more; what is remembered of it says which it was.
-                with suppress(nvml.NVMLError):
+                with suppress(*_nameless(nvml)):
                     handles.append(nvml.nvmlDeviceGetHandleByIndex(n))
             found = [self._gpu(nvml, handle, handles) for handle in handles]
             return [one for one in found if one is not None]
@@ -118,6 +123,8 @@ class Nvml:
             pynvml.nvmlShutdown()
 
     def _gpu(self, nvml: Any, handle: Any, all_handles: Sequence[Any]) -> Facts | None:
+        silent: dict[str, None] = {}
+
         def ask(question: Callable[[], T], otherwise: T) -> T:
             try:
                 return question()
@@ -126,15 +133,32 @@ class Nvml:
                     raise
                 return otherwise
 
+        def decisive(name: str, otherwise: Any) -> Any:
+            """What has to be known of a GPU that is given, of a driver that can say it."""
+            try:
+                return getattr(nvml, name)(handle)
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+                if name in reader.without():
+                    silent[name] = None
+            except nvml.NVMLError_GpuIsLost:
+                raise
+            except nvml.NVMLError:
+                silent[name] = None
+            return otherwise
+
         try:
             uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-        except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_Unknown, nvml.NVMLError_ResetRequired):
+        except _nameless(nvml):
             return None  # it has no name any more, as one without a handle
         try:
-            pci = nvml.nvmlDeviceGetPciInfo(handle)
-            remapped = ask(lambda: nvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
-            mig = ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)
-            place = self._place(nvml, handle, _text(pci.busId), all_handles, ask)
+            bus = getattr(decisive("nvmlDeviceGetPciInfo", None), "busId", "")
+            remapped = decisive("nvmlDeviceGetRemappedRows", (0, 0, 0, 0))
+            mig = decisive("nvmlDeviceGetMigMode", (0, 0))[0]
+            # By version: without one the binding raises an error of its own before R510.
+            running = decisive("nvmlDeviceGetComputeRunningProcesses_v3", None)
+            if running is None:  # as drivers before R510 call it
+                running = decisive("nvmlDeviceGetComputeRunningProcesses_v2", None)
+            place = self._place(nvml, handle, _text(bus), all_handles, ask)
             return Facts(
                 uuid=uuid,
                 place=place,
@@ -143,12 +167,11 @@ class Nvml:
                 remap_failed=bool(remapped[3]),
                 xids=tuple(sorted(self._xids.get(uuid, ()))),
                 mig=mig == nvml.NVML_DEVICE_MIG_ENABLE,
-                # By version: without one the binding raises an error of its own before R510.
-                processes=ask(
-                    lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)), None
-                ),
+                processes=None if running is None else len(running),
+                placed=bool(bus) and not reader.without(),
+                unknown=f"NVML does not answer {', '.join(silent)}" if silent else "",
             )
-        except nvml.NVMLError:
+        except nvml.NVMLError_GpuIsLost:
             return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
 
     def _place(
@@ -209,6 +232,40 @@ class Nvml:
         except (OSError, ValueError):
             return None
         return found if found >= 0 else None
+
+
+def _nameless(nvml: Any) -> tuple[type[Exception], ...]:
+    """Errors that are one GPU's; any other says that NVML itself does not answer."""
+    return (
+        *(nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired, nvml.NVMLError_Unknown),
+        *(nvml.NVMLError_NoPermission, nvml.NVMLError_InsufficientPower),
+        nvml.NVMLError_IrqIssue,
+    )
+
+
+_OWN: Final = Nvml()
+"""Of the process that asks, from one question to the next."""
+
+
+class NvmlProcess:
+    """The driver's library in a process of its own (:mod:`preflight_proto.nvml`)."""
+
+    def facts(self) -> list[Facts]:
+        """As :meth:`Nvml.facts`; a crash and a silence are a NvmlFailed, too."""
+        found = reader.ask(
+            _look, patience=PATIENCE, otherwise=lambda why: f"NVML does not answer: {why}."
+        )
+        if isinstance(found, str):
+            raise NvmlFailed(found)
+        return found
+
+
+def _look() -> list[Facts] | str:
+    try:
+        return _OWN.facts()
+    except NvmlFailed as error:
+        reader.renew()  # the driver may be another when it is asked again, and its library too
+        return str(error)
 
 
 def _text(value: str | bytes) -> str:

@@ -32,13 +32,15 @@ __all__ = [
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
 LOST: Final = "NVML does not list it any more"
+SILENT: Final = "NVML does not answer"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
     ``ecc_pending``: uncorrectable errors wait for a reset; ``remap_failed``: a row could not be
     remapped. ``xids``: those seen since the driver was loaded. ``processes``: None where they
-    cannot be decided."""
+    cannot be decided. ``placed``: False where ``place`` is not all known. ``unknown``: why it is
+    not known whether the GPU may be given."""
 
     uuid: str
     place: Place
@@ -49,10 +51,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     xids: tuple[int, ...] = ()
     mig: bool = False
     processes: int | None = None
+    placed: bool = True
+    unknown: str = ""
 
 
 def health(facts: Facts, complaint: str) -> tuple[Health, str]:
-    """The worst of what NVML and the node say, and why; Healthy has no reason."""
+    """The worst of what NVML and the node say, and why; Healthy has no reason. Unknown: NVML does
+    not say what speaks against it.
+    """
     critical = sorted(set(facts.xids) - APPLICATION_XIDS)
     found = (
         (not facts.answers, "NVML says that the GPU is lost"),
@@ -61,7 +67,8 @@ def health(facts: Facts, complaint: str) -> tuple[Health, str]:
         (bool(critical), f"XID {', '.join(map(str, critical[:8]))}"),
         (bool(complaint), complaint),
     )
-    return next((("Unhealthy", why) for true, why in found if true), ("Healthy", ""))
+    sick: list[tuple[Health, str]] = [("Unhealthy", why) for true, why in found if true]
+    return (*sick, ("Unknown" if facts.unknown else "Healthy", facts.unknown))[0]
 
 
 def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
@@ -105,9 +112,10 @@ def status(
     }
     old = {one.uuid: one for one in previous.devices if one.uuid}
     if facts is None:
-        known = [_with(one, "Unknown", "NVML cannot be read", users) for one in previous.devices]
+        known = [_with(one, "Unknown", SILENT, users) for one in previous.devices]
         return InventoryStatus(
-            total=len(known),
+            total=len(known) or None,  # of a node that has never been read; not 0
+            reason=SILENT,
             observed_time=observed,
             devices=tuple(known),
             conflicts=tuple(conflicts),
@@ -128,7 +136,11 @@ def status(
     ordered = sorted(listed.values(), key=lambda one: bus_id(one.place.pci_bus_id))
     numbers = ids(kept, [one.uuid for one in ordered])
     where = islands(
-        {numbers[one.uuid]: one.place for one in ordered if one.uuid in numbers and one.answers}
+        {
+            numbers[one.uuid]: one.place
+            for one in ordered
+            if one.uuid in numbers and one.answers and (one.placed or one.uuid not in old)
+        }
     )
     devices = [_with(one, "Unhealthy", LOST, users) for one in gone]
     devices += [
@@ -167,7 +179,7 @@ def _device(
         id=number,
         uuid=facts.uuid,
         name=facts.name[:256],
-        pci_bus_id=bus_id(facts.place.pci_bus_id),
+        pci_bus_id=bus_id(facts.place.pci_bus_id or (old.pci_bus_id if old else "")),
         island=island,
         bandwidth_gbps=bandwidth,
         health=found,

@@ -13,6 +13,7 @@ from typing import Final
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
+from preflight_kube.logs import get_logger
 from preflight_kube.manager import Election, Parts, run
 from prometheus_client import CollectorRegistry
 
@@ -22,6 +23,7 @@ __all__ = ["LEASE", "agent", "controller", "extender", "webhook"]
 
 LEASE: Final = "gpu-scheduler-controller"
 _COMPONENT: Final = "gpu-scheduler"
+_log = get_logger(__name__)
 
 
 def extender(
@@ -141,12 +143,13 @@ def webhook(
 def agent(target: Connection, config: Config, *, node: str, host: str, port: int) -> int:
     """``node``: the name of the node that it runs on."""
     from .agent import Agent, AgentMeters
-    from .nvml import Nvml
+    from .nvml import NvmlProcess, reader
 
+    reader.start(_log.warning, lasting=True)  # before there are threads
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
-        acting = Agent(client, config, node, Nvml(), AgentMeters(registry))
+        acting = Agent(client, config, node, NvmlProcess(), AgentMeters(registry))
         return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
 
     return run(

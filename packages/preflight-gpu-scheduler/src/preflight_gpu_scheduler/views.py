@@ -86,6 +86,8 @@ def view(
         why = messages.STATUS_NOT_VALID
     elif stale and inventory.observed is not None:
         why = messages.STATUS_STALE
+    elif inventory.reason:
+        why = messages.GPUS_UNKNOWN
     elif inventory.conflicts and device_plugin == "refuse":
         why = messages.PLUGIN if CONFLICT_DEVICE_PLUGIN in inventory.conflicts else messages.DRIVER
     elif unlocked:

@@ -16,7 +16,7 @@ from typing import Final
 
 import anyio
 
-from . import nvml
+from .. import nvml
 from .gpus import Gpu
 
 __all__ = ["silent"]

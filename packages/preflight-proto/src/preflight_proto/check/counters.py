@@ -15,7 +15,7 @@ from uuid import UUID
 
 import anyio
 
-from . import nvml
+from .. import nvml
 from .facts import CounterSample, DeviceFacts
 from .gpus import Gpu
 
@@ -118,7 +118,7 @@ def _domains(gpus: tuple[Gpu, ...]) -> list[str]:
 
 
 def _domain(handle: Any) -> str:
-    info = _fabric_info(handle)
+    info = _ask(nvml.fabric_info, handle)
     if info is None or int(info.state) != FABRIC_COMPLETED or not any(info.clusterUuid):
         return ""
     return f"{UUID(bytes=bytes(info.clusterUuid))}.{int(info.cliqueId)}"
@@ -212,8 +212,7 @@ def _sram(handle: Any) -> bool | None:
     import pynvml
 
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()  # knows its own version
-    # The binding hands a structure on as it is: without byref the driver gets its bytes, not its
-    # address, and writes anywhere.
+    # By its address, as in nvml.fabric_info.
     answer = _ask(pynvml.nvmlDeviceGetSramEccErrorStatus, handle, ctypes.byref(status))
     return None if answer is None else bool(status.bThresholdExceeded)
 
@@ -237,27 +236,10 @@ def _recovery(handle: Any) -> int | None:
 
 def _fabric(handle: Any) -> tuple[int | None, int | None, int | None]:
     """(state, status, health mask) of the NVLink fabric."""
-    info = _fabric_info(handle)
+    info = _ask(nvml.fabric_info, handle)
     if info is None:
         return None, None, None
     return int(info.state), int(info.status), getattr(info, "healthMask", None)
-
-
-def _fabric_info(handle: Any) -> Any:
-    """NVML's nvmlGpuFabricInfo of the newest version that both sides know, or None. The first one,
-    of drivers before R550, has no ``healthMask``.
-    """
-    import pynvml
-
-    for make, call in (
-        (pynvml.c_nvmlGpuFabricInfo_v3_t, pynvml.nvmlDeviceGetGpuFabricInfoV),
-        (pynvml.c_nvmlGpuFabricInfo_v2_t, pynvml.nvmlDeviceGetGpuFabricInfoV),
-        (pynvml.c_nvmlGpuFabricInfo_t, pynvml.nvmlDeviceGetGpuFabricInfo),
-    ):
-        info = make()
-        if _ask(call, handle, ctypes.byref(info)) is not None:
-            return info
-    return None
 
 
 def _field(handle: Any, name: str, scope: int = 0) -> int | None:

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import anyio
 
-from . import nvml, presence
+from .. import nvml
+from . import presence
 from .child import Completed, ToolMissing
 from .presence import MissingDevice, PresenceEvidence
 

@@ -31,7 +31,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import anyio
 
-from .. import sigterm, time_limits
+from .. import nvml, sigterm, time_limits
 from ..durations import format_duration
 from ..names import (
     ENV_CHECK_TIMEOUT,
@@ -44,7 +44,7 @@ from ..printable import printable
 from ..program import version_of
 from ..roster import Roster
 from ..settings import misspelt
-from . import child, gpus, log, nvml, processes, report, resultfile
+from . import child, gpus, log, processes, report, resultfile
 from .clearing import cleared
 from .events import EventDraft, events
 from .gang import GangMembership, GangSettings
@@ -264,7 +264,7 @@ def run_main(check: Check[Any]) -> NoReturn:
         log.complain(f"preflight-{check.name}: {problem}")
         os._exit(misconfigured(check, [f"{problem}."], environ, 0.0))
     processes.adopt_orphans()
-    nvml.start()
+    nvml.start(log.say)
     try:
         status = anyio.run(conduct, check, environ)
     except Exception as error:  # of the kit itself: the probe's own end in conduct

@@ -1,9 +1,13 @@
 """NVML in a process of its own: where the driver's library crashes or hangs, that costs what it was
-asked, not the check.
+asked, not the program that asks.
 
-:func:`start` forks a helper while the check has one thread. The helper loads no library: it forks
+:func:`start` forks a helper while the program has one thread. The helper loads no library: it forks
 again for each question and tells how that process ended. A function of NVML in which it ended is
 from then on one that the driver does not have, and the question is asked again.
+
+A program that runs for months (``lasting``) has one process for all questions until it ends: NVML
+stays initialised, and events are kept from one look to the next. What went wrong is tried anew
+after a pause that grows.
 """
 
 from __future__ import annotations
@@ -23,9 +27,7 @@ from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any, Final, NoReturn, TypeVar
 
-from . import log
-
-__all__ = ["ask", "start", "without"]
+__all__ = ["ask", "fabric_info", "renew", "start", "without"]
 
 T = TypeVar("T")
 
@@ -35,23 +37,36 @@ persistence mode the driver initialises each GPU first.
 """
 LAST_WAIT: Final = 1.0
 """Seconds after SIGKILL. What is there then sits in the driver."""
+_FIRST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 3600.0
+"""Seconds until what crashed or hung is tried anew, where the program lasts."""
 _LOOK: Final = 0.5
 _STARTS: Final = "nvmlInit"
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_NAME: Final = 24
 _ROOM: Final = 128
+_STUCK: Final = "it hangs in the driver and cannot be ended"
 _ANSWERED: Final = 77
 """Exit status of a process that has answered; a library may end it with any other."""
 
 
 class _Helper:
-    """Of this process: the helper's other end, ``gone`` (why there is none any more), and ``seen``,
-    memory in which the process that asks writes its id, how many calls it has made and the name of
-    the last one.
+    """Of this process: the helper's other end, ``gone`` (why there is none any more), ``stuck``
+    (the other end of one that waits for a process in the driver), and ``seen``, memory in which
+    who asks the library writes its id, how many calls it has made, the number of the question and
+    the name of the last call.
     """
 
     pipe: Connection | None = None
+    stuck: Connection | None = None
     gone = ""
+    pid = 0
+    lasting = False
+    renewed = False
+    pause = _FIRST_PAUSE
+    again = 0.0  # when what went wrong is tried anew, by the monotonic clock
     seen: mmap.mmap
+    say: Callable[[str], object]
     turn = threading.Lock()
     number = 0  # of the question
     avoided: frozenset[str] = frozenset()
@@ -64,23 +79,66 @@ def without() -> frozenset[str]:
     return _Helper.avoided
 
 
-def start() -> None:
-    """Fork the helper. What is asked without one is asked in this process."""
+def renew() -> None:
+    """Within a question: have the next one asked by a new process, which loads the library anew."""
+    _Helper.renewed = True
+
+
+def start(say: Callable[[str], object], *, lasting: bool = False) -> None:
+    """Fork the helper. What is asked without one is asked in this process. ``say``: where a
+    sentence goes about each crash and each silence.
+    """
     if threading.active_count() > 1 or _Helper.pipe is not None:
         return  # a lock of another thread's would be held for ever in the copy
+    _Helper.say, _Helper.lasting, _Helper.seen = say, lasting, mmap.mmap(-1, _ROOM)
+    with suppress(OSError):
+        _fork()
+
+
+def _fork() -> None:
+    # The kernel ties a process to the thread that forked it, and one that waits for work may end.
+    tied = threading.current_thread() is threading.main_thread()
     ours, theirs = socket.socketpair()
-    _Helper.seen = mmap.mmap(-1, _ROOM)
+    with theirs:
+        try:
+            _Helper.pid = os.fork()
+        except OSError:
+            ours.close()
+            raise
+        if _Helper.pid == 0:
+            ours.close()
+            _serve(Connection(theirs.detach()), tied)
+    _Helper.pipe, _Helper.gone = Connection(ours.detach()), ""
+
+
+def _retry() -> None:
+    """Take up again what did not answer: a helper whose process the driver has let go and, where
+    the program lasts, after a pause, the functions that went wrong and a helper that was killed.
+    """
     try:
-        pid = os.fork()
-    except OSError:
-        ours.close()
-        theirs.close()
+        while _Helper.stuck is not None and _Helper.stuck.poll(0):
+            if _Helper.stuck.recv()[1] == "ended":
+                _Helper.pipe, _Helper.stuck, _Helper.gone = _Helper.stuck, None, ""
+    except (OSError, EOFError):
+        _Helper.stuck = None
+    if not _Helper.lasting or time.monotonic() < _Helper.again:
         return
-    if pid == 0:
-        ours.close()
-        _serve(Connection(theirs.detach()))
-    theirs.close()
-    _Helper.pipe = Connection(ours.detach())
+    _Helper.avoided = _Helper.hung = frozenset()
+    if _Helper.gone and _Helper.stuck is None:
+        # Other threads may hold locks that the copy then has for ever; it would not answer, and be
+        # replaced like this one.
+        with suppress(OSError):
+            os.kill(_Helper.pid, signal.SIGKILL)
+            os.waitpid(_Helper.pid, 0)
+        with suppress(OSError):
+            _fork()
+
+
+def _wait_longer() -> None:
+    now = time.monotonic()
+    calm = now - _Helper.again > _LONGEST_PAUSE
+    _Helper.pause = _FIRST_PAUSE if calm else min(2 * _Helper.pause, _LONGEST_PAUSE)
+    _Helper.again = now + _Helper.pause
 
 
 def ask(
@@ -101,6 +159,7 @@ def ask(
     if not _Helper.turn.acquire(timeout=patience):
         return otherwise(f"it is busy with another question for {patience:g} s")
     try:
+        _retry()
         while (pipe := _Helper.pipe) is not None:
             avoided = _Helper.avoided - (frozenset() if silence is None else _Helper.hung)
             _Helper.number += 1
@@ -116,15 +175,42 @@ def ask(
                     raise RuntimeError(bug)
                 return value
             name = _last()
-            log.say(f"NVML: {answer}; what it would say is not known.")
+            _Helper.say(f"NVML: {answer}; what it would say is not known.")
+            _wait_longer()
             if not name or name in avoided or time.monotonic() >= end:
                 return otherwise(answer)
             _Helper.avoided |= {name}
     except (OSError, EOFError):
         _Helper.pipe, _Helper.gone = None, "the process that asks it is gone"
+        _wait_longer()
     finally:
         _Helper.turn.release()
     return otherwise(_Helper.gone)
+
+
+def fabric_info(handle: Any) -> Any:
+    """NVML's nvmlGpuFabricInfo of the newest version that both sides know. The first one, of
+    drivers before R550, has no ``healthMask``. Raises NVMLError.
+    """
+    import pynvml
+
+    lacks = (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+    failure = None
+    for make, call in (
+        (pynvml.c_nvmlGpuFabricInfo_v3_t, pynvml.nvmlDeviceGetGpuFabricInfoV),
+        (pynvml.c_nvmlGpuFabricInfo_v2_t, pynvml.nvmlDeviceGetGpuFabricInfoV),
+        (pynvml.c_nvmlGpuFabricInfo_t, pynvml.nvmlDeviceGetGpuFabricInfo),
+    ):
+        info = make()
+        try:
+            # The binding hands a structure on as it is: without byref the driver gets its bytes,
+            # not its address, and writes anywhere.
+            call(handle, ctypes.byref(info))
+        except pynvml.NVMLError as error:
+            failure = error if failure is None or failure.value in lacks else failure
+        else:
+            return info
+    raise failure
 
 
 def _answer(pipe: Connection, end: float, silence: float) -> tuple[Any, str] | str:
@@ -159,19 +245,19 @@ def _ended(pipe: Connection, silent: float) -> str:
         if (number, kind) == (_Helper.number, "ended"):
             return said
     # The helper waits for it.
-    _Helper.pipe, _Helper.gone = None, "it hangs in the driver and cannot be ended"
+    _Helper.stuck, _Helper.pipe, _Helper.gone = pipe, None, _STUCK
     return said
 
 
 def _last() -> str:
-    return _Helper.seen[16:_ROOM].rstrip(b"\0").decode()
+    return _Helper.seen[_NAME:_ROOM].rstrip(b"\0").decode()
 
 
-def _serve(pipe: Connection) -> NoReturn:
-    """The helper's life: a process for each question, until the check is gone."""
+def _serve(pipe: Connection, tied: bool) -> NoReturn:
+    """The helper's life: a process for each question, until the program is gone."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the check ends it
-    _quietly()
+        signal.signal(number, signal.SIG_IGN)  # the program ends it
+    _quietly(tied)
     watched = False
     try:
         while True:
@@ -180,20 +266,20 @@ def _serve(pipe: Connection) -> NoReturn:
             pid = os.fork()
             if pid == 0:
                 _child(pipe, request)
-            _Helper.seen[:8] = pid.to_bytes(8, "little")
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if status != _ANSWERED:
-                pipe.send((int.from_bytes(request[:8], "little"), "ended", status))
+                pipe.send((int.from_bytes(_Helper.seen[16:_NAME], "little"), "ended", status))
     finally:
         os._exit(0)
 
 
-def _quietly() -> None:
-    """The library's own words and the check's streams have nothing to do with each other, and what
-    crashes leaves no core.
+def _quietly(tied: bool = True) -> None:
+    """The library's own words and the program's streams have nothing to do with each other, and
+    what crashes leaves no core. ``tied``: end with the thread that forked this process.
     """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if tied:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -204,12 +290,21 @@ def _quietly() -> None:
 def _child(pipe: Connection, request: bytes) -> NoReturn:
     _quietly()
     _Helper.pipe = None
-    try:
-        question, given, _Helper.avoided = pickle.loads(request[8:])  # noqa: S301 (of the check itself)
-        answer = pickle.dumps((question(*given), ""))
-    except Exception as error:
-        answer = pickle.dumps((None, repr(error)))
-    pipe.send((int.from_bytes(request[:8], "little"), "answer", answer))
+    while True:
+        number = int.from_bytes(request[:8], "little")
+        _Helper.seen[:8], _Helper.seen[16:_NAME] = os.getpid().to_bytes(8, "little"), request[:8]
+        try:
+            question, given, _Helper.avoided = pickle.loads(request[8:])  # noqa: S301 (of the program itself)
+            answer = pickle.dumps((question(*given), ""))
+        except Exception as error:
+            answer = pickle.dumps((None, repr(error)))
+        try:
+            pipe.send((number, "answer", answer))
+            if not _Helper.lasting or _Helper.renewed:
+                break
+            request = pipe.recv_bytes()
+        except (OSError, EOFError):
+            break
     os._exit(_ANSWERED)
 
 
@@ -228,7 +323,7 @@ def _watch() -> bool:
 
 
 def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    shown = name.encode().ljust(_ROOM - 16, b"\0")
+    shown = name.encode().ljust(_ROOM - _NAME, b"\0")
 
     def call(*given: Any) -> Any:
         if name in _Helper.avoided:
@@ -236,7 +331,7 @@ def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         _Helper.calls += 1
-        _Helper.seen[8:_ROOM] = _Helper.calls.to_bytes(8, "little") + shown
+        _Helper.seen[8:16], _Helper.seen[_NAME:] = _Helper.calls.to_bytes(8, "little"), shown
         return function(*given)
 
     return call
