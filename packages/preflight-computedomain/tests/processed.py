@@ -23,14 +23,15 @@ _LIBRARY = r"""
 #include <string.h>
 #include <unistd.h>
 typedef struct { unsigned char uuid[16]; int status; unsigned clique; unsigned char state; } info_t;
-int nvmlInitWithFlags(unsigned f) { if (getenv("FAKE_HANGS")) sleep(3600); return 0; }
+int nvmlInitWithFlags(unsigned f) { return 0; }
 int nvmlShutdown(void) { return 0; }
 const char *nvmlErrorString(int e) { return "error"; }
-int nvmlSystemGetDriverVersion(char *o, unsigned n) { const char *v = getenv("FAKE_DRIVER"); strcpy(o, v ? v : "570.158.01"); return 0; }
+int nvmlSystemGetDriverVersion(char *o, unsigned n) { if (getenv("FAKE_HANGS")) sleep(3600); const char *v = getenv("FAKE_DRIVER"); strcpy(o, v ? v : "570.158.01"); return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)(long)(i + 1); return 0; }
 int nvmlDeviceGetUUID(void *h, char *o, unsigned n) { strcpy(o, (long)h == 1 ? "GPU-a" : "GPU-b"); return 0; }
 int nvmlDeviceGetGpuFabricInfo(void *h, info_t *o) {
+    if (getenv("FAKE_CRASHES")) abort();
     memset(o, 0, sizeof *o);
     o->uuid[15] = 9; o->state = 3; o->clique = (long)h == 2 && getenv("FAKE_TWO_CLIQUES") ? 6 : 5;
     return 0;

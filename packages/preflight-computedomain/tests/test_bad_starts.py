@@ -44,12 +44,24 @@ def devices(*lines: str) -> Callable[[MachineNode], Any]:
             "570.124.06; install 570.158.01 or newer",
         ),
         (lambda node: library(node.driver), {"FAKE_TWO_CLIQUES": "1"}, "2 NVLink cliques"),
-        (lambda node: library(node.driver), {"FAKE_HANGS": "1"}, "no answer within 10 s"),
+        (lambda node: library(node.driver), {"FAKE_HANGS": "1"}, "nvmlSystemGetDriverVersion crashed or hung"),
+        (
+            lambda node: library(node.driver),
+            {"FAKE_CRASHES": "1"},
+            "crashed or hung; does nvidia-smi",
+        ),
         (without_registry, {}, "mount the kubelet's plugins_registry there"),
     ],
     ids=[
         *("major-absent", "major-twice", "major-no-number", "devices-unreadable", "no-node-name"),
-        *("nvml-absent", "driver-old", "two-cliques", "nvml-hangs", "registry-absent"),
+        *(
+            "nvml-absent",
+            "driver-old",
+            "two-cliques",
+            "nvml-hangs",
+            "nvml-crashes",
+            "registry-absent",
+        ),
     ],
 )
 def test_it_ends_with_one_sentence(

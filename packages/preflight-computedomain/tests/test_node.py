@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,11 +89,10 @@ async def test_the_major_is_that_of_the_driver_of_now_and_each_change_is_logged_
 
 
 class Fake:
-    """NVML as a test wants it. ``hangs``: it does not answer until this is set."""
+    """NVML as a test wants it."""
 
     def __init__(self, version: str = "570.158.01", gpus: tuple[FabricInfo, ...] = ()) -> None:
         self.version, self.gpus, self.asked = version, list(gpus), 0
-        self.hangs: threading.Event | None = None
         self.error: NvmlUnavailable | None = None
 
     def driver_version(self) -> str:
@@ -101,8 +100,6 @@ class Fake:
 
     def fabric(self) -> list[FabricInfo]:
         self.asked += 1
-        if self.hangs is not None:
-            self.hangs.wait(20)
         if self.error is not None:
             raise self.error
         return self.gpus
@@ -136,23 +133,16 @@ async def test_a_node_that_does_not_fit_is_one_sentence(nvml: Fake, word: str) -
         await CliqueOwner(nvml).start()
 
 
-async def test_nvml_that_hangs_is_left_behind_and_the_loop_runs_on() -> None:
-    nvml = Fake(gpus=(GPU,))
-    nvml.hangs = threading.Event()
-    with pytest.raises(Unfit, match=r"no answer within 0\.1 s"):
-        await CliqueOwner(nvml, patience=0.1).start()
-    nvml.hangs.set()
-
-
 async def test_what_nvml_cannot_say_later_leaves_the_clique_as_it_was() -> None:
     nvml = Fake(gpus=(GPU,))
-    owner = CliqueOwner(nvml, patience=0.2)
+    up: list[bool] = []
+    owner = CliqueOwner(nvml, answers=up.append)
     await owner.start()
     nvml.error = NvmlUnavailable("NVML: busy")
     assert await owner.refreshed() == CLIQUE
-    nvml.error, nvml.hangs = None, threading.Event()
+    nvml.error = None
     assert await owner.refreshed() == CLIQUE
-    nvml.hangs.set()
+    assert up == [True, False, True]
 
 
 async def test_a_driver_that_has_gone_leaves_no_clique_and_its_sentence() -> None:
@@ -171,8 +161,38 @@ async def test_a_fabric_that_breaks_later_is_no_clique() -> None:
     nvml = Fake(gpus=(GPU,))
     owner = CliqueOwner(nvml)
     await owner.start()
-    nvml.gpus = [FabricInfo("GPU-1", 2)]
-    assert await owner.refreshed() == ""
+    for state, says in ((1, "has not started"), (2, "is in progress"), (COMPLETED, "status 15")):
+        nvml.gpus = [FabricInfo("GPU-1", state, 15)]
+        assert await owner.refreshed() == ""
+        assert says in owner.unknown  # so that the claim waits
+    nvml.gpus = [GPU]
+    assert await owner.refreshed() == CLIQUE
+    assert owner.unknown == ""
+
+
+async def test_without_the_gate_a_node_waits_for_its_only_gpus_to_join_their_fabric() -> None:
+    nvml = Fake(gpus=(FabricInfo("GPU-1", 2),))
+    owner = CliqueOwner(nvml, crash=False)
+    assert await owner.start() == await owner.refreshed() == ""
+    assert "is in progress" in owner.unknown
+    nvml.gpus = []
+    assert await owner.refreshed() == owner.unknown == ""
+
+
+async def test_a_fabric_that_is_not_well_is_one_line_each_change_and_no_refusal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    nvml = Fake(gpus=(GPU,))
+    owner = CliqueOwner(nvml)
+    await owner.start()
+    for health in (0b10, 0b01, 0b01, 0b10):
+        nvml.gpus = [replace(GPU, health=health)]
+        assert await owner.refreshed() == CLIQUE
+    assert [record.getMessage() for record in caplog.records] == [
+        "the NVLink fabric is not well",
+        "the NVLink fabric is well again",
+    ]
 
 
 async def test_callers_at_once_share_one_reading() -> None:
@@ -241,7 +261,8 @@ async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -
 ASK_TWICE = """
 import os, sys
 from preflight_computedomain.plugin.node import NvmlUnavailable
-from preflight_computedomain.plugin.nvml import NvmlLibrary
+from preflight_computedomain.plugin.nvml import NvmlLibrary, reader
+reader.start(print, lasting=True)
 driver = NvmlLibrary(sys.argv[1])
 try:
     driver.fabric()

@@ -1,4 +1,4 @@
-"""The package starts no process: import contracts forbid the modules, and this the functions of
+"""The package starts no program: import contracts forbid the modules, and this the functions of
 modules that it may import.
 """
 

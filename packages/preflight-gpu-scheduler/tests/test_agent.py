@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import anyio
 import pytest
 from preflight_gpu_scheduler.agent import Agent, AgentMeters
@@ -35,7 +37,9 @@ def test_each_change_of_what_nvml_does_is_one_line_and_the_metric_follows(
     async def body() -> None:
         registry = CollectorRegistry()
         driver = Driver("it crashed.", "it crashed.", GPU, GPU, "it is silent.")
-        async with Client(Connection("http://127.0.0.1:9", True), agent="test") as client:
+        async with Client(
+            Connection("http://127.0.0.1:9", ssl.create_default_context()), agent="test"
+        ) as client:
             agent = Agent(client, Config(), "a", driver, AgentMeters(registry))
             for up in (0.0, 0.0, 1.0, 1.0, 0.0):
                 facts = await agent._facts()

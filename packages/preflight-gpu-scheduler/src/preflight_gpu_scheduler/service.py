@@ -15,6 +15,7 @@ from preflight_kube.connection import Connection
 from preflight_kube.lease import Leadership
 from preflight_kube.logs import get_logger
 from preflight_kube.manager import Election, Parts, run
+from preflight_proto import nvml
 from prometheus_client import CollectorRegistry
 
 from .config import Config
@@ -143,9 +144,9 @@ def webhook(
 def agent(target: Connection, config: Config, *, node: str, host: str, port: int) -> int:
     """``node``: the name of the node that it runs on."""
     from .agent import Agent, AgentMeters
-    from .nvml import NvmlProcess, reader
+    from .nvml import NvmlProcess
 
-    reader.start(_log.warning, lasting=True)  # before there are threads
+    nvml.start(_log.warning, lasting=True)  # before there are threads
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:

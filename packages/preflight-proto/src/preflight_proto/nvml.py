@@ -195,7 +195,7 @@ def fabric_info(handle: Any) -> Any:
     import pynvml
 
     lacks = (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-    failure = None
+    failure: Any = None
     for make, call in (
         (pynvml.c_nvmlGpuFabricInfo_v3_t, pynvml.nvmlDeviceGetGpuFabricInfoV),
         (pynvml.c_nvmlGpuFabricInfo_v2_t, pynvml.nvmlDeviceGetGpuFabricInfoV),

@@ -27,7 +27,9 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> int:
     import anyio
     from preflight_kube import logs
+    from preflight_proto import nvml
 
+    nvml.start(logs.get_logger(__name__).warning, lasting=True)  # before there are threads
     from .service import run
 
     start = startup.begin(args)

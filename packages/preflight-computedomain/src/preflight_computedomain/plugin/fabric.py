@@ -12,12 +12,29 @@ from typing import Final
 
 from preflight_kube.text import one_line
 
-__all__ = ["COMPLETED", "NOT_SUPPORTED", "FabricBroken", "FabricInfo", "clique"]
+__all__ = [
+    "COMPLETED",
+    "NOT_SUPPORTED",
+    "FabricBroken",
+    "FabricInfo",
+    "clique",
+    "unjoined",
+    "unwell",
+]
 
 NOT_SUPPORTED: Final = 0
 COMPLETED: Final = 3
 """States of a GPU's registration (NVML_GPU_FABRIC_STATE_*); 1 is not started, 2 in progress."""
 _SUCCESS: Final = 0
+_STATES: Final = {1: "has not started", 2: "is in progress"}
+_HEALTH: Final = (
+    (0, 0x3, 1, "its bandwidth is degraded"),
+    (2, 0x3, 1, "a route of it is being recovered"),
+    (4, 0x3, 1, "a route of it is unhealthy"),
+    (6, 0x3, 1, "it recovers from a timeout"),
+    *((8, 0xF, wrong, "its configuration is incorrect") for wrong in range(2, 16)),
+)
+"""nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: shift, width, the value that is bad, what it means."""
 
 
 class FabricBroken(Exception):
@@ -29,6 +46,7 @@ class FabricBroken(Exception):
 @dataclass(frozen=True, slots=True)
 class FabricInfo:
     """One GPU: its UUID, and the fields of ``nvmlGpuFabricInfo``. ``cluster``: 16 bytes.
+    ``health``: the mask, 0 where the driver has none.
 
     A GPU or a driver without a fabric has the state :data:`NOT_SUPPORTED`.
     """
@@ -38,6 +56,34 @@ class FabricInfo:
     status: int = 0
     cluster: bytes = bytes(16)
     clique: int = 0
+    health: int = 0
+
+
+def unjoined(gpus: Sequence[FabricInfo]) -> str:
+    """Of the first GPU that has a fabric and has not joined it, what its registration does; empty
+    where all have.
+    """
+    for gpu in gpus:
+        if gpu.state == NOT_SUPPORTED or (gpu.state == COMPLETED and gpu.status == _SUCCESS):
+            continue
+        what = _STATES.get(gpu.state, f"is in state {gpu.state}")
+        if gpu.state == COMPLETED:
+            what = f"ended with status {gpu.status}"
+        return f"GPU {one_line(gpu.gpu, 60)}: its registration with the NVLink fabric {what}"
+    return ""
+
+
+def unwell(gpus: Sequence[FabricInfo]) -> str:
+    """What the health masks say against the fabric; empty where nothing does. Whoever has joined
+    stays in the clique: how bad it is for a job shows in the job, or in a check.
+    """
+    return "; ".join(
+        f"GPU {one_line(gpu.gpu, 60)}: {what}"
+        for gpu in gpus
+        if gpu.state == COMPLETED
+        for shift, width, bad, what in _HEALTH
+        if gpu.health >> shift & width == bad
+    )
 
 
 def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
@@ -48,25 +94,17 @@ def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
     :class:`FabricBroken` for a GPU whose registration has not completed or has failed, instead of
     leaving it out. More than one clique always raises.
     """
+    if crash and (wrong := unjoined(gpus)):
+        raise FabricBroken(
+            f"{wrong}; refusing to start: repair the fabric manager, or set featureGates.CrashOnNVLinkFabricErrors=false."
+        )
     found: dict[tuple[str, int], str] = {}
     for gpu in gpus:
-        name = one_line(gpu.gpu, 60)
-        if gpu.state == NOT_SUPPORTED:
-            continue
         if gpu.state != COMPLETED or gpu.status != _SUCCESS:
-            if crash:
-                what = (
-                    f"status {gpu.status}"
-                    if gpu.state == COMPLETED
-                    else f"state {gpu.state}, not {COMPLETED}"
-                )
-                raise FabricBroken(
-                    f"GPU {name}: its registration with the NVLink fabric has {what}; refusing to start: repair the fabric "
-                    "manager, or set featureGates.CrashOnNVLinkFabricErrors=false."
-                )
             continue
         if len(gpu.cluster) != 16 or gpu.cluster == bytes(16):
             continue
+        name = one_line(gpu.gpu, 60)
         found.setdefault((str(uuid.UUID(bytes=gpu.cluster)), gpu.clique), name)
     if len(found) > 1:
         shown = ", ".join(

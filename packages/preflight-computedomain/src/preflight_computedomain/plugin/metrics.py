@@ -42,6 +42,11 @@ class PluginMetrics:
             self.requests.labels(DRIVER, operation)
             self.seconds.labels(DRIVER, operation)
             self.inflight.labels(DRIVER, operation)
+        self.nvml = Gauge(
+            "compute_domain_nvml_up",
+            "1 where NVML answered the last question, else 0.",
+            registry=own,
+        )
         prepared = Gauge(
             "nvidia_dra_prepared_devices",
             "Devices in use.",

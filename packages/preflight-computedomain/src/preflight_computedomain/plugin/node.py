@@ -1,22 +1,18 @@
-"""What the plugin reads of its node: files of the kernel, and NVML in a thread of its own, as it
-may block.
+"""What the plugin reads of its node: files of the kernel, and NVML in a thread, as it blocks.
 
-Nothing is read of IMEX, and nothing is started.
+Nothing is read of IMEX, and no program is started.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from preflight_kube.logs import get_logger
 
-from .fabric import FabricBroken, FabricInfo, clique
+from .fabric import FabricBroken, FabricInfo, clique, unjoined, unwell
 from .facts import NodeFacts, Unfit, boot_id, driver_fits, imex_major, node_name
 
 __all__ = [
@@ -25,10 +21,8 @@ __all__ = [
     "NvmlReader",
     "NvmlUnavailable",
     "node_facts",
-    "patiently",
 ]
 
-T = TypeVar("T")
 _log = get_logger(__name__)
 _PROC_DEVICES: Final = "/proc/devices"
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -46,7 +40,7 @@ class NvmlUnavailable(Exception):
 
 
 class NvmlReader(Protocol):
-    """What is asked of NVML. Both may block, and raise :class:`NvmlUnavailable`."""
+    """What is asked of NVML. Both block, not for ever, and raise :class:`NvmlUnavailable`."""
 
     def driver_version(self) -> str:
         """As ``nvidia-smi`` shows it."""
@@ -101,13 +95,24 @@ class ChannelMajor:
 
 
 class CliqueOwner:
-    """The one who knows the node's clique. ``patience``: seconds that NVML has for an answer."""
+    """The one who knows the node's clique. ``answers``: is called with each change of whether NVML
+    answers.
+    """
 
-    def __init__(self, nvml: NvmlReader, *, crash: bool = True, patience: float = 10.0) -> None:
-        self._nvml, self._crash, self._patience = nvml, crash, patience
+    def __init__(
+        self,
+        nvml: NvmlReader,
+        *,
+        crash: bool = True,
+        answers: Callable[[bool], object] = lambda _: None,
+    ) -> None:
+        self._nvml, self._crash, self._answers = nvml, crash, answers
         self._current = ""
+        self._unwell = ""
         self.unknown = ""
-        """Why NVML did not say the clique when it was last asked, a sentence; empty: it did."""
+        """Why the clique is not known, or not yet, by what NVML last said, a sentence; empty: it is
+        known, or there is none.
+        """
         self._reading: asyncio.Task[str] | None = None
 
     @property
@@ -120,12 +125,13 @@ class CliqueOwner:
         to end with.
         """
         try:
-            driver_fits(await patiently(self._nvml.driver_version, self._patience))
-            self._current = clique(
-                await patiently(self._nvml.fabric, self._patience), crash=self._crash
-            )
+            driver_fits(await asyncio.to_thread(self._nvml.driver_version))
+            gpus = await asyncio.to_thread(self._nvml.fabric)
+            self._current = clique(gpus, crash=self._crash)
         except (NvmlUnavailable, FabricBroken) as error:
             raise Unfit(str(error)) from None
+        self._answers(True)
+        self._warn(gpus)
         return self._current
 
     async def refreshed(self) -> str:
@@ -137,53 +143,34 @@ class CliqueOwner:
         return await asyncio.shield(self._reading)
 
     async def _read(self) -> str:
+        before, found, wrong = self._current, "", ""
         try:
-            found = clique(await patiently(self._nvml.fabric, self._patience), crash=self._crash)
-        except FabricBroken as error:
-            _log.error("the node has no clique any more", error=str(error))
-            found = ""
+            gpus = await asyncio.to_thread(self._nvml.fabric)
         except NvmlUnavailable as error:
-            self.unknown = str(error)
-            if error.gone:
-                self._current = ""
-            _log.warning("clique not read", error=self.unknown, clique=self._current or "none")
-            return self._current
-        self.unknown = ""
-        if found != self._current:
-            _log.info(
-                "clique of the node changed", clique=found or "none", before=self._current or "none"
+            found, wrong = "" if error.gone else before, str(error)
+            self._answers(False)
+        else:
+            self._answers(True)
+            self._warn(gpus)
+            joining = (
+                f"{sentence}; is its fabric manager well?" if (sentence := unjoined(gpus)) else ""
             )
-        self._current = found
+            try:
+                found = clique(gpus, crash=self._crash)
+                wrong = "" if found else joining
+            except FabricBroken as error:
+                wrong = joining or str(error)
+        if wrong and wrong != self.unknown:
+            _log.warning("clique not known", error=wrong, clique=found or "none")
+        elif found != before or self.unknown != wrong:
+            _log.info("clique of the node read", clique=found or "none", before=before or "none")
+        self._current, self.unknown = found, wrong
         return found
 
-
-async def patiently(ask: Callable[[], T], patience: float) -> T:
-    """What ``ask`` returns, in a thread that is left behind where it takes longer than ``patience``
-    seconds.
-
-    Raises what it raises, and :class:`NvmlUnavailable` when it is late. The thread is its own: one
-    that hangs takes no other's place.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def settle(put: Callable[[], None]) -> None:
-        if not answer.done():
-            put()
-
-    def work() -> None:
-        try:
-            put = partial(answer.set_result, ask())
-        except BaseException as error:
-            put = partial(answer.set_exception, error)
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, put)
-
-    threading.Thread(target=work, name="nvml", daemon=True).start()
-    try:
-        async with asyncio.timeout(patience):
-            return await answer
-    except TimeoutError:
-        raise NvmlUnavailable(
-            f"NVML: no answer within {patience:g} s; does nvidia-smi answer on this node? Reload the driver, or restart the node."
-        ) from None
+    def _warn(self, gpus: Sequence[FabricInfo]) -> None:
+        now = unwell(gpus)
+        if now and now != self._unwell:
+            _log.warning("the NVLink fabric is not well", gpus=now)
+        elif self._unwell and not now:
+            _log.info("the NVLink fabric is well again", before=self._unwell)
+        self._unwell = now

@@ -1,20 +1,27 @@
-"""NVML by NVIDIA's own binding: the driver's version, and each GPU's NVLink fabric."""
+"""NVML by NVIDIA's own binding: the driver's version, and each GPU's NVLink fabric.
+
+Each question is asked in a process of its own: a library that crashes or hangs ends that one.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from preflight_kube.text import one_line
+from preflight_proto import nvml as reader
 
 from .fabric import NOT_SUPPORTED, FabricInfo
 from .node import NvmlUnavailable
 
 __all__ = ["NvmlLibrary"]
 
+T = TypeVar("T")
+PATIENCE: Final = 30.0
+"""Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _FOLDERS: Final = (
     "usr/lib64",
@@ -30,92 +37,107 @@ _INIT_FLAG_NO_GPUS: Final = 1
 
 class NvmlLibrary:
     """``root``: where the NVIDIA driver's files are mounted; empty for the dynamic linker's own
-    paths.
+    paths. Each question loads the library anew: after an upgrade of the driver it is another.
     """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._loaded: Path | None = None
 
     def driver_version(self) -> str:
         """As ``nvidia-smi`` shows it. Raises :class:`NvmlUnavailable`."""
-        with self._open() as nvml:
-            return _text(nvml.nvmlSystemGetDriverVersion())
+        return self._asked(_version)
 
     def fabric(self) -> list[FabricInfo]:
         """Of each GPU, in NVML's order; a GPU or driver without a fabric has the state
         :data:`NOT_SUPPORTED`. Raises :class:`NvmlUnavailable`.
         """
-        with self._open() as nvml:
-            return [
-                _info(nvml, nvml.nvmlDeviceGetHandleByIndex(i))
-                for i in range(nvml.nvmlDeviceGetCount())
-            ]
+        return self._asked(_fabric)
 
-    @contextmanager
-    def _open(self) -> Generator[Any]:
-        import pynvml
+    def _asked(self, question: Callable[[Any], T]) -> T:
+        answer: T | NvmlUnavailable = reader.ask(
+            _answer,
+            self._root,
+            question,
+            patience=PATIENCE,
+            otherwise=lambda why: NvmlUnavailable(f"NVML: {why}; {_DUMB}"),
+        )
+        if isinstance(answer, NvmlUnavailable):
+            raise answer
+        return answer
 
-        self._load()
+
+_DUMB: Final = "does nvidia-smi answer on this node? Reload the driver, or restart the node."
+
+
+def _answer(root: str, question: Callable[[Any], T]) -> T | NvmlUnavailable:
+    import pynvml
+
+    reader.renew()
+    try:
+        _load(root)
+        pynvml.nvmlInitWithFlags(_INIT_FLAG_NO_GPUS)
         try:
-            pynvml.nvmlInitWithFlags(_INIT_FLAG_NO_GPUS)
-            try:
-                yield pynvml
-            finally:
-                with suppress(pynvml.NVMLError):
-                    pynvml.nvmlShutdown()
-        except pynvml.NVMLError as error:
-            hint = "is the NVIDIA driver installed, and nvidiaDriverRoot its place?"
-            gone = error.value in (
-                pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-                pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-            )
-            raise NvmlUnavailable(f"NVML: {one_line(str(error), 120)}; {hint}", gone=gone) from None
+            return question(pynvml)
+        finally:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+    except NvmlUnavailable as error:
+        return error
+    except pynvml.NVMLError as error:
+        if wrong := sorted(reader.without()):
+            return NvmlUnavailable(f"NVML: {', '.join(wrong)} crashed or hung; {_DUMB}")
+        hint = "is the NVIDIA driver installed, and nvidiaDriverRoot its place?"
+        gone = error.value in (
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        )
+        return NvmlUnavailable(f"NVML: {one_line(str(error), 120)}; {hint}", gone=gone)
 
-    def _load(self) -> None:
-        """Give the binding the library of the driver's root, and after an upgrade of the driver its
-        new one: by the soname it would get that which is loaded. That one stays, as a thread may
-        be in it.
-        """
-        import pynvml
 
-        if not self._root or self._root == "/":
-            return
-        places = [Path(self._root, folder, _LIBRARY) for folder in _FOLDERS]
-        found = next((path for path in places if path.exists()), None)
-        if found is None:
-            shown = ", ".join(_FOLDERS)
-            raise NvmlUnavailable(
-                f"{self._root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is."
-            )
-        found = found.resolve()  # a file of the driver's version
-        if found == self._loaded:
-            return
-        try:
-            library = ctypes.CDLL(str(found))
-        except OSError as error:
-            raise NvmlUnavailable(
-                f"{found}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
-            ) from None
-        with pynvml.libLoadLock:
-            pynvml.nvmlLib = library
-            pynvml._nvmlGetFunctionPointer_cache.clear()
-        self._loaded = found
+def _load(root: str) -> None:
+    """Give the binding the library of the driver's root."""
+    import pynvml
+
+    if not root or root == "/":
+        return
+    places = [Path(root, folder, _LIBRARY) for folder in _FOLDERS]
+    found = next((path for path in places if path.exists()), None)
+    if found is None:
+        shown = ", ".join(_FOLDERS)
+        raise NvmlUnavailable(
+            f"{root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is."
+        )
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(str(found.resolve()))
+    except OSError as error:
+        raise NvmlUnavailable(
+            f"{found}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
+        ) from None
+
+
+def _version(nvml: Any) -> str:
+    return _text(nvml.nvmlSystemGetDriverVersion())
+
+
+def _fabric(nvml: Any) -> list[FabricInfo]:
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return [_info(nvml, handle) for handle in handles]
 
 
 def _info(nvml: Any, handle: Any) -> FabricInfo:
     gpu = _text(nvml.nvmlDeviceGetUUID(handle))
-    found = nvml.c_nvmlGpuFabricInfo_t()
     try:
-        nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(found))
+        found = reader.fabric_info(handle)
     except nvml.NVMLError as error:
-        if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+        lacks = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        if error.value in lacks and not reader.without():
             return FabricInfo(gpu, NOT_SUPPORTED)
         raise
     # ctypes cuts a char array at its first zero, so the bytes are taken from the memory.
     field = type(found).clusterUuid
     cluster = bytes(found)[field.offset : field.offset + field.size]
-    return FabricInfo(gpu, found.state, found.status, cluster, found.cliqueId)
+    health = getattr(found, "healthMask", 0)
+    return FabricInfo(gpu, found.state, found.status, cluster, found.cliqueId, health)
 
 
 def _text(value: str | bytes) -> str:

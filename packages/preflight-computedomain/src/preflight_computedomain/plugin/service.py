@@ -83,7 +83,10 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
         facts, major = node_facts(start.environ), ChannelMajor(start.environ)
         number = major()
         driver = nvml or NvmlLibrary(start.environ.get("NVIDIA_DRIVER_ROOT", ""))
-        clique = CliqueOwner(driver, crash=start.gates.crash_on_fabric_errors)
+        metrics = PluginMetrics(facts.node)
+        clique = CliqueOwner(
+            driver, crash=start.gates.crash_on_fabric_errors, answers=metrics.nvml.set
+        )
         found = await clique.start()
     except Unfit as error:
         raise CommandFailed(str(error)) from None
@@ -95,7 +98,6 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
         clique=found or "none",
     )
     folders = Folders.of(start.environ)
-    metrics = PluginMetrics(facts.node)
     async with Client(start.target, agent=PROGRAM, timeout=ANSWER) as client:
         page = ClaimPreparer(
             facts.node,
