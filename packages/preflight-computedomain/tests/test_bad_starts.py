@@ -44,7 +44,11 @@ def devices(*lines: str) -> Callable[[MachineNode], Any]:
             "570.124.06; install 570.158.01 or newer",
         ),
         (lambda node: library(node.driver), {"FAKE_TWO_CLIQUES": "1"}, "2 NVLink cliques"),
-        (lambda node: library(node.driver), {"FAKE_HANGS": "1"}, "nvmlSystemGetDriverVersion crashed or hung"),
+        (
+            lambda node: library(node.driver),
+            {"FAKE_HANGS": "1"},
+            "nvmlSystemGetDriverVersion crashed or hung",
+        ),
         (
             lambda node: library(node.driver),
             {"FAKE_CRASHES": "1"},
