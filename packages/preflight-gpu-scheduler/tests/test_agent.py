@@ -30,6 +30,9 @@ class Driver:
             raise NvmlFailed(answer)
         return [answer]
 
+    def kept(self) -> None:
+        pass
+
 
 def test_each_change_of_what_nvml_does_is_one_line_and_the_metric_follows(
     caplog: pytest.LogCaptureFixture,

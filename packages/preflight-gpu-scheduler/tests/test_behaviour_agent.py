@@ -52,7 +52,8 @@ class Node:
         ]
         self._file.write_text(json.dumps({"gpus": listed}))
 
-    def start(self) -> None:
+    def start(self, boot: str = "boot-1") -> None:
+        (self.world.home / "boot").write_text(f"{boot}\n")
         self._process = self.world.command(
             "agent",
             "--node",
@@ -63,6 +64,7 @@ class Node:
             environment={
                 "LD_LIBRARY_PATH": str(self._library),
                 "FAKE_NODE_JSON": str(self._file),
+                "ALT_BOOT_ID_PATH": str(self.world.home / "boot"),
                 "NVIDIA_VISIBLE_DEVICES": ",".join(UUIDS),
             },
         )
@@ -142,6 +144,38 @@ def test_a_driver_s_library_that_crashes_does_not_end_the_agent(
             found = await node.until("four GPUs are listed", lambda found: len(found) == 4)
             assert {one["health"] for one in found.values()} == {"Unknown"}
             assert await node.stop() == 0
+
+    anyio.run(body)
+
+
+def test_an_xid_outlives_the_agent_and_ends_with_the_boot(
+    real_api_server: ApiServer, library: Path
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 0)
+            node = Node(world, library)
+            node.gpus(UUIDS, **{UUIDS[1].replace("-", "_"): {"xid": "79"}})
+            node.start()
+
+            def sick(found: dict[str, Any]) -> bool:
+                return {one for one in found if found[one].get("health") == "Unhealthy"} == {
+                    UUIDS[1]
+                }
+
+            await node.until("it has had an XID", sick)
+            assert await node.stop() == 0
+            node.gpus(UUIDS[::-1])  # in another order, so that the next agent's look is seen
+            node.start()
+            bus = "0000:02:00.0"
+            found = await node.until(
+                "the next agent has looked", lambda found: found[UUIDS[1]]["pciBusId"] == bus
+            )
+            assert sick(found)
+            assert found[UUIDS[1]]["reason"] == "XID 79"
+            assert await node.stop() == 0
+            node.start("boot-2")
+            await node.until("the reboot forgives it", lambda found: not sick(found))
 
     anyio.run(body)
 

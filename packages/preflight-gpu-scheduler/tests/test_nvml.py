@@ -17,12 +17,12 @@ from preflight_testing.fakes import DRIVERS, NVML, NvmlError, build_nvml, nvml_n
 
 PROGRAM = """
 import json
-from preflight_gpu_scheduler.nvml import Nvml, NvmlFailed
+from preflight_gpu_scheduler.nvml import NvmlFailed, NvmlProcess
 
 try:
     print(json.dumps([
         [one.uuid, one.answers, one.processes, len(one.place.links), one.mig, list(one.xids)]
-        for one in Nvml().facts()
+        for one in NvmlProcess().facts()
     ]))
 except NvmlFailed as error:
     print(json.dumps(str(error)))
@@ -65,8 +65,9 @@ def test_every_branch_of_the_driver_is_read(read: Read, driver: int) -> None:
     assert seen == [[f"GPU-{i}", True, 0, 18, False, []] for i in range(8)]
 
 
-def test_an_xid_is_remembered_of_its_gpu(read: Read) -> None:
-    seen = read(nvml_node("h100", {5: {"xid": 79}}))
+@pytest.mark.parametrize("faults", ["", "nvmlDeviceRegisterEvents=15", "nvmlDeviceGetName=15"])
+def test_an_xid_is_its_gpu_s_whatever_another_one_says(read: Read, faults: str) -> None:
+    seen = read(nvml_node("h100", {3: {"faults": faults}, 5: {"xid": 79}}))
     assert [one[0] for one in seen if one[5] == [79]] == ["GPU-5"]
 
 
@@ -275,3 +276,36 @@ def test_the_process_that_asks_is_begun_anew_where_it_was_killed(
         assert "is gone" in agent.failure
         agent.look(node, waited=True)
         assert (agent.health, agent.reason) == (["Healthy"] * 8, "")
+
+
+def test_an_xid_is_said_until_it_is_kept_and_outlives_the_library_s_process(
+    folders: dict[int, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "node.json").write_text(json.dumps(nvml_node("h100", {5: {"xid": 79}})))
+    (tmp_path / "well.json").write_text(json.dumps(nvml_node("h100")))
+    program = """
+import os
+from preflight_gpu_scheduler.nvml import NvmlProcess, reader
+
+reader.start(print, lasting=True)
+driver = NvmlProcess()
+for step in range(3):
+    print([one.uuid for one in driver.facts() if one.xids == (79,)])
+    if step == 0:  # the library says it once, and then its process ends
+        os.replace("well.json", "node.json")
+        reader.ask(os.abort, patience=60.0, otherwise=str)
+    else:
+        driver.kept()
+"""
+    environ = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(folders[580]),
+        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
+        "NVIDIA_VISIBLE_DEVICES": "all",
+    }
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert said == ["['GPU-5']", "['GPU-5']", "[]"]

@@ -52,9 +52,10 @@ def written(
     pods: tuple[Pod, ...] = (),
     said: Complaints = NONE,
     leased: dict[int, str] | None = None,
+    boot: str = "boot-1",
 ) -> InventoryStatus:
     holders = dict.fromkeys(range(4), "uid-user") if leased is None else leased
-    return status(previous, found, said, pods, "node-a", holders=holders, observed=NOW)
+    return status(previous, found, said, pods, "node-a", holders=holders, observed=NOW, boot=boot)
 
 
 def user(gpus: str) -> Pod:
@@ -220,6 +221,8 @@ def test_a_lost_gpu_stays_in_its_island_and_is_not_usable() -> None:
         ({"remap_failed": True}, "", "Unhealthy"),
         ({"xids": (79,)}, "", "Unhealthy"),
         ({"xids": tuple(APPLICATION_XIDS)}, "", "Healthy"),
+        ({"recovery": 0}, "", "Healthy"),
+        ({"recovery": 1}, "", "Unhealthy"),
         ({}, "node condition DcgmDiagnostic", "Unhealthy"),
     ],
 )
@@ -344,3 +347,33 @@ def test_a_node_whose_nvml_has_never_answered_has_no_number_of_gpus() -> None:
     silent = written(None)
     assert (silent.total, silent.reason) == (None, "NVML does not answer")
     assert written([], silent).total == 0
+
+
+def stored(found: InventoryStatus) -> InventoryStatus:
+    """As the next agent reads it."""
+    return msgspec.convert(msgspec.to_builtins(found), InventoryStatus)
+
+
+def test_no_restart_of_the_agent_forgives_a_gpu_its_xid_and_a_reboot_does() -> None:
+    sick = written([facts("GPU-a", 1, xids=(79,)), facts("GPU-b", 2)])
+    well = [facts("GPU-a", 1), facts("GPU-b", 2)]
+    again = written(None, stored(sick))  # while NVML does not answer
+    for previous in (sick, again, written(well, stored(again))):
+        now = written(well, stored(previous))
+        assert [(one.health, one.reason) for one in now.devices] == [
+            ("Unhealthy", "XID 79"),
+            ("Healthy", ""),
+        ]
+    assert written(well, stored(sick), boot="boot-2").devices[0].health == "Healthy"
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "forgiven"), [(1, 0, True), (0, 0, False), (1, None, False), (None, 0, False)]
+)
+def test_a_reset_that_the_driver_asked_for_forgives_the_gpu_when_it_no_longer_does(
+    then: int | None, now: int | None, forgiven: bool
+) -> None:
+    sick = stored(written([facts("GPU-a", 1, xids=(79,), recovery=then)]))
+    for _ in range(2):  # and stays so
+        sick = stored(written([facts("GPU-a", 1, recovery=now)], sick))
+        assert (sick.devices[0].health == "Healthy") == forgiven

@@ -37,6 +37,7 @@ class Driver(Protocol):
     """What reports the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
 
     def facts(self) -> list[Facts]: ...
+    def kept(self) -> None: ...
 
 
 class AgentMeters:
@@ -72,8 +73,8 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class Agent:
-    """``reflectors`` have to run; :meth:`run` goes on until cancelled. The last status stays when
-    it ends.
+    """``boot``: the kernel's id of this boot. ``reflectors`` have to run; :meth:`run` goes on until
+    cancelled. The last status stays when it ends.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Agent:
         driver: Driver,
         meters: AgentMeters,
         *,
+        boot: str = "",
         look: float = LOOK,
     ) -> None:
         self._client, self._config, self._node, self._driver, self._meters = (
@@ -93,7 +95,7 @@ class Agent:
             driver,
             meters,
         )
-        self._look = look
+        self._boot, self._look = boot, look
         self._path = f"{names.STATUSES}/{node}"
         self._woken = anyio.Event()
         self._holders: dict[int, str] = {}
@@ -127,6 +129,8 @@ class Agent:
             )
             if found is not None and due and await self._publish(found):
                 known, beat = found, now
+            if facts is not None and found is not None and not changed(known, found):
+                self._driver.kept()
             left = max(0.0, beat + self._config.seconds("heartbeat") - self._client.clock())
             with anyio.move_on_after(min(self._look, left) if left else self._look):
                 await self._woken.wait()
@@ -147,6 +151,7 @@ class Agent:
             self._node,
             holders=self._holders,
             conflicts=conflicts(node, drivers),
+            boot=self._boot,
             observed=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         )
 
@@ -208,6 +213,8 @@ class Agent:
             "status": {
                 **msgspec.to_builtins(found),
                 "usable": usable,
+                "total": found.total,
+                "reason": found.reason or None,  # so that the last one goes
                 "conflicts": list(found.conflicts),
             }
         }

@@ -239,8 +239,15 @@ def _agent(args: argparse.Namespace) -> int:
         raise commands.BadInput(
             "--node: is empty and NODE_NAME is not set; name the node that this runs on."
         )
+    path = Path(os.environ.get("ALT_BOOT_ID_PATH") or "/proc/sys/kernel/random/boot_id")
+    try:
+        boot = path.read_text().strip()[:64]
+    except (OSError, UnicodeDecodeError) as error:
+        raise commands.BadInput(
+            f"{path}: the boot's id cannot be read ({error}); name the kernel's own file by ALT_BOOT_ID_PATH."
+        ) from None
     return service.agent(
-        connection(), _load(args.config), node=args.node, host=args.host, port=args.port
+        connection(), _load(args.config), node=args.node, boot=boot, host=args.host, port=args.port
     )
 
 

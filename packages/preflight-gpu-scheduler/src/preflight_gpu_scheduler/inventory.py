@@ -15,6 +15,7 @@ from . import names
 __all__ = [
     "CONFLICT_DEVICE_PLUGIN",
     "CONFLICT_DRA",
+    "MOST_XIDS",
     "Device",
     "GpuNodeStatus",
     "Health",
@@ -28,14 +29,16 @@ Health = Literal["Healthy", "Unhealthy", "Unknown"]
 MOST_DEVICES: Final = 256
 CONFLICT_DEVICE_PLUGIN: Final = "device-plugin"
 CONFLICT_DRA: Final = "dra-driver"
+MOST_XIDS: Final = 64
 _MOST_TEXT: Final = 256
 _ASSUMED: Final = 16
 
 
 class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True):
     """One GPU. ``bandwidth_gbps``: GB/s in one direction. ``in_use_by``: uids of pods.
-    ``processes``: how many compute processes run on it, None where the agent cannot know. Only
-    ``id`` is required: statuses may be written by hand."""
+    ``processes``: how many compute processes run on it, None where the agent cannot know.
+    ``xids``: those since the node's boot, or the GPU's reset. ``recovery``: what the driver asks
+    for, as NVML numbers it. Only ``id`` is required: statuses may be written by hand."""
 
     id: Annotated[int, Meta(ge=0, le=names.MOST_ID)]
     uuid: Annotated[str, Meta(max_length=128)] = ""
@@ -50,6 +53,8 @@ class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_def
     mig: bool = False
     in_use_by: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=64)] = ()
     processes: Annotated[int, Meta(ge=0)] | None = None
+    xids: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_XIDS)] = ()
+    recovery: Annotated[int, Meta(ge=0)] | None = None
 
     @property
     def usable(self) -> bool:
@@ -62,11 +67,12 @@ class InventoryStatus(
 ):
     """``observed_time``: RFC 3339; only whether it changes is read, so that no two clocks are
     compared. ``reason``: why nothing is known of the GPUs now. ``total``: None where they have
-    never been known.
+    never been known. ``boot_id``: the kernel's, of the boot that the XIDs belong to.
     """
 
     total: Annotated[int, Meta(ge=0)] | None = None
     reason: Annotated[str, Meta(max_length=_MOST_TEXT)] = ""
+    boot_id: Annotated[str, Meta(max_length=64)] = msgspec.field(name="bootID", default="")
     observed_time: str | None = None
     devices: Annotated[tuple[Device, ...], Meta(max_length=MOST_DEVICES)] = ()
     conflicts: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=16)] = ()

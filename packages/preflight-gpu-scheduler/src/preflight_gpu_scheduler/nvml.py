@@ -7,11 +7,13 @@ has and does not say is not known: a GPU of which that decides whether it may be
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 from preflight_proto import nvml as reader
 
 from .links import Link, Place, bus_id
@@ -24,8 +26,6 @@ PATIENCE: Final = 60.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
 _LINKS: Final = 18
 """As many NVLinks as a GPU has at most today; where NVML says how many there are, that counts."""
-_LINK_COUNT: Final = 91  # nvml.h: NVML_FI_DEV_NVLINK_LINK_COUNT
-_LINK_SPEED: Final = 90  # nvml.h: NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
 _TO_GPU, _TO_SWITCH = 0, 2  # nvml.h: nvmlIntNvLinkDeviceType_t
 _P2P_NVLINK: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
 _P2P_OK: Final = 0
@@ -41,26 +41,31 @@ class NvmlFailed(Exception):
 
 
 class Nvml:
-    """``xids`` collects the XIDs that were seen; they are lost with the process, as NVML does not
-    keep them.
-    """
+    """The library of this process, which it initialises once. It keeps no XIDs itself."""
 
     def __init__(self, numa: Path = _NUMA) -> None:
         self._numa = numa
-        self._ready = False
         self._events: Any = None
-        self._xids: dict[str, set[int]] = {}
+        self._uuids: dict[int | None, str] | None = None
 
-    def close(self) -> None:
-        """The library is shut down; the next look starts it again."""
-        if self._ready:
-            self._forget()
+    def xids(self) -> dict[str, set[int]]:
+        """Those that were seen since the last call, by UUID. Raises :class:`NvmlFailed`."""
+        nvml = self._started()
+        found: dict[str, set[int]] = {}
+        while self._events is not None:
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+            except nvml.NVMLError:
+                break  # nothing more has happened
+            # A lost GPU no longer says its name.
+            uuid = (self._uuids or {}).get(_address(event.device), "")
+            found.setdefault(uuid, set()).add(int(event.eventData))
+        return found
 
     def facts(self) -> list[Facts]:
         """Every GPU that NVML lists. Blocks, as NVML does. Raises :class:`NvmlFailed`."""
         nvml = self._started()
         try:
-            self._note_xids(nvml)
             handles = []
             for n in range(nvml.nvmlDeviceGetCount()):
                 # A lost one has no name any more; what is remembered of it says which it was.
@@ -69,7 +74,6 @@ class Nvml:
             found = [self._gpu(nvml, handle, handles) for handle in handles]
             return [one for one in found if one is not None]
         except nvml.NVMLError as error:
-            self._forget()
             raise NvmlFailed(
                 f"NVML cannot be read ({_text(str(error))}); is the driver being reloaded?"
             ) from None
@@ -81,46 +85,31 @@ class Nvml:
             raise NvmlFailed(
                 "the NVML binding is not installed; install preflight-gpu-scheduler[agent]."
             ) from None
-        if not self._ready:
+        if self._uuids is None:
             try:
                 pynvml.nvmlInit()
             except pynvml.NVMLError as error:
                 raise NvmlFailed(
                     f"NVML cannot be loaded ({_text(str(error))}); is the NVIDIA driver there?"
                 ) from None
-            self._ready = True
-            self._register(pynvml)
+            self._uuids = {}
+            with suppress(pynvml.NVMLError):
+                self._register(pynvml)
         return pynvml
 
     def _register(self, nvml: Any) -> None:
         """Subscribe to critical XIDs. Where that is not possible health rests on the other
         signs.
         """
-        try:
-            self._events = nvml.nvmlEventSetCreate()
-            for n in range(nvml.nvmlDeviceGetCount()):
+        uuids: dict[int | None, str] = {}
+        self._events, self._uuids = nvml.nvmlEventSetCreate(), uuids
+        for n in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError):
                 handle = nvml.nvmlDeviceGetHandleByIndex(n)
+                uuids[_address(handle)] = _text(nvml.nvmlDeviceGetUUID(handle))
                 nvml.nvmlDeviceRegisterEvents(
                     handle, nvml.nvmlEventTypeXidCriticalError, self._events
                 )
-        except (nvml.NVMLError, AttributeError):
-            self._events = None
-
-    def _note_xids(self, nvml: Any) -> None:
-        while self._events is not None:
-            try:
-                event = nvml.nvmlEventSetWait_v2(self._events, 0)
-                uuid = _text(nvml.nvmlDeviceGetUUID(event.device))
-            except nvml.NVMLError:
-                return  # nothing more has happened
-            self._xids.setdefault(uuid, set()).add(int(event.eventData))
-
-    def _forget(self) -> None:
-        import pynvml
-
-        self._ready, self._events = False, None
-        with suppress(pynvml.NVMLError):  # it was not there to be shut down
-            pynvml.nvmlShutdown()
 
     def _gpu(self, nvml: Any, handle: Any, all_handles: Sequence[Any]) -> Facts | None:
         silent: dict[str, None] = {}
@@ -165,7 +154,7 @@ class Nvml:
                 name=_text(ask(lambda: nvml.nvmlDeviceGetName(handle), "")),
                 ecc_pending=bool(remapped[2]),
                 remap_failed=bool(remapped[3]),
-                xids=tuple(sorted(self._xids.get(uuid, ()))),
+                recovery=reader.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
                 mig=mig == nvml.NVML_DEVICE_MIG_ENABLE,
                 processes=None if running is None else len(running),
                 placed=bool(bus) and not reader.without(),
@@ -189,10 +178,10 @@ class Nvml:
     def _links(
         self, nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]
     ) -> tuple[Link, ...]:
-        speed = self._field(nvml, handle, _LINK_SPEED) / 1000.0
+        speed = (reader.field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") or 0) / 1000.0
         links = []
         told = False
-        for n in range(self._field(nvml, handle, _LINK_COUNT) or _LINKS):
+        for n in range(reader.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT") or _LINKS):
             if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
                 continue
             kind = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), None)
@@ -218,14 +207,6 @@ class Nvml:
                     links.append(Link(ends="gpu", remote=remote))
         return tuple(links)
 
-    def _field(self, nvml: Any, handle: Any, field: int) -> int:
-        """The value of a field; 0 where it is not known."""
-        try:
-            [value] = nvml.nvmlDeviceGetFieldValues(handle, [field])
-        except nvml.NVMLError:
-            return 0
-        return int(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else 0
-
     def _numa_node(self, bus: str) -> int | None:
         try:
             found = int((self._numa / bus_id(bus) / "numa_node").read_text())
@@ -250,22 +231,52 @@ _OWN: Final = Nvml()
 class NvmlProcess:
     """The driver's library in a process of its own (:mod:`preflight_proto.nvml`)."""
 
+    def __init__(self) -> None:
+        self._xids: dict[str, set[int]] = {}
+        self._listed: set[str] = set()
+
     def facts(self) -> list[Facts]:
-        """As :meth:`Nvml.facts`; a crash and a silence are a NvmlFailed, too."""
+        """As :meth:`Nvml.facts`, with the XIDs since :meth:`kept`; a crash and a silence are a
+        NvmlFailed, too.
+        """
+        # First and by themselves, as the library says them once.
+        seen = reader.ask(_xids, patience=PATIENCE, otherwise=lambda _: {})
+        for uuid, xids in seen.items():
+            self._xids.setdefault(uuid, set()).update(xids)
         found = reader.ask(
-            _look, patience=PATIENCE, otherwise=lambda why: f"NVML does not answer: {why}."
+            _facts, patience=PATIENCE, otherwise=lambda why: f"NVML does not answer: {why}."
         )
         if isinstance(found, str):
             raise NvmlFailed(found)
-        return found
+        self._listed = {one.uuid for one in found}
+        return [
+            msgspec.structs.replace(one, xids=tuple(sorted(self._xids.get(one.uuid, ()))))
+            for one in found
+        ]
+
+    def kept(self) -> None:
+        """The XIDs of the last look are written down, and are not said again; those of a GPU that
+        it did not list are.
+        """
+        self._xids = {uuid: xids for uuid, xids in self._xids.items() if uuid not in self._listed}
 
 
-def _look() -> list[Facts] | str:
+def _xids() -> dict[str, set[int]]:
+    with suppress(NvmlFailed):
+        return _OWN.xids()
+    return {}
+
+
+def _facts() -> list[Facts] | str:
     try:
         return _OWN.facts()
     except NvmlFailed as error:
         reader.renew()  # the driver may be another when it is asked again, and its library too
         return str(error)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _text(value: str | bytes) -> str:

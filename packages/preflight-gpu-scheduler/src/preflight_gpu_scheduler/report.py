@@ -13,7 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from .conditions import Complaints
-from .inventory import CONFLICT_DEVICE_PLUGIN, CONFLICT_DRA, Device, Health, InventoryStatus
+from .inventory import (
+    CONFLICT_DEVICE_PLUGIN,
+    CONFLICT_DRA,
+    MOST_XIDS,
+    Device,
+    Health,
+    InventoryStatus,
+)
 from .links import Place, bus_id, islands
 from .names import DEVICE_PLUGIN_RESOURCE, MOST_ID
 from .objects import Node, Pod
@@ -38,7 +45,8 @@ SILENT: Final = "NVML does not answer"
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
     ``ecc_pending``: uncorrectable errors wait for a reset; ``remap_failed``: a row could not be
-    remapped. ``xids``: those seen since the driver was loaded. ``processes``: None where they
+    remapped. ``xids``: those seen since the last status. ``recovery``: nvml.h's
+    nvmlDeviceGpuRecoveryAction_t, None of a driver without it. ``processes``: None where they
     cannot be decided. ``placed``: False where ``place`` is not all known. ``unknown``: why it is
     not known whether the GPU may be given."""
 
@@ -49,6 +57,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     ecc_pending: bool = False
     remap_failed: bool = False
     xids: tuple[int, ...] = ()
+    recovery: int | None = None
     mig: bool = False
     processes: int | None = None
     placed: bool = True
@@ -65,6 +74,7 @@ def health(facts: Facts, complaint: str) -> tuple[Health, str]:
         (facts.ecc_pending, "uncorrectable memory errors wait for a reset"),
         (facts.remap_failed, "a memory row could not be remapped"),
         (bool(critical), f"XID {', '.join(map(str, critical[:8]))}"),
+        (bool(facts.recovery), "the driver asks for a reset or a restart"),
         (bool(complaint), complaint),
     )
     sick: list[tuple[Health, str]] = [("Unhealthy", why) for true, why in found if true]
@@ -96,6 +106,7 @@ def status(
     holders: Mapping[int, str],
     conflicts: Sequence[str] = (),
     observed: str,
+    boot: str = "",
 ) -> InventoryStatus:
     """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
     known, nothing given and nobody blamed. ``holders``: the uid in each GPU's Lease; a pod that
@@ -103,6 +114,9 @@ def status(
 
     A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still
     name it, and it may come back. It is dropped when no pod has it and another GPU is in its slot.
+
+    XIDs are remembered until the node's next ``boot``, or until a driver that asked for a reset of
+    the GPU no longer does.
     """
     pods = tuple(pods)
     users = {
@@ -116,6 +130,7 @@ def status(
         return InventoryStatus(
             total=len(known) or None,  # of a node that has never been read; not 0
             reason=SILENT,
+            boot_id=previous.boot_id,
             observed_time=observed,
             devices=tuple(known),
             conflicts=tuple(conflicts),
@@ -149,6 +164,7 @@ def status(
             numbers[one.uuid],
             where,
             old.get(one.uuid),
+            remembers=previous.boot_id == boot,
             complaint=complaints.about(one.uuid),
             users=users,
         )
@@ -161,6 +177,7 @@ def status(
         observed_time=observed,
         devices=tuple(devices),
         conflicts=tuple(conflicts),
+        boot_id=boot,
     )
 
 
@@ -170,10 +187,15 @@ def _device(
     where: Mapping[int, tuple[str, float]],
     old: Device | None,
     *,
+    remembers: bool,
     complaint: str,
     users: Mapping[int, tuple[str, ...]],
 ) -> Device:
     island, bandwidth = where.get(number, (old.island, old.bandwidth_gbps) if old else ("", 0.0))
+    xids = set(facts.xids)
+    if old is not None and remembers and not (old.recovery and facts.recovery == 0):
+        xids |= set(old.xids)
+    facts = msgspec.structs.replace(facts, xids=tuple(sorted(xids)[:MOST_XIDS]))
     found, why = health(facts, complaint)
     return Device(
         id=number,
@@ -187,6 +209,8 @@ def _device(
         mig=facts.mig,
         in_use_by=users.get(number, ()),
         processes=facts.processes,
+        xids=facts.xids,
+        recovery=facts.recovery if facts.recovery is not None or old is None else old.recovery,
     )
 
 

@@ -141,8 +141,8 @@ def webhook(
     )
 
 
-def agent(target: Connection, config: Config, *, node: str, host: str, port: int) -> int:
-    """``node``: the name of the node that it runs on."""
+def agent(target: Connection, config: Config, *, node: str, boot: str, host: str, port: int) -> int:
+    """``node``: the name of the node that it runs on. ``boot``: the kernel's id of this boot."""
     from .agent import Agent, AgentMeters
     from .nvml import NvmlProcess
 
@@ -150,7 +150,7 @@ def agent(target: Connection, config: Config, *, node: str, host: str, port: int
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
-        acting = Agent(client, config, node, NvmlProcess(), AgentMeters(registry))
+        acting = Agent(client, config, node, NvmlProcess(), AgentMeters(registry), boot=boot)
         return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
 
     return run(

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any, Final, NoReturn, TypeVar
 
-__all__ = ["ask", "fabric_info", "renew", "start", "without"]
+__all__ = ["ask", "fabric_info", "field", "renew", "start", "without"]
 
 T = TypeVar("T")
 
@@ -211,6 +211,25 @@ def fabric_info(handle: Any) -> Any:
         else:
             return info
     raise failure
+
+
+def field(handle: Any, name: str, scope: int = 0) -> int | None:
+    """One field by its name; None where library, driver or GPU lacks it."""
+    import pynvml
+
+    if (number := getattr(pynvml, name, None)) is None:
+        return None
+    try:
+        [found] = pynvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
+    except pynvml.NVMLError:
+        return None
+    kinds = {
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: found.value.uiVal,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: found.value.ulVal,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: found.value.ullVal,
+        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: found.value.sllVal,
+    }
+    return kinds.get(found.valueType) if found.nvmlReturn == pynvml.NVML_SUCCESS else None
 
 
 def _answer(pipe: Connection, end: float, silence: float) -> tuple[Any, str] | str:

@@ -223,7 +223,7 @@ def _recovery(handle: Any) -> int | None:
     """
     import pynvml
 
-    if action := _field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
+    if action := nvml.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
         return action
     try:
         pynvml.nvmlDeviceGetTemperature(handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0))
@@ -242,25 +242,6 @@ def _fabric(handle: Any) -> tuple[int | None, int | None, int | None]:
     return int(info.state), int(info.status), getattr(info, "healthMask", None)
 
 
-def _field(handle: Any, name: str, scope: int = 0) -> int | None:
-    """One field by its name; None where library, driver or GPU lacks it."""
-    import pynvml
-
-    if (number := getattr(pynvml, name, None)) is None:
-        return None
-    values = _ask(pynvml.nvmlDeviceGetFieldValues, handle, [(number, scope)])
-    if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
-        return None
-    value, kind = values[0].value, values[0].valueType
-    by_kind = {
-        getattr(pynvml, "NVML_VALUE_TYPE_UNSIGNED_INT", 1): value.uiVal,
-        getattr(pynvml, "NVML_VALUE_TYPE_UNSIGNED_LONG", 2): value.ulVal,
-        getattr(pynvml, "NVML_VALUE_TYPE_UNSIGNED_LONG_LONG", 3): value.ullVal,
-        getattr(pynvml, "NVML_VALUE_TYPE_SIGNED_LONG_LONG", 4): value.sllVal,
-    }
-    return int(by_kind[kind]) if kind in by_kind else None
-
-
 def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int]:
     import pynvml
 
@@ -275,7 +256,7 @@ def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int
         if any(key[0] == link for key in found):
             continue
         for name, kind in _LINK_FIELDS.items():
-            if (count := _field(handle, name, link)) is not None:
+            if (count := nvml.field(handle, name, link)) is not None:
                 found[link, kind] = count
     return found
 
