@@ -100,5 +100,5 @@ async def test_an_nvlink_domain_is_one_cluster_and_one_clique(
     for name in ("nvmlInit", "nvmlShutdown"):
         monkeypatch.setattr(pynvml, name, lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
-    monkeypatch.setattr(counters, "_fabric_info", lambda handle: left.pop(0))
+    monkeypatch.setattr("preflight_proto.nvml.fabric_info", lambda handle: left.pop(0))
     assert await counters.nvlink_domain(GPUS) == domain
