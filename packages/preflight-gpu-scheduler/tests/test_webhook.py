@@ -6,7 +6,6 @@ import json
 from typing import Any, cast
 
 import anyio
-import pytest
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.webhook import Webhook
@@ -27,8 +26,8 @@ class Counting:
         self.asked.append(path)
 
 
-def answered(pod: dict[str, Any], **config: Any) -> tuple[Response, list[str]]:
-    body = {
+def review_of(pod: dict[str, Any]) -> dict[str, Any]:
+    return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
@@ -40,9 +39,12 @@ def answered(pod: dict[str, Any], **config: Any) -> tuple[Response, list[str]]:
             "object": pod,
         },
     }
+
+
+def answered(pod: dict[str, Any], **config: Any) -> tuple[Response, list[str]]:
     client = Counting()
     webhook = Webhook(cast(Client, client), Config(**config))
-    request = review.decode(json.dumps(body).encode())
+    request = review.decode(json.dumps(review_of(pod)).encode())
     return anyio.run(webhook, request), client.asked
 
 
@@ -57,36 +59,12 @@ def claims(number: int) -> list[dict[str, str]]:
     return [{"name": f"c{n}", "resourceClaimName": f"claim-{n}"} for n in range(number)]
 
 
-@pytest.mark.parametrize(
-    ("spec", "sentence"),
-    [
-        (
-            {"resourceClaims": claims(3000)},
-            "spec.resourceClaims: 3000 entries are more than the 15 that a webhook goes through; use fewer.",
-        ),
-        (
-            {"containers": [{"name": f"c{n}"} for n in range(2000)]},
-            "spec.containers, spec.initContainers: 2000 containers are more than the 1024 that",
-        ),
-        (
-            {"containers": [{"name": "c", "env": [{"name": "A"}] * 5000}]},
-            "env of all containers: 5000 entries are more than the 4096 that",
-        ),
-        ({"tolerations": [{"key": "a"}] * 5000}, "spec.tolerations: 5000 entries are more than"),
-        (
-            {"containers": [{}] * 125_000},
-            "the object: 125005 objects and lists are more than the 100000 that",
-        ),
-    ],
-    ids=["claims", "containers", "variables", "tolerations", "too much to decode"],
-)
-def test_a_pod_beyond_a_limit_is_denied_in_a_sentence_and_nothing_is_asked(
-    spec: dict[str, Any], sentence: str
-) -> None:
-    for config in ({}, {"guard_others": True}):
-        response, asked = answered(pod(MINE, **spec), **config)
-        assert (response.allowed, asked) == (False, [])
-        assert sentence in response.message
+def test_a_pod_with_more_claims_than_are_looked_up_is_denied_and_nothing_is_asked() -> None:
+    response, asked = answered(pod(MINE, resourceClaims=claims(16)), guard_others=True)
+    assert (response.allowed, asked) == (False, [])
+    assert response.message == (
+        "spec.resourceClaims: has 16 entries, more than the 15 that a webhook goes through; use fewer."
+    )
 
 
 def test_a_review_takes_sixteen_requests_at_most() -> None:

@@ -3,58 +3,140 @@
 from __future__ import annotations
 
 import json
+import ssl
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from preflight_kube.admission import limits
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.review import AdmissionRequest, Response
+from preflight_kube.admission.reviews import Reviews
+from preflight_kube.client import Client
+from preflight_kube.connection import Connection
+from preflight_testing.apidouble import ApiDouble
+from preflight_testing.apidouble.store import Resource
+from preflight_testing.attacks import sent
+from prometheus_client import CollectorRegistry
+from test_review import review
 
 
 def pod(**spec: Any) -> dict[str, Any]:
-    return {"spec": {"containers": [{"name": "c"}], **spec}}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}
 
 
 def test_what_workloads_have_is_within_every_limit() -> None:
-    env = [{"name": f"A{n}", "value": "x"} for n in range(100)]
+    env = [{"name": f"A{n}", "value": "x" * 1000} for n in range(100)]
     usual = pod(
         containers=[{"name": f"c{n}", "env": env} for n in range(40)],
         resourceClaims=[{"name": "c"}] * 16,
         tolerations=[{"key": "a"}] * 100,
     )
-    assert limits.of_pod(usual, claims=limits.REQUESTS) == ""
-    assert limits.of_text(json.dumps(usual).encode()) == ""
+    assert limits.of_object(json.dumps(usual).encode()) == ""
 
 
-def test_all_that_is_too_much_is_said_at_once_with_what_was_found_and_the_limit() -> None:
-    said = limits.of_pod(
-        pod(resourceClaims=[{}] * 17, schedulingGates=[{}] * 4097), claims=limits.REQUESTS
+def test_problems_are_said_together_with_path_found_and_limit() -> None:
+    whole = pod(
+        x=[{"y": [0] * 5000}], containers=[{"name": "c"}] * 1025, z=[{}, {"name": "n" * 318}]
     )
-    assert said == (
-        "spec.resourceClaims: 17 entries are more than the 16 that a webhook goes through; use fewer. "
-        "spec.schedulingGates: 4097 entries are more than the 4096 that a webhook goes through; use fewer."
+    assert limits.of_value({"apiVersion": "v" * 400, **whole}).split("; ") == [
+        "apiVersion: has 400 characters, more than the 317 that a webhook goes through",
+        "shorten it. spec.containers: has 1025 entries, more than the 1024 that a webhook goes through",
+        "use fewer. spec.z[1].name: has 318 characters, more than the 317 that a webhook goes through",
+        "shorten it. spec.x[0].y: has 5000 entries, more than the 4096 that a webhook goes through",
+        "use fewer.",
+    ]
+    many = {"a": [{"name": "n" * 400}] * 100}
+    assert limits.of_value(many).count("characters") == 8
+
+
+def test_a_long_text_that_is_no_name_is_no_problem() -> None:
+    config_map = {
+        "kind": "ConfigMap",
+        "metadata": {},
+        "data": {"name": "x" * 9000, "kind": "x" * 900},
+    }
+    assert (
+        limits.of_object(json.dumps({"spec": {"components": [{"template": config_map}]}}).encode())
+        == ""
     )
 
 
 @pytest.mark.parametrize("opening", [b"{", b"["])
 def test_a_text_is_measured_before_it_is_decoded(opening: bytes) -> None:
-    assert limits.of_text(opening * limits.VALUES) == ""
-    assert "100001 objects and lists" in limits.of_text(msgspec.Raw(opening * 100_001))
+    assert "100001 objects and lists" in limits.of_object(msgspec.Raw(opening * 100_001))
 
 
+names = st.sampled_from(["a", "n" * 317, "n" * 318, "n" * 2000])
 tree = st.recursive(
-    st.none() | st.integers() | st.text(max_size=3),
+    st.none() | st.integers() | st.text(max_size=3) | names,
     lambda inner: (
         st.lists(inner, max_size=3)
+        | st.sampled_from([1, 64, 65, 1024, 1025, 4096, 4097]).map(lambda n: [0] * n)
         | st.dictionaries(
-            st.sampled_from(["spec", "containers", "env", "initContainers"]), inner, max_size=3
+            st.sampled_from(["spec", "containers", "metadata", "components", "name", "kind"]),
+            inner,
+            max_size=3,
         )
     ),
     max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["spec", "metadata"]), tree))
-def test_whatever_an_object_is_it_is_measured(whole: dict[str, Any]) -> None:
-    assert limits.of_pod(whole) == ""
+def nested(levels: int) -> Any:
+    made: Any = 0
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+@given(st.dictionaries(st.sampled_from(["spec", "metadata", "components", "kind"]), tree))
+@example({"spec": nested(126)})
+@example({"spec": nested(127)})
+@example({"spec": nested(400)})
+@example({"spec": "{" * 200})
+def test_the_quick_look_passes_nothing_that_the_whole_one_refuses(whole: dict[str, Any]) -> None:
+    assert limits.of_object(json.dumps(whole).encode()) == limits.of_value(whole)
+
+
+@pytest.mark.anyio
+async def test_what_is_on_its_way_out_may_lose_its_finalizers_whatever_it_is() -> None:
+    def beyond(**metadata: Any) -> bytes:
+        stored = {"metadata": {"name": "a", **metadata}, "spec": {"x": [1] * 5000}}
+        return json.dumps(review(operation="UPDATE", object=stored, oldObject=stored)).encode()
+
+    async def never(request: AdmissionRequest) -> Response:
+        raise AssertionError(request)
+
+    reviews = Reviews({"/x": never}, AdmissionMetrics("t", CollectorRegistry()))
+    assert (await sent(reviews, "/x", beyond()))["allowed"] is False
+    going = beyond(deletionTimestamp="2026-01-01T00:00:00Z")
+    assert (await sent(reviews, "/x", going))["allowed"] is True
+
+
+@pytest.mark.anyio
+async def test_no_review_sends_more_than_sixteen_requests_however_its_application_asks() -> None:
+    kinds = [Resource("v1", "namespaces", "Namespace", namespaced=False)]
+    verify = ssl.create_default_context()
+    async with (
+        ApiDouble(kinds) as double,
+        Client(Connection(double.url, verify), agent="t") as client,
+    ):
+
+        async def greedy(request: AdmissionRequest) -> Response:
+            for n in range(int(request.name)):
+                await client.get_or_none(f"/api/v1/namespaces/n{n}", dict)
+            return Response()
+
+        reviews = Reviews({"/x": greedy}, AdmissionMetrics("t", CollectorRegistry()))
+        for name, allowed in (("17", False), ("16", True)):
+            answer = await sent(reviews, "/x", json.dumps(review(name=name)).encode())
+            assert answer["allowed"] is allowed
+        await greedy(AdmissionRequest("u", None, None, "CREATE", name="20"))  # type: ignore[arg-type]
+        assert client.requests.count["get"] == 16 + 16 + 20  # nobody else is counted
+        answer = await sent(reviews, "/x", json.dumps(review(name="17")).encode())
+        assert answer["status"]["message"] == (
+            "the object cannot be judged: get /api/v1/namespaces/n16 would be more than the 16 requests that are sent for it; make it smaller."
+        )

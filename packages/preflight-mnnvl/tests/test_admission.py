@@ -763,11 +763,3 @@ def test_a_podclique_of_over_a_megabyte_is_judged_like_a_small_one() -> None:
     answer = admit(found)
     assert len(json.dumps(answer.patch)) < 1000
     assert admit(patched(found, answer)).patch == ()
-
-
-def test_more_containers_than_any_node_starts_are_refused() -> None:
-    answer = admit(enrolled(pod(*[container(f"c{i}") for i in range(513)])))
-    assert (
-        answer.message
-        == "PodClique default/t-0-w: podSpec.containers has 513 entries, more than 512; correct it."
-    )

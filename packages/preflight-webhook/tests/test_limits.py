@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from preflight_kube.admission.limits import VALUES
 from preflight_webhook.admission import limits, review
 from preflight_webhook.admission.decision import Decision
 from preflight_webhook.admission.pipeline import decide
@@ -116,10 +117,10 @@ TOO_MUCH = {
     "whole": (
         {
             **with_metadata(labels={"preflight.nvsentinel.nvidia.com/checked": "x"}),
-            "x": [{}] * (limits.VALUES + 1),
+            "x": [{}] * (VALUES + 1),
         },
         "objects",
-        limits.VALUES,
+        VALUES,
     ),
 }
 

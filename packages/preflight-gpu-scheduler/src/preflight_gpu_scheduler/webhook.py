@@ -53,11 +53,10 @@ class Webhook:
             or request.sub_resource
         ):
             return Response()
-        if refused := limits.of_text(request.object):
-            return Response.denied(refused, code=_REFUSED)
         pod = request.new(dict)
-        looked_up = {"claims": limits.REQUESTS - 1} if _claim_name(pod) else {}
-        if refused := limits.of_pod(pod, **looked_up):
+        if _claim_name(pod) and (
+            refused := limits.of_list(pod, "spec.resourceClaims", limits.REQUESTS - 1)
+        ):
             return Response.denied(refused, code=_REFUSED)
         claim = await self._claim(request.namespace, pod)
         if isinstance(claim, list):

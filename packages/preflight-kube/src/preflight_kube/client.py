@@ -20,6 +20,7 @@ import anyio
 import httpx
 import msgspec
 
+from . import budget
 from .answers import LONGEST, kind_of, known, refusal, retry_after, timely, whole, words
 from .clock import Clock
 from .connection import Connection
@@ -394,6 +395,7 @@ class Client:
         take: Callable[[AsyncIterator[bytes]], Awaitable[T]],
     ) -> T:
         """What ``take`` makes of the answer's bytes, while they come."""
+        budget.spend(f"{verb} {path}")
         for attempt in range(1, self._attempts + 1):
             try:
                 async with self._slots, self._pool.acquire() as http:
@@ -428,6 +430,7 @@ class Client:
         stored: bool = True,
         tells: bool = True,
     ) -> bytes:
+        budget.spend(f"{verb} {path}")
         data = b"" if body is None else msgspec.json.encode(body)
         async with self._slots, self._pool.acquire() as http:
             await self._throttle.wait()

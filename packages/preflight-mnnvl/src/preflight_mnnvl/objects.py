@@ -32,10 +32,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-MOST_CONTAINERS: Final = 512
-"""Of one kind in a pod's template: no kubelet starts more, and each is looked at."""
-MOST_CLAIMS: Final = 512
-MOST_CLIQUES: Final = 1024
 _SHOWN: Final = 120
 
 
@@ -219,35 +215,21 @@ def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
     if decoder is None:
         decoder = _decoders[type_] = msgspec.json.Decoder(type_)
     try:
-        found = decoder.decode(raw)
+        return decoder.decode(raw)  # type: ignore[no-any-return]
     except RecursionError:
         raise BadObject(f"it is not a {type_.__name__}: it is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BadObject(f"it is not a {type_.__name__}: {shown(str(error))}") from None
-    if (
-        isinstance(found, PodCliqueSet)
-        and max(len(found.cliques), len(found.groups)) > MOST_CLIQUES
-    ):
-        raise BadObject(f"it has more than {MOST_CLIQUES} cliques or scaling groups")
-    return found  # type: ignore[no-any-return]
 
 
 def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
     """A pod's template. Raises :class:`BadObject`, and nothing else."""
     try:
-        pod = _pod.decode(raw) or PodSpec()
+        return _pod.decode(raw) or PodSpec()
     except RecursionError:
         raise BadObject("podSpec is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BadObject(f"podSpec is none ({shown(str(error))})") from None
-    for what, found, most in (
-        ("containers", pod.containers, MOST_CONTAINERS),
-        ("initContainers", pod.init_containers, MOST_CONTAINERS),
-        ("resourceClaims", pod.resource_claims, MOST_CLAIMS),
-    ):
-        if found is not None and len(found) > most:
-            raise BadObject(f"podSpec.{what} has {len(found)} entries, more than {most}")
-    return pod
 
 
 def shown(text: str, most: int = _SHOWN) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.admission.limits import LISTS, REQUESTS
 from preflight_proto.printable import printable
 
 from .. import podsets
@@ -23,10 +24,8 @@ USER_ID_LABEL: Final = f"{GROUP}/userid"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
-_MOST_COMPONENTS: Final = 64
+_MOST_COMPONENTS: Final = LISTS["components"]
 """The status names each of them, and is written once for each that is created."""
-_MOST_REQUESTS: Final = 16
-"""To the API server, for one review: one for each kind, and one for each group and version."""
 _MOST_BYTES: Final = 1024 * 1024
 """Of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status and who
 has managed which field.
@@ -72,9 +71,9 @@ def limits(wrapper: AppWrapper) -> tuple[str, ...]:
         )
     kinds = {podsets.group_kind(one.template) for one in wrapper.spec.components}
     versions = {kind[:2] for kind in kinds}
-    if len(kinds) + len(versions) > _MOST_REQUESTS:
+    if len(kinds) + len(versions) > REQUESTS:
         return (
-            f"spec.components: has {len(kinds)} kinds of {len(versions)} API groups and versions, and {_MOST_REQUESTS} in all are asked about; split it into several AppWrappers.",
+            f"spec.components: has {len(kinds)} kinds of {len(versions)} API groups and versions, and {REQUESTS} in all are asked about; split it into several AppWrappers.",
         )
     return ()
 

@@ -1,61 +1,199 @@
-"""How much of everything an object may have before a webhook looks at it in earnest. Pure.
+"""How much of everything a review may bring before its application sees it. Pure.
 
 Admission runs before validation, on one core for everybody: what one object makes it do, all others
 wait for. Kubernetes itself bounds an object only by its bytes. The limits lie far above what
-workloads have.
+workloads have. :class:`~.reviews.Reviews` asks :func:`of_request` about every review, so that no
+application can be without; how many bytes are read at all is in :mod:`.body`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["CONTAINERS", "ENTRIES", "REQUESTS", "VALUES", "of_pod", "of_text"]
+from ..text import one_line
+from .review import AdmissionRequest
+
+__all__ = [
+    "CONTAINERS",
+    "ENTRIES",
+    "LISTS",
+    "NAME",
+    "NESTING",
+    "REQUESTS",
+    "USER",
+    "VALUES",
+    "of_list",
+    "of_object",
+    "of_request",
+    "of_value",
+]
 
 VALUES: Final = 100_000
 """Objects and lists in a whole object."""
-CONTAINERS: Final = 1024
-"""Containers and init containers together; no kubelet starts so many in one pod."""
+NESTING: Final = 128
+"""Levels of objects and lists."""
 ENTRIES: Final = 4096
-"""Of any other list of a pod; variables over all its containers."""
+"""Of any one list or map."""
+CONTAINERS: Final = 1024
+"""Of either list of a pod; no kubelet starts so many."""
+LISTS: Final = {
+    "containers": CONTAINERS,
+    "initContainers": CONTAINERS,
+    "resourceClaims": 1024,
+    "components": 64,
+    "cliques": 1024,
+    "podCliqueScalingGroups": 1024,
+}
+"""Entries of the lists of these names, wherever they are: for each there is work, a line of a
+status, or an object to be made.
+"""
+NAME: Final = 317
+"""Characters of an object's name, namespace, kind and apiVersion, and of the name of a list's
+entry: a DNS subdomain, a slash and 63 more, than which Kubernetes has nothing longer.
+"""
+USER: Final = 256 * 1024
+"""Characters of all that a review says of who asks."""
 REQUESTS: Final = 16
 """Requests to the API server for one review."""
+_MOST_PROBLEMS: Final = 8
+_PIECE: Final = NAME // 2
+_OTHERS: Final = bytes(set(range(256)) - set(b"{}[]"))
+_Problem = tuple[Any, str, int, str, int]
+"""The list or map that it is in, where in that, how many were found, of what, and the limit."""
+_OBJECT: Final = "the object"
+_TOO_DEEP: Final = f"{_OBJECT}: is nested deeper than {NESTING} levels; make it flatter."
 
 
-def of_text(raw: bytes | msgspec.Raw) -> str:
-    """Why the object in ``raw`` (JSON) is refused before it is decoded: one sentence, or empty."""
-    text = bytes(raw)
-    return _sentence("the object", "objects and lists", text.count(b"{") + text.count(b"["), VALUES)
-
-
-def of_pod(pod: Mapping[str, Any], *, claims: int = ENTRIES) -> str:
-    """Why the pod is refused before anything is worked out about it: one sentence, or empty.
-    ``claims``: how many of its resource claims can be looked up.
+def of_request(request: AdmissionRequest) -> str:
+    """Why a review is denied before its application sees it: one sentence for each reason, or
+    empty.
     """
-    spec = pod.get("spec")
-    main, init = _list(spec, "containers"), _list(spec, "initContainers")
+    user = request.user_info
+    about = [*user.groups, *(one for values in user.extra.values() for one in values)]
     counted = [
-        ("spec.containers, spec.initContainers", "containers", len(main) + len(init), CONTAINERS),
-        ("spec.resourceClaims", "entries", len(_list(spec, "resourceClaims")), claims),
-        ("spec.tolerations", "entries", len(_list(spec, "tolerations")), ENTRIES),
-        ("spec.schedulingGates", "entries", len(_list(spec, "schedulingGates")), ENTRIES),
+        ("request.name", len(request.name), "characters", NAME),
+        ("request.namespace", len(request.namespace), "characters", NAME),
+        ("request.userInfo", len(about), "groups and extras", ENTRIES),
+        (
+            "request.userInfo",
+            len(user.username) + len(user.uid) + sum(map(len, about)),
+            "characters",
+            USER,
+        ),
     ]
-    if not any(found > most for *_, found, most in counted):
-        env = sum(len(_list(container, "env")) for container in (*main, *init))
-        counted.append(("env of all containers", "entries", env, ENTRIES))
-    return " ".join(filter(None, (_sentence(*one) for one in counted)))
+    problems = [_sentence(*one) for one in counted if one[1] > one[3]]
+    return " ".join(problems) or of_object(request.object)
 
 
-def _list(whole: object, key: str) -> list[Any]:
-    found = whole.get(key) if isinstance(whole, dict) else None
-    return found if isinstance(found, list) else []
+def of_object(raw: bytes | bytearray | msgspec.Raw) -> str:
+    """The same of an object by itself (JSON). What is not JSON is its reader's to refuse."""
+    text = bytes(raw)
+    if _small(text):
+        return ""
+    if (found := text.count(b"{") + text.count(b"[")) > VALUES:
+        return _sentence(_OBJECT, found, "objects and lists", VALUES)
+    try:
+        return of_value(msgspec.json.decode(text))
+    except RecursionError:
+        return _TOO_DEEP
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
-def _sentence(where: str, what: str, found: int, most: int) -> str:
-    return (
-        f"{where}: {found} {what} are more than the {most} that a webhook goes through; use fewer."
-        if found > most
-        else ""
+def of_value(whole: object) -> str:
+    """The same of one that is decoded."""
+    level: list[Any] = [whole] if isinstance(whole, dict | list) else []
+    problems: list[_Problem] = []
+    for _ in range(NESTING):
+        if not level:
+            break
+        level = [inner for one in level for inner in _inner(one, problems)]
+    else:
+        return _TOO_DEEP
+    return " ".join(
+        _sentence(f"{_path(whole, one)}{rest}".lstrip(".") or _OBJECT, found, what, most)
+        for one, rest, found, what, most in problems[:_MOST_PROBLEMS]
     )
+
+
+def of_list(whole: object, path: str, most: int) -> str:
+    """Why the list at ``path`` is too long where an application goes through fewer than others do:
+    one sentence, or empty.
+    """
+    for key in path.split("."):
+        whole = whole.get(key) if isinstance(whole, dict) else None
+    found = len(whole) if isinstance(whole, list) else 0
+    return _sentence(path, found, "entries", most) if found > most else ""
+
+
+def _small(text: bytes) -> bool:
+    """Whether no limit can be passed, without looking at any value: what nearly all objects are,
+    for a tenth of the time.
+    """
+    if text.count(b",") >= CONTAINERS or b'"components"' in text:
+        return False
+    # Of a long name at least one such piece is without quotes.
+    if any(text.find(b'"', at, at + _PIECE) < 0 for at in range(0, len(text) - _PIECE, _PIECE)):
+        return False
+    brackets = text.translate(None, _OTHERS)
+    for _ in range(NESTING):
+        if not brackets:
+            return True
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+    return False
+
+
+def _inner(one: Any, problems: list[_Problem]) -> list[Any]:
+    """The lists and maps in a list or map, and what of it is beyond a limit. By type and not
+    isinstance: all of it is JSON, and this is asked of every value of every review.
+    """
+    if len(one) > ENTRIES:
+        problems.append((one, "", len(one), "entries", ENTRIES))
+    found: list[Any] = []
+    if type(one) is list:
+        for i, inner in enumerate(one):
+            if type(inner) is dict:
+                found.append(inner)
+                if type(name := inner.get("name")) is str and len(name) > NAME:
+                    problems.append((one, f"[{i}].name", len(name), "characters", NAME))
+            elif type(inner) is list:
+                found.append(inner)
+        return found
+    for key, inner in one.items():
+        if type(inner) is dict:
+            found.append(inner)
+            if key == "metadata":
+                _of_metadata(one, inner, problems)
+        elif type(inner) is list:
+            found.append(inner)
+            if key in LISTS and len(inner) > LISTS[key]:
+                problems.append((one, f".{key}", len(inner), "entries", LISTS[key]))
+    return found
+
+
+def _of_metadata(one: dict[str, Any], inner: dict[str, Any], problems: list[_Problem]) -> None:
+    named = {".kind": one.get("kind"), ".apiVersion": one.get("apiVersion")}
+    named |= {f".metadata.{key}": inner.get(key) for key in ("name", "generateName", "namespace")}
+    for rest, name in named.items():
+        if isinstance(name, str) and len(name) > NAME:
+            problems.append((one, rest, len(name), "characters", NAME))
+
+
+def _path(whole: Any, wanted: Any, path: str = "") -> str:
+    """Where in ``whole`` the very object ``wanted`` is; empty for itself, and where it is not."""
+    if whole is wanted or not isinstance(whole, dict | list):
+        return ""
+    for key, inner in whole.items() if isinstance(whole, dict) else enumerate(whole):
+        here = f"{path}[{key}]" if isinstance(whole, list) else f"{path}.{one_line(str(key), 64)}"
+        if inner is wanted:
+            return here.removeprefix(".")
+        if found := _path(inner, wanted, here):
+            return found
+    return ""
+
+
+def _sentence(where: str, found: int, what: str, most: int) -> str:
+    verb = "use fewer" if what != "characters" else "shorten it"
+    return f"{where}: has {found} {what}, more than the {most} that a webhook goes through; {verb}."

@@ -10,9 +10,11 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 import anyio
+import msgspec
 
+from .. import budget
 from ..logs import get_logger
-from . import body, review
+from . import body, limits, review
 from .at_once import HttpAnswer
 from .body import Body, Receive, ReviewRefused, Scope
 from .metrics import AdmissionMetrics
@@ -46,10 +48,19 @@ class Unavailable(Exception):
     """An application cannot answer just now; the message is one sentence for the user."""
 
 
+class _Metadata(msgspec.Struct, rename="camel"):
+    deletion_timestamp: str | None = None
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
 class Reviews:
-    """``applications`` by path. A review too large or too deep to be read is denied, so that
-    failurePolicy Ignore admits nothing unseen; what is not a review is refused with 4xx.
-    ``longest``: seconds for an answer, at most.
+    """``applications`` by path. A review too large or too deep to be read, or beyond one of the
+    :mod:`~.limits`, is denied before its application sees it, so that failurePolicy Ignore admits
+    nothing unseen; what is not a review is refused with 4xx. ``longest``: seconds for an answer,
+    at most.
 
     ``at_once``, by path too: asked before the application, where the whole review came in one
     piece; its answer leaves without a task of its own.
@@ -106,7 +117,7 @@ class Reviews:
             return None
         try:
             request = review.decode(whole)
-            if (response := decide(request)) is None:
+            if (response := _beyond(request) or decide(request)) is None:
                 return None
         except Exception:  # it is raised again, and answered, there
             return None
@@ -145,8 +156,13 @@ class Reviews:
     ) -> Response:
         about = {"uid": request.uid[:128], "path": path}
         try:
-            with anyio.fail_after(seconds):
+            if (beyond := _beyond(request)) is not None:
+                log.warning("review denied before its application", why=beyond.message, **about)
+                return beyond
+            with anyio.fail_after(seconds), budget.requests(limits.REQUESTS):
                 return await application(request)
+        except budget.BudgetSpent as error:
+            return Response.denied(f"the object cannot be judged: {error}; make it smaller.")
         except BadReview as error:
             return Response.denied(
                 f"{error}.", code=400
@@ -181,6 +197,17 @@ class Reviews:
         return review.encode(
             uid, Response.denied(f"the object cannot be looked at: {why}.", code=status)
         )
+
+
+def _beyond(request: AdmissionRequest) -> Response | None:
+    """The answer to what is beyond a limit; None where nothing is. What is on its way out may
+    still lose its finalizers.
+    """
+    if not (why := limits.of_request(request)):
+        return None
+    if request.operation == "UPDATE" and request.old(_Object).metadata.deletion_timestamp:
+        return Response()
+    return Response.denied(why)
 
 
 @lru_cache(maxsize=64)

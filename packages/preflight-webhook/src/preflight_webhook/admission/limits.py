@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
+from preflight_kube.admission.limits import CONTAINERS, REQUESTS
 from preflight_proto.names import PREFIX
 from preflight_proto.printable import printable
 
@@ -23,18 +24,14 @@ __all__ = [
     "ENTRIES",
     "RESOURCES",
     "SETTINGS_BYTES",
-    "VALUES",
     "of_inherited",
     "of_pod",
-    "of_whole",
     "shown",
 ]
 
-CONTAINERS: Final = 1024
-"""Containers and init containers together; no kubelet starts so many in one pod."""
 RESOURCES: Final = 256
 """Entries of one container's resources: requests, limits and claims together."""
-CLAIMS: Final = 16
+CLAIMS: Final = REQUESTS
 """Resource claims of a pod, each of which may take a request to the API server."""
 ENTRIES: Final = 1024
 """Over all containers, of each: variables, envFrom entries, mounts; and of volumes. Variables of
@@ -51,10 +48,6 @@ RESOURCE_NAME: Final = 317
 """Characters of a resource's name: a DNS subdomain, a slash, and 63 more."""
 ASKED: Final = 4096
 """Characters of the annotation that asks for checks."""
-VALUES: Final = 100_000
-"""Objects and lists in a whole pod that has to be taken apart because it carries
-something of ours.
-"""
 
 _raws: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(
     list[msgspec.Raw] | None
@@ -135,19 +128,6 @@ def of_inherited(environments: Iterable[Sequence[bytes]], volumes: int) -> str |
         what = "bytes of env, envFrom, volumeMounts and securityContext over all containers"
         return _sentence("spec", f"{total} {what}", f"{SETTINGS_BYTES}")
     return None
-
-
-def of_whole(raw: bytes | bytearray) -> str | None:
-    """Why a pod that carries something of ours is refused before it is taken apart whole: one
-    sentence, or None.
-    """
-    if len(raw) < 2 * VALUES:
-        return None
-    if (number := raw.count(b"{") + raw.count(b"[")) <= VALUES:
-        return None
-    return _sentence(
-        "the pod carries reserved names, and", f"about {number} objects and lists", f"{VALUES}"
-    )
 
 
 def _of_resources(container: Container) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
+from preflight_kube.admission.limits import of_object
 from preflight_proto import admitted
 from preflight_proto.admitted import Admitted, SeenClaim
 from preflight_proto.names import (
@@ -145,7 +146,7 @@ def decide(
         return _decisions.put(key, decision, facts.size + decision.size)
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never
     # "found, so skip".
-    if problem := limits.of_whole(raw):
+    if problem := of_object(raw):
         return Decision("denied", problem)
     now = decode_whole(raw) if read is None else decode_whole_of(raw)
     wanted = reserved.cleaned(now)

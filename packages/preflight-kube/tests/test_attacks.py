@@ -1,0 +1,40 @@
+"""A webhook that does nothing but allow is protected by what it is built of."""
+
+from __future__ import annotations
+
+import pytest
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.review import AdmissionRequest, Response
+from preflight_kube.admission.reviews import Reviews
+from preflight_testing.attacks import ATTACKS, BEYOND, attack
+from prometheus_client import CollectorRegistry
+from test_review import review
+
+pytestmark = pytest.mark.anyio
+ORDINARY = review(
+    operation="CREATE", object={"metadata": {"name": "a"}, "spec": {"x": [{"name": "y"}]}}
+)
+
+
+def webhook(seen: list[str], *, at_once: bool) -> Reviews:
+    def decide(request: AdmissionRequest) -> Response:
+        seen.append(request.uid)
+        request.new(dict)
+        return Response()
+
+    async def answer(request: AdmissionRequest) -> Response:
+        return decide(request)
+
+    metrics = AdmissionMetrics("t", CollectorRegistry())
+    return Reviews({"/x": answer}, metrics, at_once={"/x": decide} if at_once else {})
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_no_application_sees_what_is_beyond_a_limit(name: str, at_once: bool) -> None:
+    seen: list[str] = []
+    response = await attack(webhook(seen, at_once=at_once), "/x", ORDINARY, name)
+    if name in BEYOND:
+        assert response["allowed"] is False
+        assert ATTACKS[name][1] in response["status"]["message"]
+        assert len(seen) == 2  # the ordinary one, before and after

@@ -1,0 +1,148 @@
+"""What a hostile caller sends to a webhook, whichever it is: each attack is a body, made of a
+review that the webhook admits.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["ATTACKS", "BEYOND", "attack", "sent"]
+
+MOST_KEPT: Final = 1024 * 1024
+"""Bytes that a webhook may hold after an attack and did not before."""
+MOST_AT_ONCE: Final = 96 * 1024 * 1024
+"""Bytes that it may take while it answers: a few dozen times the longest body that is read."""
+_MARK: Final = '"@"'
+_BOMB: Final = b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 12)
+)
+
+Review = dict[str, Any]
+
+
+def _with(**more: Any) -> Callable[[Review], bytes]:
+    """The object has ``more`` in its spec."""
+
+    def made(review: Review) -> bytes:
+        review["request"]["object"]["spec"] |= more
+        return json.dumps(review).encode()
+
+    return made
+
+
+def _named(**more: Any) -> Callable[[Review], bytes]:
+    """The object has ``more`` in its metadata."""
+
+    def made(review: Review) -> bytes:
+        review["request"]["object"]["metadata"] |= more
+        return json.dumps(review).encode()
+
+    return made
+
+
+def _text(text: str) -> Callable[[Review], bytes]:
+    """The object has the JSON ``text`` in its spec."""
+
+    def made(review: Review) -> bytes:
+        return _with(x="@")(review).replace(_MARK.encode(), text.encode(), 1)
+
+    return made
+
+
+def _asked_by(**more: Any) -> Callable[[Review], bytes]:
+    def made(review: Review) -> bytes:
+        review["request"]["userInfo"] = {"username": "eve", "uid": "1", **more}
+        return json.dumps(review).encode()
+
+    return made
+
+
+def _repeated(review: Review) -> bytes:
+    text = json.dumps(review)
+    return text.replace('"spec": {', '"spec": {"x": 1, "x": [], "x": 2}, "spec": {', 1).encode()
+
+
+ATTACKS: Final[dict[str, tuple[Callable[[Review], bytes], str]]] = {
+    "levels": (_text("[" * 500 + "]" * 500), "the object: is nested deeper than 128 levels"),
+    "levels without end": (_text("[" * 100_000), ""),
+    "entries": (_with(x=[1] * 100_000), "spec.x: has 100000 entries, more than the 4096"),
+    "keys": (
+        _named(labels={f"a{n}": "" for n in range(100_000)}),
+        "metadata.labels: has 100000 entries, more than the 4096",
+    ),
+    "objects": (_with(x=[[{}] * 4000] * 40), " objects and lists, more than the 100000"),
+    "containers": (
+        _with(containers=[{"name": f"c{n}"} for n in range(2000)]),
+        "spec.containers: has 2000 entries, more than the 1024",
+    ),
+    "name": (
+        _named(name="n" * 300_000),
+        "metadata.name: has 300000 characters, more than the 317",
+    ),
+    "name of an entry": (
+        _with(x=[{"name": "n"}, {"name": "n" * 70_000}]),
+        "spec.x[1].name: has 70000 characters, more than the 317",
+    ),
+    "groups": (
+        _asked_by(groups=[f"g{n}" for n in range(100_000)]),
+        "request.userInfo: has 100000 groups and extras, more than the 4096",
+    ),
+    "who asks": (_asked_by(extra={"a": ["e" * 300_000]}), "more than the 262144"),
+    "digits": (_text("9" * 100_000), ""),
+    "exponent": (_text("1e999999"), ""),
+    "a key again": (_repeated, ""),
+    "bytes": (_with(x="x" * 4_000_000), "larger than the 3145728 bytes that are read"),
+    "aliases of YAML": (lambda _: _BOMB, ""),
+    "half a review": (lambda review: json.dumps(review).encode()[:-40], ""),
+}
+"""By name: how the body is made of a review that would be admitted, and what a webhook says that
+denies it; empty where it is the reader of JSON that says so, or what is odd may be admitted."""
+BEYOND: Final = [name for name, (_, sentence) in ATTACKS.items() if sentence]
+
+
+async def attack(app: Any, path: str, ordinary: Review, name: str) -> dict[str, Any]:
+    """Send the attack to an ASGI application, and see that it answers, holds no memory, and admits
+    the ordinary review afterwards. The response that the API server would read; empty where the
+    request was refused with 4xx.
+    """
+    content, usual = ATTACKS[name][0](copy.deepcopy(ordinary)), json.dumps(ordinary).encode()
+    assert (await sent(app, path, usual))["allowed"] is True
+    gc.collect()
+    tracemalloc.start()
+    try:
+        found = await sent(app, path, content)
+        gc.collect()
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < MOST_KEPT, f"{kept} bytes are held"
+    assert most < MOST_AT_ONCE, f"{most} bytes were taken"
+    assert (await sent(app, path, usual))["allowed"] is True
+    return found
+
+
+async def sent(app: Any, path: str, content: bytes) -> dict[str, Any]:
+    """The response to the review ``content``; empty where it was refused with 4xx."""
+    head = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": head}
+    said: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message)
+
+    await app(scope, receive, send)
+    status, answer = said[0]["status"], said[1]["body"]
+    assert len(answer) < 128 * 1024
+    if 400 <= status < 500:
+        return {}
+    assert status == 200, answer
+    response: dict[str, Any] = json.loads(answer)["response"]
+    return response
