@@ -110,7 +110,11 @@ def test_a_text_longer_than_its_bound_is_not_read_at_all() -> None:
 def test_aliases_count_for_what_they_stand_for() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert problems("\n".join(lines)) == [
+    text = "\n".join(lines)
+    assert problems(text) == [
+        f"the file: holds more than {1000 + 10 * len(text)} values; make it smaller."
+    ]
+    assert problems(text + "#" * 5000) == [
         "the file: holds more than 20000 values; make it smaller."
     ]
 
@@ -176,6 +180,7 @@ def test_merged_maps_count_each_time() -> None:
     lines = ["a: &a {k: v}"]
     for below, name in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{name}: &{name} {{<<: [{', '.join([f'*{below}'] * 10)}]}}")
-    assert problems("\n".join(lines), Bounds(kubernetes=True)) == [
-        "the file: holds more than 20000 values; make it smaller."
+    text = "\n".join(lines)
+    assert problems(text, Bounds(kubernetes=True)) == [
+        f"the file: holds more than {1000 + 10 * len(text)} values; make it smaller."
     ]

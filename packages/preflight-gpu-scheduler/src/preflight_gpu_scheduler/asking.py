@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import anyio
 import msgspec
-import yaml
 from preflight_kube import commands
 from preflight_kube.client import Client, KubeError
 from preflight_kube.connection import Connection
@@ -40,15 +39,12 @@ def files(paths: list[str]) -> Files:
     found, problems = Files(), list[str]()
     for path in paths:
         try:
-            documents = list(yaml.safe_load_all(commands.read(path)))
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            problems.append(
-                f"{path}: is not YAML ({' '.join(str(error).split()):.200}); correct it."
-            )
+            documents = commands.manifests(path)
+        except commands.BadInput as error:
+            problems += error.problems
             continue
         for n, one in enumerate(documents):
-            if one is not None:
-                problems += [f"{path}: object {n + 1}: {problem}" for problem in _take(found, one)]
+            problems += [f"{path}: object {n + 1}: {problem}" for problem in _take(found, one)]
     if problems:
         raise commands.BadInput(problems)
     return found

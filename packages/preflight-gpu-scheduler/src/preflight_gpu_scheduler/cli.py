@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import yaml
-from preflight_kube import commands
+from preflight_kube import commands, document
 
 from .config import Config, ConfigError, json_schema, of
 from .schedulerconfig import EXTENDER_PORT, scheduler_config
@@ -176,11 +176,9 @@ def _extender_port(parser: argparse.ArgumentParser) -> None:
 
 def _parse(text: str) -> Config:
     try:
-        return of(yaml.safe_load(text))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(
-            [f"is not YAML ({' '.join(str(error).split()):.200}); correct it."]
-        ) from None
+        return of(document.read(text))
+    except document.DocumentError as error:
+        raise ConfigError(error.problems) from None
 
 
 def _load(path: str | None) -> Config:

@@ -53,6 +53,7 @@ __all__ = [
     "command",
     "load",
     "main",
+    "manifests",
     "number",
     "parser",
     "port",
@@ -261,6 +262,15 @@ def load(parse: Callable[[str], T], path: Path | str) -> T:
         if problems is None:
             raise
         raise BadInput(f"{named(path)}: {problem}" for problem in problems) from None
+
+
+def manifests(path: Path | str) -> list[Any]:
+    """The objects that people wrote in a file (YAML or JSON), within bounds: every command that
+    reads some reads them so. Raises :class:`BadInput`.
+    """
+    from . import document
+
+    return load(lambda text: document.read_all(text, document.MANIFEST), path)
 
 
 def named(path: Path | str) -> str:

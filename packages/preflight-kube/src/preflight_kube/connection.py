@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from . import credentials
+from . import credentials, document
 from .errors import BadAccess, NoCluster
 from .kubeconfig import KubeconfigError
 
@@ -113,6 +111,6 @@ def _from_kubeconfig(listed: str, environ: Mapping[str, str], named: str) -> Con
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        return document.read(text, document.MANIFEST)
+    except document.DocumentError as error:
+        raise ValueError(" ".join(error.problems).rstrip(".")) from None

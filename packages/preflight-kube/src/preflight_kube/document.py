@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import yaml
@@ -50,8 +50,12 @@ class Bounds:
 
 DEFAULT: Final = Bounds()
 """For a configuration: a ConfigMap holds no more than 1 MiB."""
-MANIFEST: Final = Bounds(characters=4 * 1024 * 1024, depth=100, values=1_000_000)
+MANIFEST: Final = Bounds(characters=4 * 1024 * 1024, depth=100, values=1_000_000, kubernetes=True)
 """For an object, and those beside it."""
+_FREE: Final = 1000
+_EACH: Final = 10
+"""Values that a text may stand for whatever its length, and for each of its characters: what is
+done with a document takes time by its values, and aliases are short."""
 
 
 class DocumentError(ValueError):
@@ -95,6 +99,7 @@ def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
         )
     if bad := _unprintable(text):
         raise DocumentError([bad])
+    bounds = replace(bounds, values=min(bounds.values, _FREE + _EACH * len(text)))
     nodes, problems = _Nodes(bounds), list[str]()
     loader = (_Kubernetes if bounds.kubernetes else yaml.SafeLoader)(text)
     try:

@@ -290,12 +290,8 @@ def _print(plain: Any, output: str) -> None:
 
 def _sets(path: str) -> list[dict[str, Any]]:
     """The PodCliqueSets of a file, those of a List among them."""
-    from preflight_kube import document
-
-    # Of what people apply: more than the API server takes.
-    bounds = document.Bounds(characters=commands.MOST_BYTES, depth=100, values=1_000_000)
     items: list[Any] = []
-    for one in commands.load(lambda text: document.read_all(text, bounds), path):
+    for one in commands.manifests(path):
         inner = one.get("items") if isinstance(one, dict) and one.get("kind") == "List" else None
         items += inner if isinstance(inner, list) else [one]
     found = [one for one in items if isinstance(one, dict) and one.get("kind") == "PodCliqueSet"]

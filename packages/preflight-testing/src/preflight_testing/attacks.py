@@ -1,26 +1,36 @@
 """What a hostile caller sends to a webhook, whichever it is: each attack is a body, made of a
-review that the webhook admits.
+review that the webhook admits. And what a hostile manifest is to a command.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import gc
 import json
+import sys
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ATTACKS", "BEYOND", "attack", "sent"]
+__all__ = ["ATTACKS", "BEYOND", "BOMB", "attack", "bomb", "reading", "sent"]
 
 MOST_KEPT: Final = 1024 * 1024
 """Bytes that a webhook may hold after an attack and did not before."""
 MOST_AT_ONCE: Final = 96 * 1024 * 1024
 """Bytes that it may take while it answers: a few dozen times the longest body that is read."""
 _MARK: Final = '"@"'
-_BOMB: Final = b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
+BOMB: Final = b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
     b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 12)
 )
+
+"""YAML of few bytes that stands for a billion values by its aliases."""
+_NOWHERE: Final = """
+current-context: x
+contexts: [{name: x, context: {cluster: x}}]
+clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}]
+"""
 
 Review = dict[str, Any]
 
@@ -97,7 +107,7 @@ ATTACKS: Final[dict[str, tuple[Callable[[Review], bytes], str]]] = {
     "exponent": (_text("1e999999"), ""),
     "a key again": (_repeated, ""),
     "bytes": (_with(x="x" * 4_000_000), "larger than the 3145728 bytes that are read"),
-    "aliases of YAML": (lambda _: _BOMB, ""),
+    "aliases of YAML": (lambda _: BOMB, ""),
     "half a review": (lambda review: json.dumps(review).encode()[:-40], ""),
 }
 """By name: how the body is made of a review that would be admitted, and what a webhook says that
@@ -146,3 +156,42 @@ async def sent(app: Any, path: str, content: bytes) -> dict[str, Any]:
     assert status == 200, answer
     response: dict[str, Any] = json.loads(answer)["response"]
     return response
+
+
+def reading(parser: argparse.ArgumentParser, file: str) -> list[list[str]]:
+    """The arguments of each command that reads a file which people write, with ``file`` as that
+    one.
+    """
+    found: list[list[str]] = []
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        for name, inner in action.choices.items():
+            found += [[name, *rest] for rest in reading(inner, file)]
+            needed = [one for one in inner._actions if one.required]
+            choices = [group for group in inner._mutually_exclusive_groups if group.required]
+            for one in inner._actions:
+                if one.metavar != "FILE" or one.dest == "client_ca":
+                    continue
+                chosen = [of._group_actions[0] for of in choices if one not in of._group_actions]
+                given = {other.dest: "x" for other in needed + chosen} | {one.dest: file}
+                arguments = [name]
+                for other in inner._actions:
+                    if (value := given.get(other.dest)) is not None:
+                        arguments += [*other.option_strings[-1:], value]
+                found.append(arguments)
+    return found
+
+
+def bomb(main: Callable[[], object], arguments: list[str], folder: Path, patch: Any) -> None:
+    """Run a command in ``folder`` on a :data:`BOMB`, which ``arguments`` name ``bomb``. Ends as it
+    does, by SystemExit. ``patch``: pytest's monkeypatch.
+    """
+    (folder / "bomb").write_bytes(BOMB)
+    (folder / "x").touch()
+    (folder / "kubeconfig").write_text(_NOWHERE)
+    patch.chdir(folder)
+    patch.setenv("KUBECONFIG", "kubeconfig")
+    patch.setenv("NODE_NAME", "n")
+    patch.setattr(sys, "argv", ["it", *arguments])
+    main()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,10 +43,8 @@ def documents(text: str, where: str) -> tuple[list[Object], list[str]]:
     objects: list[Object] = []
     problems: list[str] = []
     for line, part in _parts(text):
-        # What is done with a document takes time by its values, and aliases are short.
-        bounds = replace(MANIFEST, values=1000 + 10 * len(part), kubernetes=True)
         try:
-            made = read(part, bounds)
+            made = read(part, MANIFEST)
         except DocumentError as error:
             problems += [f"{where}: {_placed(problem, line)}" for problem in error.problems]
             continue
