@@ -255,3 +255,45 @@ def test_a_certificate_that_could_end_before_anybody_looks_stops_the_install(
 def test_a_schedule_that_is_none_stops_the_install() -> None:
     with pytest.raises(ChartError, match="write five fields"):
         made("preflight-injector", certificates={"schedule": "daily"})
+
+
+# --- what people may do
+
+PEOPLE = {
+    "gpuclaims": {"view", "edit", "admin"},
+    "gpunodestatuses": {"view", "edit", "admin"},
+    "appwrappers": {"view", "edit", "admin"},
+    "computedomains": {"view", "edit", "admin"},
+    "preflightconfigs": {"view"},  # who writes one decides whether checks hold pods back
+}
+WRITTEN_BY_AGENTS = {"gpunodestatuses"}
+MORE: dict[str, Values] = {"preflight-computedomain": {"featureGates": {"HostManagedIMEX": True}}}
+READS = {"get", "list", "watch"}
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+
+
+def test_every_kind_of_ours_is_in_the_clusters_own_roles_for_people_and_nothing_else_is() -> None:
+    objects = [
+        one
+        for part in (*WITH_SCHEDULER, "preflight-appwrapper", "preflight-computedomain")
+        for one in made(part, **MORE.get(part, {}))
+    ]
+    kinds = {
+        one["spec"]["names"]["plural"]: one["spec"]["group"]
+        for one in objects
+        if one["kind"] == "CustomResourceDefinition"
+    }
+    assert set(kinds) == set(PEOPLE)
+    found: dict[str, dict[str, set[str]]] = {kind: {} for kind in kinds}
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    for role in (one for one in objects if one["kind"] == "ClusterRole"):
+        gathered = [key.removeprefix(prefix) for key in role["metadata"]["labels"] if prefix in key]
+        for rule in role["rules"] if gathered else ():
+            for kind in rule["resources"]:  # a subresource or a kind of others is a KeyError
+                assert rule["apiGroups"] == [kinds[kind]]
+                found[kind] |= {name: set(rule["verbs"]) for name in gathered}
+    for kind, verbs in found.items():
+        assert set(verbs) == PEOPLE[kind]
+        for name, given in verbs.items():
+            writes = name != "view" and kind not in WRITTEN_BY_AGENTS
+            assert given == (READS | WRITES if writes else READS), (kind, name)

@@ -59,8 +59,10 @@ def test_nothing_of_driver_managed_mode_is_made(gate: bool | str) -> None:
     assert names(objects, "Deployment") == {"preflight-computedomain-controller"}
     assert names(objects, "DaemonSet") == {"preflight-computedomain-kubelet-plugin"}
     programs = {"preflight-computedomain-controller", "preflight-computedomain-kubelet-plugin"}
-    for kind in ("ClusterRole", "ClusterRoleBinding", "ServiceAccount"):
+    for kind in ("ClusterRoleBinding", "ServiceAccount"):
         assert programs == names(objects, kind)
+    people = {f"preflight-computedomain-{role}" for role in ("view", "edit", "admin")}
+    assert programs | people == names(objects, "ClusterRole")
     assert names(objects, "ValidatingAdmissionPolicy") == POLICIES
 
 
