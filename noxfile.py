@@ -691,6 +691,17 @@ def bench(session: nox.Session) -> None:
     )
 
 
+@nox.session(name="real-dcgm")
+def real_dcgm(session: nox.Session) -> None:
+    """check-dcgm against NVIDIA's own engine, diagnostic and dcgmi, compiled once: no GPU, no part of the gate (`-- --source dcgm=CLONE`; PREFLIGHT_RECORD=1 writes recordings)."""
+    sync(session, "--package", "preflight-e2e")
+    built = session.run("python", "-m", "preflight_e2e.real_dcgm", *session.posargs, silent=True)
+    sync(session, "--package", "check-dcgm", "--group", "test")
+    folder = str(built).strip().splitlines()[-1]
+    tests = "packages/check-dcgm/tests/test_real_engine.py"
+    session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_REAL_DCGM": folder})
+
+
 @nox.session
 def assets(session: nox.Session) -> None:
     """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, compiled once from Go modules unless KUBEBUILDER_ASSETS names them; prints what to set."""

@@ -14,6 +14,8 @@ What differs, by version:
 - 4.0 to 4.4: another root, entities, one test ``software``; what is about no entity stands in
   ``test_summary``.
 - from 4.5: ``test_summary`` repeats every error of the test.
+- from 4.0: the software test fails on every GPU at once, with the error on its own GPU's row or,
+  about nobody, in ``test_summary``.
 - all: a GPU that did not run a test has no row (null up to 3.3), a warning is printed as Fail,
   and the exit status is that of the worst error.
 """
@@ -69,6 +71,10 @@ OLD_NAMES = {
     "memtest": "Memtest",
     "pulse_test": "Pulse Test",
 }
+OWN_ROW = frozenset({80, 84, 85})
+"""Errors (of rows that are remapped) for which DCGM 4 fails the software test on their GPU alone;
+for any other it fails on every GPU.
+"""
 CATEGORY = {
     "software": "Deployment",
     "pcie": "Integration",
@@ -169,7 +175,10 @@ def _new(
             mine = [f for f in here if f.gpu == gpu]
             skip = next((s for s in skips if (s.test, s.gpu) == (test, gpu)), None)
             row: dict[str, Any] = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": gpu}
+            everybodys = test == "software" and any(f.error_id not in OWN_ROW for f in here)
             row["status"] = mine[0].status if mine else "Skip" if skip else "Pass"
+            if everybodys and not mine:
+                row["status"] = "Fail"
             if mine:
                 row["warnings"] = [_item(f) for f in mine]
             if skip:

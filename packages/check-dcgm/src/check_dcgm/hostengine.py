@@ -25,6 +25,7 @@ __all__ = [
     "connect",
     "diag_argv",
     "inactive",
+    "lists_all",
     "parse_listing",
     "parse_statuses",
     "parse_versions",
@@ -110,7 +111,7 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
         if done.returncode == VERSION_MISMATCH:
             refused.append(tool)
             continue
-        if done.returncode != 0 or done.timed_out:
+        if done.timed_out or (done.returncode != 0 and not lists_all(done.stdout)):
             said = next(
                 (line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()),
                 "nothing",
@@ -232,6 +233,14 @@ def parse_listing(stdout: str) -> tuple[dict[str, int], dict[str, str]]:
             gpus[uuid[1]] = number
             pci[uuid[1]] = bus
     return gpus, pci
+
+
+def lists_all(stdout: str) -> bool:
+    """Whether ``dcgmi discovery -l`` printed as many GPUs as it says that it found: what fails
+    after that is about NVSwitches or CPUs, whose modules an engine need not have.
+    """
+    count = re.search(r"^(\d+) GPUs? found", stdout, re.MULTILINE)
+    return count is not None and 0 < int(count[1]) == len(parse_listing(stdout)[0])
 
 
 def parse_statuses(stdout: str) -> dict[str, str]:

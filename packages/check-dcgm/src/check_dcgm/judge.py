@@ -50,7 +50,10 @@ _INFRASTRUCTURE = {
         "the engine has no test for these GPUs; are DCGM's diagnostic packages installed beside it?",
     ),
     202: ("ENGINE_PAUSED", "the engine is paused"),
-    203: ("ENGINE_STOPPED", "another client stopped the diagnostic"),
+    203: (
+        "ENGINE_STOPPED",
+        "the engine's diagnostic was killed: another client stopped it, or it crashed",
+    ),
     204: ("ENGINE_INCOMPLETE", "the engine does not find its diagnostic program"),
     215: ("ENGINE_INCOMPLETE", "the engine could not start its diagnostic program"),
     217: ("ENGINE_BUSY", "another diagnostic is running on this engine"),
@@ -203,20 +206,17 @@ def _grades(result: TestResult, document: Document, request: DiagRequest) -> lis
 
 
 def _said_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
-    """Whether the software test failed here only because it fails everywhere at once: for a warning
-    about one GPU, say.
+    """Whether the software test failed here only because it fails everywhere at once: DCGM 4 fails
+    it on every GPU for an error of one of ours or of nobody, which is judged where it is told.
     """
     if canonical_test(result.test) != SOFTWARE:
         return False
-    others = [p for other in document.results if other.test == result.test for p in other.problems]
+    others = [one for one in document.results if one.test == result.test and one.problems]
     if result.entity is None:
         return bool(
             others
         )  # the row is everybody's, and its problems were given to the GPUs that they are about
-    return bool(others) and all(
-        _severity(problem, request.table)[0] in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG}
-        for problem in others
-    )
+    return any(_subject(one, request) is not None for one in others)
 
 
 def _severity(

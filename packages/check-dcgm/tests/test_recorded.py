@@ -1,0 +1,43 @@
+"""What a real engine's dcgmi printed, judged again: `real/VERSION/ID.json` are recordings of
+NVIDIA's own programs (`test_real_engine.py` makes them), and `real/rows.toml` says what was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from preflight_proto.check.testing import FakeConnector
+from preflight_testing.forked import ForkServer
+from realdcgm import REAL, ROWS, replay, uuid
+
+BY_ID = {row["id"]: row for row in ROWS}
+RECORDINGS = sorted(REAL.glob("*/*.json"))
+
+
+def test_there_are_at_least_25_recordings_and_each_is_of_a_row() -> None:
+    assert len(RECORDINGS) >= 25
+    assert {recording.stem for recording in RECORDINGS} <= set(BY_ID)
+
+
+@pytest.mark.parametrize(
+    "recording", RECORDINGS, ids=[f"{r.parent.name}-{r.stem}" for r in RECORDINGS]
+)
+def test_what_a_real_engine_said_is_judged_as_what_was_wrong_with_its_node(
+    recording: Path, tmp_path: Path, forks: ForkServer
+) -> None:
+    row = BY_ID[recording.stem]
+    with FakeConnector(tmp_path / "connector.sock") as connector:
+        ran = replay(recording, row, tmp_path, connector, forks.argv)
+    assert (ran.result.outcome, ran.result.code) == (row["outcome"], row["code"]), ran.lines
+    assert ran.result.subject == (uuid(row["subject"]) if "subject" in row else "")
+    sick = {code for event in connector.events if not event.is_healthy for code in event.error_code}
+    assert set(row.get("events", [])) <= sick
+
+
+def test_a_recording_is_of_one_version_and_says_which() -> None:
+    for recording in RECORDINGS:
+        about = json.loads(recording.read_text())
+        assert (about["v"], about["check"]) == (1, "dcgm-diag")
+        assert about["dcgm"] == recording.parent.name
