@@ -6,10 +6,13 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,55 +105,38 @@ def install(
 
 
 def run_tests(session: nox.Session, *args: str) -> None:
-    """Run pytest. With RERUN_FAILED=1, what failed is run once more, alone, and named in the last
-    lines; where RERUN_LATER names a file, it is noted there for `nox -s rerun`.
+    """Run pytest. With RERUN_FAILED=1, up to three tests that failed are run once more, alone, and
+    named in the last lines.
 
     Tests of real processes wait for what happens, but a machine that stands still for a minute
     outlasts any patience. Who fails twice fails, and so does a suite in which more than three tests
     fail.
     """
-    if os.environ.get("RERUN_FAILED") != "1":
-        session.run("pytest", *args)
-        return
     cache = Path(session.virtualenv.location, "pytest-cache")
-    shutil.rmtree(cache, ignore_errors=True)
     try:
-        session.run("pytest", "-o", f"cache_dir={cache}", *args)
+        session.run("pytest", *fresh(cache), *args)
     except CommandFailed:
-        kept = cache / "v/cache/lastfailed"
-        failed = list(json.loads(kept.read_text())) if kept.is_file() else []
-        if not 1 <= len(failed) <= 3:
+        failed = failed_once(cache)
+        if not failed:
             raise
-        if later := os.environ.get("RERUN_LATER"):
-            with Path(later).open("a") as noted:
-                noted.write(json.dumps([session.virtualenv.location, failed]) + "\n")
-            session.warn(f"failed, and run once more at the end: {', '.join(failed)}")
-            return
         session.warn(f"failed, and run once more alone: {', '.join(failed)}")
-        run_again(session, session.virtualenv.location, failed)
+        session.run("pytest", "-n", "0", *failed)
+        session.warn(
+            f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
+        )
 
 
-def run_again(session: nox.Session, environment: str, failed: list[str]) -> None:
-    """Run tests that failed once, with what `environment` has."""
-    path = f"{environment}/bin{os.pathsep}{os.environ['PATH']}"
-    session.run(
-        f"{environment}/bin/pytest",
-        *failed,
-        external=True,
-        env={"VIRTUAL_ENV": environment, "PATH": path},
-    )
-    session.warn(
-        f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
-    )
+def fresh(cache: Path) -> list[str]:
+    """Options of pytest that make it note in an empty `cache` what fails."""
+    shutil.rmtree(cache, ignore_errors=True)
+    return ["-o", f"cache_dir={cache}"]
 
 
-@nox.session(venv_backend="none")
-def rerun(session: nox.Session) -> None:
-    """What failed once in other sessions and was noted in RERUN_LATER's file, with nothing beside it."""
-    noted = Path(os.environ.get("RERUN_LATER") or session.error("RERUN_LATER names no file."))
-    for line in noted.read_text().splitlines() if noted.is_file() else []:
-        environment, failed = json.loads(line)
-        run_again(session, environment, failed)
+def failed_once(cache: Path) -> list[str]:
+    """The tests to be run again, by their ids: none without RERUN_FAILED=1, nor where many failed."""
+    kept = cache / "v/cache/lastfailed"
+    failed = list(json.loads(kept.read_text())) if kept.is_file() else []
+    return failed if os.environ.get("RERUN_FAILED") == "1" and len(failed) <= 3 else []
 
 
 @nox.session
@@ -255,10 +241,75 @@ def lock(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("member", ["workspace", *MEMBERS], ids=["workspace", *MEMBERS])
-def test(session: nox.Session, member: str) -> None:
-    """Unit and component tests, each member in an environment of its own (`-- ARGS` go to pytest)."""
-    tests_of(session, member, "-m", UNTIMED, *session.posargs)
+def test(session: nox.Session) -> None:
+    """Unit and component tests of every member, in one environment; members side by side (`-- ARGS` go to pytest)."""
+    side_by_side(session, f"not kube and {UNTIMED}", 3, *WITH_TORCH)
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Tests that start no process, open no connection and do not sleep, of every member: under a minute (`-- ARGS` go to pytest)."""
+    side_by_side(session, f"unit and {UNTIMED}", 0)
+
+
+@nox.session
+def kube(session: nox.Session) -> None:
+    """Tests that ask a real API server, of every member: KUBEBUILDER_ASSETS (`-- ARGS` go to pytest)."""
+    if "KUBEBUILDER_ASSETS" not in os.environ:
+        session.error(
+            "KUBEBUILDER_ASSETS is not set, so there is no real API server; nox -s assets brings one, and prints what to set."
+        )
+    side_by_side(session, f"kube and {UNTIMED}", 3)
+
+
+@nox.session(name="ten-times", venv_backend="none")
+def ten_times(session: nox.Session) -> None:
+    """How often `nox -s test` is green: ten runs in a fresh clone and an empty home, five of them beside six busy loops (hours)."""
+    green = []
+    with tempfile.TemporaryDirectory(prefix="ten-times-") as folder:
+        clone, home = Path(folder, "clone"), Path(folder, "home")
+        home.mkdir()
+        env = {"HOME": str(home), "XDG_CACHE_HOME": None, "VIRTUAL_ENV": None, "CI": None}
+        session.run("git", "clone", "--quiet", "--no-hardlinks", ".", str(clone), external=True)
+        with session.chdir(clone):
+            session.run(sys.executable, "-m", "venv", ".venv", external=True, env=env)
+            install = [".venv/bin/pip", "install", "--quiet", "nox[uv]"]
+            session.run(*install, external=True, env=env)
+            for number in range(10):
+                loops = [
+                    subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                    for _ in range(6 * (number % 2))
+                ]
+                began = time.monotonic()
+                try:
+                    session.run(".venv/bin/nox", "-s", "test", external=True, env=env)
+                    green.append(number)
+                except CommandFailed:
+                    session.warn("red: what failed is above")
+                finally:
+                    for loop in loops:
+                        loop.kill()
+                        loop.wait()
+                session.log(
+                    f"run {number + 1} of 10, {len(loops)} busy loops beside: "
+                    f"{'green' if number in green else 'RED'} after {time.monotonic() - began:.0f} s"
+                )
+    if len(green) < 10:
+        session.error(f"{len(green)} of 10 runs were green.")
+
+
+def tests_of_one(member: str) -> None:
+    """Register the session `test(MEMBER)`."""
+
+    def alone(session: nox.Session) -> None:
+        tests_of(session, member, "-m", UNTIMED, *session.posargs)
+
+    alone.__doc__ = f"All tests of {member}, those that ask a real API server too, in an environment of its own."
+    nox.session(name=f"test({member})")(alone)
+
+
+for _name in ("workspace", *MEMBERS):
+    tests_of_one(_name)
 
 
 @nox.session(name="test-313", python="3.13")
@@ -275,9 +326,12 @@ def links(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("member", TIMED, ids=TIMED)
+@nox.parametrize("member", ["budgets", *TIMED], ids=["budgets", *TIMED])
 def timing(session: nox.Session, member: str) -> None:
-    """What tests compare with seconds, one at a time: only where nothing else runs (`-- ARGS` go to pytest)."""
+    """What tests compare with seconds, one at a time, and what a unit test may compute: only where nothing else runs (`-- ARGS` go to pytest)."""
+    if member == "budgets":
+        side_by_side(session, f"unit and {UNTIMED}", 0, options=["--budget"])
+        return
     tests_of(session, member, "-m", "timing", "-n", "0", *session.posargs)
 
 
@@ -320,10 +374,11 @@ def quick(session: nox.Session) -> None:
     chosen = {**users_of(changed), **chosen}
     environments = Path(session.virtualenv.location).parent
     for number, (member, places) in enumerate(chosen.items()):
-        environment = environments / f"test-{member}"
+        own = environments / f"test-{member}"
+        environment = own if (own / "bin/pytest").exists() else environments / "test"
         if not (environment / "bin/pytest").exists():
             session.warn(
-                f"{member}: not tested, for it has no environment yet; run nox -s 'test({member})' --install-only once."
+                f"{member}: not tested, for there is no environment yet; run nox -s test --install-only once."
             )
             continue
         left = max(5.0, (55 - (time.monotonic() - start)) / (len(chosen) - number))
@@ -399,6 +454,127 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
     run_tests(session, f"{MEMBERS[member]}/tests", *ignore, *workers(), *args)
 
 
+def side_by_side(
+    session: nox.Session, marks: str, workers: int, *torch: str, options: Sequence[str] = ()
+) -> None:
+    """Run the tests of all members that `marks` name in one environment, a pytest for each member:
+    modules beside their tests have names of their own only within a member. As many run at a time
+    as there are cores, four at most, the longest first and each with `workers` or TESTS_AT_ONCE.
+    `torch`: members that get an environment with torch.
+    """
+    folder = Path(session.virtualenv.location).parent
+    lock = ["uv", "sync", "--frozen", "--python", f"{session.virtualenv.location}/bin/python"]
+    install(session, *lock, "--all-packages", "--group", "test", into=folder / "test")
+    for member in torch:
+        own = [*lock, "--inexact", "--package", member, "--group", "test"]
+        install(session, *own, into=folder / f"test-{member}")
+        add_torch(session, folder / f"test-{member}")
+    at_once = os.environ.get("TESTS_AT_ONCE") or str(workers)
+    options = ["-n", at_once, "-m", marks, *options, *session.posargs]
+    waiting = []
+    for member, place in {"workspace": ".", **MEMBERS}.items():
+        home = folder / (f"test-{member}" if member in torch else "test")
+        words = [f"{place}/tests", "--ignore=e2e/tests/cluster", *options]
+        log = folder / f"{Path(session.virtualenv.location).name}-{member}.log"
+        waiting.append(Suite(member, home, words, log))
+    if "--install-only" in sys.argv:
+        return
+    waiting.sort(key=Suite.weight)
+    running, ended = [], []
+    try:
+        while waiting or running:
+            while waiting and len(running) < min(os.cpu_count() or 1, 4):
+                running.append(waiting.pop())
+                running[-1].begin()
+            time.sleep(0.1)
+            for suite in [one for one in running if one.ended()]:
+                running.remove(suite)
+                ended.append(suite)
+                suite.tell(session)
+    finally:
+        for suite in running:
+            suite.end()
+    for suite in ended:  # with nothing beside it
+        if not suite.passed() and (again := failed_once(suite.cache)):
+            session.warn(f"failed, and run once more alone: {', '.join(again)}")
+            suite.run_again(again)
+            session.warn(
+                f"passed only when run again: {', '.join(again)}; was the machine busy, or is the test wrong?"
+                if suite.passed()
+                else f"failed again: see {suite.log}"
+            )
+            suite.tell(session)
+    if failed := [suite.member for suite in ended if not suite.passed()]:
+        session.error(f"failed: {', '.join(sorted(failed))}")
+
+
+class Suite:
+    """The tests of one member, as a pytest of their own; its log stays until the next."""
+
+    def __init__(self, member: str, home: Path, words: list[str], log: Path) -> None:
+        self.member, self._home, self._words, self.log = member, home, words, log
+        self.cache = log.with_suffix(".cache")
+        self._noted = log.with_suffix(".seconds")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+
+    def weight(self) -> tuple[float, int]:
+        """The seconds that it took last; before those that have run, who has much to read."""
+        files = Path(self._words[0]).rglob("test_*.py")
+        last = float(self._noted.read_text()) if self._noted.exists() else float("inf")
+        return last, sum(file.stat().st_size for file in files)
+
+    def begin(self) -> None:
+        """Start it; its programs are those of its environment."""
+        self._began = time.monotonic()
+        self._start(*fresh(self.cache), *self._words)
+
+    def run_again(self, failed: list[str]) -> None:
+        """Run tests that failed, one after the other, to their end."""
+        self._start("-n", "0", *failed).wait()
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        path = f"{self._home}/bin{os.pathsep}{os.environ['PATH']}"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [f"{self._home}/bin/pytest", *words],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "VIRTUAL_ENV": str(self._home), "PATH": path},
+            )
+        return self._process
+
+    def ended(self) -> bool:
+        """Whether it has ended; notes how long it took."""
+        if self._process is None or self._process.poll() is None:
+            return False
+        self._noted.write_text(f"{time.monotonic() - self._began:.1f}")
+        return True
+
+    def passed(self) -> bool:
+        """Whether nothing failed; to have no such tests is no failure."""
+        return self._process is not None and self._process.returncode in (0, 5)
+
+    def tell(self, session: nox.Session) -> None:
+        """Print all that it wrote if it failed, else what it left out and its last line."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        if self.passed():
+            counted = [
+                line for line in lines if re.match(r" *\d+ skipped: |\S+ computed for", line)
+            ]
+            lines = [*counted, *lines[-1:]]
+        session.log(f"{self.member}:\n" + "\n".join(lines))
+
+    def end(self) -> None:
+        """Stop it, as Ctrl-C does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+
 def workers() -> list[str]:
     """Tests mostly wait, for processes, leases and clocks: thrice as many processes as cores, or
     TESTS_AT_ONCE, share those of a member; conftest.py says which stay together.
@@ -409,7 +585,7 @@ def workers() -> list[str]:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Which share of each member's source its own tests run, and the floor that its pyproject sets (`-- MEMBER...`)."""
-    chosen = session.posargs or [name for name in MEMBERS if name != "preflight-e2e"]
+    chosen = session.posargs or list(MEMBERS)
     pins = Path(session.virtualenv.location) / "coverage.txt"
     table, below = [], []
     for member in chosen:
@@ -459,6 +635,7 @@ def coverage(session: nox.Session) -> None:
             "pytest",
             *words,
             f"{MEMBERS[member]}/tests",
+            "--ignore=e2e/tests/cluster",
             env=data,
             success_codes=[0, 1],
         )

@@ -1,9 +1,9 @@
-"""`nox -l --json -s test | python members.py`: the members that the session `test` knows, as an
+"""`nox -l | python members.py`: whose tests have a session of their own, `test(MEMBER)`, as an
 output of a workflow's step.
 """
 
 import json
+import re
 import sys
 
-sessions = json.load(sys.stdin)
-print("names=" + json.dumps([session["call_spec"]["member"] for session in sessions]))
+print("names=" + json.dumps(re.findall(r"^[-*] test\((.+)\) ->", sys.stdin.read(), re.MULTILINE)))

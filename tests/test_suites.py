@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -18,6 +21,7 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if "/tests/" in f"/{path.relative_to(ROOT)}" or "testing/src/" in str(path)
 )
+CONFTEST = str(ROOT / "conftest.py")
 PROBE = """
 import os
 from pathlib import Path
@@ -34,6 +38,7 @@ def calls(path: Path) -> Iterator[ast.Call]:
     return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
 
 
+@pytest.mark.component  # reads every file
 def test_hypothesis_has_one_profile_and_no_test_a_deadline_of_its_own() -> None:
     own = []
     for path in SOURCES:
@@ -70,6 +75,7 @@ def unguarded(node: ast.AST) -> Iterator[ast.Assert]:
             yield from unguarded(child)
 
 
+@pytest.mark.component  # reads every file
 def test_no_test_fails_for_seconds_that_passed_but_those_of_the_timing_session() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -124,6 +130,7 @@ def test_no_example_has_a_deadline_with_and_without_ci(
 SKIPPING = """
 import pytest
 
+@pytest.mark.kube
 @pytest.mark.parametrize("number", range(3))
 def test_asks_a_real_one(number):
     pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
@@ -134,24 +141,144 @@ def test_other():
 """
 
 
+def run_beside(folder: Path, text: str, *options: str, **environ: str) -> str:
+    """What pytest prints of tests that lie outside of the checkout, with this one's conftest.py."""
+    (folder / "test_beside.py").write_text(text)
+    words = ["-c", str(ROOT / "pyproject.toml"), "-p", "conftest", "-p", "no:cacheprovider"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "--tb=line", "-rA", *options, "test_beside.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.stdout
+
+
 def test_skipped_tests_are_counted_by_reason_and_the_last_line_says_what_brings_an_api_server(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "test_skipping.py").write_text(SKIPPING)
     noted = tmp_path / "noted"
-    options = ["-c", str(ROOT / "pyproject.toml"), "-p", "conftest", "-p", "no:cacheprovider"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "test_skipping.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PREFLIGHT_SKIPPED": str(noted)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    *_, many, other, last, total = ran.stdout.splitlines()
+    printed = run_beside(tmp_path, SKIPPING, "-rN", PREFLIGHT_SKIPPED=str(noted))
+    *_, many, other, last, total = printed.splitlines()
     assert many == "     3 skipped: KUBEBUILDER_ASSETS is not set: no real kube-apiserver"
     assert other == "     1 skipped: no such program"
     assert last.startswith("3 tests need a real API server: nox -s assets")
     assert "4 skipped" in total
-    assert "SKIPPED" not in ran.stdout
+    assert "SKIPPED" not in printed
     assert len(noted.read_text().splitlines()) == 4
+
+
+def unclassed() -> str:
+    return "nothing here but words".upper()
+
+
+def hidden() -> None:
+    asleep()
+
+
+def asleep() -> None:
+    sleep(0)
+
+
+class Child:
+    def begin(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["true"])
+
+
+@contextmanager
+def wrapped() -> Iterator[Child]:
+    yield Child()
+
+
+def late() -> object:
+    import socket
+
+    return socket
+
+
+@pytest.mark.parametrize(
+    ("start", "speed"),
+    [(unclassed, "unit"), (hidden, "component"), (wrapped, "component"), (late, "component")],
+)
+def test_a_tests_class_is_read_off_what_its_code_can_reach(
+    start: Callable[[], object], speed: str, request: pytest.FixtureRequest
+) -> None:
+    plugins = request.config.pluginmanager
+    [ours] = [one for one in plugins.get_plugins() if getattr(one, "__file__", "") == CONFTEST]
+    assert ours.reach(start) == speed
+
+
+NOT_UNIT = """
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+sleep = getattr(time, "sleep")
+
+def test_process():
+    subprocess.run(["true"])
+
+def test_connection():
+    with suppress(Exception), socket.socket() as one:
+        one.connect(("127.0.0.1", 9))
+
+def test_sleep():
+    time.sleep(0.01)
+
+def test_caught():
+    try:
+        os.fork()
+    except BaseException:
+        pass
+
+@pytest.mark.component
+def test_marked():
+    subprocess.run(["true"])
+
+def test_pure():
+    time.sleep(0)
+
+def test_api_server():
+    pytest.skip("KUBEBUILDER_ASSETS is not set: no real kube-apiserver")
+
+def test_long():
+    end = time.process_time() + 0.6
+    while time.process_time() < end:
+        pass
+"""
+
+
+def outcomes(printed: str) -> dict[str, str]:
+    found = re.findall(r"^(PASSED|FAILED|SKIPPED) \S*::test_(\w+)", printed, re.MULTILINE)
+    return {name: outcome for outcome, name in found}
+
+
+def test_a_unit_test_starts_no_process_opens_no_connection_and_does_not_sleep(
+    tmp_path: Path,
+) -> None:
+    printed = run_beside(tmp_path, NOT_UNIT)
+    assert outcomes(printed) == {
+        **dict.fromkeys(("process", "connection", "sleep", "caught", "api_server"), "FAILED"),
+        **dict.fromkeys(("marked", "pure", "long"), "PASSED"),
+    }
+    assert "subprocess.Popen" in printed
+    assert "mark it, or its file, with pytest.mark.component" in printed
+    assert "mark it with pytest.mark.kube" in printed
+
+
+def test_a_unit_test_that_computes_for_long_is_named_and_fails_where_budgets_hold(
+    tmp_path: Path,
+) -> None:
+    printed = run_beside(tmp_path, NOT_UNIT, "-k", "long or pure")
+    assert re.search(
+        r"::test_long computed for 0\.\d s; such a unit test has 0\.5 s$", printed, re.M
+    )
+    printed = run_beside(tmp_path, NOT_UNIT, "-k", "long or pure", "--budget")
+    assert outcomes(printed) == {"long": "FAILED", "pure": "PASSED"}

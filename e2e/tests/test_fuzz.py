@@ -16,6 +16,7 @@ from preflight_e2e.fuzz.shots import Shot, deep, fields, nested
 from preflight_e2e.fuzz.watch import WatchedProperty
 
 
+@pytest.mark.component  # computes for a second
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_known_attack_makes_requests_that_can_be_sent_and_saved(name: str) -> None:
     shots = [shot for shot, _ in zip(VECTORS[name](0.01), range(30), strict=False)]

@@ -418,5 +418,6 @@ def dearest_answer(nodes: int) -> float:
     return max(took)
 
 
+@pytest.mark.component  # computes for a second
 def test_an_answer_to_a_gang_of_4096_costs_what_eight_of_512_do_and_not_its_square() -> None:
     assert dearest_answer(4096) < 32 * min(dearest_answer(512) for _ in range(3)) + 0.1

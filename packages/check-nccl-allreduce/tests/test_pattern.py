@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from check_nccl_allreduce.worker import pattern
@@ -16,6 +17,7 @@ T = 4
 Reduced = list[int]
 
 
+@cache
 def inputs(world: int, iteration: int = T) -> list[list[int]]:
     return [pattern.first_row(world, rank, iteration) for rank in range(world)]
 

@@ -314,7 +314,7 @@ def a_view() -> st.SearchStrategy[WrapperView]:
     )  # fmt: skip
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(a_wrapper(), a_view())
 def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_nothing(
     raw: Any, seen: WrapperView
@@ -335,7 +335,7 @@ def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_
         assert seen.components or seen.strays or len(seen.empty) > 1
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(a_wrapper(), a_view())
 def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_watched(
     raw: Any, seen: WrapperView
@@ -351,7 +351,7 @@ def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_wa
         assert set(made.next.waits) <= {"wrapper", "pods", "components", "nodes", "mirrors"}
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(a_wrapper(), a_view())
 def test_nothing_is_said_to_be_gone_while_something_may_be_left(
     raw: Any, seen: WrapperView

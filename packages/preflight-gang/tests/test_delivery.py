@@ -99,6 +99,7 @@ def test_what_can_be_read_by_people_is_as_long_as_it_fits() -> None:
     assert "peers" not in huge
 
 
+@pytest.mark.component  # computes for a second
 def test_a_generation_that_no_config_map_can_hold_is_said_to_be_too_large() -> None:
     with pytest.raises(TooLarge, match="60000 members"):
         config_map(gang(), record(60_000), "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from gangs import gang, pod_json, status
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -311,4 +312,5 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=30)
+pytestmark = pytest.mark.component  # computes for seconds
 TestHistories = Histories.TestCase

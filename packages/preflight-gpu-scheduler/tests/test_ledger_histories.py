@@ -339,4 +339,5 @@ Losses.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )
+pytestmark = pytest.mark.component  # computes for seconds
 TestLosses = pytest.mark.timeout(600)(Losses.TestCase)

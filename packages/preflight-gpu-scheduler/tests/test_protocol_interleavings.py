@@ -18,7 +18,7 @@ from preflight_gpu_scheduler.reclaim import collect
 from world import Key, World
 
 Start = Callable[[World], Callable[[], Steps[Any]] | None]
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.component]  # computes for seconds
 NODE = "node-a"
 
 
