@@ -14,6 +14,8 @@ from preflight_proto.check.settings import manual
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 from preflight_proto.result import MAX_BYTES, Result
 
+pytestmark = pytest.mark.component  # also where the kit is a wheel, which conftest.py does not read
+
 HERE = Path(__file__).resolve().parents[1]
 PAGE = (HERE.parents[1] / "docs" / "check-of-your-own.md").read_text()
 README = (HERE / "README.md").read_text()
