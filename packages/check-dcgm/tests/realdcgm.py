@@ -131,7 +131,11 @@ def machine(gpus: int, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, An
 
 RECORDER = """#!{python}
 # dcgmi, and beside it what it was asked and what it printed.
-import ctypes, json, os, signal, subprocess, sys
+import ctypes, json, os, signal, socket, subprocess, sys
+if sys.argv[1] == {ends_at!r}:
+    os.kill({engine}, signal.SIGKILL)
+    while not socket.socket().connect_ex(("127.0.0.1", {port})):
+        pass
 die = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # no dcgmi outlives whoever killed this one
 argv = [{dcgmi!r}, *sys.argv[1:]]
 run = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die)
@@ -286,7 +290,6 @@ def play(
     """The check as ``row`` has it against the real DCGM in ``out``, and what dcgmi said."""
     node, record = Node(out, folder, row), folder / "record"
     dcgmi = str(out / "bin/dcgmi")
-    recorder = RECORDER.format(python=sys.executable, dcgmi=dcgmi, record=str(record))
     hangs = Path(f"{node.results}.hangs")
     with ExitStack() as stack:
         engine = stack.enter_context(node.engine()) if row.get("engine") != "absent" else None
@@ -309,6 +312,14 @@ def play(
                 ["sh", "-c", f"{wait}; kill -9 {engine.pid}; rm -f {node.results}"]
             )
             stack.callback(killer.wait)
+        recorder = RECORDER.format(
+            python=sys.executable,
+            dcgmi=dcgmi,
+            record=str(record),
+            ends_at="diag" if row.get("engine") == "gone" else "",
+            engine=engine.pid if engine else 0,
+            port=node.port,
+        )
         ran = check(row, connector, folder, program, recorder, node.address)
         node.results.unlink(missing_ok=True)  # whoever hangs goes on
     runs: list[dict[str, Any]] = []

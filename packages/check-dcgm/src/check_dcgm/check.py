@@ -143,6 +143,8 @@ async def _diagnosed(
     )
     if done.timed_out:
         return Verdict.inconclusive("CHECK_TIMEOUT", _too_long(engine, request, allowed))
+    if gone := hostengine.unconnected(done.stdout):
+        return judge.by_exit_status(hostengine.UNREACHABLE, request, summary.short(gone))
     document, said = None, ""
     try:
         document = await anyio.to_thread.run_sync(parse.parse, done.stdout)

@@ -19,6 +19,7 @@ from .identity import parse_serial
 __all__ = [
     "BUSY",
     "OURS_AFTER",
+    "UNREACHABLE",
     "VERSION_MISMATCH",
     "Hostengine",
     "ToolsMissing",
@@ -31,9 +32,12 @@ __all__ = [
     "parse_versions",
     "serials",
     "stop_signal",
+    "unconnected",
 ]
 
 VERSION_MISMATCH: Final = 244
+UNREACHABLE: Final = 235
+_NO_CONNECTION: Final = "unable to establish a connection"
 BUSY: Final = frozenset({217, 222})
 """Already running (-39) and in use (-34): somebody else's diagnostic."""
 
@@ -148,6 +152,15 @@ async def _versions(command: Command, tool: str, address: str) -> tuple[Version,
     if client == (0,):
         client, _ = parse_versions((await command([tool, "--version"], PATIENCE)).stdout)
     return client, engine
+
+
+def unconnected(output: str) -> str:
+    """The line in which dcgmi says, before its document, that it reached no engine; empty where it
+    did. dcgmi 4.4.2 then goes on with an engine of its own, in its own container, and with that
+    one's document and exit status: nothing of it is about this node.
+    """
+    before = output.partition("{")[0]
+    return next((line for line in before.splitlines() if _NO_CONNECTION in line), "")
 
 
 async def inactive(command: Command, engine: Hostengine) -> dict[str, str]:
