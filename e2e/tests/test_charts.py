@@ -672,6 +672,49 @@ def test_appwrapper_keeps_the_pods_of_the_gpu_scheduler_off_the_same_nodes(label
     assert beside == {**alone, BY_CLAIM: alone["nvidia.com/gpu"]}
 
 
+LABELER_ON: Values = {"preflight-appwrapper": {"enabled": True, "labeler": {"enabled": True}}}
+
+
+def sick(values: Values) -> list[list[str]]:
+    """Which node conditions the GPU scheduler and the labeler look for."""
+    made = configs(values)
+    return [
+        made[GPU_SCHEDULER.name]["nodeConditions"],
+        made["preflight-appwrapper"]["nodeHealth"]["conditions"],
+    ]
+
+
+def test_the_conditions_of_a_sick_node_are_the_services_own_and_the_same_for_both() -> None:
+    own = json.loads((GPU_SCHEDULER / "values.schema.json").read_text())
+    default = own["properties"]["nodeConditions"]["default"]
+    assert "DcgmDiagnostic*" in default
+    assert sick({**SCHEDULER_ON, **LABELER_ON}) == [default, default]
+
+
+@pytest.mark.parametrize("conditions", [["Ours*"], []])
+def test_the_conditions_of_a_sick_node_are_written_once_for_both(conditions: list[str]) -> None:
+    shared = {"global": {"preflight": {"sickNodeConditions": conditions}}}
+    assert sick({**SCHEDULER_ON, **LABELER_ON, **shared}) == [conditions, conditions]
+
+
+@pytest.mark.parametrize("conditions", [["DcgmDiagnostic*"], [], None])
+def test_parts_to_which_other_conditions_are_sick_stop_the_install(
+    conditions: list[str] | None,
+) -> None:
+    other = {**SCHEDULER_ON[GPU_SCHEDULER.name], "nodeConditions": conditions}
+    both = {**LABELER_ON, GPU_SCHEDULER.name: other}
+    with pytest.raises(ChartError, match=r"set them once, as global\.preflight\.sickNodeCond"):
+        render(UMBRELLA, both)
+    unused = {"preflight-appwrapper": {"enabled": True}}  # nobody looks at its conditions
+    assert GPU_SCHEDULER.name in configs({**both, **unused})
+
+
+@pytest.mark.parametrize("part", [SCHEDULER_ON, LABELER_ON])
+def test_shared_conditions_of_another_type_stop_the_install(part: Values) -> None:
+    with pytest.raises(ChartError, match="sickNodeConditions"):
+        render(UMBRELLA, {**part, "global": {"preflight": {"sickNodeConditions": [7]}}})
+
+
 def test_an_unknown_shared_value_stops_the_install() -> None:
     with pytest.raises(ChartError, match="gangSource"):
         render(UMBRELLA, {**ON, "global": {"preflight": {"gangSource": [SOURCE]}}})

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 from preflight_appwrapper.config import NodeHealth
 from preflight_appwrapper.labeler import NodeCondition, wanted
-from preflight_testing.matrix.scenario import load_all
+from preflight_testing.matrix.scenario import fatal_subjects
 
-FATAL = {
-    event.check_name
-    for row in load_all()
-    for step in row.steps
-    for pod in step.pods
-    for event in pod.events
-    if event.fatal
-}
+FATAL = sorted({condition for condition, _ in fatal_subjects()})
 """The node conditions that fatal findings of the checks become."""
 
 
@@ -23,7 +16,7 @@ def test_the_matrix_has_fatal_conditions_of_every_check() -> None:
         assert any(one.startswith(prefix) for one in FATAL)
 
 
-@pytest.mark.parametrize("condition", sorted(FATAL))
+@pytest.mark.parametrize("condition", FATAL)
 def test_every_fatal_condition_of_the_matrix_makes_a_node_one_to_leave(condition: str) -> None:
     assert wanted([NodeCondition(condition, "True")], NodeHealth()) == "EVICT"
     assert wanted([NodeCondition(condition, "False")], NodeHealth()) == ""

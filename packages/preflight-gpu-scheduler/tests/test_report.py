@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.conditions import Complaints, complaints
+from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.inventory import Device, InventoryStatus
 from preflight_gpu_scheduler.links import Link, Place, bus_id, islands
 from preflight_gpu_scheduler.objects import Condition, Pod
@@ -24,6 +25,7 @@ from preflight_gpu_scheduler.report import (
     ids,
     status,
 )
+from preflight_testing.matrix.scenario import fatal_subjects
 from shapes import node, pod
 
 NOW = "2026-01-01T00:00:00Z"
@@ -256,6 +258,23 @@ def test_a_condition_about_the_node_takes_all_its_gpus_out_and_one_that_is_not_n
         assert [
             one.usable for one in written([facts("A", 1), facts("B", 2)], said=said).devices
         ] == usable
+
+
+@pytest.mark.parametrize(("condition", "names_a_gpu"), sorted(fatal_subjects()))
+def test_every_fatal_condition_of_the_matrix_takes_its_gpu_out_or_all_of_the_node(
+    condition: str, names_a_gpu: bool
+) -> None:
+    message = "ErrorCode:X GPU_UUID:A sick" if names_a_gpu else "ErrorCode:X sick"
+    for state, usable in (("True", [False, names_a_gpu]), ("False", [True, True])):
+        bad = Condition(type=condition, status=state, message=message)
+        said = complaints(node(conditions=(bad,)), Config().node_conditions)
+        found = written([facts("A", 1), facts("B", 2)], said=said)
+        assert [one.usable for one in found.devices] == usable
+
+
+def test_a_fatal_condition_that_lost_the_name_of_its_gpu_takes_all_of_the_node_out() -> None:
+    cut = Condition(type="DcgmDiagnosticMemory", status="True", message="")
+    assert complaints(node(conditions=(cut,)), Config().node_conditions).all
 
 
 def test_people_can_name_a_gpu_on_the_node() -> None:

@@ -11,6 +11,7 @@ import jsonschema
 import msgspec
 from msgspec import Meta
 from preflight_kube import document, schema_errors
+from preflight_kube.conditions import SICK, TypePatterns
 from preflight_kube.configfile import ConfigError
 
 from .rules import DEFAULT_TAINTS, Autopilot, LabelTaint, WrapperRules, seconds
@@ -72,13 +73,7 @@ class NodeHealth(_Section, frozen=True, kw_only=True):
     """What `label-nodes` makes of a node's conditions: while one of ``conditions`` (``*`` for any
     characters) is True, the node has our label ``key`` with this ``value``."""
 
-    conditions: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)
-    ] = (
-        "DcgmDiagnostic*",
-        "NCCLLoopbackTest*",
-        "NCCLAllReduceTest*",
-    )
+    conditions: TypePatterns = SICK
     key: Annotated[str, Meta(min_length=1, max_length=317)] = (
         "preflight.nvsentinel.nvidia.com/gpu-health"
     )

@@ -5,13 +5,13 @@ through any restart."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Final
 
 import anyio
 import msgspec
 from preflight_kube import jsonpatch
 from preflight_kube.client import Client, Conflict, NotFound, PreconditionFailed
+from preflight_kube.conditions import makes_sick
 from preflight_kube.lease import Leadership
 from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
@@ -51,11 +51,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 def wanted(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
     """The label's value; empty: there should be none."""
-    bad = any(
-        one.status == "True"
-        and any(fnmatchcase(one.type, pattern) for pattern in health.conditions)
-        for one in conditions
-    )
+    bad = any(makes_sick(one.type, one.status, health.conditions) for one in conditions)
     return health.value if bad else ""
 
 

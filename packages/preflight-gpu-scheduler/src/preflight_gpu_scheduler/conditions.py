@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 import msgspec
+from preflight_kube.conditions import makes_sick
 
 from . import names
 from .objects import Node
@@ -33,8 +34,8 @@ class Complaints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
-    """A condition of status True whose message names GPUs is about those; one of
-    ``node_conditions`` about all of the node, whatever it names.
+    """A condition of status True whose message names GPUs is about those; one that matches
+    ``node_conditions`` and names none is about all of the node.
 
     What a condition says is gone when it is: a verdict that was cleared makes the GPU usable again.
     """
@@ -42,11 +43,12 @@ def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
     for condition in node.status.conditions or ():
         if condition.status != "True":
             continue
-        if condition.type in node_conditions:
-            everything = everything or f"node condition {condition.type}"[:_MOST_REASON]
-            continue
-        for uuid in _GPU.findall(condition.message):
-            by_uuid.setdefault(uuid, f"node condition {condition.type}"[:_MOST_REASON])
+        why = f"node condition {condition.type}"[:_MOST_REASON]
+        named = _GPU.findall(condition.message)
+        for uuid in named:
+            by_uuid.setdefault(uuid, why)
+        if not named and makes_sick(condition.type, condition.status, node_conditions):
+            everything = everything or why
     for uuid in node.metadata.said.get(names.UNHEALTHY_ANNOTATION, "").split(","):
         if uuid.strip():
             by_uuid.setdefault(uuid.strip(), f"annotation {names.UNHEALTHY_ANNOTATION}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from preflight_kube.conditions import SICK, TypePatterns
 from preflight_proto.durations import parse_duration
 
 from . import names
@@ -57,8 +58,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     ``devicePlugin``: whether a node on which a device plugin or DRA driver hands out GPUs too is
     refused. ``bindBudget``: what one bind may take, below the ``httpTimeout`` of the scheduler's
     extender; ``gangBind``: how long a member's bind waits for the others. ``gangPatience``: from
-    then on no gang is planned before one that waits. ``nodeConditions``: those that speak against
-    all GPUs of a node.
+    then on no gang is planned before one that waits. ``nodeConditions`` (``*`` for any
+    characters): those that speak against all GPUs of a node where they name none.
     """
 
     lock_namespace: Namespace = names.LOCK_NAMESPACE
@@ -76,10 +77,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     missing_claim: Literal["wait", "deny"] = "wait"
     guard_others: bool = False
     gpu_classes: Annotated[tuple[Label, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
-    node_conditions: Annotated[tuple[Text, ...], Meta(max_length=64)] = (
-        "NCCLLoopbackTest",
-        "NCCLAllReduceTest",
-    )
+    node_conditions: TypePatterns = SICK
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def seconds(self, field: str) -> float:

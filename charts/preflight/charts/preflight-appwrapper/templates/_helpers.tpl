@@ -79,6 +79,8 @@ labels:
 {{- range $key, $value := pick .Values "faultTolerance" "autopilot" "defaultQueueName" "schedulerName" "failureRules" "nodeHealth" "leaseDuration" "logLevel" -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $own $key (include "preflight-appwrapper.pruned" $value | fromJson).it -}}{{- end -}}
 {{- end -}}
+{{- $shared := ((.Values.global).preflight).sickNodeConditions -}}
+{{- if not (kindIs "invalid" $shared) -}}{{- $_ := set $own "nodeHealth" (set ($own.nodeHealth | default dict) "conditions" $shared) -}}{{- end -}}
 {{- $labels := include "preflight-appwrapper.labels-nodes" . -}}
 {{- $chosen := ((.Values.global).preflight).gpuClaimResource -}}
 {{- if or $labels $chosen -}}

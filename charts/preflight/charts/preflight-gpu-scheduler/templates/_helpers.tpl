@@ -35,6 +35,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
     "logLevel" "missingClaim" "missingNodeStatus" "nodeConditions" "reservationSeconds" "schedulerName" "staleAfter" "sweep" -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $own $key $value -}}{{- end -}}
 {{- end -}}
+{{- $shared := ((.Values.global).preflight).sickNodeConditions -}}
+{{- if not (kindIs "invalid" $shared) -}}{{- $_ := set $own "nodeConditions" $shared -}}{{- end -}}
 {{- toYaml $own -}}
 {{- end }}
 

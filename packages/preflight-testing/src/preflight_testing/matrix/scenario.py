@@ -22,6 +22,7 @@ __all__ = [
     "Scenario",
     "ScenarioPod",
     "ScenarioStep",
+    "fatal_subjects",
     "json_schema",
     "load",
     "load_all",
@@ -189,6 +190,19 @@ def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
     is used twice.
     """
     return _unique([row for path in sorted(folder.glob("*.toml")) for row in load(path)])
+
+
+def fatal_subjects(folder: Path = MATRIX) -> frozenset[tuple[str, bool]]:
+    """What the matrix' fatal events are about: the node condition that each becomes, and whether it
+    names a GPU.
+    """
+    pods = [pod for row in load_all(folder) for step in row.steps for pod in step.pods]
+    return frozenset(
+        (event.check_name, event.gpu is not None)
+        for pod in pods
+        for event in pod.events
+        if event.fatal
+    )
 
 
 def load_faults(folder: Path = MATRIX) -> tuple[Fault, ...]:
