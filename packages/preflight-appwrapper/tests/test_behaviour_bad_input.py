@@ -86,7 +86,7 @@ DENIED: dict[str, tuple[Json, str]] = {
     "a component's long name": (wrapper(of(job("n" * 254))), "metadata.name: has 254 characters, and a name can have 253"),
     "65 components": (
         wrapper(*(of(service(f"s{i}")) for i in range(64)), of(job())),
-        "spec.components: has 65 items, and an AppWrapper can have 64; split it into several.",
+        "spec.components: has 65 entries, more than the 64 that a webhook goes through; use fewer.",
     ),
     "another count": (at(HERE, 7), f"says 7 pods at {HERE}, and the template 2; make them equal."),
     "a label of ours": (changed(labeled), f"label {LABEL} has another value than the wrapper's name; remove it."),
