@@ -517,6 +517,14 @@ def test_the_label_of_the_instance_type_is_written_once_for_all_parts() -> None:
     assert made["preflight-injector"]["ncclTopology"]["instanceTypeLabel"] == "example.com/sku"
 
 
+def test_what_is_no_gpu_is_the_services_own_and_the_same_for_both() -> None:
+    made = configs({**ON, **GANG_ON})
+    own = json.loads((GANG / "values.schema.json").read_text())
+    default = own["properties"]["otherResourceNames"]["default"]
+    assert made["preflight-gang"]["otherResourceNames"] == default
+    assert made["preflight-injector"]["gpuDetection"]["otherResourceNames"] == default
+
+
 def test_parts_that_look_at_different_labels_stop_the_install() -> None:
     with pytest.raises(ChartError, match=r"set it once, as global\.preflight\.instanceTypeLabel"):
         render(UMBRELLA, {**with_values(ncclTopology=MAPPED), **GANG_ON})
@@ -552,8 +560,13 @@ def notes(values: Values) -> str:
             "injector.gpuDetection.resourceNames is [amd.com/gpu] and preflight-gang.gpuResourceNames is [nvidia.com/gpu]",
             {"gpuResourceNames": ["amd.com/gpu"]},
         ),
+        (
+            {"gpuDetection": {"otherResourceNames": ["nvidia.com/dpu"]}},
+            "injector.gpuDetection.otherResourceNames is [nvidia.com/dpu] and preflight-gang.otherResourceNames is [nvidia.com/*rdma*, ",
+            {"otherResourceNames": ["nvidia.com/dpu"]},
+        ),
     ],
-    ids=["namespaces", "excludeNamespaces", "gpuResourceNames"],
+    ids=["namespaces", "excludeNamespaces", "gpuResourceNames", "otherResourceNames"],
 )
 def test_an_install_says_where_its_parts_look_for_gpu_pods_in_different_places(
     injectors: dict[str, Any], told: str, gangs: dict[str, Any]

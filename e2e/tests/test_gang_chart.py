@@ -177,6 +177,13 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
         "leaseDuration": "15s",
         "logLevel": "info",
         "namespaces": [],
+        "otherResourceNames": [
+            "nvidia.com/hostdev*",
+            "nvidia.com/mlnx*",
+            "nvidia.com/*sriov*",
+            "nvidia.com/*rdma*",
+            "nvidia.com/*roce*",
+        ],
         "sources": [],
         "topologyLabels": ["example.com/rack"],
         "writes": 32,

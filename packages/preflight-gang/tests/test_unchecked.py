@@ -71,6 +71,48 @@ def test_a_pod_to_which_no_check_applies_is_not_unchecked_and_other_marks_mean_n
         assert reason(labels={names.CHECKED_LABEL: forged}) == "running"
 
 
+def asks(resource: str, amount: str = "1") -> list[dict[str, Any]]:
+    return [{"resources": {"limits": {resource: amount}}}]
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (reason(containers=asks("nvidia.com/pgpu")), "unknown-resource"),
+        (reason("Pending", containers=asks("nvidia.com/gpu.shared")), "unknown-resource"),
+        (reason(containers=[{}], init=asks("nvidia.com/GH100_H100")), "unknown-resource"),
+        (reason(containers=asks("nvidia.com/pgpu", "0")), None),
+        (reason(containers=[*asks("nvidia.com/pgpu"), *ASKS]), "running"),
+        (
+            reason(containers=asks("nvidia.com/pgpu"), annotations={names.CHECKS_ANNOTATION: ""}),
+            "asked-for-none",
+        ),
+        (
+            reason(
+                containers=asks("nvidia.com/mig-1g.10gb"),
+                labels={names.CHECKED_LABEL: names.NO_CHECK_APPLIES},
+            ),
+            None,
+        ),
+        *[
+            (reason(containers=asks(f"nvidia.com/{one}")), None)
+            for one in ("hostdev", "mlnxnics", "sriov_rdma_vf", "rdma_shared_device_a", "roce_gdr")
+        ],
+    ],
+)
+def test_what_may_be_a_gpu_and_is_not_known_is_counted_and_what_is_known_to_be_none_is_not(
+    found: str | None, why: str | None
+) -> None:
+    assert found == why
+
+
+def test_what_the_operator_says_is_no_gpu_is_not_counted() -> None:
+    pod = {"metadata": {"name": "it"}, "spec": {"containers": asks("nvidia.com/dpu")}}
+    audited = msgspec.convert(pod, AuditedPod)
+    assert why_unchecked(audited, GPU) == "unknown-resource"
+    assert why_unchecked(audited, GPU, others=("nvidia.com/d*",)) is None
+
+
 def test_a_pod_that_names_a_gpu_claim_is_a_gpu_pod_where_such_claims_are_looked_for() -> None:
     named = {"name": "it", "annotations": {names.GPU_CLAIM_ANNOTATION: "two"}}
     pod = msgspec.convert({"metadata": named, "spec": {"containers": [{}]}}, AuditedPod)

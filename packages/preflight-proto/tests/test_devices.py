@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from preflight_proto.devices import is_for_gpus
+from preflight_proto.devices import OTHER_RESOURCES, is_for_gpus, may_be_gpus
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,11 @@ def test_a_request_is_for_gpus_where_any_alternative_gives_them_to_the_pod_itsel
     alternatives: list[str | None], admin: bool, expected: bool
 ) -> None:
     assert is_for_gpus(alternatives, {"gpu.example.com"}, admin=admin) is expected
+
+
+def test_a_resource_of_nvidia_may_be_gpus_unless_it_is_known_to_be_others() -> None:
+    for gpu in ("nvidia.com/pgpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"):
+        assert may_be_gpus(gpu, OTHER_RESOURCES)
+        assert not may_be_gpus(gpu, [gpu])
+    for other in ("nvidia.com/hostdev", "nvidia.com/rdma_a", "rdma/hca", "cpu", "nvidia.com"):
+        assert not may_be_gpus(other, OTHER_RESOURCES)

@@ -177,6 +177,65 @@ def test_a_plain_name_can_be_declared_shared() -> None:
     assert judged(pod_with({GPU: "1"}), made)[0].label == "no-checks-shared"
 
 
+@pytest.mark.parametrize(
+    ("resource", "detection"),
+    [
+        ("nvidia.com/pgpu", "{}"),
+        ("nvidia.com/GH100_H100", "{}"),
+        ("nvidia.com/gpu", "{resourceNames: [amd.com/gpu]}"),
+        ("nvidia.com/gpu.shared", "{sharedResourceNames: []}"),
+        ("nvidia.com/mig-1g.10gb", "{migResourceNames: []}"),
+    ],
+)
+def test_what_may_be_a_gpu_and_is_not_known_is_counted_and_told_and_changes_no_pod(
+    resource: str, detection: str
+) -> None:
+    made = config("enabled: true", f"gpuDetection: {detection}")
+    pod = pod_with({resource: "1"})
+    decision, after = judged(pod, made)
+    assert (decision.label, after) == ("no-checks-unknown-resource", pod)
+    assert decision.message.startswith(f"{resource} may be a GPU")
+    assert "gpuDetection.resourceNames" in decision.message
+    assert [skip.reason for skip in decision.skipped] == ["unknown-resource"]
+    member = {
+        **pod,
+        "metadata": {"name": "p", "annotations": {"scheduling.k8s.io/group-name": "g"}},
+    }
+    assert judged(member, made)[0].label == "stamped-unknown-resource"
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount"),
+    [
+        ("nvidia.com/hostdev", "8"),
+        ("nvidia.com/hostdev_a", "8"),
+        ("nvidia.com/mlnxnics", "8"),
+        ("nvidia.com/sriov_rdma_vf", "8"),
+        ("nvidia.com/rdma_shared_device_a", "8"),
+        ("nvidia.com/roce_gdr", "8"),
+        ("nvidia.com/cx7", "8"),
+        ("nvidia.com/dpu", "8"),
+        ("nvidia.com/pgpu", "0"),
+        ("amd.com/gpu", "8"),
+        ("example.com/nvidia.com", "8"),
+    ],
+)
+def test_what_is_known_to_be_no_gpu_is_not_told_of(resource: str, amount: str) -> None:
+    others = "gpuDetection: {otherResourceNames: [nvidia.com/*rdma*, nvidia.com/roce*, nvidia.com/hostdev*, nvidia.com/dpu]}"
+    known = "networkDetection: {resourceNames: [nvidia.com/cx*, nvidia.com/mlnxnics, nvidia.com/*sriov*]}"
+    made = config("enabled: true", f"{others}\n{known}")
+    assert judged(pod_with({resource: amount}), made)[0].label == "no-gpu"
+    if resource not in {"nvidia.com/cx7", "nvidia.com/dpu"}:  # the defaults know them
+        assert judged(pod_with({resource: amount}), config("enabled: true"))[0].label == "no-gpu"
+
+
+def test_beside_gpus_that_are_known_an_unknown_resource_changes_nothing() -> None:
+    made = config("required: true")
+    alone, _ = judged(pod_with({GPU: "1"}), made)
+    beside, _ = judged(pod_with({GPU: "1", "nvidia.com/pgpu": "1"}), made)
+    assert (beside.patch, beside.label) == (alone.patch, alone.label)
+
+
 def test_where_hostpath_volumes_are_forbidden_the_pod_is_denied_and_told_what_to_do() -> None:
     pod = json.dumps(pod_with({GPU: "1"})).encode()
     decision = decide(pod, "ml", config("required: true"), confined=True)

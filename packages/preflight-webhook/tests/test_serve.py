@@ -422,6 +422,21 @@ def test_log_lines_are_json_with_the_admission_s_uid(server: Server) -> None:
     assert "time" in line
 
 
+def test_a_pod_of_an_unknown_resource_is_counted_and_logged_with_what_to_set(
+    server: Server,
+) -> None:
+    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/pgpu": "1"}}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [main]}}
+    answer = post(server, json.dumps(review(pod)).encode()).json()["response"]
+    assert (answer["allowed"], answer.get("patch")) == (True, None)
+    wait_for(server, 'preflight_injection_total{result="no-checks-unknown-resource"}', 1)
+    assert server.process.stdout is not None
+    line = json.loads(server.process.stdout.readline())
+    assert (line["result"], line["pod"], line["level"]) == ("no-checks", "p", "info")
+    assert line["msg"].startswith("nvidia.com/pgpu may be a GPU")
+    assert "gpuDetection.otherResourceNames" in line["msg"]
+
+
 @pytest.mark.parametrize(
     ("metadata", "told"),
     [

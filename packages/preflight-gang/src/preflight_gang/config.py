@@ -12,6 +12,7 @@ from msgspec import Meta
 from preflight_kube import document, schema
 from preflight_kube.configfile import ConfigError
 from preflight_proto import gang_source, helm_values, names
+from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
@@ -68,9 +69,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
     Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a
     device of one of ``gpuDeviceClasses``, or with ``gpuClaims`` have preflight-gpu-scheduler's
-    annotation of a claim, without being checked. Pods are counted, and their
-    results, in namespaces that are labelled or among ``namespaces`` and not among
-    ``excludeNamespaces``: the same lists as the injector's.
+    annotation of a claim, or for a resource of nvidia.com that is not among ``otherResourceNames``
+    (globs), without being checked. Pods are counted, and their results, in namespaces that are
+    labelled or among ``namespaces`` and not among ``excludeNamespaces``: the same lists as the
+    injector's.
     """
 
     audit_interval: Annotated[
@@ -95,6 +97,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     writes: Annotated[int, Meta(ge=1, le=256)] = 32
     namespaces: tuple[Namespace, ...] = ()
+    other_resource_names: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...], Meta(max_length=64)
+    ] = OTHER_RESOURCES
     sources: Annotated[tuple[GangSource, ...], Meta(max_length=32)] = ()
     topology_labels: Annotated[tuple[Label, ...], Meta(max_length=64)] = TOPOLOGY_LABELS
 

@@ -1,16 +1,36 @@
-"""When a request of a resource claim (DRA) is for GPUs: one rule for the webhook, which decides by
-it, and for the gang controller's audit, which looks at what came of it."""
+"""When a request of a resource claim (DRA) is for GPUs, and when an extended resource may be: one
+rule for the webhook, which decides by it, and for the gang controller's audit, which looks at what
+came of it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase
 from typing import Final
 
-__all__ = ["IMPLICIT", "is_for_gpus"]
+__all__ = ["IMPLICIT", "OTHER_RESOURCES", "is_for_gpus", "may_be_gpus"]
 
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
 """With a device class's name behind it, an extended resource that every class has, wherever
 DRAExtendedResource is on (Kubernetes 1.36: by default): a pod gets such devices without a claim."""
+
+OTHER_RESOURCES: Final = (
+    "nvidia.com/hostdev*",
+    "nvidia.com/mlnx*",
+    "nvidia.com/*sriov*",
+    "nvidia.com/*rdma*",
+    "nvidia.com/*roce*",
+)
+"""NVIDIA's extended resources that are no GPUs (globs): the usual names of network devices."""
+
+
+def may_be_gpus(resource: str, others: Iterable[str]) -> bool:
+    """Whether an extended resource that nobody has named as a GPU may be one all the same: it is
+    NVIDIA's, as `nvidia.com/pgpu`, and not among ``others`` (globs).
+    """
+    return resource.startswith("nvidia.com/") and not any(
+        fnmatchcase(resource, glob) for glob in others
+    )
 
 
 def is_for_gpus(

@@ -95,9 +95,16 @@ class Auditor:
                 async for pods, _ in pages:
                     if claims is None and path and any(pod.claims for pod in pods):
                         claims = await self._claims(path, name)
-                    by_gpu_claim = self._config.gpu_claims
+                    config = self._config
                     reasons = (
-                        why_unchecked(pod, gpus, claims, gpu_claims=by_gpu_claim) for pod in pods
+                        why_unchecked(
+                            pod,
+                            gpus,
+                            claims,
+                            gpu_claims=config.gpu_claims,
+                            others=config.other_resource_names,
+                        )
+                        for pod in pods
                     )
                     found.update((name, reason) for reason in reasons if reason)
         for name in self._static():

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 from preflight_proto import names
 from preflight_proto.admitted import ContractError, SeenClaim, decode_admitted, swapped
+from preflight_proto.devices import OTHER_RESOURCES, may_be_gpus
 
 from .claims import GpuClaims, Origin
 
@@ -102,29 +103,33 @@ def why_unchecked(
     claims: GpuClaims | None = None,
     *,
     gpu_claims: bool = False,
+    others: Collection[str] = OTHER_RESOURCES,
 ) -> str | None:
     """Why a pod of an opted-in namespace may have no checks, or others than for the GPUs that it
     has; None where it needs none.
 
     ``gpus``: extended resources; ``claims``: what its namespace's claims give now, whatever they
-    gave when it was admitted; ``gpu_claims``: whether the annotation of a GpuClaim gives GPUs.
+    gave when it was admitted; ``gpu_claims``: whether the annotation of a GpuClaim gives GPUs;
+    ``others``: resources of nvidia.com that are no GPUs (globs).
 
     ``static-pod``: admission cannot change it. ``asked-for-none``: by its annotation.
     ``claim-differs``: it was decided about another claim or template, or about one that was not for
-    GPUs; the only reason of a pod that carries checks, or to which none applies. ``not-started``:
-    it can be created anew, and nothing is lost. ``running``: it was admitted before the opt-in,
+    GPUs; the only reason of a pod that carries checks, or to which none applies.
+    ``unknown-resource``: it asks for what may be GPUs, and nobody has said so. ``not-started``: it
+    can be created anew, and nothing is lost. ``running``: it was admitted before the opt-in,
     while no webhook answered, or asks for its GPUs in a way that the webhook is not configured for.
     """
     if pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Succeeded", "Failed"}:
         return None
     if (pod.metadata.labels or {}).get(names.CHECKED_LABEL) in _DECIDED and not _forged(pod):
         return "claim-differs" if claims is not None and _differs(pod, claims) else None
-    annotations = pod.metadata.annotations or {}
-    if (
-        not _asks_by_resource(pod, gpus)
-        and not (claims is not None and _asks_by_claim(pod, claims))
-        and not (gpu_claims and names.GPU_CLAIM_ANNOTATION in annotations)
-    ):
+    annotations, asked = pod.metadata.annotations or {}, _resources(pod)
+    known = (
+        not asked.isdisjoint(gpus)
+        or (claims is not None and _asks_by_claim(pod, claims))
+        or (gpu_claims and names.GPU_CLAIM_ANNOTATION in annotations)
+    )
+    if not known and not any(may_be_gpus(name, others) for name in asked):
         return None
     if _MIRROR in annotations:
         return "static-pod"
@@ -132,6 +137,8 @@ def why_unchecked(
         return "asked-for-none"
     if claims is not None and _differs(pod, claims):
         return "claim-differs"
+    if not known:
+        return "unknown-resource"
     return "not-started" if pod.status.phase == "Pending" else "running"
 
 
@@ -142,22 +149,23 @@ def _forged(pod: AuditedPod) -> bool:
     return said and not any(one.name.startswith(names.CONTAINER_PREFIX) for one in every)
 
 
-def _asks_by_resource(pod: AuditedPod, gpus: Collection[str]) -> bool:
-    """Init containers count, sidecars or not, whatever they are called: a device that one of them
-    has is the pod's.
+def _resources(pod: AuditedPod) -> set[str]:
+    """What it asks for. Init containers count, sidecars or not, whatever they are called: a device
+    that one of them has is the pod's.
     """
     spec = pod.spec
     every = [
         spec.resources,
         *(one.resources for one in [*(spec.containers or ()), *(spec.init_containers or ())]),
     ]
-    return any(
-        _some(str((asked or {}).get(name, "")))
+    return {
+        name
         for resources in every
         if resources is not None
         for asked in (resources.limits, resources.requests)
-        for name in gpus
-    )
+        for name, quantity in (asked or {}).items()
+        if _some(str(quantity))
+    }
 
 
 class _Gpus(NamedTuple):

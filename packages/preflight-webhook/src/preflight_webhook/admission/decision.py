@@ -11,7 +11,10 @@ from preflight_proto.stamp import Stamp
 
 from .claims import Ref
 
-__all__ = ["Decision", "Skip", "UnreadEnvFrom"]
+__all__ = ["UNKNOWN", "Decision", "Skip", "UnreadEnvFrom"]
+
+UNKNOWN: Final = "unknown-resource"
+"""Why a pod gets no checks that asks for what may be a GPU and is not configured."""
 
 _operations: Final[msgspec.json.Decoder[list[dict[str, Any]]]] = msgspec.json.Decoder(
     list[dict[str, Any]]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from preflight_kube.quantities import parse_quantity
-from preflight_proto.devices import IMPLICIT
+from preflight_proto.devices import IMPLICIT, may_be_gpus
 
 from ..configuration.config import Config
 from ..objects import Amount, ResourceRequirements
@@ -28,6 +28,7 @@ __all__ = [
     "demands",
     "effective_resources",
     "kind",
+    "unknown",
 ]
 
 COMPUTE: Final = ("cpu", "memory")
@@ -108,6 +109,13 @@ def kind(resource: str, config: Config) -> str:
     if of_class and any(fnmatchcase(of_class, glob) for glob in network.device_classes):
         return "network"
     return "network" if any(fnmatchcase(resource, glob) for glob in network.resource_names) else ""
+
+
+def unknown(wanted: Iterable[tuple[Demand, ...]], config: Config) -> list[str]:
+    """Resources that may be GPUs and that the configuration does not know, by name."""
+    others = config.gpu_detection.other_resource_names
+    asked = {resource for one in wanted for resource, request, _ in one if request > 0}
+    return sorted([name for name in asked if may_be_gpus(name, others) and not kind(name, config)])
 
 
 def demands(resources: ResourceRequirements | None) -> tuple[Demand, ...]:

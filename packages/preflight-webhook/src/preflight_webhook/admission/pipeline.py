@@ -28,8 +28,8 @@ from ..objects import ClaimEntry, ClaimUse, Container, Pod, Volume
 from . import limits, patch, reserved
 from .cache import SizedCache
 from .claims import DeviceClaim, Ref, detects, ref
-from .decision import Decision
-from .detection import COMPUTE, Demand, StartStep, demands, effective_resources, kind
+from .decision import UNKNOWN, Decision, Skip
+from .detection import COMPUTE, Demand, StartStep, demands, effective_resources, kind, unknown
 from .encoded import encode_patch
 from .evasion import GpuInitContainer, not_redirected, refuse_busy, refuse_use_before, with_room
 from .holdings import Holdings, Named, gives, holdings, will_test
@@ -248,7 +248,9 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         first = _place(init, containers, resources, place(init, config.provider_init))
         found = holdings(first.accounts, facts.claims, config, claimed=facts.claimed)
         if not found.of_gpus:
-            return _unchecked(facts, config, _no_gpu(config))
+            strange = unknown([*containers, *[step.demands for step in init]], config)
+            told = _unknown(strange, config) if strange else _no_gpu(config)
+            return _unchecked(facts, config, told)
         if missing:
             return Decision("denied", missing), None
         situation = PodTraits(found.network, facts.gang is not None, facts.ordered, found.of_gpus)
@@ -343,6 +345,15 @@ def _no_gpu(config: Config) -> Decision:
     if config.device_variables.enabled:
         wanted += f", and it has no annotation {config.device_variables.claim_annotation}"
     return Decision("no-gpu", wanted + ".")
+
+
+def _unknown(resources: list[str], config: Config) -> Decision:
+    told = (
+        f"{limits.shown(', '.join(resources))} may be a GPU, and is not known here: name it in gpuDetection.resourceNames (a slice in migResourceNames, "
+        "what pods share in sharedResourceNames), or where it is none in gpuDetection.otherResourceNames"
+    )
+    skipped = [Skip(check.name, UNKNOWN, told) for check in config.checks]
+    return Decision("no-checks", f"{told}.", skipped=skipped)
 
 
 def _place(

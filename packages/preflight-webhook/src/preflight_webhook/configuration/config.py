@@ -16,6 +16,7 @@ from preflight_kube.configfile import ConfigError
 from preflight_kube.document import DocumentError
 from preflight_kube.quantities import parse_quantity
 from preflight_proto import gang_source, names
+from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
@@ -199,13 +200,16 @@ class GpuDetection(_Section, frozen=True, kw_only=True):
     """``mig_resource_names`` and ``shared_resource_names`` (globs): slices of a GPU, and GPUs that
     several pods get at a time. ``shared_claims``: what the checks make of a claim by name, which
     other pods may use too. auto: test its GPUs, unless another pod has it just then, in which case
-    a pod with a required check is denied."""
+    a pod with a required check is denied. ``other_resource_names`` (globs): resources of
+    nvidia.com that are no GPUs, beside those of :class:`NetworkDetection`; pods that ask for any
+    that is not known are told of, and counted."""
 
     resource_names: Names = ("nvidia.com/gpu",)
     device_classes: Names = ()
     shared_claims: Literal["auto", "skip", "inject"] = "auto"
     mig_resource_names: Names = ("nvidia.com/mig-*",)
     shared_resource_names: Names = ("nvidia.com/*.shared",)
+    other_resource_names: Names = OTHER_RESOURCES
 
 
 class NetworkDetection(_Section, frozen=True, kw_only=True):

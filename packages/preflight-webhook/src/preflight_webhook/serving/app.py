@@ -18,7 +18,7 @@ from preflight_kube.looks import Looks
 from ..admission import pipeline as admission
 from ..admission import review
 from ..admission.claims import DeviceClaim, Ref
-from ..admission.decision import Decision
+from ..admission.decision import UNKNOWN, Decision
 from ..admission.limits import OBJECT_NAME, shown
 from ..cluster.lookups import Lookups, LookupUnavailable
 from ..cluster.namespaces import NamespaceOverride, NamespaceOverrides
@@ -344,7 +344,9 @@ def _tell(
         metrics.stamped(decision.stamp.source)
     if decision.unseen:
         metrics.unseen({one.kind for one in decision.unseen})
-    told = decision.result in {"injected", "stamped", "denied"}
+    told = decision.result in {"injected", "stamped", "denied"} or any(
+        skip.reason == UNKNOWN for skip in decision.skipped
+    )
     if not log.enabled("info" if told else "debug"):
         return
     metadata = request.object.metadata
