@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ async def gpu_pod(
     gpus: int = 1,
     labels: dict[str, str] | None = None,
     check: bool = False,
+    resource: str = "nvidia.com/gpu",
 ) -> None:
-    amount = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    amount = {resource: str(gpus)} if gpus else {}
     body: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -76,6 +78,20 @@ async def test_pods_without_checks_are_counted_by_reason(
         assert unchecked(leading, cluster, "not-started") == 2, (
             "the one without a mark, and the one that has nothing else"
         )
+
+
+async def test_what_may_be_a_gpu_and_nobody_has_named_is_counted_but_for_what_is_said_to_be_none(
+    cluster: Cluster, target: Connection
+) -> None:
+    await opt_in(cluster)
+    for name in ("pgpu", "dpu", "hostdev"):
+        await gpu_pod(cluster, name, resource=f"nvidia.com/{name}")
+    said = config.parse("otherResourceNames: [nvidia.com/dpu, nvidia.com/hostdev*]")
+    for settings, counted in ((None, 2), (said, 1)):
+        async with leads(target, config=settings) as leading:
+            done = partial(leading.counted, "preflight_audit_timestamp_seconds")
+            await until(done, "it is counted")
+            assert unchecked(leading, cluster, "unknown-resource") == counted
 
 
 async def test_a_pod_to_which_no_check_applies_has_not_escaped(
