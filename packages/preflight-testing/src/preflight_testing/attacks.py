@@ -8,6 +8,7 @@ import argparse
 import copy
 import gc
 import json
+import logging
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -194,4 +195,7 @@ def bomb(main: Callable[[], object], arguments: list[str], folder: Path, patch: 
     patch.setenv("KUBECONFIG", "kubeconfig")
     patch.setenv("NODE_NAME", "n")
     patch.setattr(sys, "argv", ["it", *arguments])
+    root = logging.root  # a program sets it up for itself
+    patch.setattr(root, "handlers", [])
+    patch.setattr(root, "level", root.level)
     main()
