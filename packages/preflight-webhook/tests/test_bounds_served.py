@@ -61,7 +61,7 @@ class Served:
         return status
 
     def connection(self) -> HTTPSConnection:
-        return HTTPSConnection("localhost", self.hook.port, context=self.trust, timeout=30)
+        return HTTPSConnection("localhost", self.hook.port, context=self.trust, timeout=120)
 
     def post(self, body: bytes, connection: HTTPSConnection | None = None) -> tuple[int, bytes]:
         with ExitStack() as stack:
@@ -78,18 +78,18 @@ class Served:
         return response
 
     def healthy(self) -> bool:
-        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=30)) as probe:
+        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=120)) as probe:
             probe.request("GET", "/healthz")
             return probe.getresponse().status == 200
 
     def readyz(self) -> tuple[int, str]:
-        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=30)) as probe:
+        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=120)) as probe:
             probe.request("GET", "/readyz")
             answer = probe.getresponse()
             return answer.status, answer.read().decode()
 
     def metric(self, name: str) -> float:
-        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=30)) as probe:
+        with closing(HTTPConnection("127.0.0.1", self.plain_port, timeout=120)) as probe:
             probe.request("GET", "/metrics")
             lines = probe.getresponse().read().decode().splitlines()
         return next((float(line.split()[-1]) for line in lines if line.startswith(name + " ")), 0.0)
