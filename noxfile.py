@@ -121,9 +121,7 @@ def run_tests(session: nox.Session, *args: str) -> None:
             raise
         session.warn(f"failed, and run once more alone: {', '.join(failed)}")
         session.run("pytest", "-n", "0", *failed)
-        session.warn(
-            f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
-        )
+        session.warn(only_again(failed))
 
 
 def fresh(cache: Path) -> list[str]:
@@ -137,6 +135,11 @@ def failed_once(cache: Path) -> list[str]:
     kept = cache / "v/cache/lastfailed"
     failed = list(json.loads(kept.read_text())) if kept.is_file() else []
     return failed if os.environ.get("RERUN_FAILED") == "1" and len(failed) <= 3 else []
+
+
+def only_again(failed: Sequence[str]) -> str:
+    """What is said of tests whose second try passed."""
+    return f"passed only when run again: {', '.join(failed)}; was the machine busy, or is the test wrong?"
 
 
 @nox.session
@@ -248,7 +251,7 @@ def test(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    """Tests that start no process, open no connection and do not sleep, of every member: under a minute (`-- ARGS` go to pytest)."""
+    """Tests that start no process, open no connection and do not sleep, of every member (`-- ARGS` go to pytest)."""
     side_by_side(session, f"unit and {UNTIMED}", 0)
 
 
@@ -498,11 +501,7 @@ def side_by_side(
         if not suite.passed() and (again := failed_once(suite.cache)):
             session.warn(f"failed, and run once more alone: {', '.join(again)}")
             suite.run_again(again)
-            session.warn(
-                f"passed only when run again: {', '.join(again)}; was the machine busy, or is the test wrong?"
-                if suite.passed()
-                else f"failed again: see {suite.log}"
-            )
+            session.warn(only_again(again) if suite.passed() else f"failed again: see {suite.log}")
             suite.tell(session)
     if failed := [suite.member for suite in ended if not suite.passed()]:
         session.error(f"failed: {', '.join(sorted(failed))}")

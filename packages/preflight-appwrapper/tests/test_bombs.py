@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from preflight_appwrapper.cli import _parser, main
-from preflight_testing.attacks import bomb, reading
+from preflight_testing.attacks import reading, refuses_bomb
 
 
 @pytest.mark.parametrize("arguments", reading(_parser(), "bomb"), ids=" ".join)
@@ -16,8 +16,4 @@ def test_every_command_refuses_a_file_that_stands_for_more_than_it_holds(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        bomb(main, arguments, tmp_path, monkeypatch)
-    said = capsys.readouterr()
-    assert ended.value.code == 2
-    assert "values; make it smaller." in said.err + said.out
+    refuses_bomb(main, arguments, tmp_path, monkeypatch, capsys)

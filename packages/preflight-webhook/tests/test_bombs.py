@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from preflight_testing.attacks import bomb, reading
+from preflight_testing.attacks import reading, refuses_bomb
 from preflight_webhook.cli import _parser, main
 
 
@@ -16,8 +16,4 @@ def test_every_command_refuses_a_file_that_stands_for_more_than_it_holds(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        bomb(main, arguments, tmp_path, monkeypatch)
-    said = capsys.readouterr()
-    assert ended.value.code == 2
-    assert "values; make it smaller." in said.err + said.out
+    refuses_bomb(main, arguments, tmp_path, monkeypatch, capsys)

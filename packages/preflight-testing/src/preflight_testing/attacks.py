@@ -15,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ATTACKS", "BEYOND", "BOMB", "attack", "bomb", "reading", "sent"]
+import pytest
+
+__all__ = ["ATTACKS", "BEYOND", "BOMB", "attack", "reading", "refuses_bomb", "sent"]
 
 MOST_KEPT: Final = 1024 * 1024
 """Bytes that a webhook may hold after an attack and did not before."""
@@ -25,7 +27,6 @@ _MARK: Final = '"@"'
 BOMB: Final = b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
     b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 12)
 )
-
 """YAML of few bytes that stands for a billion values by its aliases."""
 _NOWHERE: Final = """
 current-context: x
@@ -184,9 +185,15 @@ def reading(parser: argparse.ArgumentParser, file: str) -> list[list[str]]:
     return found
 
 
-def bomb(main: Callable[[], object], arguments: list[str], folder: Path, patch: Any) -> None:
-    """Run a command in ``folder`` on a :data:`BOMB`, which ``arguments`` name ``bomb``. Ends as it
-    does, by SystemExit. ``patch``: pytest's monkeypatch.
+def refuses_bomb(
+    main: Callable[[], object],
+    arguments: list[str],
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    streams: pytest.CaptureFixture[str],
+) -> None:
+    """Run a command in ``folder`` on a :data:`BOMB`, which ``arguments`` name ``bomb``, and see
+    that it ends with status 2 and a sentence about the values.
     """
     (folder / "bomb").write_bytes(BOMB)
     (folder / "x").touch()
@@ -198,4 +205,8 @@ def bomb(main: Callable[[], object], arguments: list[str], folder: Path, patch: 
     root = logging.root  # a program sets it up for itself
     patch.setattr(root, "handlers", [])
     patch.setattr(root, "level", root.level)
-    main()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = streams.readouterr()
+    assert ended.value.code == 2
+    assert "values; make it smaller." in printed.err + printed.out
