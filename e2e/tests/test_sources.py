@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(repository: Path) -> PinnedSource:
-    return PinnedSource("tool", str(repository), "v1", git(repository, "rev-parse", "v1"))
+    return PinnedSource("tool", str(repository), "v1", git(repository, "rev-parse", "v1"), "MIT")
 
 
 def test_a_tag_is_fetched_and_its_commits_files_are_kept(

@@ -39,7 +39,7 @@ class _Answers(JsonHandler):
 
     def do_POST(self) -> None:
         queries = json.loads(self.rfile.read(int(self.headers["content-length"])))["queries"]
-        names = [query["package"]["name"] for query in queries]
+        names = [query.get("commit") or query["package"]["name"] for query in queries]
         self.server.asked |= set(names)
         known = {"vulns": [{"id": "PYSEC-0000-1", "modified": "2024-01-01T00:00:00Z"}]}
         self.say({"results": [known if name == self.server.bad else {} for name in names]})
@@ -76,7 +76,14 @@ def test_every_package_of_every_image_is_asked_about(
     assert advisories.asked >= {
         name for component in COMPONENTS for name in supply.packages(component)
     }
-    assert "locked packages, 0 with an advisory" in capsys.readouterr().out
+    assert advisories.asked >= {
+        "torch",
+        "nvidia-nccl-cu13",
+        "nvidia-cuda-runtime",
+        "nvidia-cuda-nvcc",
+        *(source.commit for component in COMPONENTS for source in component.sources),
+    }
+    assert "compiled sources, 0 with an advisory" in capsys.readouterr().out
 
 
 def test_a_known_vulnerability_fails_and_names_the_images_that_have_it(
@@ -91,6 +98,16 @@ def test_a_known_vulnerability_fails_and_names_the_images_that_have_it(
     assert said.endswith("PYSEC-0000-1 it is bad; fixed in 999")
     assert {"preflight-webhook", "preflight-mnnvl"} <= {*images.split(", ")}
     assert "preflight-dcgm-diag" not in images
+
+
+def test_an_advisory_about_a_compiled_source_fails_and_names_its_image(
+    advisories: Advisories, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [image] = [component for component in COMPONENTS if component.image == "preflight-dcgm-diag"]
+    [source] = [source for source in image.sources if source.name == "dcgm-4"]
+    advisories.bad = source.commit
+    assert supply.audit(advisories.url) == 1
+    assert f"dcgm-4 {source.version}: PYSEC-0000-1; in {image.image}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("required", "status"), [("", 0), ("0", 0), ("1", 1)])
@@ -114,7 +131,11 @@ def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: 
         component.image,
     )
     ours = {Path(component.package).name, "preflight-proto", "preflight-kube"}
-    inside = {part["name"]: part for part in document["components"] if part["name"] not in ours}
+    inside = {
+        part["name"]: part
+        for part in document["components"]
+        if part["name"] not in ours and part.get("purl", "pkg:pypi/").startswith("pkg:pypi/")
+    }
     assert "msgspec" in inside
     for name, part in inside.items():
         package = LOCK[name, part["version"]]
@@ -129,6 +150,33 @@ def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: 
         }
         assert listed == {artefact["hash"] for artefact in artefacts}
     assert not {"pytest", "mypy", "hypothesis"} & set(inside)
+
+
+def test_an_sbom_has_the_tool_that_the_image_is_for_with_version_source_and_license() -> None:
+    inside = {
+        component.image: {part["name"]: part for part in supply.bom(component)["components"]}
+        for component in COMPONENTS
+    }
+    for component in COMPONENTS:
+        parts = inside[component.image]
+        assert (
+            parts[component.base.partition(":")[0]]["version"] == component.base.partition(":")[2]
+        )
+        for source in component.sources:
+            part = parts[source.name]
+            assert part["version"] == source.version
+            assert part["purl"].endswith(f"@{source.commit}")
+            assert part["licenses"] == [{"license": {"id": source.license}}]
+            assert part["externalReferences"] == [{"type": "vcs", "url": source.repository}]
+    dcgm = inside["preflight-dcgm-diag"]
+    assert {"dcgm-4", "dcgm-3", "libevent-2.1-7", "libjsoncpp25", "libyaml-cpp0.7"} <= {*dcgm}
+    loopback = inside["preflight-nccl-loopback"]
+    assert {"nccl-tests", "nvidia-nccl-cu13", "nvidia-cuda-runtime"} <= {*loopback}
+    assert "nvidia-cuda-nvcc" not in loopback  # compiles, and stays behind
+    allreduce = inside["preflight-nccl-allreduce"]
+    assert {"torch", "nvidia-nccl-cu13", "nvidia-cublas"} <= {*allreduce}
+    assert allreduce["nvidia-nccl-cu13"]["licenses"] == loopback["nvidia-nccl-cu13"]["licenses"]
+    assert not {"torch", "dcgm-4"} & {*inside["preflight-webhook"]}
 
 
 def test_the_same_lock_gives_the_same_sboms(tmp_path: Path) -> None:

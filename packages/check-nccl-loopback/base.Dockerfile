@@ -5,9 +5,15 @@ ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS compiler
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends g++ make && rm -rf /var/lib/apt/lists/*
-COPY packages/check-nccl-loopback/nccl-tests/requirements.txt .
-RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
-    --require-hashes --no-deps --target /opt/cuda -r requirements.txt
+COPY builder.txt pyproject.toml uv.lock /tmp/lock/
+COPY packages/check-nccl-loopback/pyproject.toml /tmp/lock/packages/check-nccl-loopback/
+COPY packages/preflight-proto/pyproject.toml /tmp/lock/packages/preflight-proto/
+RUN cd /tmp/lock \
+ && python3 -m pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore --require-hashes --target /tmp/uv -r builder.txt \
+ && /tmp/uv/bin/uv export --quiet --frozen --no-emit-workspace --package check-nccl-loopback --only-group tool --only-group tool-build \
+    --output-file tool.txt \
+ && /tmp/uv/bin/uv pip install --no-cache --target /opt/cuda --require-hashes --no-deps -r tool.txt \
+ && rm -rf /tmp/lock /tmp/uv
 # The packages have no names without a version, which the linker looks for.
 RUN cd /opt/cuda/nvidia/cu13 && ln -s libcudart.so.13 lib/libcudart.so && ln -s lib lib64 \
  && cd ../nccl/lib && ln -s libnccl.so.2 libnccl.so

@@ -68,6 +68,7 @@ class ImageTable:
     tool on top; ``test_recipe``: a Dockerfile that makes that one from ``test_base``.
     ``architectures``: what base and tool exist for. ``sources``: repository, version and commit of
     what a recipe compiles, and which folders of it; without network `--source NAME=REPOSITORY`.
+    ``debian``: packages whose libraries the recipe takes along, with their licenses.
     """
 
     image: str
@@ -81,6 +82,7 @@ class ImageTable:
     versions: tuple[tuple[str, str], ...] = ()
     architectures: tuple[str, ...] = ()
     sources: tuple[PinnedSource, ...] = ()
+    debian: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_check(self) -> bool:
@@ -150,6 +152,7 @@ def _component(package: str, table: Mapping[str, Any]) -> ImageTable:
         versions=tuple(table.get("versions", {}).items()),
         architectures=tuple(table["architectures"]),
         sources=sources,
+        debian=tuple(table.get("debian", {}).items()),
     )
 
 

@@ -17,13 +17,14 @@ __all__ = ["PinnedSource", "SourceError", "checkout"]
 @dataclass(frozen=True)
 class PinnedSource:
     """``version``: the repository's tag for ``commit`` (its whole id), or that id again where it
-    has none. ``paths``: all that is wanted of it.
+    has none. ``paths``: all that is wanted of it. ``license``: by its SPDX id.
     """
 
     name: str
     repository: str
     version: str
     commit: str
+    license: str
     paths: tuple[str, ...] = ()
 
     def arguments(self) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,8 @@ by a pinned builder.
     python -m preflight_e2e.supply builder     # builder.txt: the uv of the Dockerfiles, by version
     and hash
 
-All three say what uv.lock says, and uv itself, the tool that installs from it, reads it.
+What comes from the Python index is what uv.lock says, read by uv itself, the tool that installs
+from it; what a check's base is compiled from is what its table [tool.preflight.image] says.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import urllib.request
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +28,17 @@ from typing import Any
 
 from .images import COMPONENTS, ROOT, ImageTable
 from .program import leave, says_version
+from .sources import PinnedSource
 
 REQUIRED = "AUDIT_REQUIRED"
 """Variable: ``1`` makes an audit fail that could not ask."""
 UV = Path(sysconfig.get_path("scripts")) / "uv"
 SHIPPED = ("--frozen", "--no-dev")
 """As the Dockerfiles install."""
+TORCH_LICENSE = "Apache-2.0 AND Apache-2.0 WITH LLVM-exception AND BSD-2-Clause AND BSD-3-Clause AND BSL-1.0 AND MIT"
+"""As its wheel says, with those of what it contains."""
+OSV = "https://api.osv.dev/"
+"""The advisories that uv asks, too."""
 VULNERABLE = 1
 """uv's exit status where the audit found something; 2 where it could not be done."""
 
@@ -58,30 +65,90 @@ def _uv(
 
 def packages(component: ImageTable) -> dict[str, str]:
     """The locked packages of an image, name to version; our own aside."""
-    document = bom(component)
-    return {part["name"]: part["version"] for part in document["components"] if "purl" in part}
+    return {
+        part["name"]: part["version"]
+        for part in bom(component)["components"]
+        if part.get("purl", "").startswith("pkg:pypi/")
+    }
 
 
 def bom(component: ImageTable) -> dict[str, Any]:
-    """The image's CycloneDX document: uv's own export of the lock, with the image as its subject.
+    """The image's CycloneDX document: uv's own export of the lock, what its base is compiled from,
+    and what all of it is built on, with the image as its subject.
 
     The same lock gives the same bytes: there is no time in it, and its serial number follows from
     its content. Raises :class:`SupplyError`.
     """
     member = Path(component.package).name
-    extras = (
-        [] if component.is_check else ["--all-extras"]
-    )  # a check's extra is what its base brings
+    groups = tomllib.loads((ROOT / component.package / "pyproject.toml").read_text())
+    tool = ["--group", "tool"] if "tool" in groups.get("dependency-groups", {}) else []
     said = _uv(
-        "export", "--quiet", *SHIPPED, *extras, "--package", member, "--format", "cyclonedx1.5"
-    ).stdout
+        "export", "--quiet", *SHIPPED, "--all-extras", *tool, "--package", member,
+        "--format", "cyclonedx1.5",
+    ).stdout  # fmt: skip
     document: dict[str, Any] = json.loads(said)
     document["metadata"].pop("timestamp", None)
     document.pop("serialNumber", None)
     document["metadata"]["component"] |= {"type": "container", "name": component.image}
+    for part in document["components"]:
+        if (license := _license(part["name"])) is not None:
+            part["licenses"] = license
+    document["components"] += _base(component)
     content = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     document["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, content)}"
     return document
+
+
+def _base(component: ImageTable) -> list[dict[str, Any]]:
+    """What is in an image beside packages of the Python index, as components of CycloneDX.
+
+    Debian's libraries have no version here: a build takes the newest of its release.
+    """
+    name, _, tag = component.base.partition(":")
+    parts: list[dict[str, Any]] = [
+        {
+            "type": "container",
+            "bom-ref": f"base-{component.base}",
+            "name": name,
+            "version": tag,
+            "purl": f"pkg:docker/{name}@{tag}",
+        }
+    ]
+    for source in component.sources:
+        owner = source.repository.split("://", 1)[1].split("/", 1)[1]
+        parts.append(
+            {
+                "type": "library",
+                "bom-ref": f"source-{source.name}@{source.commit}",
+                "name": source.name,
+                "version": source.version,
+                "purl": f"pkg:github/{owner.lower()}@{source.commit}",
+                "licenses": [{"license": {"id": source.license}}],
+                "externalReferences": [{"type": "vcs", "url": source.repository}],
+            }
+        )
+    for package, license in component.debian:
+        parts.append(
+            {
+                "type": "library",
+                "bom-ref": f"debian-{package}",
+                "name": package,
+                "purl": f"pkg:deb/debian/{package}?distro=bookworm",
+                "licenses": [{"license": {"id": license}}],
+            }
+        )
+    return parts
+
+
+def _license(name: str) -> list[dict[str, Any]] | None:
+    """What the metadata of a wheel of the tools says; None: a library of Python, whose own metadata
+    in the image says it.
+    """
+    if name == "torch":
+        return [{"expression": TORCH_LICENSE}]
+    if name.startswith("nvidia-") and name != "nvidia-ml-py":
+        return [{"license": {"name": "LicenseRef-NVIDIA-Proprietary"}}]
+    return None
 
 
 def write_boms(folder: Path) -> list[Path]:
@@ -104,7 +171,8 @@ def audit(service: str | None = None) -> int:
     try:
         said = _uv("audit", *SHIPPED, *quiet, *asked, codes=(0, VULNERABLE)).stdout
         found = json.loads(said)
-    except (SupplyError, json.JSONDecodeError) as error:
+        compiled = _compiled(service or OSV)
+    except (SupplyError, OSError, ValueError, KeyError) as error:
         required = os.environ.get(REQUIRED) == "1"
         then = (
             f"{REQUIRED}=1 asks for it, so this fails"
@@ -126,10 +194,34 @@ def audit(service: str | None = None) -> int:
         print(
             f"{name} {version}: {one.get('display_id', one.get('id', ''))} {what}; fixed in {fixed}; in {where}"
         )
+    for component, source, advisory in compiled:
+        print(f"{source.name} {source.version}: {advisory}; in {component.image}")
+    asked_about = sum(len(component.sources) for component in COMPONENTS)
     print(
-        f"audit: {found['summary']['audited_packages']} locked packages, {len(told)} with an advisory"
+        f"audit: {found['summary']['audited_packages']} locked packages and {asked_about} compiled sources, "
+        f"{len(told) + len(compiled)} with an advisory"
     )
-    return 1 if told else 0
+    return 1 if told or compiled else 0
+
+
+def _compiled(service: str) -> list[tuple[ImageTable, PinnedSource, str]]:
+    """The sources that an image is compiled from and that an advisory names, by commit, with the
+    advisory's id. Raises OSError and ValueError where the service does not answer so.
+    """
+    about = [(component, source) for component in COMPONENTS for source in component.sources]
+    body = json.dumps({"queries": [{"commit": source.commit} for _, source in about]}).encode()
+    request = urllib.request.Request(
+        f"{service.rstrip('/')}/v1/querybatch",
+        data=body,
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        results = json.load(answer)["results"]
+    return [
+        (component, source, advisory["id"])
+        for (component, source), result in zip(about, results, strict=True)
+        for advisory in result.get("vulns", ())
+    ]
 
 
 def builder(lock: Path = ROOT / "uv.lock") -> str:
