@@ -1,4 +1,4 @@
-"""Each test and each place that docs/requirements.md names exists."""
+"""Each test and each place that docs/requirements/ names exists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "requirements.md").read_text()
+PAGES = "".join(path.read_text() for path in sorted((ROOT / "docs" / "requirements").glob("*.md")))
 ROWS = {
     cells[0]: cells
-    for line in PAGE.splitlines()
+    for line in PAGES.splitlines()
     if re.fullmatch(
         r"[A-Z]\d+", (cells := [cell.strip() for cell in line.strip("| ").split(" | ")])[0]
     )
@@ -37,7 +37,7 @@ def written() -> set[str]:
 
 
 def test_no_two_requirements_have_one_id() -> None:
-    ids = re.findall(r"^\| ([A-Z]\d+) \|", PAGE, re.MULTILINE)
+    ids = re.findall(r"^\| ([A-Z]\d+) \|", PAGES, re.MULTILINE)
     assert len(ids) == len(set(ids)) == len(ROWS)
 
 
