@@ -39,6 +39,34 @@ SRAM = (
 """The fields of nvmlEccSramErrorStatus_t."""
 
 
+ERRORS = "errors.tsv"
+"""Beside a version's recordings: number, severity and category of each error, as its library says
+them.
+"""
+
+
+def errors(out: Path) -> str:
+    """What the library in ``out`` says of its errors, as :data:`ERRORS` has it.
+
+    A process of its own asks it: what the library is linked with comes by LD_LIBRARY_PATH.
+    """
+    asks = """
+import ctypes, sys
+class Meta(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("format", ctypes.c_char_p), ("suggestion", ctypes.c_char_p),
+                ("severity", ctypes.c_int), ("category", ctypes.c_int)]
+library = ctypes.CDLL(sys.argv[1])
+library.dcgmGetErrorMeta.restype = ctypes.POINTER(Meta)
+number = 0
+while meta := library.dcgmGetErrorMeta(number):
+    print(meta.contents.id, meta.contents.severity, meta.contents.category, sep="\\t")
+    number += 1
+"""
+    [library] = (out / "lib").glob("libdcgm.so.*")
+    asked = [sys.executable, "-c", asks, str(library)]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+
+
 def uuid(number: int) -> str:
     """The UUID of a node's GPU ``number``."""
     return f"GPU-5f2b1c7e-0000-4a6d-9d10-0000000000{number:02d}"

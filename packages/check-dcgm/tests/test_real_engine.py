@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from preflight_proto.check.testing import FakeConnector
-from realdcgm import REAL, ROWS, play
+from realdcgm import ERRORS, REAL, ROWS, errors, play
 
 OUT = os.environ.get("PREFLIGHT_REAL_DCGM")
 pytestmark = [
@@ -39,3 +39,11 @@ def test_the_check_says_of_a_real_engine_what_is_wrong_with_the_node(
         recording.parent.mkdir(exist_ok=True)
         recording.write_text(json.dumps({**about, "runs": runs}, indent=1) + "\n")
     assert (ran.result.outcome, ran.result.code) == (row["outcome"], row["code"]), ran.lines
+
+
+def test_the_recorded_errors_are_those_of_the_library() -> None:
+    assert OUT is not None
+    recorded = REAL / Path(OUT).name.partition("-")[0] / ERRORS
+    if os.environ.get("PREFLIGHT_RECORD"):
+        recorded.write_text(errors(Path(OUT)))
+    assert recorded.read_text() == errors(Path(OUT))

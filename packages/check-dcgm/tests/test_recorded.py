@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
+from check_dcgm.catalogue import known
 from preflight_proto.check.testing import FakeConnector
 from preflight_testing.forked import ForkServer
-from realdcgm import REAL, ROWS, replay, uuid
+from realdcgm import ERRORS, REAL, ROWS, replay, uuid
 
 BY_ID = {row["id"]: row for row in ROWS}
 RECORDINGS = sorted(REAL.glob("*/*.json"))
@@ -41,3 +42,20 @@ def test_a_recording_is_of_one_version_and_says_which() -> None:
         about = json.loads(recording.read_text())
         assert (about["v"], about["check"]) == (1, "dcgm-diag")
         assert about["dcgm"] == recording.parent.name
+
+
+@pytest.mark.parametrize(
+    "recorded", sorted(REAL.glob(f"*/{ERRORS}")), ids=lambda path: path.parent.name
+)
+def test_the_table_of_errors_has_every_id_as_the_library_says_it(recorded: Path) -> None:
+    said = [tuple(map(int, line.split("\t"))) for line in recorded.read_text().splitlines()]
+    assert len(said) > 100
+    table = known()
+    differ = [
+        (number, severity, category)
+        for number, severity, category in said
+        if number not in table
+        or category != table[number].category
+        or severity not in {table[number].severity, *table[number].severity_once}
+    ]
+    assert differ == []
