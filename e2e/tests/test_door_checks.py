@@ -189,6 +189,12 @@ LEADING = [
     "/proc/1/root",
     "/proc/self/root/var/run",
     "/proc/1/task/1/cwd",
+    "/proc",
+    "/proc/1",
+    "/proc//./1/fd/5",
+    "/proc/thread-self/map_files",
+    "/dev/fd/7",
+    "/dev/./stdin",
     "/" + "a/" * 4_000,
 ]
 OTHER = [
@@ -198,7 +204,8 @@ OTHER = [
     "/run/udev",
     "/var/run/nvsentinel2",
     "/runs",
-    "/proc",
+    "/proc/driver/nvidia",
+    "/proc/sys/net",
     "/dev/shm",
     "/.run",
     "/a/run",

@@ -48,16 +48,16 @@ def test_every_policy_fails_closed_and_gives_reasons() -> None:
             assert "request." in validation["messageExpression"]
 
 
-def test_statuses_bindings_evictions_and_deletions_are_nobodys_business() -> None:
+def test_what_is_matched_of_pods_is_neither_eviction_nor_deletion() -> None:
     rules = [
         (name, r) for name in OF_PODS for r in policies()[name]["matchConstraints"]["resourceRules"]
     ]
     assert {(name, *rule["resources"], *rule["operations"]) for name, rule in rules} == {
         ("connector-folder", "pods", "CREATE"),
         ("exec", "pods/exec", "pods/attach", "CONNECT"),
-        ("reserved", "pods", "pods/ephemeralcontainers", "pods/resize", "UPDATE"),
+        ("reserved", "pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "UPDATE"),
         ("sidecars", "pods", "CREATE"),
-        ("stamps", "pods", "CREATE"),
+        ("stamps", "pods", "pods/binding", "bindings", "CREATE"),
     }
 
 

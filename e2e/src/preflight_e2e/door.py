@@ -154,7 +154,8 @@ class Door:
         headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": content}
         if user:
             headers["Impersonate-User"] = user
-            headers["Impersonate-Group"] = groups[0] if groups else "system:authenticated"
+            kubelets = ("system:nodes",) if user.startswith("system:node:") else ()
+            headers["Impersonate-Group"] = (*groups, *kubelets, "system:authenticated")[0]
         query = ("&" if "?" in path else "?") + "dryRun=All" if dry_run else ""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(

@@ -178,6 +178,18 @@ def test_a_mirror_pod_is_left_as_it_is() -> None:
     assert (decided(made).result, decided(made).patch) == ("mirror", [])
 
 
+def test_a_mirror_pod_that_carries_what_is_reserved_is_denied() -> None:
+    mirror = {"kubernetes.io/config.mirror": "x"}
+    roster = {"preflight.nvsentinel.nvidia.com/roster": "{}"}
+    label = {"preflight.nvsentinel.nvidia.com/checked": "true"}
+    for made in (
+        with_metadata(annotations=mirror | roster),
+        with_metadata(annotations=mirror, labels=label),
+    ):
+        assert decided(made).result == "denied"
+        assert "reserved for preflight; leave these out" in decided(made).message
+
+
 LONG = "x" * 300_000
 TEXTS = {
     "annotation": with_metadata(

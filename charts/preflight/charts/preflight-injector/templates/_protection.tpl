@@ -33,14 +33,14 @@ namespaceObject.metadata.?labels['nvsentinel.nvidia.com/preflight'].orValue('')
 
 {{/*
 A regular expression (RE2) for paths at, above or below the connector's folder on the node, also written with `//` and `/./`; `/run` and
-`/var/run` are one on most nodes, and /proc/1/root is the node's root.
+`/var/run` are one on most nodes, and a process below /proc has the node's root and open folders, as `root`, `cwd`, `fd` and `map_files`.
 */}}
 {{- define "preflight-injector.nearTheConnector" -}}
 {{- $folder := include "preflight-injector.socketDir" . | clean -}}
 {{- $folders := list $folder -}}
 {{- if hasPrefix "/var/run/" $folder -}}{{- $folders = append $folders (trimPrefix "/var" $folder) -}}{{- end -}}
 {{- if hasPrefix "/run/" $folder -}}{{- $folders = append $folders (print "/var" $folder) -}}{{- end -}}
-{{- $ways := list `\.?$` `proc/(.*/)?(root|cwd)(/.*)?$` -}}
+{{- $ways := list `\.?$` `proc(/\.?)*(/([0-9]+|self|thread-self)(/.*)?)?$` `dev(/\.?)*/(fd|std(in|out|err))(/.*)?$` -}}
 {{- range $folders -}}
 {{- $way := `(/.*)?$` -}}
 {{- range $index, $part := splitList "/" (trimPrefix "/" .) | reverse -}}

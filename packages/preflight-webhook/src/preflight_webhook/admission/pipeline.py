@@ -94,6 +94,10 @@ CREATE_FIRST: Final = "create the claim first, then the pod."
 """What to do about a claim that the cluster does not have."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
+_NO_CHECK_IN_A_MIRROR: Final = (
+    f"metadata.annotations: {_MIRROR} is of a pod that no check is in, and it carries names that are "
+    "reserved for preflight; leave these out."
+)
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
 _decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
 
@@ -118,13 +122,16 @@ def decide(
     """
     pod = read or decode_pod(raw)
     looked_up = detects(config)
-    if pod.metadata.annotations and _MIRROR in pod.metadata.annotations:
+    mirror = pod.metadata.annotations and _MIRROR in pod.metadata.annotations
+    problem = None if mirror else limits.of_pod(pod, claims=looked_up)
+    suspected = problem is None and reserved.suspected(pod)
+    if mirror:
+        if suspected and reserved.present(pod):
+            return Decision("denied", _NO_CHECK_IN_A_MIRROR)
         return Decision(
             "mirror",
             "the pod only shows a static pod that a kubelet runs by itself, without these checks.",
         )
-    problem = limits.of_pod(pod, claims=looked_up)
-    suspected = problem is None and reserved.suspected(pod)
     if problem or (suspected and (problem := reserved.misuse(pod, config))):
         return Decision("denied", problem)
     if pod.spec.resource_claims and claims is None and looked_up:
