@@ -265,6 +265,17 @@ def kube(session: nox.Session) -> None:
     side_by_side(session, f"kube and {UNTIMED}", 3)
 
 
+@nox.session
+def attacks(session: nox.Session) -> None:
+    """Every row of e2e/attacks against a real API server with everything installed: KUBEBUILDER_ASSETS (`-- ARGS` go to pytest)."""
+    if "KUBEBUILDER_ASSETS" not in os.environ:
+        session.error(
+            "KUBEBUILDER_ASSETS is not set, so there is no real API server; nox -s assets brings one, and prints what to set."
+        )
+    sync(session, "--all-packages", "--group", "test")
+    run_tests(session, "e2e/tests/test_attacks.py", "-n", "0", *session.posargs)
+
+
 @nox.session(name="ten-times", venv_backend="none")
 def ten_times(session: nox.Session) -> None:
     """How often `nox -s test` is green: ten runs in a fresh clone and an empty home, five of them beside six busy loops (hours)."""

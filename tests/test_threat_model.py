@@ -1,16 +1,23 @@
-"""Each test that docs/threat-model.md names exists."""
+"""Each test that docs/threat-model.md or e2e/attacks names exists."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "threat-model.md"
-NAMED = sorted(set(re.findall(r"`(test_[a-z0-9_]+)(?:\.py)?`", PAGE.read_text())))
+PROVED = tomllib.loads((ROOT / "e2e" / "attacks" / "proved.toml").read_text())["proved"]
+NAMED = sorted(
+    {
+        *re.findall(r"`(test_[a-z0-9_]+)(?:\.py)?`", PAGE.read_text()),
+        *(row["test"] for row in PROVED),
+    }
+)
 
 
 def written() -> set[str]:
