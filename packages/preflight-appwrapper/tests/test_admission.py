@@ -284,7 +284,7 @@ def test_each_component_is_asked_for_with_all_that_is_known_of_the_author() -> N
         },
     )
     assert said == (
-        "spec.components[1].template: system:serviceaccount:ns:sa may not create services in ns (no rule); ask for that right.",
+        "spec.components[1].template: system:serviceaccount:ns:sa may not create services in ns; ask for that right.",
     )
     assert len(refusals(asked, {})) == 2
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,9 @@ from preflight_appwrapper.objects import AppWrapper, wrapper_from
 from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.seen import AddFinalizer, WrapperStep, WrapperView
 from preflight_appwrapper.step import step
+from preflight_appwrapper.webhook.app import Reviewer
+from preflight_appwrapper.webhook.validation import ValidationResult
+from preflight_kube.admission.review import decode
 
 KEY = b"k" * 64
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -170,3 +174,31 @@ def test_explain_says_what_the_controller_waits_for_without_its_key() -> None:
 def test_the_mark_is_no_parameter() -> None:
     assert MARK.startswith(PREFIX)
     assert not decided(suspended(marked(job()))).say
+
+
+@pytest.mark.anyio
+async def test_a_mark_that_a_new_wrapper_brings_is_worth_nothing_whoever_was_given_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = marked(job())
+
+    async def refused(*_: object) -> ValidationResult:
+        return ValidationResult(problems=("its author may not create that",))
+
+    reviewer = Reviewer(None, RULES)  # type: ignore[arg-type]
+    monkeypatch.setattr(reviewer, "_judged", refused)
+    review = {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "request": {
+            "uid": "u",
+            "kind": {"kind": "AppWrapper"},
+            "resource": {"resource": "appwrappers"},
+            "operation": "CREATE",
+            "namespace": "ns",
+            "object": raw,
+        },
+    }
+    answer = await reviewer.mutate(decode(json.dumps(review).encode()))
+    written = [op["value"] for op in answer.patch if op["path"].endswith("appwrapper~1judged")]
+    assert written == [""]
