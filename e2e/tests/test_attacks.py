@@ -4,8 +4,10 @@ charts installed, and their webhooks.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from preflight_e2e.attacked import Attack, Attacked, attacked, missing, rows
@@ -15,14 +17,18 @@ pytestmark = pytest.mark.timeout(400)
 ROWS = rows()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+def needed() -> Path:
     folder = assets()
     if folder is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     if names := missing():
         pytest.skip(f"{', '.join(names)}: not installed beside this interpreter; nox -s attacks")
-    with attacked(tmp_path_factory.mktemp("attacked"), folder) as found:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    with attacked(tmp_path_factory.mktemp("attacked"), needed()) as found:
         yield found
 
 
@@ -35,6 +41,33 @@ def test_an_attack_is_refused_or_harmless_as_its_row_says(
         assert wrong, "it is closed now: take `open` out of the row, and the page's words"
     else:
         assert not wrong, f"{attack.who}: {attack.does}: {wrong}"
+
+
+def test_a_mark_that_anybody_on_the_network_was_given_lets_nobody_wrap_what_he_may_not_create(
+    cluster: Attacked,
+) -> None:
+    review = copy.deepcopy(cluster.objects["review"])
+    review["request"]["userInfo"] = {"username": "ceo", "groups": ["system:masters"]}
+    path = "/mutate-workload-codeflare-dev-v1beta2-appwrapper"
+    patch = cluster.call("preflight-appwrapper-webhook", path, review).body["patch"]
+    [key] = {key for op in patch if "annotations" in op["path"] for key in op["value"]}
+    [mark] = [op["value"][key] for op in patch if "annotations" in op["path"]]
+    wrapper = review["request"]["object"]
+    wrapper["metadata"]["annotations"] = {key: mark}
+    where = f"{cluster.path('rival/appwrappers')}?dryRun=All"
+    answer = cluster.ask("POST", where, wrapper, user="only appwrappers")
+    assert "only appwrappers may not create pods in rival" in answer.words, answer
+
+
+def test_a_webhook_with_a_client_authority_serves_api_servers_that_show_a_certificate_alone(
+    tmp_path: Path,
+) -> None:
+    # That pods are injected, and a wrapper judged, is waited for.
+    with attacked(tmp_path, needed(), certified=True) as certified:
+        assert len(certified.webhooks) == 4
+        for webhook in certified.webhooks:
+            answer = certified.call(webhook, "/", {})
+            assert (answer.status, answer.body) == (0, {}), webhook
 
 
 def test_every_attacker_is_among_the_rows_and_every_account_of_ours(cluster: Attacked) -> None:

@@ -274,7 +274,9 @@ class Attacked:
         return self.ask(VERBS[verb], path, sends, media=media, **self.who(attack.who))
 
     def call(self, webhook: str, path: str, review: Object) -> Answered:
-        """One review that somebody on the pods' network sends, who has no certificate."""
+        """One review that somebody on the pods' network sends, who has no certificate; status 0
+        where nothing is answered.
+        """
         url = f"https://127.0.0.1:{self.webhooks[webhook]}{path}"
         head = {"Content-Type": "application/json"}
         request = urllib.request.Request(url, json.dumps(review).encode(), head, method="POST")
@@ -286,6 +288,8 @@ class Attacked:
         except urllib.error.HTTPError as refused:
             with refused:
                 return Answered(refused.code, {"message": refused.read().decode()})
+        except OSError:  # no handshake, or cut off after one
+            return Answered(0, {})
         if patch := response.pop("patch", None):
             response["patch"] = json.loads(base64.b64decode(patch))
         denied = {} if response["allowed"] else {"message": response["status"]["message"]}
@@ -315,10 +319,14 @@ class Attacked:
 
 
 @contextmanager
-def attacked(home: Path, assets: Path) -> Iterator[Attacked]:
-    """Everything installed, and what `e2e/attacks/world.toml` has made."""
+def attacked(home: Path, assets: Path, *, certified: bool = False) -> Iterator[Attacked]:
+    """Everything installed, and what `e2e/attacks/world.toml` has made; ``certified``: webhooks
+    that serve API servers with a client certificate alone.
+    """
     with ExitStack() as stack:
         more = ["--enable-admission-plugins=NodeRestriction"]
+        if certified:
+            more.append(f"--admission-control-config-file={_shown(home)}")
         server = ApiServer(home, assets, authorization="Node,RBAC", more=more)
         cluster = Attacked(stack.enter_context(server))
         stack.callback(cluster.close)
@@ -328,6 +336,31 @@ def attacked(home: Path, assets: Path) -> Iterator[Attacked]:
         for each in world["made"]:
             _make(cluster, each)
         yield cluster
+
+
+def _shown(home: Path) -> Path:
+    """kube-apiserver's admission configuration: it shows webhooks a certificate."""
+    authority = trustme.CA()
+    (home / "client-ca.crt").write_bytes(authority.cert_pem.bytes())
+    issued = authority.issue_cert(common_name="kube-apiserver")
+    user = {
+        "client-certificate-data": base64.b64encode(issued.cert_chain_pems[0].bytes()).decode(),
+        "client-key-data": base64.b64encode(issued.private_key_pem.bytes()).decode(),
+    }
+    config = {"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": user}]}
+    (home / "webhooks.kubeconfig").write_text(json.dumps(config))
+    group = "apiserver.config.k8s.io/v1"
+    each = {
+        "apiVersion": group,
+        "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": str(home / "webhooks.kubeconfig"),
+    }
+    names = ("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
+    plugins = [{"name": name, "configuration": each} for name in names]
+    found = home / "admission.yaml"
+    body = {"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": plugins}
+    found.write_text(json.dumps(body))
+    return found
 
 
 def _make(cluster: Attacked, each: Object) -> None:
@@ -349,7 +382,20 @@ def _install(cluster: Attacked, stack: ExitStack, home: Path, world: Object) -> 
     values: Object = {path.name: {"enabled": True} for path in PARTS.iterdir() if path.is_dir()}
     for part in (COMPUTEDOMAIN, GPU_SCHEDULER):
         values[part.name] |= REQUIRED[part]
+    known = home / "client-ca.crt"
+    if known.exists():
+        for part in world["webhooks"]:
+            values[part]["webhook"] = {"clientCAConfigMap": known.stem}
     objects = render(UMBRELLA, merged(values, world["values"]), namespace=HOME)
+    objects += [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": file.stem, "namespace": HOME},
+            "data": {"ca.crt": file.read_text()},
+        }
+        for file in home.glob(known.name)
+    ]
     for definition in [*GROVE, *(o for o in objects if o["kind"] == "CustomResourceDefinition")]:
         cluster.server.define(definition)
     cluster.learn()

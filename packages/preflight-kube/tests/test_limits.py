@@ -10,11 +10,13 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from preflight_kube import budget
 from preflight_kube.admission import limits
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews
 from preflight_kube.client import Client
+from preflight_kube.clock import Clock
 from preflight_kube.connection import Connection
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.apidouble.store import Resource
@@ -114,6 +116,61 @@ async def test_what_is_on_its_way_out_may_lose_its_finalizers_whatever_it_is() -
     assert (await sent(reviews, "/x", beyond()))["allowed"] is False
     going = beyond(deletionTimestamp="2026-01-01T00:00:00Z")
     assert (await sent(reviews, "/x", going))["allowed"] is True
+
+
+@pytest.mark.anyio
+async def test_reviews_of_one_address_ask_no_more_than_their_share_and_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CALLER_AT_ONCE", 20)
+    monkeypatch.setattr(limits, "CALLER_A_SECOND", 0)
+
+    async def asking(request: AdmissionRequest) -> Response:
+        for _ in range(10):
+            budget.spend("get /x")
+        return Response()
+
+    reviews = Reviews({"/x": asking}, AdmissionMetrics("t", CollectorRegistry()))
+    content = json.dumps(review()).encode()
+    for address, statuses in (("10.0.0.1", [200, 200, 500, 500]), ("10.0.0.2", [200, 200, 500])):
+        assert [await status_of(reviews, content, address) for _ in statuses] == statuses
+
+
+async def status_of(reviews: Reviews, content: bytes, address: str) -> int:
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/x",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": (address, 1),
+    }
+    await reviews(scope, receive, send)
+    return int(said[0]["status"])
+
+
+def test_what_was_sent_for_an_address_is_forgotten_with_time_and_few_addresses_are_kept() -> None:
+    now = [0.0]
+    callers = budget.Callers(2, 4, most=2, clock=Clock(lambda: now[0]))
+    for _ in range(4):
+        callers.count("a")
+    assert callers.beyond("a")
+    assert not callers.beyond("b")
+    now[0] = 0.6
+    assert not callers.beyond("a")
+    callers.count("a")
+    assert not callers.beyond("a")
+    callers.count("b")
+    callers.count("c")
+    assert list(callers._sent) == ["b", "c"]
 
 
 @pytest.mark.anyio

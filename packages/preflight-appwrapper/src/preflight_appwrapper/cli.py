@@ -120,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder with tls.crt and tls.key",
     )
+    commands.add_client_ca(serve)
     serve.add_argument(
         "--tls-port",
         type=commands.port,
@@ -237,7 +238,7 @@ def _serve(args: argparse.Namespace) -> int:
 
     config, rules = _settings(args.config)
     rules = replace(rules, mark_key=_mark_key(args.mark_key))
-    certificate = Certificate(args.cert_dir, "`preflight-appwrapper certs`")
+    certificate = Certificate(args.cert_dir, "`preflight-appwrapper certs`", args.client_ca)
 
     async def build(client: Client, metrics: Metrics) -> Parts:
         counted = AdmissionMetrics("appwrapper", metrics.registry)

@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="tls.crt, tls.key and ca.crt",
     )
+    commands.add_client_ca(webhook)
     webhook.add_argument(
         "--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)"
     )
@@ -222,6 +223,7 @@ def _webhook(args: argparse.Namespace) -> int:
         connection(),
         _load(args.config),
         certificates=args.certificates,
+        client_ca=args.client_ca,
         admission_port=args.admission_port,
         host=args.host,
         port=args.port,

@@ -100,6 +100,7 @@ def webhook(
     config: Config,
     *,
     certificates: Path,
+    client_ca: Path | None = None,
     admission_port: int,
     host: str,
     port: int,
@@ -119,7 +120,7 @@ def webhook(
     async def build(client: Client) -> Parts:
         metrics = AdmissionMetrics("gpu_scheduler_webhook", registry)
         deciding = Webhook(client, config)
-        certificate = Certificate(certificates, "`preflight-gpu-scheduler certs`")
+        certificate = Certificate(certificates, "`preflight-gpu-scheduler certs`", client_ca)
         server = HttpServer(
             "admission",
             Reviews({MUTATE: deciding}, metrics),

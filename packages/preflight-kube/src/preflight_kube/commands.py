@@ -44,6 +44,7 @@ __all__ = [
     "BadInput",
     "CommandFailed",
     "add_address",
+    "add_client_ca",
     "add_config",
     "add_crd",
     "add_lease",
@@ -208,6 +209,16 @@ def add_config(made: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="configuration (YAML; see `schema`); default: all defaults",
+    )
+
+
+def add_client_ca(made: argparse.ArgumentParser) -> None:
+    """Add ``--client-ca``, for :class:`~preflight_kube.admission.tls.Certificate`."""
+    made.add_argument(
+        "--client-ca",
+        type=Path,
+        metavar="FILE",
+        help="serve admission only to clients with a certificate of this authority (PEM); reloaded when it changes",
     )
 
 

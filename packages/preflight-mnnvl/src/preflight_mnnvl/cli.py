@@ -143,6 +143,7 @@ def _services(added: Any) -> None:
         metavar="FOLDER",
         help="tls.crt and tls.key, as in a mounted Secret (%(default)s)",
     )
+    commands.add_client_ca(hook)
     hook.add_argument(
         "--admission-port",
         type=commands.port,
@@ -192,6 +193,7 @@ def _webhook(args: argparse.Namespace) -> int:
             port=args.port,
             admission_port=args.admission_port,
             certificate=args.certificate,
+            client_ca=args.client_ca,
         )
     except CertificateError as error:
         raise BadInput(f"{error}.") from None

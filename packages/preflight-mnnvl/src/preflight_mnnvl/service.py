@@ -66,6 +66,7 @@ def run_webhook(
     port: int,
     admission_port: int,
     certificate: Path,
+    client_ca: Path | None = None,
 ) -> int:
     """Be one replica of the webhook until SIGTERM; the exit status. Raises OSError or ValueError
     for a certificate that cannot be used.
@@ -79,7 +80,7 @@ def run_webhook(
 
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
-    served = Certificate(certificate, "`preflight-mnnvl certs`")
+    served = Certificate(certificate, "`preflight-mnnvl certs`", client_ca)
 
     async def build(client: Client) -> Parts:
         webhook = Webhook(client, config, metrics)

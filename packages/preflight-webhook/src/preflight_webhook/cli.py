@@ -65,12 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         help="/healthz, /readyz and /metrics (%(default)s; 0: any)",
     )
     serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
-    serve.add_argument(
-        "--client-ca",
-        type=Path,
-        metavar="FILE",
-        help="serve admission only to clients with a certificate of this authority (PEM); reloaded when it changes",
-    )
+    commands.add_client_ca(serve)
     serve.add_argument(
         "--linger",
         type=commands.seconds,

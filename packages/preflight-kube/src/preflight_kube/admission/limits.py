@@ -16,6 +16,8 @@ from ..text import one_line
 from .review import AdmissionRequest
 
 __all__ = [
+    "CALLER_AT_ONCE",
+    "CALLER_A_SECOND",
     "CONTAINERS",
     "ENTRIES",
     "LISTS",
@@ -57,6 +59,10 @@ USER: Final = 256 * 1024
 """Characters of all that a review says of who asks."""
 REQUESTS: Final = 16
 """Requests to the API server for one review."""
+CALLER_A_SECOND: Final = 500
+"""Requests to the API server for all reviews of one address, in the long run."""
+CALLER_AT_ONCE: Final = 5000
+"""The same, at once."""
 _MOST_PROBLEMS: Final = 8
 _PIECE: Final = NAME // 2
 _OTHERS: Final = bytes(set(range(256)) - set(b"{}[]"))

@@ -76,6 +76,7 @@ class Reviews:
     ) -> None:
         self._applications, self._metrics, self._longest = dict(applications), metrics, longest
         self._immediate = dict(at_once or {})
+        self._callers = budget.Callers(limits.CALLER_A_SECOND, limits.CALLER_AT_ONCE)
         self.immediate = bool(at_once)
         """Whether some reviews are answered where their last byte is read."""
         self.stopping = False
@@ -141,7 +142,8 @@ class Reviews:
         except BadReview as error:
             return self._unread(path, raw, str(error), 400)
         seconds = min(self._longest, _patience(scope["query_string"]) or self._longest)
-        response = await self._decided(path, application, request, seconds)
+        address = (scope.get("client") or ("",))[0]
+        response = await self._decided(path, application, request, seconds, address)
         return self._counted(path, request, response, started)
 
     def _counted(
@@ -152,14 +154,26 @@ class Reviews:
         return review.encode(request.uid, response)
 
     async def _decided(
-        self, path: str, application: Application, request: AdmissionRequest, seconds: float
+        self,
+        path: str,
+        application: Application,
+        request: AdmissionRequest,
+        seconds: float,
+        address: str,
     ) -> Response:
         about = {"uid": request.uid[:128], "path": path}
         try:
             if (beyond := _beyond(request)) is not None:
                 log.warning("review denied before its application", why=beyond.message, **about)
                 return beyond
-            with anyio.fail_after(seconds), budget.requests(limits.REQUESTS):
+            if self._callers.beyond(address):
+                raise Unavailable(
+                    f"reviews from {address} make more than {limits.CALLER_A_SECOND} requests to the API server a second; this is tried again"
+                )
+            with (
+                anyio.fail_after(seconds),
+                budget.requests(limits.REQUESTS, self._callers, address),
+            ):
                 return await application(request)
         except budget.BudgetSpent as error:
             return Response.denied(f"the object cannot be judged: {error}; make it smaller.")
