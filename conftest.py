@@ -109,6 +109,7 @@ WAITS = {
     *("start_server", "start_unix_server", "open_connection", "open_unix_connection"),
 }
 """What starts processes, connects or sleeps, in modules that do much else."""
+IMPORT = dis.opmap["IMPORT_NAME"]
 REAL = {"ApiServer", "assets", "real_api_server"}
 """Of preflight_testing: a real API server, and who asks whether there is one."""
 HELD = {
@@ -192,8 +193,9 @@ def names(thing: Any, within: Callable[[str], bool]) -> list[Any]:
             values.append(inner(cell.cell_contents))
     for code in codes(thing.__code__):
         used |= set(code.co_names)
-        steps = dis.get_instructions(code)
-        values += [sys.modules.get(one.argval) for one in steps if one.opname == "IMPORT_NAME"]
+        if IMPORT in code.co_code[::2]:  # else the slow reading of its steps finds nothing
+            steps = dis.get_instructions(code)
+            values += [sys.modules.get(one.argval) for one in steps if one.opcode == IMPORT]
     values += [inner(thing.__globals__[name]) for name in used if name in thing.__globals__]
     for value in values:
         if value is SLEEP or value is slept:
