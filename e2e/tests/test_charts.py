@@ -8,10 +8,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart
+from preflight_e2e import published
 from preflight_testing.helm import (
     CHARTS,
     GANG,
@@ -90,7 +90,7 @@ def test_nothing_is_installed_unless_switched_on() -> None:
 )
 def test_kubernetes_takes_every_object(version: str, values: Values) -> None:
     for made in render(UMBRELLA, values):
-        kubernetes_validate.validate(made, version, strict=True)
+        published.validate(made, version)
 
 
 def test_the_values_of_adr_026_reach_the_webhook_as_they_are() -> None:
@@ -348,7 +348,7 @@ def test_a_client_authority_reaches_the_webhook() -> None:
     assert {"name": "client-ca", "configMap": {"name": "theirs"}} in pod["volumes"]
     assert "--client-ca=/etc/preflight-webhook/client-ca/ca.crt" in pod["containers"][0]["args"]
     for one in made:
-        kubernetes_validate.validate(one, KUBERNETES[-1], strict=True)
+        published.validate(one, KUBERNETES[-1])
 
 
 def test_every_pod_is_restricted() -> None:
