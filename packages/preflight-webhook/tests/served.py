@@ -94,8 +94,8 @@ def webhook(
     with told.open("wb") as out:  # no pipe: nobody reads it
         process = subprocess.Popen(command, stdout=out, env=environ)
     try:
-        wait_until(lambda: bool(told.read_text().splitlines()), process)
-        port, plain = json.loads(told.read_text().splitlines()[0])["ports"]
+        wait_until(lambda: bool(ports(told)), process)
+        port, plain = ports(told)
         bundle = (
             base64.b64encode(authority.cert_pem.bytes()).decode() if authority is not None else ""
         )
@@ -103,6 +103,12 @@ def webhook(
     finally:
         process.kill()
         process.wait()
+
+
+def ports(told: Path) -> list[int]:
+    """Where it serves, once it says so; it may say something else before."""
+    whole = [line for line in told.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return next((line["ports"] for line in map(json.loads, whole) if "ports" in line), [])
 
 
 def wait_until(done: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:

@@ -71,6 +71,11 @@ REFUSED = {
     ),
     "a folder above": ("platformConnector: {socketDir: /a/../b}", '".."'),
     "a list as a name": ("checks: [{name: [1], image: {a: b}}]", "checks[0].name"),
+    "a key of two lines": ('{"checks": {"\\n": "\\b"}}', "U+0008"),
+    "a volume of two lines": (
+        ONE % 'extraVolumeMounts: [{name: "a\\n", mountPath: /a}]',
+        "extraVolumeMounts[0].name",
+    ),
     "a null as amounts": (ONE % "resources: {limits: {cpu: -1}}", "is nothing"),
 }
 

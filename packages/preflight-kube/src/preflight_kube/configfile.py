@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from .text import printable
+
 __all__ = ["ConfigError", "ConfigFile", "read"]
 
 T = TypeVar("T")
@@ -16,12 +18,12 @@ Stamp = tuple[int, int, int] | None
 
 class ConfigError(Exception):
     """The configuration cannot be used; ``problems`` has one sentence per problem, each beginning
-    with its path.
+    with its path, in one line, whatever keys and values of the file it quotes.
     """
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = [printable(problem) for problem in problems]
+        super().__init__("\n".join(self.problems))
 
 
 def read(parse: Callable[[str], T], path: Path) -> T:
