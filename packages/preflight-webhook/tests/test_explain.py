@@ -9,6 +9,8 @@ import jsonpatch
 import pytest
 import yaml
 from preflight_proto.stamp import gang_hash
+from preflight_testing.documents import CommandEnd, ended
+from preflight_webhook.cli import main
 from preflight_webhook.configuration.config import parse
 from preflight_webhook.explain.delay import worst_case_delay
 
@@ -25,15 +27,10 @@ spec: {containers: [{name: c, image: i}]}
 """
 
 
-def explain(*options: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "preflight_webhook", "explain", *options],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
+def explain(*options: str, stdin: str = "") -> CommandEnd:
+    """`preflight-webhook explain`, in this process."""
+    done = ended(main, "explain", *options, stdin=stdin)
+    assert "Traceback" not in done.err
     return done
 
 
@@ -41,16 +38,19 @@ def test_every_pod_and_template_is_explained(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(JOB)
     done = explain("-f", str(file))
-    assert done.returncode == 0
-    assert "Job train: injected" in done.stdout
-    assert "reserves: 8 nvidia.com/gpu" in done.stdout
-    assert "worst-case start delay: 30m10s" in done.stdout
-    assert "Pod web: no-gpu" in done.stdout
+    assert done.status == 0
+    assert "Job train: injected" in done.out
+    assert "reserves: 8 nvidia.com/gpu" in done.out
+    assert "worst-case start delay: 30m10s" in done.out
+    assert "Pod web: no-gpu" in done.out
 
 
 def test_standard_input_and_json_work() -> None:
-    done = explain("-f", "-", "-o", "json", stdin=JOB.split("---", maxsplit=1)[0])
-    told = json.loads(done.stdout)
+    program = [sys.executable, "-m", "preflight_webhook", "explain", "-f", "-", "-o", "json"]
+    manifest = JOB.split("---", maxsplit=1)[0].encode()
+    told = json.loads(
+        subprocess.run(program, input=manifest, capture_output=True, check=True).stdout
+    )
     assert (told["result"], told["checks"], told["worst_case_start_delay_seconds"]) == (
         "injected",
         ["dcgm-diag"],
@@ -69,13 +69,13 @@ def test_standard_input_and_json_work() -> None:
 )
 def test_bad_input_is_one_sentence_and_exit_2(text: str, says: str) -> None:
     done = explain("-f", "-", stdin=text)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert says in done.stderr
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert says in done.err
 
 
 def test_a_missing_file_is_one_sentence_and_exit_2() -> None:
     done = explain("-f", "/nowhere.yaml")
-    assert (done.returncode, done.stderr) == (
+    assert (done.status, done.err) == (
         2,
         "/nowhere.yaml: No such file or directory; give a file with a pod in it.\n",
     )
@@ -97,7 +97,7 @@ spec: {containers: [{name: c, image: i}]}
 def test_the_gang_is_explained(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("checks: [{name: nccl-allreduce, image: a}]\nskipNcclWithoutNetwork: false")
-    lines = explain("-f", "-", "--config", str(config), stdin=MEMBERS).stdout.splitlines()
+    lines = explain("-f", "-", "--config", str(config), stdin=MEMBERS).out.splitlines()
     assert [line for line in lines if line.startswith("  gang: ")] == [
         "  gang: llm (by schedulingGroup, size not known at admission); takes part in its checks; its roster is in ConfigMap preflight-llm",
         "  gang: llm (by labels, 3 members); takes no part in its checks; its roster is in ConfigMap preflight-llm.labels",
@@ -109,7 +109,7 @@ def test_the_gang_is_explained(tmp_path: Path) -> None:
 
 def test_the_namespace_of_the_object_names_the_gang(tmp_path: Path) -> None:
     def label(text: str) -> str:
-        told = json.loads(explain("-f", "-", "-o", "json", stdin=text).stdout)
+        told = json.loads(explain("-f", "-", "-o", "json", stdin=text).out)
         assert told["gang"]["id"] == "llm"
         [operation] = [
             o
@@ -158,9 +158,9 @@ def dra(tmp_path: Path) -> str:
 
 def test_claim_templates_in_the_file_are_taken_into_account(dra: str) -> None:
     done = explain("-f", "-", "--config", dra, stdin=CLAIMS)
-    assert "JobSet train, driver: no-gpu" in done.stdout
-    assert "JobSet train, workers: injected" in done.stdout
-    assert "reserves: 1 claim mine" in done.stdout
+    assert "JobSet train, driver: no-gpu" in done.out
+    assert "JobSet train, workers: injected" in done.out
+    assert "reserves: 1 claim mine" in done.out
 
 
 def test_they_may_stand_in_another_file_and_without_them_it_is_said_so(
@@ -172,10 +172,10 @@ def test_they_may_stand_in_another_file_and_without_them_it_is_said_so(
     both = explain(
         "-f", str(tmp_path / "job.yaml"), "-f", str(tmp_path / "claims.yaml"), "--config", dra
     )
-    assert "workers: injected" in both.stdout
+    assert "workers: injected" in both.out
     alone = explain("-f", str(tmp_path / "job.yaml"), "--config", dra)
-    assert "workers: denied" in alone.stdout
-    assert "give it with another -f (ResourceClaimTemplate gpus)" in alone.stdout
+    assert "workers: denied" in alone.out
+    assert "give it with another -f (ResourceClaimTemplate gpus)" in alone.out
 
 
 def test_leaders_and_workers_are_told_apart() -> None:
@@ -188,31 +188,31 @@ spec:
     workerTemplate: {spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}}
 """
     done = explain("-f", "-", stdin=text)
-    assert "LeaderWorkerSet serve, leader: no-gpu" in done.stdout
-    assert "LeaderWorkerSet serve, worker: injected" in done.stdout
+    assert "LeaderWorkerSet serve, leader: no-gpu" in done.out
+    assert "LeaderWorkerSet serve, worker: injected" in done.out
 
 
 def test_the_patch_is_shown_as_a_diff_in_colors_where_wanted() -> None:
-    plain = explain("-f", "-", stdin=JOB).stdout
+    plain = explain("-f", "-", stdin=JOB).out
     assert "    +  - name: preflight-dcgm-diag" in plain
     assert "\33[" not in plain
     assert (
         "\33[32m+  - name: preflight-dcgm-diag\33[0m"
-        in explain("-f", "-", "--color", "always", stdin=JOB).stdout
+        in explain("-f", "-", "--color", "always", stdin=JOB).out
     )
 
 
 def test_yaml_says_what_json_says() -> None:
     one = JOB.split("---", maxsplit=1)[0]
-    assert yaml.safe_load(explain("-f", "-", "-o", "yaml", stdin=one).stdout) == json.loads(
-        explain("-f", "-", "-o", "json", stdin=one).stdout
+    assert yaml.safe_load(explain("-f", "-", "-o", "yaml", stdin=one).out) == json.loads(
+        explain("-f", "-", "-o", "json", stdin=one).out
     )
 
 
 def test_a_confined_namespace_in_the_file_is_taken_into_account() -> None:
     label = "pod-security.kubernetes.io/enforce: restricted"
     text = JOB + "---\nkind: Namespace\nmetadata: {name: default, labels: {" + label + "}}\n"
-    assert "Job train: denied" in explain("-f", "-", stdin=text).stdout
+    assert "Job train: denied" in explain("-f", "-", stdin=text).out
 
 
 def test_names_that_load_code_are_warned_of(tmp_path: Path) -> None:
@@ -222,10 +222,9 @@ def test_names_that_load_code_are_warned_of(tmp_path: Path) -> None:
     )
     env = "env: [{name: NCCL_NET_PLUGIN, value: x}, {name: NCCL_TUNER_PLUGIN, value: x}], resources"
     done = explain("-f", "-", "--config", str(config), stdin=JOB.replace("resources", env, 1))
-    assert "warning: NCCL_NET_PLUGIN may make preflight-nccl-loopback load code" in done.stdout
+    assert "warning: NCCL_NET_PLUGIN may make preflight-nccl-loopback load code" in done.out
     assert (
-        "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it may load code"
-        in done.stdout
+        "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it may load code" in done.out
     )
 
 
@@ -236,7 +235,7 @@ def test_of_what_the_configuration_sets_nobody_is_warned(tmp_path: Path) -> None
     config.write_text(
         f"checks: [{{name: nccl-allreduce, image: a, {own}}}]\nskipNcclWithoutNetwork: false"
     )
-    said = explain("-f", "-", "--config", str(config), stdin=MEMBERS).stdout
+    said = explain("-f", "-", "--config", str(config), stdin=MEMBERS).out
     assert "name: GANG_CONFIG_DIR" in said
     assert "may make" not in said
 
@@ -248,7 +247,7 @@ def test_variables_that_only_the_cluster_knows_are_warned_of(tmp_path: Path) -> 
     done = explain("-f", "-", "--config", str(config), stdin=JOB.replace("resources", env, 1))
     assert (
         "warning: spec.containers[0].envFrom[0]: what Secret tuning holds is not known at admission and not passed on to nccl-loopback"
-        in done.stdout
+        in done.out
     )
 
 
@@ -282,7 +281,7 @@ def test_what_controllers_write_to_their_pods_names_the_gang(
         "{spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}"
     )
     text = f"kind: {kind}\nmetadata: {{name: train}}\n{spec.replace('TEMPLATE', template)}"
-    assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).stdout
+    assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).out
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
@@ -297,9 +296,9 @@ def test_what_has_the_label_of_a_queue_is_told_as_kueue_admits_it(
     spec, gang = MADE_BY[kind]
     queued = "{name: train, labels: {kueue.x-k8s.io/queue-name: research}}"
     text = f"kind: {kind}\nmetadata: {queued}\n{spec.replace('TEMPLATE', template)}"
-    assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).stdout
+    assert f"  gang: {gang}" in explain("-f", "-", "--config", str(config), stdin=text).out
     alone = text.replace("kueue.x-k8s.io/queue-name", "queue")
-    assert "  gang: " not in explain("-f", "-", "--config", str(config), stdin=alone).stdout
+    assert "  gang: " not in explain("-f", "-", "--config", str(config), stdin=alone).out
 
 
 def test_a_stateful_set_s_pods_start_in_order(tmp_path: Path) -> None:
@@ -309,16 +308,16 @@ def test_a_stateful_set_s_pods_start_in_order(tmp_path: Path) -> None:
     text = f"kind: StatefulSet\nmetadata: {{name: train}}\nspec: {{template: {template}}}"
     assert (
         "nccl-allreduce (start-order)"
-        in explain("-f", "-", "--config", str(config), stdin=text).stdout
+        in explain("-f", "-", "--config", str(config), stdin=text).out
     )
 
 
 def test_the_patch_is_left_out_where_wanted() -> None:
     done = explain("-f", "-", "--brief", stdin=JOB)
-    assert "patch: 3 operation(s)" in done.stdout
-    assert "preflight-dcgm-diag" not in done.stdout
+    assert "patch: 3 operation(s)" in done.out
+    assert "preflight-dcgm-diag" not in done.out
     one = JOB.split("---", maxsplit=1)[0]
-    assert "patch" not in json.loads(explain("-f", "-", "--brief", "-o", "json", stdin=one).stdout)
+    assert "patch" not in json.loads(explain("-f", "-", "--brief", "-o", "json", stdin=one).out)
 
 
 @pytest.mark.parametrize(
@@ -350,8 +349,8 @@ def test_a_large_gangs_all_reduce_may_take_longer(ranks: int, seconds: float) ->
 @pytest.mark.parametrize("wanted", ["Service/x", "Pod", "x"])
 def test_what_is_no_live_object_is_one_sentence(wanted: str) -> None:
     done = explain("--live", wanted)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "is not KIND/NAME" in done.stderr
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert "is not KIND/NAME" in done.err
 
 
 GANG_JOB = """
@@ -371,9 +370,9 @@ ACCEPTED = "status: {conditions: [{type: Accepted, status: '%s', reason: R, mess
 
 def test_a_preflight_config_among_the_documents_is_taken_as_if_it_were_accepted() -> None:
     done = explain("-f", "-", stdin=GANG_JOB + BY_LABEL % "by-label")
-    assert "by: PreflightConfig by-label, as if the gang controller had accepted it" in done.stdout
-    assert "gang: run-7 (by labels" in done.stdout
-    assert "value: observe" in done.stdout
+    assert "by: PreflightConfig by-label, as if the gang controller had accepted it" in done.out
+    assert "gang: run-7 (by labels" in done.out
+    assert "value: observe" in done.out
 
 
 def test_one_of_another_namespace_does_not_count() -> None:
@@ -382,15 +381,15 @@ def test_one_of_another_namespace_does_not_count() -> None:
         "-",
         stdin=GANG_JOB + (BY_LABEL % "elsewhere").replace("namespace: ml", "namespace: web"),
     )
-    assert "gang:" not in done.stdout
-    assert "by: " not in done.stdout
+    assert "gang:" not in done.out
+    assert "by: " not in done.out
 
 
 def test_what_the_gang_controller_says_of_them_counts() -> None:
     first = BY_LABEL % "first" + ACCEPTED % ("False", "Superseded by second.", 2)
     second = BY_LABEL % "second" + ACCEPTED % ("True", "In force.", 2)
     done = explain("-f", "-", "-o", "json", stdin=GANG_JOB + first + second)
-    told = json.loads(done.stdout)
+    told = json.loads(done.out)
     assert told["preflight_config"] == "PreflightConfig second, in force"
     assert told["gang"]["id"] == "run-7"
 
@@ -404,16 +403,16 @@ def test_what_the_gang_controller_says_of_them_counts() -> None:
 )
 def test_one_that_is_not_in_force_says_why(status: tuple[str, str, int], why: str) -> None:
     done = explain("-f", "-", stdin=GANG_JOB + BY_LABEL % "one" + ACCEPTED % status)
-    assert f"by: no PreflightConfig is in force: one ({why})" in done.stdout
-    assert "gang:" not in done.stdout
+    assert f"by: no PreflightConfig is in force: one ({why})" in done.out
+    assert "gang:" not in done.out
 
 
 def test_a_configuration_that_does_not_look_for_them_says_so(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("checks: [{name: dcgm-diag, image: d}]\npreflightConfigs: {enabled: false}")
     done = explain("-f", "-", "--config", str(config), stdin=GANG_JOB + BY_LABEL % "one")
-    assert "no PreflightConfig is read" in done.stdout
-    assert "gang:" not in done.stdout
+    assert "no PreflightConfig is read" in done.out
+    assert "gang:" not in done.out
 
 
 @pytest.mark.parametrize(
@@ -422,8 +421,8 @@ def test_a_configuration_that_does_not_look_for_them_says_so(tmp_path: Path) -> 
 )
 def test_one_that_cannot_be_read_is_one_sentence_and_exit_2(wrong: str) -> None:
     done = explain("-f", "-", stdin=GANG_JOB + wrong % "odd")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "PreflightConfig odd: " in done.stderr
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert "PreflightConfig odd: " in done.err
 
 
 CLAIM = """
@@ -464,7 +463,7 @@ def test_it_says_what_becomes_of_a_claim_by_name(
         "checks: [{name: dcgm-diag, image: d}]\ngpuDetection: {deviceClasses: [gpu.nvidia.com]}"
     )
     done = explain("-f", "-", "--config", str(config), stdin=CLAIM + more + CLAIMING)
-    assert [text for text in expected if text not in done.stdout] == []
+    assert [text for text in expected if text not in done.out] == []
 
 
 @pytest.mark.parametrize(
@@ -497,8 +496,8 @@ spec:
   containers: [{{name: main, image: i, resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]
 """
     done = explain("-f", "-", "--config", str(config), stdin=pod)
-    assert "Pod train: denied" in done.stdout
-    assert expected in done.stdout
+    assert "Pod train: denied" in done.out
+    assert expected in done.out
 
 
 def test_a_pod_that_has_its_checks_is_called_injected_already() -> None:
@@ -516,7 +515,7 @@ def test_a_pod_that_has_its_checks_is_called_injected_already() -> None:
     }
 
     def told(one: object, *options: str) -> str:
-        return explain("-f", "-", *options, stdin=yaml.safe_dump_all([namespace, one])).stdout
+        return explain("-f", "-", *options, stdin=yaml.safe_dump_all([namespace, one])).out
 
     fresh = json.loads(told(pod, "-o", "json"))
     after = jsonpatch.apply_patch(pod, fresh["patch"])
@@ -528,11 +527,11 @@ def test_a_pod_that_has_its_checks_is_called_injected_already() -> None:
 @pytest.mark.parametrize("env", ["[NCCL_DEBUG]", "[null]", "true", "{a: b}", "[{name: [1]}]"])
 def test_an_env_that_is_no_list_of_variables_leaves_no_traceback(env: str) -> None:
     done = explain("-f", "-", stdin=JOB.replace("image: i,", f"image: i, env: {env},", 1))
-    assert done.returncode in {0, 2}
-    assert done.stdout or done.stderr
+    assert done.status in {0, 2}
+    assert done.out or done.err
 
 
 def test_what_changes_a_terminal_is_not_printed() -> None:
     done = explain("-f", "-", stdin=JOB.replace("name: train", r'name: "a\e[31m\u202e"'))
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "\u202e" not in done.stdout + done.stderr
+    assert "\x1b" not in done.out + done.err
+    assert "\u202e" not in done.out + done.err
