@@ -243,7 +243,7 @@ async def test_a_lease_that_is_another_s_or_none_is_not_believed(
     """A leader whose renewals are answered so ends its leadership in time, and takes it up again
     when it is over.
     """
-    async with replica(target, cluster.namespace, tmp_path / "one") as one:
+    async with replica(target, cluster.namespace, tmp_path / "one", lease=2) as one:
         await until(lambda: one.leads, "it leads")
         lease = b'{"metadata":{"name":"preflight-gang","resourceVersion":"9"},"spec":%s}'
         for spec in (

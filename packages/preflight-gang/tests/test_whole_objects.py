@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -270,8 +271,13 @@ def test_whatever_a_node_holds_it_is_read_or_not(item: Any) -> None:
 
 
 def _controller() -> Controller:
-    target = connection({"KUBECONFIG": str(_KUBECONFIG)})
-    return Controller(Client(target, agent="tests"), Config(), Metrics())
+    return Controller(_client(), Config(), Metrics())
+
+
+@cache
+def _client() -> Client:
+    """To nobody. To read the authorities that a machine trusts takes most of an example's time."""
+    return Client(connection({"KUBECONFIG": str(_KUBECONFIG)}), agent="tests")
 
 
 def _kubeconfig() -> Any:
