@@ -4,10 +4,13 @@ with measurements made up.
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
 import socket
 import struct
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,12 +20,14 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 from check_nccl_allreduce.control import frames
+from check_nccl_allreduce.control.hub import Hub
 from check_nccl_allreduce.control.leader import Leader, Rounds
 from check_nccl_allreduce.control.member import MemberSession, Work
 from check_nccl_allreduce.control.messages import (
     Failure,
     Hello,
     LaunchOrder,
+    Message,
     Order,
     RankReport,
     RankStage,
@@ -139,6 +144,44 @@ def test_forty_members_come_at_once() -> None:
     gang = Gang(size=40)
     gang.run(gang.lead, *[partial(gang.member, rank) for rank in range(40)])
     assert list(gang.verdicts.values()) == [PASSED] * 40
+
+
+class Nobody:
+    """Hears no member."""
+
+    def admits(self, hello: Hello) -> bool:
+        return False
+
+    def joined(self, hello: Hello) -> None: ...
+
+    def said(self, rank: int, message: Message) -> None: ...
+
+    def gone(self, rank: int, why: str) -> None: ...
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_connection_that_is_let_in_as_the_leader_ends_is_closed(turns: int) -> None:
+    gang = Gang()
+
+    async def leave() -> None:
+        hub = Hub(gang.roster(0), HeartbeatPace(), Nobody(), 0)
+
+        def connect_after(turns: int) -> None:
+            if turns:
+                asyncio.get_running_loop().call_soon(connect_after, turns - 1)
+            else:
+                somebody.connect_ex(("127.0.0.1", gang.port))
+
+        with socket.socket() as somebody:
+            async with hub.open("127.0.0.1", gang.port):
+                connect_after(turns)
+            await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        anyio.run(leave)
+        gc.collect()
+    assert [str(one.message) for one in seen] == []
 
 
 def test_a_second_round_ends_the_first_ones_work() -> None:

@@ -89,6 +89,13 @@ class Hub:
                 yield
                 group.cancel_scope.cancel()
         finally:
+            # asyncio never closes a connection that it has let in and not yet handed over when its
+            # server closes: nobody is let in any more, and two turns hand over who was.
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
             server.close()
             for one in [*self._unauthenticated, *self._ranks]:
                 one.finish("the leader is done")
