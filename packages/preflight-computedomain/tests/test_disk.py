@@ -51,13 +51,28 @@ def test_a_file_that_was_renamed_has_its_new_name_alone(files: Files, path: Path
     assert [one.name for one in path.parent.iterdir()] == ["aside"]
 
 
+def test_a_folder_in_the_place_of_a_file_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for _ in range(2):
+        path.mkdir()
+        Disk().write(path, b"data")
+        assert path.read_bytes() == b"data"
+        path.unlink()
+    path.mkdir()
+    assert Disk().remove(path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        f"folder-{i}-file.aside" for i in (1, 2, 3)
+    ]
+
+
 @pytest.mark.parametrize("in_the_middle", [False, True])
 def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_other(
     files: Files, path: Path, in_the_middle: bool
 ) -> None:
     Disk().write(path, b"old")
     files.room, files.in_the_middle = 0, in_the_middle
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         Disk().write(path, b"new")
+    assert caught.value.filename in (str(path), f"{path}.tmp")
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]

@@ -40,7 +40,7 @@ def node(name: str, **labels: str) -> Labeled:
 
 
 def sliced(name: str, *devices: str) -> Slice:
-    body = slices.body(name, "uid")
+    body = slices.body(name, "uid", [])
     body["spec"]["devices"] = [{"name": one} for one in devices or ("channel-0",)]
     return made(Slice, body)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +62,7 @@ def test_no_text_ends_in_another_error(text: str) -> None:
     "version", ["570.158.01", "570.158.1", "570.172.08", "580.65.06", "1000.0"]
 )
 def test_a_driver_of_570_158_01_or_newer_fits(version: str) -> None:
-    driver_fits(version)
+    assert re.fullmatch(r"([1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}", driver_fits(version))
 
 
 @pytest.mark.parametrize(

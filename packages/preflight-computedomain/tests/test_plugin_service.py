@@ -27,6 +27,7 @@ from preflight_computedomain.names import DRIVER, cdi_file, cdi_id, slice_name
 from preflight_computedomain.plugin import service
 from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_computedomain.plugin.fabric import FabricInfo
+from preflight_computedomain.plugin.slices import channel
 from preflight_computedomain.startup import CommandFailed, Start
 from preflight_kube.client import Client
 from preflight_kube.connection import Connection, connection
@@ -36,6 +37,7 @@ from preflight_testing.tcp import TcpServer
 pytestmark = pytest.mark.anyio
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLUSTER = bytes(range(1, 17))
+CLIQUE = f"{uuid.UUID(bytes=CLUSTER)}.7"
 
 
 @dataclass
@@ -166,9 +168,7 @@ def ref(claim: dict[str, Any]) -> KubeletClaim:
 async def test_the_slice_has_exactly_channel_0_and_belongs_to_the_node(world: World) -> None:
     found = await world.published()
     spec = found["spec"]
-    assert spec["devices"] == [
-        {"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}
-    ]
+    assert spec["devices"] == channel(CLIQUE, "570.158.1")
     assert (spec["driver"], spec["nodeName"]) == (DRIVER, world.name)
     assert spec["pool"] == {"name": world.name, "generation": 1, "resourceSliceCount": 1}
     (owner,) = found["metadata"]["ownerReferences"]
@@ -247,6 +247,37 @@ async def test_the_major_is_that_of_the_driver_of_now(
     devices.write_text("Character devices:\n511 nvidia-caps-imex-channels\n235 ttyUSB\n")
     assert (await preparing)[claim.uid].error == ""
     assert b'"major":511,' in (world.cdi / cdi_file(claim.uid)).read_bytes()
+
+
+async def test_what_is_offered_follows_clique_and_driver(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.end()
+    for name in ("LOOK", "UNKNOWN"):
+        monkeypatch.setattr(service, name, 0.05)
+    joined, world.nvml.infos = world.nvml.infos, [FabricInfo("GPU-1")]  # one of no fabric
+    await world.begin()
+
+    async def offers(*devices: dict[str, Any]) -> bool:
+        found = await world.slice()
+        return found is not None and found["spec"].get("devices", []) == list(devices)
+
+    await until(offers)
+    driver = world.root / "devices"
+    there = driver.read_text()
+    world.nvml.infos, world.nvml.version = joined, "580.65.06"
+    driver.write_text("Character devices:\n511 nvidia-caps-imex-channels\n")  # loaded anew
+    await until(lambda: offers(*channel(CLIQUE, "580.65.6")))
+    driver.write_text("Character devices:\n511 ttyUSB\n")
+    await until(offers)
+    driver.write_text(there)
+    await until(lambda: offers(*channel(CLIQUE, "580.65.6")))
+    world.nvml.infos = [replace(joined[0], state=2)]
+    driver.write_text("Character devices:\n240 nvidia-caps-imex-channels\n")
+    await until(offers)
+    assert (await world.ask("/readyz"))[1].startswith("GPU GPU-1: its registration")
+    world.nvml.infos = joined
+    await until(lambda: offers(*channel(CLIQUE, "580.65.6")))
 
 
 async def test_a_plugin_that_starts_anew_answers_a_prepared_claim_with_the_same_devices(

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_computedomain.names import slice_name
 from preflight_computedomain.objects import Slice
-from preflight_computedomain.plugin.slices import body, wanted
+from preflight_computedomain.plugin.slices import body, channel, wanted
 
-GOOD = body("node-1", "uid-1", 4, "77")
+CLIQUE = "00010203-0405-0607-0809-0a0b0c0d0e0f.7"
+CHANNEL = channel(CLIQUE, "570.158.1")
+GOOD = body("node-1", "uid-1", CHANNEL, 4, "77")
 
 
 def found(made: dict[str, Any]) -> Slice:
@@ -21,9 +23,16 @@ def found(made: dict[str, Any]) -> Slice:
 
 def test_the_slice_has_channel_0_and_nothing_else() -> None:
     spec = GOOD["spec"]
-    assert spec["devices"] == [
-        {"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}
-    ]
+    [device] = spec["devices"]
+    assert device == {
+        "name": "channel-0",
+        "attributes": {
+            "type": {"string": "channel"},
+            "id": {"int": 0},
+            "cliqueID": {"string": CLIQUE},
+            "driverVersion": {"version": "570.158.1"},
+        },
+    }
     assert (spec["nodeName"], spec["pool"]["name"], spec["pool"]["resourceSliceCount"]) == (
         "node-1",
         "node-1",
@@ -33,8 +42,19 @@ def test_the_slice_has_channel_0_and_nothing_else() -> None:
 
 
 def test_none_is_made_and_a_good_one_is_left_alone() -> None:
-    assert wanted("node-1", "uid-1", None) == body("node-1", "uid-1")
-    assert wanted("node-1", "uid-1", found(GOOD)) is None
+    assert wanted("node-1", "uid-1", CHANNEL, None) == body("node-1", "uid-1", CHANNEL)
+    assert wanted("node-1", "uid-1", CHANNEL, found(GOOD)) is None
+
+
+def test_a_node_without_a_clique_offers_nothing_and_a_clique_that_comes_is_a_change() -> None:
+    nothing = wanted("node-1", "uid-1", channel("", "570.158.1"), found(GOOD))
+    assert nothing is not None
+    assert nothing == body("node-1", "uid-1", [], 5, "77")
+    del nothing["spec"]["devices"]  # as the API server gives back an empty list
+    assert wanted("node-1", "uid-1", [], found(nothing)) is None
+    assert wanted("node-1", "uid-1", CHANNEL, found(nothing)) == body(
+        "node-1", "uid-1", CHANNEL, 6, "77"
+    )
 
 
 CHANGES: list[tuple[str, Any]] = [
@@ -56,11 +76,15 @@ CHANGES: list[tuple[str, Any]] = [
 def test_one_that_was_altered_is_put_right_with_the_next_generation(field: str, value: Any) -> None:
     bad = copy.deepcopy(GOOD)
     bad["spec"][field] = value
-    assert wanted("node-1", "uid-1", found(bad)) == body("node-1", "uid-1", 5, "77")
+    assert wanted("node-1", "uid-1", CHANNEL, found(bad)) == body(
+        "node-1", "uid-1", CHANNEL, 5, "77"
+    )
 
 
 def test_one_of_a_node_that_was_made_anew_gets_its_owner_and_keeps_its_generation() -> None:
-    assert wanted("node-1", "uid-2", found(GOOD)) == body("node-1", "uid-2", 4, "77")
+    assert wanted("node-1", "uid-2", CHANNEL, found(GOOD)) == body(
+        "node-1", "uid-2", CHANNEL, 4, "77"
+    )
 
 
 @given(

@@ -298,6 +298,27 @@ def test_a_driver_that_changes_while_a_file_is_made_again_leaves_none(tmp_path: 
     consistent(node)
 
 
+def test_folders_in_the_place_of_files_are_moved_aside_and_the_plugin_goes_on(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    for folder in (
+        node.cdi / cdi_file(uid(1)),
+        node.cdi / cdi_file("gone"),
+        node.folder / CHECKPOINT,
+    ):
+        folder.mkdir()
+        (folder / "theirs").touch()
+    store = node.store()
+    store.start()
+    assert store.corrupt == 1
+    assert isinstance(prepare(node), AlreadyPrepared)
+    assert node.states() == {uid(1): COMPLETED}
+    moved = [path.name for path in node.cdi.iterdir() if path.is_dir()]
+    assert sorted(moved) == [f"folder-1-{cdi_file(one)}.aside" for one in (uid(1), "gone")]
+    node.store().start()  # nor are those in the way of the next start
+
+
 def test_a_start_leaves_other_vendors_files_alone(tmp_path: Path) -> None:
     node = Node(tmp_path)
     for name in ("nvidia.yaml", "k8s.gpu.nvidia.com-claim_x.json"):

@@ -7,6 +7,7 @@ there a test ends the process.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,8 @@ class Disk:
         """
         part = path.with_name(path.name + TEMPORARY)
         path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (one for one in (part, path) if one.is_dir()):
+            self.aside(folder)
         self._step(f"write {part.name}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,9 +43,10 @@ class Disk:
                 os.fsync(file.fileno())
             self._step(f"rename {part.name}")
             part.replace(path)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 part.unlink()
+            error.filename = error.filename or str(path)  # a write that fails names none
             raise
         self._step(f"sync folder of {path.name}")
         self._sync(path.parent)
@@ -55,6 +59,9 @@ class Disk:
             path.unlink()
         except FileNotFoundError:
             return False
+        except IsADirectoryError:
+            self.aside(path)
+            return True
         self._step(f"sync folder without {path.name}")
         self._sync(path.parent)
         self._step(f"after removal of {path.name}")
@@ -65,6 +72,13 @@ class Disk:
         self._step(f"rename {path.name}")
         path.replace(other)
         self._sync(path.parent)
+
+    def aside(self, path: Path) -> Path:
+        """Move a folder away that stands where a file belongs; where to."""
+        free = (path.with_name(f"folder-{i}-{path.name}.aside") for i in itertools.count(1))
+        other = next(one for one in free if not one.exists())
+        self.rename(path, other)
+        return other
 
     @staticmethod
     def _sync(folder: Path) -> None:

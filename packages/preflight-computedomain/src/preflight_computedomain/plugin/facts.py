@@ -63,19 +63,21 @@ def imex_major(text: str, where: str = "/proc/devices") -> int:
     return int(majors[0])
 
 
-def driver_fits(version: str) -> None:
-    """Raises :class:`Unfit` where the NVIDIA driver is older than :data:`OLDEST_DRIVER`, or its
-    version is none.
+def driver_fits(version: str) -> str:
+    """The NVIDIA driver's version as a semantic one: `570.158.01` is 570.158.1. Raises
+    :class:`Unfit` where it is older than :data:`OLDEST_DRIVER`, or none.
     """
     parts = version.strip().split(".")
     if not 2 <= len(parts) <= 4 or not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
         raise Unfit(
             f"NVML: {one_line(version, 40)!r} is not a driver version; install {OLDEST_DRIVER} or newer."
         )
-    if tuple(map(int, parts)) < tuple(map(int, OLDEST_DRIVER.split("."))):
+    numbers = tuple(map(int, parts))
+    if numbers < tuple(map(int, OLDEST_DRIVER.split("."))):
         raise Unfit(
             f"NVML: the NVIDIA driver is {version.strip()}; install {OLDEST_DRIVER} or newer."
         )
+    return ".".join(map(str, (*numbers, 0)[:3]))
 
 
 def boot_id(text: str, where: str = "/proc/sys/kernel/random/boot_id") -> str:

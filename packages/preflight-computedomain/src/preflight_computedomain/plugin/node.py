@@ -107,8 +107,9 @@ class CliqueOwner:
         answers: Callable[[bool], object] = lambda _: None,
     ) -> None:
         self._nvml, self._crash, self._answers = nvml, crash, answers
-        self._current = ""
-        self._unwell = ""
+        self._current = self._unwell = ""
+        self.driver = ""
+        """Its version when the clique was last read, a semantic one."""
         self.unknown = ""
         """Why the clique is not known, or not yet, by what NVML last said, a sentence; empty: it is
         known, or there is none.
@@ -125,7 +126,7 @@ class CliqueOwner:
         to end with.
         """
         try:
-            driver_fits(await asyncio.to_thread(self._nvml.driver_version))
+            self.driver = driver_fits(await asyncio.to_thread(self._nvml.driver_version))
             gpus = await asyncio.to_thread(self._nvml.fabric)
             self._current = clique(gpus, crash=self._crash)
         except (NvmlUnavailable, FabricBroken) as error:
@@ -145,6 +146,7 @@ class CliqueOwner:
     async def _read(self) -> str:
         before, found, wrong = self._current, "", ""
         try:
+            version = await asyncio.to_thread(self._nvml.driver_version)
             gpus = await asyncio.to_thread(self._nvml.fabric)
         except NvmlUnavailable as error:
             found, wrong = "" if error.gone else before, str(error)
@@ -156,8 +158,11 @@ class CliqueOwner:
                 f"{sentence}; is its fabric manager well?" if (sentence := unjoined(gpus)) else ""
             )
             try:
+                self.driver = driver_fits(version)
                 found = clique(gpus, crash=self._crash)
                 wrong = "" if found else joining
+            except Unfit as error:
+                wrong = str(error)
             except FabricBroken as error:
                 wrong = joining or str(error)
         if wrong and wrong != self.unknown:

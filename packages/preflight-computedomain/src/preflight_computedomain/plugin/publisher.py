@@ -8,7 +8,7 @@ been away for long; so it is put back as often as it goes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -46,6 +46,7 @@ class Publisher:
     ) -> None:
         self._client, self._node, self._written = client, node, written
         self._uid = ""
+        self._devices: list[dict[str, Any]] = []
         self._look = anyio.Event()
         self._mirror = Reflector(
             client,
@@ -62,8 +63,14 @@ class Publisher:
         return (
             found is not None
             and bool(self._uid)
-            and slices.wanted(self._node, self._uid, found) is None
+            and slices.wanted(self._node, self._uid, self._devices, found) is None
         )
+
+    def offer(self, devices: list[dict[str, Any]]) -> None:
+        """Have the slice offer ``devices`` (:func:`.slices.channel`) from now on."""
+        if devices != self._devices:
+            self._devices = devices
+            self.poke()
 
     def poke(self) -> None:
         """Look soon."""
@@ -99,7 +106,7 @@ class Publisher:
             found is None or not self._uid
         ):  # the Node may have been made anew since, which is why it has gone
             self._uid = (await self._client.get(f"/api/v1/nodes/{self._node}", _Node)).metadata.uid
-        body = slices.wanted(self._node, self._uid, found)
+        body = slices.wanted(self._node, self._uid, self._devices, found)
         for other in [
             one
             for one in self._mirror.store.values()

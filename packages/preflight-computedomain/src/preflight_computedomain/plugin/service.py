@@ -31,6 +31,7 @@ from .nvml import NvmlLibrary
 from .page import ClaimPreparer, Unreachable
 from .publisher import Publisher
 from .serving import Serving
+from .slices import channel
 from .store import ClaimStore
 
 __all__ = ["PROGRAM", "Folders", "run"]
@@ -41,7 +42,9 @@ EVERY: Final = 600.0
 do not ask together.
 """
 LOOK: Final = 5.0
-"""Seconds between two looks at the CDI files of prepared claims."""
+"""Seconds between two looks at the CDI files of prepared claims, and at the driver."""
+UNKNOWN: Final = 60.0
+"""Seconds between two looks at the clique where NVML did not say it, or the driver is away."""
 GRACE: Final = 10.0
 PROBE: Final = 5.0
 ANSWER: Final = 15.0
@@ -111,7 +114,8 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
             client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc()
         )
         serving = Serving(page, metrics, folders.registry, folders.own, registered=publisher.poke)
-        health = _health(start, metrics, serving, publisher)
+        publisher.offer(channel(found, clique.driver))
+        health = _health(start, metrics, serving, publisher, clique)
         try:
             await _begin(folders, page, serving)
             log.info("started", port=health.port, socket=str(folders.own / "dra.sock"))
@@ -121,6 +125,7 @@ async def run(start: Start, *, nvml: NvmlReader | None = None) -> None:
                 group.start_soon(publisher.run)
                 group.start_soon(_mend, page)
                 group.start_soon(_now_and_then, clique.refreshed)
+                group.start_soon(_follow, major, number, clique, publisher)
                 group.start_soon(_now_and_then, lambda: _sweep(page))
         finally:
             with anyio.CancelScope(shield=True):
@@ -145,7 +150,11 @@ async def _begin(folders: Folders, page: ClaimPreparer, serving: Serving) -> Non
 
 
 def _health(
-    start: Start, metrics: PluginMetrics, serving: Serving, publisher: Publisher
+    start: Start,
+    metrics: PluginMetrics,
+    serving: Serving,
+    publisher: Publisher,
+    clique: CliqueOwner,
 ) -> HealthServer:
     """``/healthz`` asks both sockets as the kubelet would, from the probe's own thread."""
     loop = asyncio.get_running_loop()
@@ -161,7 +170,9 @@ def _health(
     def ready() -> str:
         if not serving.registration.registered:
             return "the kubelet has not registered the plugin"
-        return "" if publisher.published else "the ResourceSlice is not published"
+        if not publisher.published:
+            return "the ResourceSlice is not published"
+        return clique.unknown
 
     try:
         return HealthServer(start.host, start.port, metrics.registry, healthy, ready)
@@ -182,6 +193,27 @@ async def _now_and_then(what: Callable[[], Awaitable[object]]) -> None:
     while True:
         await anyio.sleep(EVERY * random.uniform(0.8, 1.2))  # noqa: S311 - spread, not a secret
         await what()
+
+
+async def _follow(
+    major: ChannelMajor, last: int, clique: CliqueOwner, publisher: Publisher
+) -> None:
+    """Offer the channel for as long as the node has driver and clique. ``last``: the major when the
+    clique was read.
+    """
+    looked = anyio.current_time()
+    while True:
+        await anyio.sleep(LOOK)
+        try:
+            now = await asyncio.to_thread(major)
+        except Unfit:
+            now = 0  # the reader of the major has logged it
+        late = clique.unknown and anyio.current_time() - looked >= UNKNOWN
+        if now != last or late:
+            looked = anyio.current_time()
+            await clique.refreshed()
+            last = now
+        publisher.offer(channel(clique.current if now else "", clique.driver))
 
 
 async def _mend(page: ClaimPreparer) -> None:

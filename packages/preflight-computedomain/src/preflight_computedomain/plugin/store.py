@@ -86,7 +86,7 @@ class ClaimStore:
             found = self._path.stat()
             signature = (found.st_ino, found.st_mtime_ns, found.st_size)
             if self._kept is None or self._kept.signature != signature:
-                self._kept = _Kept(signature, decode(self._path.read_bytes()))
+                self._kept = _Kept(signature, decode(self._bytes()))
         except FileNotFoundError:
             return {}
         return self._kept.checkpoint.claims
@@ -182,7 +182,7 @@ class ClaimStore:
     def _held(self, uid: str) -> bytes:
         try:
             return self._file(uid).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return b""
 
     def unprepare(self, uid: str) -> bool:
@@ -206,12 +206,18 @@ class ClaimStore:
 
     def _read(self) -> Checkpoint:
         try:
-            self._last = decode(self._path.read_bytes())
+            self._last = decode(self._bytes())
         except FileNotFoundError:
             self._last = Checkpoint()
         except Corrupt as error:
             self._aside(error)
         return self._last
+
+    def _bytes(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except IsADirectoryError:
+            raise Corrupt("it is a folder") from None
 
     def _aside(self, error: Corrupt) -> None:
         """Begin anew: a node without a driver for ever is worse. A process that has only just
