@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,9 +11,10 @@ import anyio
 import pytest
 from driven import User, leads, until
 from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
-from preflight_computedomain.controller.page import Controller
+from preflight_computedomain.controller.page import SLICES, Controller
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import FINALIZER, LABEL, TARGET_LABEL
+from preflight_computedomain.plugin import slices
 from preflight_kube.client import Client, Invalid, KubeError
 from preflight_kube.connection import Connection, connection
 from preflight_testing.apiserver import ApiServer
@@ -53,6 +55,27 @@ async def test_a_computedomain_becomes_ready_with_one_template(
     assert template["metadata"]["finalizers"] == [FINALIZER]
     config = template["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]
     assert (config["domainID"], config["allocationMode"]) == (uid, "Single")
+
+
+async def test_two_active_computedomains_of_one_clique_are_told_on_both(
+    user: User, controller: Controller
+) -> None:
+    clique = f"{uuid.uuid4()}.7"
+    for name in ("train-a", "train-b"):
+        domain, node = await user.create(name), f"node-{uuid.uuid4().hex[:8]}"
+        devices = slices.channel(clique, "570.158.1")
+        await user.client.create(SLICES, slices.body(node, "a-uid", devices))
+        await user.claim(f"claim-{name}", domain["metadata"]["uid"], node)
+
+    async def told() -> bool:
+        events = await user.events("SharedIMEXDomain")
+        about = {one["involvedObject"]["name"]: one["message"] for one in events}
+        return f"{user.namespace}/train-b is active in the NVLink clique {clique}" in about.get(
+            "train-a", ""
+        ) and f"{user.namespace}/train-a is" in about.get("train-b", "")
+
+    await until(told)
+    assert controller._metrics.registry.get_sample_value("compute_domain_shared_cliques") == 1
 
 
 async def test_num_nodes_has_no_meaning(user: User, controller: Controller) -> None:

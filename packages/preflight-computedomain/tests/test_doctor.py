@@ -18,6 +18,7 @@ from preflight_computedomain.plugin import slices
 from preflight_computedomain.seen import ClusterObjects, Labeled, Pod, UsedClaim
 
 T = TypeVar("T")
+OTHER = "d0000000-0000-0000-0000-000000000002"
 
 
 def made(type_: type[T], body: dict[str, Any]) -> T:
@@ -51,7 +52,7 @@ def plugin(on: str) -> Pod:
 
 
 def claimed(name: str, of: str = DOMAIN, **status: Any) -> UsedClaim:
-    body = document(ref(1, name), **status)
+    body = document(ref(2 if name == "two" else 1, name), **status)
     opaque = {"driver": "compute-domain.nvidia.com", "parameters": parameters(domainID=of)}
     body["spec"] = {"devices": {"config": [{"opaque": opaque}]}}
     return made(UsedClaim, body)
@@ -108,6 +109,14 @@ DELETED = {"deletionTimestamp": "2026-05-01T12:00:00Z", "finalizers": ["theirs/f
             {"slices": []},
             "node-1 has no ResourceSlice: look at the log of its plugin, pod preflight/plugin-node-1",
         ),
+        (
+            {
+                "domains": [*HEALTHY.domains, domain("other", OTHER)],
+                "templates": [*HEALTHY.templates, templated(domain("other", OTHER))],
+                "claims": [claimed("one"), claimed("two", OTHER)],
+            },
+            "team-a/other, team-a/train",
+        ),
         ({"slices": [], "plugins": []}, "node-1 is in an NVLink clique, and has neither"),
         (
             {"nodes": [], "plugins": [*HEALTHY.plugins, plugin("node-2")]},
@@ -140,6 +149,7 @@ DELETED = {"deletionTimestamp": "2026-05-01T12:00:00Z", "finalizers": ["theirs/f
         *("daemonset", "daemon-template", "clique", "node-label", "daemon-slice", "no-slice"),
         *(
             "no-plugin",
+            "shared",
             "no-slice-nor-label",
             "all",
             "conflict",

@@ -14,6 +14,7 @@ from .configs import domain_of
 from .controller.template import owner
 from .names import DAEMON_DEVICE, DEVICE, LABEL, fits_as_name
 from .seen import ClusterObjects, is_daemon_template
+from .sharing import Sharing
 
 __all__ = ["RUNBOOK", "report"]
 
@@ -39,6 +40,9 @@ def report(seen: ClusterObjects) -> tuple[list[str], bool]:
         "Leftovers of driver-managed mode (remove them; see --runbook)": _leftovers(seen),
         "Nodes": _nodes(seen),
         "ComputeDomains": _domains(seen),
+        "NVLink cliques with jobs that reach each other's memory (run one ComputeDomain at a time)": _shared(
+            seen
+        ),
         "Claims whose ComputeDomain has gone (delete their pods)": _stale(seen),
     }
     lines: list[str] = []
@@ -119,6 +123,23 @@ def _domains(seen: ClusterObjects) -> list[str]:
         elif one.status.status != "Ready":
             found.append(f"{name} is not Ready: is compute-domain-controller running?")
     return sorted(found)
+
+
+def _shared(seen: ClusterObjects) -> list[str]:
+    sharing = Sharing()
+    for node in seen.nodes:
+        sharing.node(node.metadata.name, node.metadata.labels.get(CLIQUE_LABEL, ""))
+    for slice_ in seen.slices:
+        sharing.slice(slice_)
+    for claim in seen.claims:
+        sharing.claim(claim)
+    names = {
+        one.metadata.uid: f"{one.metadata.namespace}/{one.metadata.name}" for one in seen.domains
+    }
+    return [
+        f"{one_line(clique, 64)}: {', '.join(sorted(names.get(uid, f'one that has been deleted ({one_line(uid, 80)})') for uid in uids))}"
+        for clique, uids in sharing.shared().items()
+    ]
 
 
 def _stale(seen: ClusterObjects) -> list[str]:

@@ -63,6 +63,12 @@ class ControllerMetrics:
             registry=self.registry,
         )
 
+        self.shared = Gauge(
+            "compute_domain_shared_cliques",
+            "NVLink cliques in which more than one ComputeDomain is active.",
+            registry=self.registry,
+        )
+
     def show(
         self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]
     ) -> None:

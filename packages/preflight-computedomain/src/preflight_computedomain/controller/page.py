@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from preflight_kube.client import Client, Conflict, Fenced, KubeError
@@ -21,12 +21,14 @@ from preflight_kube.reflector import Change, Reflector
 from preflight_kube.text import one_line
 from preflight_kube.workqueue import Queue
 
-from ..names import API_VERSION, KIND, LABEL
-from ..objects import ClaimTemplate, ComputeDomain
+from ..names import API_VERSION, DRIVER, KIND, LABEL
+from ..objects import ClaimTemplate, ComputeDomain, Metadata, Slice
+from ..seen import UsedClaim
+from ..sharing import Sharing
 from . import template
 from .actor import DOMAINS, TEMPLATES, Blocked, DomainActor, LastAnswers, Place
 from .metrics import ControllerMetrics
-from .step import NOT_READY, READY, DomainEvent, step, sweep
+from .step import NOT_READY, READY, DomainEvent, shares, step, sweep
 
 __all__ = ["COMPONENT", "Controller"]
 
@@ -37,6 +39,8 @@ AGAIN: Final = 1.0
 """Seconds after which is looked again what stood in the way, though nothing has
 been heard of it.
 """
+CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 SWEEP: Final = 600.0
 """Seconds between two looks for templates whose ComputeDomain has gone."""
 
@@ -62,16 +66,26 @@ class Controller:
         )  # templates, by the uid that label or configuration names
         self._said: set[tuple[str, str, str]] = set()
         self._conflicts: set[Place] = set()
+        self._sharing = Sharing()
         self.queue = Queue("computedomain", clock=client.clock)
-        self.reflectors: tuple[Reflector[ComputeDomain], Reflector[ClaimTemplate]] = (
+        self.reflectors: tuple[Reflector[Any], ...] = (
             Reflector(
                 client, DOMAINS, ComputeDomain, on_change=self._domain_changed, absent_retry=5.0
             ),
             Reflector(
                 client, TEMPLATES, ClaimTemplate, on_change=self._template_changed, absent_retry=5.0
             ),
+            Reflector(client, CLAIMS, UsedClaim, on_change=self._claim_changed, kept=_brief),
+            Reflector(
+                client,
+                SLICES,
+                Slice,
+                on_change=self._slice_changed,
+                params={"fieldSelector": f"spec.driver={DRIVER}"},
+            ),
         )
         metrics.show(client.requests, client.mirrors, self.statuses)
+        metrics.shared.set_function(lambda: len(self._sharing.shared()))
 
     # --- what changes in the cluster
 
@@ -129,6 +143,16 @@ class Controller:
         for who in self._wanted.get(place, ()):
             self.queue.add(who)
 
+    def _claim_changed(self, change: Change[UsedClaim]) -> None:
+        self._poke(self._sharing.claim(change.object, gone=change.kind == "deleted"))
+
+    def _slice_changed(self, change: Change[Slice]) -> None:
+        self._poke(self._sharing.slice(change.object, gone=change.kind == "deleted"))
+
+    def _poke(self, domains: set[str]) -> None:
+        for place in filter(None, map(self._by_uid.get, domains)):
+            self.queue.add(place)
+
     @staticmethod
     def _uids(found: ClaimTemplate) -> set[str]:
         return {uid for uid in (found.metadata.labels.get(LABEL, ""), template.owner(found)) if uid}
@@ -185,7 +209,16 @@ class Controller:
                     status=said.status,
                     next=said.next,
                 )
-        for one in said.events:
+        others = self._sharing.others(domain.metadata.uid)
+        named = {
+            clique: sorted(
+                "/".join(place)
+                for place in filter(None, map(self._by_uid.get, uids))
+                if place[0] == domain.metadata.namespace
+            )
+            for clique, uids in others.items()
+        }
+        for one in (*said.events, *shares(domain, named)):
             await self._say(domain, one, leadership)
         return again
 
@@ -258,6 +291,14 @@ class Controller:
                         error=str(why),
                     )
             await anyio.sleep(self._sweep_seconds)
+
+
+def _brief(claim: UsedClaim) -> UsedClaim:
+    """What the mirror holds of a claim: a cluster has many, of other drivers most."""
+    of = claim.metadata
+    return UsedClaim(
+        metadata=Metadata(name=of.name, uid=of.uid, resource_version=of.resource_version)
+    )
 
 
 def _about(domain: ComputeDomain) -> dict[str, str]:

@@ -8,7 +8,7 @@ their claims are not looked at: they keep their channel when the ComputeDomain g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ __all__ = [
     "ReleaseTemplate",
     "RemoveFinalizer",
     "WriteStatus",
+    "shares",
     "step",
     "sweep",
 ]
@@ -228,6 +229,21 @@ def sweep(one: ClaimTemplate) -> tuple[Action, ...]:
 
 def _status(domain: ComputeDomain, status: str) -> tuple[Action, ...]:
     return () if domain.status.status == status else (WriteStatus(status),)
+
+
+def shares(domain: ComputeDomain, named: Mapping[str, Sequence[str]]) -> list[DomainEvent]:
+    """``named``: by NVLink clique in which others are active, too, those that people of the
+    ComputeDomain's namespace may know.
+    """
+    return [
+        DomainEvent(
+            "SharedIMEXDomain",
+            f"{', '.join(others[:5]) or 'A ComputeDomain of another namespace'} is active in the NVLink clique {one_line(clique, 64)} as "
+            "well, and all use channel 0: their jobs can reach each other's memory; run one ComputeDomain at a time in a clique",
+            clique,
+        )
+        for clique, others in named.items()
+    ]
 
 
 def _conflict(there: ClaimTemplate) -> DomainEvent:
