@@ -13,7 +13,7 @@ from cliques import Conflict, Object, applied, decoded_set, support
 from preflight_mnnvl.admission import ClusterView, Review, decide
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.expansion import expand, plan
-from preflight_mnnvl.objects import ComputeDomain, PodClique, PodCliqueSet, PodGang
+from preflight_mnnvl.objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.sets import review
 from preflight_mnnvl.turn import ClusterWrite, DomainTurn
 from preflight_mnnvl.world import World, announcements, turns
@@ -43,6 +43,8 @@ class Cluster:
         self.unclaimed: dict[Key, float] = {}
         self.lost: dict[Key, str] = {}
         self.dies_before: int | None = None
+        self.outage = False  # no webhook answers, and what it would refuse passes
+        self.behind = False  # the webhook does not see what has which name
         self._count = 0
 
     # --- the API server ---
@@ -234,9 +236,25 @@ class Cluster:
 
     def _admitted(self, operation: str, found: Object, old: Object | None) -> Object | None:
         set_ = self.store["pcs"].get(_owner(found))
-        known = ClusterView(support(self.config), decoded_set(set_) if set_ else None, True, {})
+        if self.outage:
+            return found
+        seen = self.config.mode == "driver" and not self.behind
+        there = {**self.store["cd"], **self.store["claim"]} if seen else {}
+        known = ClusterView(
+            support(self.config),
+            decoded_set(set_) if set_ else None,
+            has_set=True,
+            classes={},
+            found={name: _meta(one) for name, one in there.items()},
+        )
         answer = decide(
-            Review(operation, "default", _json(found), _json(old) if old else None),
+            Review(
+                operation,
+                "default",
+                _json(found),
+                _json(old) if old else None,
+                now=self.now,
+            ),
             self.config,
             known,
         )
@@ -368,6 +386,10 @@ class Cluster:
 
 def _owner(found: Object) -> str:
     return str(found["metadata"]["ownerReferences"][0]["name"])
+
+
+def _meta(found: Object) -> Metadata:
+    return msgspec.json.decode(_json(found["metadata"]), type=Metadata)
 
 
 def _json(found: Object) -> bytes:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cliques import DRIVER, clique, pcs, support
+from cliques import DRIVER, clique, group, pcs, podclique, support
 from live import Space, leading, space_of
 from preflight_kube.client import KubeError
+from preflight_mnnvl import controller
 from preflight_mnnvl.explain import Told
 from preflight_mnnvl.live import explained, shown
 from preflight_mnnvl.metrics import Metrics
@@ -248,3 +249,32 @@ async def found(space: Space) -> tuple[Told, list[str]]:
     seen = await explained(space.target, space.namespace, "t", DRIVER)
     assert seen is not None
     return seen
+
+
+@pytest.mark.parametrize("where", ["set", "group"])
+async def test_a_podclique_without_its_claim_is_counted_and_told(
+    space: Space, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "UNCLAIMED_PATIENCE", 0.1)
+    on = ON if where == "group" else None
+    set_ = await space.grove.apply(
+        pcs("t", [clique("w")], [group("g", ["w"], on)], ON if where == "set" else None)
+    )
+    bare = podclique("t-0-g-0-w", "t", group="t-0-g", index="0")
+    owner = {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueSet", "name": "t"}
+    bare["metadata"] |= {
+        "namespace": space.namespace,
+        "ownerReferences": [{**owner, "uid": set_["metadata"]["uid"]}],
+    }
+    path = space.grove.path("podcliques", "")
+    await space.client.create(path.rstrip("/"), bare)
+    async with leading(space.target, DRIVER) as one:
+
+        async def told() -> set[str]:
+            found = await space.events("MnnvlUnclaimed")
+            assert all("Delete it, and Grove makes it anew" in each["message"] for each in found)
+            return {each["involvedObject"]["kind"] for each in found}
+
+        await space.settled(told, {"PodClique", "PodCliqueSet"})
+        value = one.metrics.registry.get_sample_value("mnnvl_unclaimed_podcliques")
+        assert value == 1

@@ -12,6 +12,7 @@ from grove_world import Cluster, Died
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.names import DECISION
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
@@ -262,3 +263,36 @@ def test_any_order_of_events_ends_with_what_living_podcliques_need(
         assert (owner["kind"], owner["uid"]) == ("PodGang", gang["uid"])
         assert gang["annotations"] == {"grove.io/mnnvl-resources-adopted": "true"}
     assert {one.state for one in cluster.turn().values()} == {"adopted"}
+
+
+def test_a_claim_that_was_written_away_in_an_outage_comes_back_and_is_told() -> None:
+    cluster = Cluster(DRIVER)
+    cluster.apply(a_set())
+    cluster.grove("t")
+    with_claims = copy.deepcopy(cluster.store["pclq"])
+    cluster.outage = True
+    cluster.grove("t")
+    lost = cluster.store["pclq"]["t-0-w"]
+    assert DECISION not in lost["metadata"].get("annotations", {})
+    assert "resourceClaims" not in lost["spec"]["podSpec"]
+    assert set(cluster.domains()) == names(1, 3)
+    cluster.outage, cluster.messages = False, []
+    cluster.grove("t")
+    for name, one in cluster.store["pclq"].items():
+        assert one["spec"] == with_claims[name]["spec"]
+    told = [text for text in cluster.messages if "had been written away and is back" in text]
+    assert told != []
+    assert any("t-0-w" in text for text in told)
+    assert set(cluster.domains()) == names(1, 3)
+
+
+def test_without_a_living_domain_of_that_very_identity_nothing_is_given_at_an_update() -> None:
+    cluster = Cluster(DRIVER)
+    cluster.outage = True
+    cluster.apply(a_set())
+    cluster.cliques("t")
+    cluster.outage = False
+    before = copy.deepcopy(cluster.store["pclq"])
+    cluster.grove("t")
+    assert cluster.store["pclq"] == before
+    assert cluster.domains() == {}

@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from cliques import DRIVER, Object, admit, patched, podclique
+from cliques import DRIVER, Object, admit, container, group, patched, pcs, podclique
+from cliques import clique as a_clique
+from preflight_mnnvl.audit import lacks_claim
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.mirror import WRITTEN_FOR, Mirror, gang_key, is_gang, unclaimed
+from preflight_mnnvl.mirror import WRITTEN_FOR, Mirror, clique_key, gang_key, is_gang
 from preflight_mnnvl.objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -187,30 +189,104 @@ def test_what_is_not_among_all_that_exist_has_gone() -> None:
     assert list(one.mirror.every()) == []
 
 
-@pytest.mark.parametrize(
-    ("annotations", "claims", "without"),
-    [
-        ({}, None, False),
-        (ON, None, True),
-        (ON, [{"name": "mnnvl", "resourceClaimTemplateName": "t-0-mnnvl-claim"}], True),
-    ],
-    ids=["does not ask", "asks", "asks and has no decision"],
-)
-def test_a_podclique_that_asks_and_was_given_nothing_is_counted(
-    annotations: dict[str, str], claims: Any, without: bool
+BEFORE, LATER = "2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z"
+
+
+def set_(where: str = "", uid: str = "s", made: str = BEFORE) -> PodCliqueSet:
+    """The set t with the scaling group g, enrolled in the layer ``where``."""
+    found = pcs(
+        "t",
+        [a_clique("w")],
+        [group("g", ["w"], ON if where == "group" else None)],
+        ON if where == "set" else None,
+    )
+    found["metadata"] |= {"uid": uid, "creationTimestamp": made}
+    return msgspec.json.decode(json.dumps(found), type=PodCliqueSet)
+
+
+def bare(grouped: bool = False, owner: str = "s", **meta: Any) -> PodClique:
+    """Of the set t, with GPUs, and with nothing of ours."""
+    found = (
+        podclique("t-0-g-0-w", "t", group="t-0-g", index="0")
+        if grouped
+        else podclique("t-0-w", "t")
+    )
+    kind = "PodCliqueScalingGroup" if grouped else "PodCliqueSet"
+    name = "t-0-g" if grouped else "t"
+    found["metadata"] |= {
+        "uid": "u",
+        "creationTimestamp": LATER,
+        "ownerReferences": [{"kind": kind, "name": name, "uid": owner}],
+        **meta,
+    }
+    return msgspec.json.decode(json.dumps(found), type=PodClique)
+
+
+@pytest.mark.parametrize("first", ["set", "clique"])
+@pytest.mark.parametrize("where", ["set", "group", "clique"])
+def test_a_podclique_that_lost_its_claim_is_found_whichever_layer_asks(
+    where: str, first: str
 ) -> None:
-    pod: dict[str, Any] = {"containers": [{"name": "a"}]}
+    one = Seeing()
+    annotations = ON if where == "clique" else {}
+    if first == "set":
+        one.mirror.set_(set_(where))
+    one.mirror.clique("u", bare(where == "group", annotations=annotations))
+    if first == "clique":
+        one.mirror.set_(set_(where))
+    assert clique_key("default", "u") in one.told()
+    assert clique_key("default", "u") in list(one.mirror.every())
+    assert one.mirror.audit.found["u"].meta.name.startswith("t-0-")
+    one.mirror.clique("u", None)
+    assert (one.mirror.audit.found, one.told()) == ({}, {clique_key("default", "u")})
+
+
+@pytest.mark.parametrize(
+    ("clique", "of"),
+    [
+        (bare(), set_("")),
+        (bare(), set_("group")),
+        (bare(owner="before"), set_("set")),
+        (bare(True, "any", creationTimestamp=BEFORE), set_("set", made=LATER)),
+        (bare(deletionTimestamp=LATER), set_("set")),
+        (bare(annotations={"grove.io/mnnvl-enabled": "false"}), set_("set")),
+    ],
+    ids=["asks not", "another group", "another set", "older than its set", "going", "says no"],
+)
+def test_who_does_not_ask_is_not_found(clique: PodClique, of: PodCliqueSet) -> None:
+    one = Seeing()
+    one.mirror.clique("u", clique)
+    one.mirror.set_(of)
+    assert one.mirror.audit.found == {}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gpus", "claims", "without"),
+    [
+        (ON, 8, None, True),
+        (ON, None, None, False),
+        (ON, 8, [{"name": "mnnvl", "resourceClaimTemplateName": "t-0-mnnvl-claim"}], True),
+    ],
+    ids=["asks", "has no GPUs", "asks and has no decision"],
+)
+def test_whose_pods_get_no_claim(
+    annotations: dict[str, str], gpus: object, claims: Any, without: bool
+) -> None:
+    pod: dict[str, Any] = {"containers": [container(gpus=gpus)]}
     found = podclique(
         "t-0-w",
         "t",
         annotations=annotations,
         pod={**pod, **({"resourceClaims": claims} if claims else {})},
     )
-    assert unclaimed(msgspec.json.decode(json.dumps(found), type=PodClique)) is without
+    assert lacks_claim(msgspec.json.decode(json.dumps(found), type=PodClique), DRIVER) is without
 
 
 def test_a_podclique_that_has_its_claim_is_not_counted() -> None:
-    assert not unclaimed(clique())
+    one = Seeing()
+    one.mirror.set_(set_("set"))
+    one.mirror.clique("u", clique())
+    assert one.mirror.audit.found == {}
 
 
 def test_a_podgangs_key_is_no_domains() -> None:

@@ -252,6 +252,7 @@ def test_t12_an_object_of_another_identity_is_never_used() -> None:
     cluster = cluster_of(pcs("t", [clique("w")], annotations=ON))
     theirs = {"metadata": {"name": "t-0-cd", "labels": {"team": "blue"}}, "spec": {}}
     cluster.put("cd", theirs)
+    cluster.behind = True
     before = json.dumps(theirs)
     cluster.grove("t")
     assert json.dumps(cluster.store["cd"]["t-0-cd"]) == before
@@ -346,7 +347,7 @@ def test_t18_a_podclique_older_than_the_add_on_stays_without_and_that_is_told() 
     answer = on_update(old, old)
     assert (answer.allowed, answer.patch) == (True, ())
     assert answer.warnings == (
-        "PodClique t-0-w was created without MNNVL and stays so; delete it, and Grove creates it again with its claim",
+        "PodClique t-0-w asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one",
     )
 
 

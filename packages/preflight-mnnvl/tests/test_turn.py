@@ -83,6 +83,7 @@ def test_who_owns_what_is_in_the_way_is_told() -> None:
     labels = {"app.kubernetes.io/managed-by": "helm"}
     metadata = {"name": "t-0-cd", "labels": labels, "ownerReferences": [owner]}
     found.put("cd", {"metadata": metadata, "spec": {}})
+    found.behind = True
     found.cliques("t")
     turn = the_turn(found)
     assert (turn.state, turn.why) == (

@@ -20,7 +20,7 @@ from .dialect import Head, compute_domain, resource_claim, set_owner
 from .domain import Domain, domain_of, labels_of, other_identity, owned_by, pattern
 from .expansion import named_alike
 from .gpus import ClaimRef, ContainerPlace, claim_refs, gpu_claims, places
-from .identity import CliqueIdentity, CliqueRefused, gang_of, identify, set_of
+from .identity import CliqueIdentity, CliqueRefused, gang_of, identify, of_another, set_of
 from .injection import Operation, annotate, inject
 from .names import (
     CLAIM,
@@ -30,7 +30,6 @@ from .names import (
     ENABLED,
     GROVE_MNNVL_GROUP,
     KEYS,
-    PCSG_NAME,
     TEMPLATE_OF,
 )
 from .objects import (
@@ -44,7 +43,7 @@ from .objects import (
     shown,
 )
 from .support import Support
-from .wish import Wish, odd, resolve
+from .wish import Wish, odd, wish_of
 
 __all__ = ["MOST_LOOKUPS", "ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]
 
@@ -59,13 +58,16 @@ Result = Literal[
 
 
 class Review(NamedTuple):
-    """What is asked. ``object`` and ``old`` are JSON; ``old`` is None at CREATE."""
+    """What is asked. ``object`` and ``old`` are JSON; ``old`` is None at CREATE. ``now``: seconds
+    of the epoch.
+    """
 
     operation: str
     namespace: str
     object: bytes
     old: bytes | None = None
     dry_run: bool = False
+    now: float = 0.0
 
 
 class ClusterView(NamedTuple):
@@ -132,11 +134,12 @@ def decide(
         meta = clique.metadata
         if meta.going:
             return ReviewAnswer("going")
-        if review.operation == "UPDATE":
-            return _update(clique, decode(review.old or b"{}", PodClique).metadata, config, known)
         set_ = mirrored.get(set_of(meta))
-        if set_ is not None and not known.has_set and not _of_another(meta, set_.metadata):
+        if set_ is not None and not known.has_set and not of_another(meta, set_.metadata):
             known = known._replace(set_=set_, has_set=True)
+        if review.operation == "UPDATE":
+            old = decode(review.old or b"{}", PodClique).metadata
+            return _update(clique, old, config, known, int(review.now))
         return _create(review, clique, config, known)
     except BadObject as error:
         return ReviewAnswer("denied", f"{_called(review, meta)}: {error}; correct it.")
@@ -144,17 +147,6 @@ def decide(
         return ReviewAnswer("denied", f"{_called(review, meta)}: {error}.")
     except _Unsupported as error:
         return ReviewAnswer("unsupported", f"{_called(review, meta)}: {error}.")
-
-
-def _of_another(meta: Metadata, set_: Metadata) -> bool:
-    """Whether it belongs to a set of the same name that was made before or after this one: the
-    mirror is behind.
-    """
-    owners = meta.owner_references or ()
-    return any(
-        one.kind == "PodCliqueSet" and one.name == set_.name and one.uid != set_.uid
-        for one in owners
-    )
 
 
 def _called(review: Review, meta: Metadata | None) -> str:
@@ -173,7 +165,7 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
     owner = set_of(meta)
     if owner and not known.has_set:
         return ReviewAnswer("needs", needs=Needs(owner))
-    wish = _wish(meta, known.set_, config)
+    wish = wish_of(meta, known.set_, config.mode)
     warning = odd(wish.keys.get(ENABLED))
     if not wish.enabled:
         return ReviewAnswer(
@@ -207,17 +199,7 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
     identity = identify(meta, wish.scope)
     domain = _named(domain_of(identity, wish.scope), known, config)
     _refuse_taken(domain, identity, known, config)
-    made = MnnvlDecision(
-        v=stored.VERSION,
-        mode=config.mode,
-        scope=domain.scope,
-        cd=domain.name,
-        claim=domain.claim,
-        gang=gang_of(identity, domain.scope),
-        placement=config.placement if config.mode == "driver" else "any",
-        device_class=wish.device_class if config.mode == "literal" else DEFAULT_DEVICE_CLASS,
-        gpu_claims=of_gpus,
-    )
+    made = _decision(domain, identity, wish, config, of_gpus=of_gpus)
     refuse_claims(pod, pod_claim(made), classes)
     patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
     make = (
@@ -235,14 +217,45 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
     )
 
 
-def _update(clique: PodClique, old: Metadata, config: Config, known: ClusterView) -> ReviewAnswer:
-    """Nobody is asked: what the stored object carries holds, and what carries nothing stays
-    without.
+def _decision(
+    domain: Domain,
+    identity: CliqueIdentity,
+    wish: Wish,
+    config: Config,
+    *,
+    of_gpus: tuple[str, ...] = (),
+    restored: int = 0,
+) -> MnnvlDecision:
+    return MnnvlDecision(
+        v=stored.VERSION,
+        mode=config.mode,
+        scope=domain.scope,
+        cd=domain.name,
+        claim=domain.claim,
+        gang=gang_of(identity, domain.scope),
+        placement=config.placement if config.mode == "driver" else "any",
+        device_class=wish.device_class if config.mode == "literal" else DEFAULT_DEVICE_CLASS,
+        gpu_claims=of_gpus,
+        restored=restored,
+    )
+
+
+def _update(
+    clique: PodClique, old: Metadata, config: Config, known: ClusterView, now: int
+) -> ReviewAnswer:
+    """Nobody is asked: what the stored object carries holds; what carries nothing stays without,
+    unless its living domain proves that it had one.
     """
     meta = clique.metadata
     made = stored.read(old.annotation(DECISION))
     if made is None:
-        return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=_late(clique, config))
+        try:
+            if (answer := _restored(clique, config, known, now)) is not None:
+                return answer
+        except (BadObject, CliqueRefused):
+            pass  # nothing is refused that was stored before
+        late = _late(clique, config, known.set_)
+        return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=late)
     pod = decode_pod(clique.spec.pod_spec)
     own = meta.annotation(GROVE_MNNVL_GROUP)
     refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
@@ -253,34 +266,6 @@ def _update(clique: PodClique, old: Metadata, config: Config, known: ClusterView
         meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys]
     )
     return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), made)
-
-
-def _wish(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> Wish:
-    """By exact names: Grove's own search by the name's end would take `worker` for `gpu-worker`."""
-    short, full = (meta.label(key) for key in PCSG_NAME)
-    grouped = bool(short or full)
-    group = None
-    if set_ is not None and grouped:
-        ends = {name for name in (short, full) if name}
-        group = next(
-            (
-                one
-                for one in set_.groups
-                if one.name == short
-                or any(
-                    end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends
-                )
-            ),
-            None,
-        )
-    return resolve(
-        meta.annotations, group, set_.metadata if set_ else None, grouped=grouped, mode=config.mode
-    )
-
-
-def _is_full(full: str, pcs: str, group: str) -> bool:
-    replica = full.removeprefix(f"{pcs}-").removesuffix(f"-{group}")
-    return full == f"{pcs}-{replica}-{group}" and replica.isascii() and replica.isdecimal()
 
 
 def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
@@ -367,9 +352,37 @@ def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
     return tuple(annotate(meta.annotations, {}, (DECISION,)))
 
 
-def _late(clique: PodClique, config: Config) -> tuple[str, ...]:
+def _restored(
+    clique: PodClique, config: Config, known: ClusterView, now: int
+) -> ReviewAnswer | None:
+    """Grove writes its template over a PodClique, and so its decision away where no webhook
+    answers. The domain is its second copy.
+    """
+    meta, set_ = clique.metadata, known.set_
+    wish = wish_of(meta, set_, config.mode)
+    if set_ is None or not wish.enabled or wish.group is not None or not known.support.ok:
+        return None
+    pod = decode_pod(clique.spec.pod_spec)
+    used = places(pod, config.gpu_resources, ())
+    identity = identify(meta, wish.scope)
+    domain = _named(domain_of(identity, wish.scope), known, config)
+    there = known.found.get(domain.name)
+    if not used or there is None or there.going:
+        return None
+    _refuse_taken(domain, identity, known, config)
+    made = _decision(domain, identity, wish, config, restored=now)
+    refuse_claims(pod, pod_claim(made), _NO_CLASSES)
+    patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
+    said = (
+        f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(domain.name)} lives; "
+        "restart those of its pods that were made without it",
+    )
+    return ReviewAnswer("injected", "", patch, said, made)
+
+
+def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple[str, ...]:
     """Some of its pods would join a domain, and those that run would not."""
-    if clique.metadata.annotation(ENABLED) != "true":
+    if not wish_of(clique.metadata, set_, config.mode).enabled:
         return ()
     try:
         used = places(decode_pod(clique.spec.pod_spec), config.gpu_resources, ())
@@ -378,7 +391,7 @@ def _late(clique: PodClique, config: Config) -> tuple[str, ...]:
     name = shown(clique.metadata.name)
     return (
         (
-            f"PodClique {name} was created without MNNVL and stays so; delete it, and Grove creates it again with its claim",
+            f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one",
         )
         if used
         else ()

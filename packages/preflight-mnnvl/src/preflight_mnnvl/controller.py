@@ -21,9 +21,16 @@ from preflight_kube.workqueue import Queue
 from .config import Config
 from .desired import Key
 from .detection import Detection
-from .events import ANNOUNCEMENT_REFUSED, Event, EventSubject, about, refused_announcement
+from .events import (
+    ANNOUNCEMENT_REFUSED,
+    Event,
+    EventSubject,
+    about,
+    refused_announcement,
+    unclaimed,
+)
 from .metrics import Metrics
-from .mirror import WRITTEN_FOR, Mirror, gang_key, is_gang
+from .mirror import WRITTEN_FOR, Mirror, gang_key, is_clique, is_gang
 from .names import ADOPTED
 from .support import Support, judge
 from .turn import DomainTurn, DomainView, decide
@@ -45,6 +52,8 @@ MOST_UNTOLD: Final = 1000
 it comes again: it says the same then, and thousands of sentences need not be kept meanwhile.
 """
 SAID_LATER: Final = 15.0
+UNCLAIMED_PATIENCE: Final = 10.0
+"""Seconds for which a PodClique must be without its claim."""
 REFUSED_AGAIN: Final = 600.0
 """Seconds after which a PodGang is annotated again that was not to be."""
 
@@ -71,7 +80,9 @@ class Controller:
         self.detection = Detection(client, self._config, self._support_changed)
         self.seen = Mirror(self._config, self._changed, client.clock)
         self.watches = Watches(client, self._config, self.seen, self.detection)
-        metrics.controller(lambda: float(len(self.seen.unclaimed)), client.requests, client.mirrors)
+        metrics.controller(
+            lambda: float(len(self.seen.audit.found)), client.requests, client.mirrors
+        )
 
     # --- what changes in the cluster
 
@@ -140,6 +151,8 @@ class Controller:
         """
         if name := is_gang(key):
             return await self._announce(writer, key[0], name)
+        if uid := is_clique(key):
+            return self._audit(uid)
         for _ in range(LOOKS):
             support, now = self.support, time.time()
             seen = self.seen.seen(key)
@@ -169,6 +182,18 @@ class Controller:
                 self.domains.add_after(key, WRITTEN_FOR)
             return again
         return WRITTEN_FOR
+
+    def _audit(self, uid: str) -> float | None:
+        """Tell of a PodClique without its claim; the seconds until that is to be done."""
+        if (found := self.seen.audit.found.get(uid)) is None:
+            return None
+        # Mirrors of different kinds are not read at the same moment.
+        if (wait := found.since + UNCLAIMED_PATIENCE - self._client.clock()) > 0:
+            return wait
+        why = "" if self.support.ok else self.support.why
+        for event in unclaimed(found.meta, found.set_, why):
+            self._say(event)
+        return None
 
     async def _write(self, writer: DomainWriter, turn: DomainTurn, support: Support) -> bool:
         """Send what a turn wants; whether anything was. Raises as

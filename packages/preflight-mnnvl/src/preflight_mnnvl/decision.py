@@ -22,7 +22,8 @@ MOST_TEXT: Final = 16 * 1024
 
 class MnnvlDecision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """``gpu_claims``: the pod's own claims that give GPUs, as they were looked up
-    at the creation.
+    at the creation. ``restored``: when the decision was taken from the living domain, as the
+    PodClique had lost its own, in seconds of the epoch; else 0.
     """
 
     v: int
@@ -34,6 +35,7 @@ class MnnvlDecision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     placement: Literal["any", "fabric"] = "any"
     device_class: str = DEFAULT_DEVICE_CLASS
     gpu_claims: tuple[str, ...] = ()
+    restored: int = 0
 
 
 class _Version(msgspec.Struct):

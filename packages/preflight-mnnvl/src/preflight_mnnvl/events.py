@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from .names import bounded, hashed
+from .objects import Metadata, shown
 
 __all__ = [
     "ADOPTED",
@@ -17,12 +18,15 @@ __all__ = [
     "ENDING",
     "RECREATED",
     "RELEASED",
+    "RESTORED",
     "TEMPLATE_MISSING",
+    "UNCLAIMED",
     "UNSUPPORTED",
     "Event",
     "EventSubject",
     "about",
     "refused_announcement",
+    "unclaimed",
 ]
 
 CREATED = "MnnvlDomainCreated"
@@ -32,10 +36,15 @@ ENDING = "MnnvlDomainEnding"
 RECREATED = "MnnvlDomainRecreated"
 RELEASED = "MnnvlDomainReleased"
 TEMPLATE_MISSING = "MnnvlClaimTemplateMissing"
+UNCLAIMED = "MnnvlUnclaimed"
+RESTORED = "MnnvlClaimRestored"
 UNSUPPORTED = "MnnvlUnsupported"
 ANNOUNCEMENT_REFUSED = "MnnvlAnnouncementRefused"
 _WARNINGS = frozenset(
-    {BLOCKED, ENDING, RECREATED, TEMPLATE_MISSING, UNSUPPORTED, ANNOUNCEMENT_REFUSED}
+    {
+        *(BLOCKED, ENDING, RECREATED, RESTORED, TEMPLATE_MISSING, UNCLAIMED, UNSUPPORTED),
+        ANNOUNCEMENT_REFUSED,
+    }
 )
 MOST_SUBJECTS = 16
 """PodCliques that one fact is said on."""
@@ -78,6 +87,25 @@ def about(
         )
         for one in list(subjects)[: MOST_SUBJECTS + 1]
     )
+
+
+def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event, ...]:
+    """What to say of a PodClique whose pods get no claim; ``why``: that the cluster cannot have
+    any, a clause; empty where it can.
+    """
+    of = [("PodCliqueSet", set_)] if set_ is not None else []
+    subjects = [
+        EventSubject(kind, clique.namespace, one.name, one.uid)
+        for kind, one in [*of, ("PodClique", clique)]
+    ]
+    name = shown(clique.name)
+    message = (
+        f"PodClique {name} asks for multi-node NVLink, and its pods get no claim: {why}."
+        if why
+        else f"PodClique {name} asks for multi-node NVLink, and its pods get no claim: it was written while no webhook of MNNVL answered, or before it "
+        "asked. Delete it, and Grove makes it anew with its claim."
+    )
+    return about(subjects, UNSUPPORTED if why else UNCLAIMED, message, f"unclaimed {clique.uid}")
 
 
 def refused_announcement(gang: str, account: str) -> str:

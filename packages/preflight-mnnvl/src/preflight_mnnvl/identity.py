@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from .names import BASE_PODGANG, PCS_INDEX, PCS_NAME, PCSG_INDEX, PCSG_NAME, PODGANG
 from .objects import Metadata, shown
 
-__all__ = ["CliqueIdentity", "CliqueRefused", "gang_of", "identify", "set_of"]
+__all__ = ["CliqueIdentity", "CliqueRefused", "gang_of", "identify", "of_another", "set_of"]
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
@@ -43,6 +43,17 @@ def set_of(metadata: Metadata) -> str:
     empty where they name none.
     """
     return next((value for key in reversed(PCS_NAME) if (value := metadata.label(key))), "")
+
+
+def of_another(metadata: Metadata, set_: Metadata) -> bool:
+    """Whether a PodClique belongs to a set of the same name that was there before or after
+    ``set_``: a mirror is behind, or it ends with the one before. One of a scaling group does not
+    say to which, but it is never older than its set.
+    """
+    owners = (one for one in metadata.owner_references or () if one.kind == "PodCliqueSet")
+    if (owner := next(owners, None)) is not None:
+        return owner.name == set_.name and owner.uid != set_.uid
+    return (metadata.creation_timestamp or "~") < (set_.creation_timestamp or "")
 
 
 def identify(metadata: Metadata, scope: str) -> CliqueIdentity:

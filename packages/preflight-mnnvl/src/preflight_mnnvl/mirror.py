@@ -10,24 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
+from .audit import CliqueAudit
 from .config import Config
-from .decision import Newer, pod_claim
-from .decision import read as read_decision
 from .desired import DomainMember, Ignored, Key, Wanted, member_of, wanted
-from .names import DECISION, ENABLED, MANAGED, PCS_NAME, PODGANG, label_value
+from .names import MANAGED, PCS_NAME, PODGANG, label_value
 from .objects import (
-    BadObject,
     ComputeDomain,
     Metadata,
     PodClique,
     PodCliqueSet,
     PodGang,
-    decode_pod,
 )
 from .turn import DomainView
 from .world import World, announcements, seen
 
-__all__ = ["Mirror", "Part", "gang_key", "is_gang", "unclaimed"]
+__all__ = ["Mirror", "Part", "clique_key", "gang_key", "is_clique", "is_gang"]
 
 T = TypeVar("T")
 Seeable = TypeVar("Seeable", PodCliqueSet, PodGang, ComputeDomain)
@@ -40,6 +37,7 @@ WRITTEN_FOR: Final = 10.0
 something newer.
 """
 _GANG: Final = "gang/"
+_CLIQUE: Final = "podclique/"
 
 
 def gang_key(namespace: str, name: str) -> Key:
@@ -52,17 +50,14 @@ def is_gang(key: Key) -> str:
     return key[1].removeprefix(_GANG) if key[1].startswith(_GANG) else ""
 
 
-def unclaimed(clique: PodClique) -> bool:
-    """Whether it asks for the fabric, or was given it, and its pods would not have the claim."""
-    meta = clique.metadata
-    if meta.going or (meta.annotation(ENABLED) != "true" and meta.annotation(DECISION) is None):
-        return False
-    try:
-        made = read_decision(meta.annotation(DECISION))
-        claims = decode_pod(clique.spec.pod_spec).resource_claims or []
-    except (BadObject, Newer):
-        return True
-    return made is None or pod_claim(made) not in claims
+def clique_key(namespace: str, uid: str) -> Key:
+    """The key under which a PodClique without its claim waits."""
+    return namespace, f"{_CLIQUE}{uid}"
+
+
+def is_clique(key: Key) -> str:
+    """The PodClique's uid, of such a key; empty for any other."""
+    return key[1].removeprefix(_CLIQUE) if key[1].startswith(_CLIQUE) else ""
 
 
 class Mirror:
@@ -86,7 +81,7 @@ class Mirror:
         # with them, also on a replica that takes no turns.
         self.lost: dict[Key, tuple[str, set[str]]] = {}
         self.unclaimed_since: dict[Key, float] = {}
-        self.unclaimed: set[str] = set()
+        self.audit = CliqueAudit(config, lambda *of: touch(clique_key(*of)), clock)
         self._members: dict[str, DomainMember] = {}
         self._ignored: dict[str, Ignored] = {}
         self._of: dict[Key, dict[str, DomainMember]] = {}
@@ -103,10 +98,7 @@ class Mirror:
         ignored = member if isinstance(member, Ignored) else None
         now = member if isinstance(member, DomainMember) else None
         before = self._members.get(uid)
-        if clique is not None and unclaimed(clique):
-            self.unclaimed.add(uid)
-        else:
-            self.unclaimed.discard(uid)
+        self.audit.clique(uid, clique, self.sets)
         if now != before:
             self._left(uid, before, now)
             for one, step in ((before, -1), (now, 1)):
@@ -149,6 +141,7 @@ class Mirror:
         key = (meta.namespace, meta.name)
         if not _kept(self.sets, key, found, gone):
             return
+        self.audit.set_(key, self.sets)
         for one in self._linked("set", meta):
             if gone:
                 self.lost.pop(one, None)
@@ -249,13 +242,16 @@ class Mirror:
     # --- what a turn reads
 
     def every(self) -> Iterator[Key]:
-        """Every domain that is wanted, or of which an object carries our label; and every PodGang
-        that is named.
+        """Every domain that is wanted, or of which an object carries our label; every PodGang that
+        is named; and every PodClique without its claim.
         """
         found = {key for counted in self._links.values() for key in counted}
         yield from sorted({*found, *self._of})
         yield from sorted(
             gang_key(*key) for key in self.gangs if self._linked("gang", self.gangs[key].metadata)
+        )
+        yield from sorted(
+            clique_key(one.meta.namespace, uid) for uid, one in self.audit.found.items()
         )
 
     def wants(self, key: Key) -> Wanted | None:

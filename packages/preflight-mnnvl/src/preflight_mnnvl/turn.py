@@ -19,6 +19,7 @@ from .dialect import Head, compute_domain, gang_owner, resource_claim, set_owner
 from .domain import labels_of, other_identity, owned_by
 from .events import Event, EventSubject
 from .names import (
+    CLAIM,
     INSTANCE,
     MANAGED,
     MANAGED_BY,
@@ -199,6 +200,7 @@ def _there(
             f"The ComputeDomain {seen.name} belongs to the PodGang {gang.name}.",
             f"{meta.uid} {gang.uid}",
         )
+    told += _restored(seen, wanted, now)
     state: State = "adopted" if mine else "owned-by-set"
     why = f"the ComputeDomain {seen.name} belongs to the {f'PodGang {gang.name}' if mine and gang else 'PodCliqueSet'}."
     again = None
@@ -369,6 +371,19 @@ def _made(seen: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
         return _tell(seen, events.CREATED, f"The ComputeDomain {seen.name} was made.", meta.uid)
     message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted{_of(seen.wanted.members if seen.wanted else ())}."
     return _tell(seen, events.RECREATED, message, meta.uid)
+
+
+def _restored(seen: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]:
+    back = [one for one in wanted.members if now - one.decision.restored < TOLD_FOR]
+    if not back:
+        return ()
+    message = (
+        f"The claim of the ComputeDomain {seen.name} had been written away and is back: pods that were made without it must be restarted{_of(back)}; "
+        f"they are those without a claim {CLAIM}."
+    )
+    return _tell(
+        seen._replace(wanted=wanted._replace(members=tuple(back))), events.RESTORED, message, ""
+    )
 
 
 def _of(members: Sequence[DomainMember]) -> str:

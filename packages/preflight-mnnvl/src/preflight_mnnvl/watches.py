@@ -23,6 +23,8 @@ from .names import (
     COMPUTE_DOMAIN_GROUP,
     FABRIC_LABEL,
     GROVE_GROUP,
+    GROVE_MNNVL_GROUP,
+    KEYS,
     MANAGED,
     READ_LABELS,
     RECREATED,
@@ -32,6 +34,7 @@ from .names import (
 from .objects import (
     CliqueSpec,
     ComputeDomain,
+    Group,
     Metadata,
     OwnerReference,
     PodClique,
@@ -187,9 +190,7 @@ class Watches:
             log.warning("a decision is not followed", podclique=about, why=ignored.why)
 
     def _set(self, change: Change[PodCliqueSet]) -> None:
-        self._mirror.set_(
-            PodCliqueSet(metadata=_short(change.object.metadata)), gone=change.kind == "deleted"
-        )
+        self._mirror.set_(_wishes(change.object), gone=change.kind == "deleted")
 
     def _gang(self, change: Change[PodGang]) -> None:
         self._mirror.gang(
@@ -337,6 +338,24 @@ def _read(meta: Metadata) -> Metadata:
         for one in meta.owner_references
     ]
     return kept
+
+
+def _wishes(set_: PodCliqueSet) -> PodCliqueSet:
+    """Of a set who it is, and what it and its scaling groups wish."""
+    kept = PodCliqueSet(metadata=_short(set_.metadata))
+    kept.metadata.annotations = _wish(set_.metadata.annotations)
+    kept.metadata.creation_timestamp = set_.metadata.creation_timestamp
+    kept.spec.template.pod_clique_scaling_groups = [
+        Group(name=one.name, annotations=wish)
+        for one in set_.groups
+        if (wish := _wish(one.annotations))
+    ]
+    return kept
+
+
+def _wish(annotations: dict[str, str] | None) -> dict[str, str] | None:
+    found = annotations or {}
+    return {key: found[key] for key in (*KEYS, GROVE_MNNVL_GROUP) if key in found} or None
 
 
 def _short(meta: Metadata) -> Metadata:

@@ -190,7 +190,10 @@ class Webhook:
         return Response(patch=patch, warnings=answer.warnings)
 
     def _mirrored_in(self, review: Review) -> Mapping[str, PodCliqueSet]:
-        return self._sets.get(review.namespace, {})
+        """The sets of the namespace; none while they are not followed: one of them may have been
+        made anew, and a clique of a scaling group does not say of which it is.
+        """
+        return {} if self._mirrored.problem is not None else self._sets.get(review.namespace, {})
 
     def _known(self, review: Review) -> ClusterView:
         return ClusterView(self.support, found=self._taken.here.get(review.namespace, {}))
@@ -305,6 +308,7 @@ def _review(request: AdmissionRequest) -> Review:
         bytes(request.object),
         None if old == _NULL else old,
         request.dry_run,
+        time.time(),
     )
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-from .names import DEFAULT_DEVICE_CLASS, DEVICE_CLASS, ENABLED, GROVE_MNNVL_GROUP, KEYS, SCOPE
-from .objects import Group, Metadata, shown
+from .names import (
+    DEFAULT_DEVICE_CLASS,
+    DEVICE_CLASS,
+    ENABLED,
+    GROVE_MNNVL_GROUP,
+    KEYS,
+    PCSG_NAME,
+    SCOPE,
+)
+from .objects import Group, Metadata, PodCliqueSet, shown
 
-__all__ = ["SCOPES", "Layer", "Mode", "Scope", "Wish", "odd", "resolve", "scope_of"]
+__all__ = ["SCOPES", "Layer", "Mode", "Scope", "Wish", "odd", "resolve", "scope_of", "wish_of"]
 
 Mode = Literal["driver", "literal"]
 Scope = Literal["replica", "clique", "scalingGroupReplica"]
@@ -73,6 +81,36 @@ def resolve(
         at,
         None if groves is None or groves[0] == "none" else groves,
     )
+
+
+def wish_of(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> Wish:
+    """The effective wish of the PodClique ``meta``. Its scaling group is found by exact names:
+    Grove's own search by the name's end would take `worker` for `gpu-worker`.
+    """
+    short, full = (meta.label(key) for key in PCSG_NAME)
+    grouped = bool(short or full)
+    group = None
+    if set_ is not None and grouped:
+        ends = {name for name in (short, full) if name}
+        group = next(
+            (
+                one
+                for one in set_.groups
+                if one.name == short
+                or any(
+                    end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends
+                )
+            ),
+            None,
+        )
+    return resolve(
+        meta.annotations, group, set_.metadata if set_ else None, grouped=grouped, mode=mode
+    )
+
+
+def _is_full(full: str, pcs: str, group: str) -> bool:
+    replica = full.removeprefix(f"{pcs}-").removesuffix(f"-{group}")
+    return full == f"{pcs}-{replica}-{group}" and replica.isascii() and replica.isdecimal()
 
 
 def scope_of(text: str) -> Scope | None:
