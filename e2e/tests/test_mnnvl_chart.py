@@ -76,8 +76,8 @@ def test_the_webhook_writes_nothing_but_in_mode_literal() -> None:
 
 @pytest.mark.parametrize(("mode", "effects"), [("driver", "None"), ("literal", "NoneOnDryRun")])
 def test_the_api_server_knows_whether_an_admission_writes(mode: str, effects: str) -> None:
-    (hook,) = only(made(mode=mode), "MutatingWebhookConfiguration")["webhooks"]
-    assert hook["sideEffects"] == effects
+    hooks = only(made(mode=mode), "MutatingWebhookConfiguration")["webhooks"]
+    assert {hook["sideEffects"] for hook in hooks} == {effects}
     (other,) = only(made(mode=mode), "ValidatingWebhookConfiguration")["webhooks"]
     assert other["sideEffects"] == "None"
 
@@ -125,12 +125,21 @@ def test_the_configuration_is_what_the_values_say_and_names_the_release() -> Non
 
 def test_namespaces_of_a_selector_are_the_only_ones_and_our_own_is_never_among_them() -> None:
     chosen = {"matchLabels": {"nvlink": "yes"}}
-    (hook,) = only(made(webhook={"namespaceSelector": chosen}), "MutatingWebhookConfiguration")[
+    for hook in only(made(webhook={"namespaceSelector": chosen}), "MutatingWebhookConfiguration")[
         "webhooks"
+    ]:
+        assert hook["namespaceSelector"]["matchLabels"] == {"nvlink": "yes"}
+        (own,) = hook["namespaceSelector"]["matchExpressions"]
+        assert (own["operator"], own["values"]) == ("NotIn", ["kube-system", "preflight"])
+
+
+def test_what_was_never_marked_is_never_stopped_by_an_outage() -> None:
+    hooks = only(made(), "MutatingWebhookConfiguration")["webhooks"]
+    assert [(one["failurePolicy"], one["timeoutSeconds"]) for one in hooks] == [
+        ("Fail", 10),
+        ("Ignore", 2),
     ]
-    assert hook["namespaceSelector"]["matchLabels"] == {"nvlink": "yes"}
-    (own,) = hook["namespaceSelector"]["matchExpressions"]
-    assert (own["operator"], own["values"]) == ("NotIn", ["kube-system", "preflight"])
+    assert hooks[1]["rules"][0]["operations"] == ["UPDATE"]
 
 
 def test_who_brings_a_certificate_gets_no_job() -> None:
