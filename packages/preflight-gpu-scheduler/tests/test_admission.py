@@ -173,7 +173,8 @@ def test_a_guarded_pod_sees_no_gpu_whatever_else_it_says(
 
 
 @pytest.mark.parametrize(
-    "resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"]
+    "resource",
+    ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "volcano.sh/vgpu-number"],
 )
 def test_beside_a_device_plugin_the_plugins_variable_stands_and_no_other(resource: str) -> None:
     asks = {"limits": {resource: "1"}}

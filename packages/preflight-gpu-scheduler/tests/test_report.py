@@ -333,6 +333,23 @@ def test_a_device_plugin_and_a_dra_driver_are_conflicts() -> None:
     assert conflicts(node(allocatable={"nvidia.com/gpu": "0"}), ["compute-domain.nvidia.com"]) == ()
 
 
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/gpumem",
+        "nvidia.com/vgpu-memory",
+        "volcano.sh/vgpu-number",
+    ],
+)
+def test_shared_renamed_sliced_and_virtual_gpus_of_a_device_plugin_are_a_conflict(
+    resource: str,
+) -> None:
+    assert conflicts(node(allocatable={resource: "4"}), []) == ("device-plugin",)
+    assert conflicts(node(allocatable={resource: "0", "nvidia.com/hostdev": "8"}), []) == ()
+
+
 def test_a_heartbeat_alone_is_no_change() -> None:
     first = written([facts("A", 1)])
     assert not changed(first, msgspec.structs.replace(first, observed_time="later"))

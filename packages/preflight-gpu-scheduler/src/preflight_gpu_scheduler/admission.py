@@ -31,7 +31,6 @@ _TOLERATION: Final = {
     "value": "true",
     "effect": "NoSchedule",
 }
-_OTHERS: Final = ("nvidia.com/gpu", "nvidia.com/mig-")
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
@@ -264,7 +263,8 @@ def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> se
         key
         for part in parts(container)
         for key, amount in part.items()
-        if (key.startswith(_OTHERS) or key in implicit) and str(amount) not in {"0", ""}
+        if (key.startswith(names.PLUGIN_RESOURCES) or key in implicit)
+        and str(amount) not in {"0", ""}
     }
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "NODE_ANNOTATION",
     "NUDGED_ANNOTATION",
     "NVIDIA_ANNOTATION",
+    "PLUGIN_RESOURCES",
     "POD_ANNOTATION",
     "POD_UID_LABEL",
     "PREFIX",
@@ -56,6 +57,15 @@ SCHEDULER_NAME: Final = "gpu-scheduler"
 LOCK_NAMESPACE: Final = "gpu-scheduler-leases"
 COUNT_RESOURCE: Final = PREFIX + "gpu"
 DEVICE_PLUGIN_RESOURCE: Final = "nvidia.com/gpu"
+PLUGIN_RESOURCES: Final = (
+    DEVICE_PLUGIN_RESOURCE,
+    "nvidia.com/mig-",
+    "nvidia.com/vgpu",
+    "volcano.sh/vgpu",
+)
+"""How the resources begin by which device plugins hand out GPUs, whole (`gpu`), shared or renamed
+(`gpu.shared`, `gpumem`, `gpucores`), sliced, or virtual.
+"""
 MANAGED_TAINT: Final = PREFIX + "managed"
 GATE: Final = PREFIX + "waiting"
 ENABLED_LABEL: Final = PREFIX + "enabled"

@@ -22,7 +22,7 @@ from .inventory import (
     InventoryStatus,
 )
 from .links import Place, bus_id, islands
-from .names import DEVICE_PLUGIN_RESOURCE, MOST_ID
+from .names import MOST_ID, PLUGIN_RESOURCES
 from .objects import Node, Pod
 
 __all__ = [
@@ -247,11 +247,13 @@ def _remembered(pods: Iterable[Pod], node: str) -> dict[str, int]:
 def conflicts(
     node: Node, drivers: Collection[str], gpu_drivers: Collection[str] = ("gpu.nvidia.com",)
 ) -> tuple[str, ...]:
-    """Who else hands out GPUs here: a device plugin (allocatable above 0), or a DRA driver
-    (``drivers`` of the node's ResourceSlices).
+    """Who else hands out GPUs here: a device plugin (allocatable above 0, under any of its names),
+    or a DRA driver (``drivers`` of the node's ResourceSlices).
     """
-    amount = (node.status.allocatable or {}).get(DEVICE_PLUGIN_RESOURCE, 0)
-    plugin = str(amount) not in {"0", ""}
+    plugin = any(
+        resource.startswith(PLUGIN_RESOURCES) and str(amount) not in {"0", ""}
+        for resource, amount in (node.status.allocatable or {}).items()
+    )
     return (
         *((CONFLICT_DEVICE_PLUGIN,) if plugin else ()),
         *((CONFLICT_DRA,) if set(drivers) & set(gpu_drivers) else ()),
