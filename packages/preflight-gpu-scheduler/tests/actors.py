@@ -4,7 +4,7 @@ and any of them may go wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -13,9 +13,9 @@ from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.bind import BindJob, bind
 from preflight_gpu_scheduler.choice import Chosen, Slot, choose
 from preflight_gpu_scheduler.claim import Want
-from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, reserve
+from preflight_gpu_scheduler.gangs import Arrival, Assignment, Reservation, acquire, arrival, tell
 from preflight_gpu_scheduler.objects import Lease, Pod
-from preflight_gpu_scheduler.protocol import Answer, Lost, Request, Steps
+from preflight_gpu_scheduler.protocol import Answer, Look, Lost, Request, Steps
 from preflight_gpu_scheduler.reclaim import collect
 from world import Key, World
 
@@ -161,6 +161,15 @@ def collector(
     return Actor(steps, late, f"collect {lease.metadata.name}")
 
 
+def reserve(world: World, plan: Sequence[Assignment], look: Look) -> Steps[Reservation]:
+    """The extender locks, and then the controller tells who has what."""
+    if why := (yield from acquire(plan, look)):
+        return Reservation(why=why)
+    uids = {one.pod.metadata.uid for one in plan}
+    leases = [one for one in world.leases.values() if one.holder in uids]
+    return (yield from tell(plan, leases))
+
+
 def planner(
     world: World,
     late: list[Request],
@@ -181,7 +190,7 @@ def planner(
         for key, pod in pods.items()
         if pod is not None
     ]
-    return Actor(reserve(plan, mirror), late, f"reserve {sorted(wanted)}")
+    return Actor(reserve(world, plan, mirror), late, f"reserve {sorted(wanted)}")
 
 
 def sweep(world: World, *, over: bool) -> None:

@@ -225,10 +225,15 @@ class Plane:
         cpu: str = "10m",
         native: str = "",
         counted: int = 0,
+        port: int = 0,
+        spec: dict[str, Any] | None = None,
+        owner: str = "",
         **annotations: str,
     ) -> None:
         """As our webhook would admit it. ``native``: the PodGroup that it is in; ``counted``: GPUs
-        that it asks for itself, as one does whose claim comes later.
+        that it asks for itself, as one does whose claim comes later; ``port``: of the host;
+        ``spec``: more of it;
+        ``owner``: the uid of the controller that made it.
         """
         where = namespace or self.namespace
         said = {
@@ -246,6 +251,13 @@ class Plane:
                 "terminationGracePeriodSeconds": 0,
             },
         }
+        body["spec"] |= spec or {}
+        if port:
+            body["spec"]["containers"][0]["ports"] = [{"containerPort": port, "hostPort": port}]
+        body["metadata"]["labels"] = {"of": claim}
+        if owner:
+            job = {"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": owner}
+            body["metadata"]["ownerReferences"] = [{**job, "controller": True}]
         if counted:
             asked = {self.config.count_resource: str(counted)}
             resources = body["spec"]["containers"][0]["resources"]

@@ -19,15 +19,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mirrors import Kind, Mirrors
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.conditions import Complaints
-from preflight_gpu_scheduler.gangs import Arrival, Assignment, reserve
+from preflight_gpu_scheduler.gangs import Arrival, Assignment, acquire, tell
 from preflight_gpu_scheduler.holding import LeaseState, judge
 from preflight_gpu_scheduler.inventory import InventoryStatus
 from preflight_gpu_scheduler.leases import relock
 from preflight_gpu_scheduler.links import Place
 from preflight_gpu_scheduler.objects import Metadata
-from preflight_gpu_scheduler.protocol import Request
+from preflight_gpu_scheduler.protocol import Request, Steps
 from preflight_gpu_scheduler.reclaim import collect
 from preflight_gpu_scheduler.report import Facts, status
+from preflight_gpu_scheduler.state import State
+from preflight_gpu_scheduler.views import own_ids
 from shapes import claim, node
 from world import World
 
@@ -141,30 +143,58 @@ class Losses(RuleBasedStateMachine):
             self.a_pod_changes(name, "start")
 
     @rule()
-    def the_gang_is_planned_at_once(self) -> None:
-        before = list(self.others)
-        for kind in WATCHED:
-            self._deliver("controller", kind, 1000)
-        self.the_controller_plans_the_gang()
-        for actor in self.others:
-            if actor not in before:
-                actor.finish(self.world)
-        self._done()
+    def the_gang_is_reserved_at_once(self) -> None:
+        for who, step in (
+            ("extender", self.the_extender_locks_what_the_gang_is_to_have),
+            ("controller", self.the_controller_tells_the_gang),
+        ):
+            before = [*self.binds, *self.others]
+            for kind in WATCHED:
+                self._deliver(who, kind, 1000)
+            step()
+            for actor in (*self.binds, *self.others):
+                if actor not in before:
+                    actor.finish(self.world)
+            self._done()
 
     @rule()
-    def the_controller_plans_the_gang(self) -> None:
-        state = self.controller.state
+    def the_extender_locks_what_the_gang_is_to_have(self) -> None:
+        state = self.extender.state
         plan = []
         for name, where in GANG.items():
-            pod, free = state.pods.get(("team", name)), self.controller.free(where)
-            if pod is None or pod.bound or pod.ended or pod.deleting or pod.reserved or not free:
+            pod, free = state.pods.get(("team", name)), self.extender.free(where)
+            if pod is None or not pod.open or not free or state.held_by(pod.metadata.uid):
                 return
             ids = (min(free),)
             known = state.uuids(where)
             plan.append(
                 Assignment(pod=pod, node=where, ids=ids, uuids=tuple(known[one] for one in ids))
             )
-        self._start(reserve(plan, state.look), self.controller)
+        for one in plan:
+            state.hold(one.node, one.ids, one.pod)
+        self._start(self._locking(plan, state), self.extender)
+
+    def _locking(self, plan: list[Assignment], state: State) -> Steps[str]:
+        try:
+            return (yield from acquire(plan, state.look))
+        finally:
+            for one in plan:
+                state.let_go(one.node, one.pod)
+
+    @rule()
+    def the_controller_tells_the_gang(self) -> None:
+        state = self.controller.state
+        plan, leases = [], []
+        for name in GANG:
+            pod = state.pods.get(("team", name))
+            held = state.held_by(pod.metadata.uid) if pod is not None else []
+            own = own_ids(held, pod) if pod is not None else {}
+            if pod is None or not pod.open or len(own) != 1:
+                return
+            ((where, ids),) = own.items()
+            plan.append(Assignment(pod=pod, node=where, ids=ids))
+            leases += held
+        self._start(tell(plan, leases), self.controller)
 
     @rule(data=st.data(), over=st.booleans())
     def the_controller_looks_at_a_lease(self, data: st.DataObject, over: bool) -> None:

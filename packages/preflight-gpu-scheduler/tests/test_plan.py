@@ -4,11 +4,15 @@ nudges, status.
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.allocation import Reserved, written
+from preflight_gpu_scheduler.admission import tolerates
+from preflight_gpu_scheduler.allocation import Reserved, Start, written
 from preflight_gpu_scheduler.controls import (
     Gate,
     capacity,
@@ -22,62 +26,60 @@ from preflight_gpu_scheduler.controls import (
 )
 from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, plan_name
 from preflight_gpu_scheduler.inventory import Device, Inventory
-from preflight_gpu_scheduler.objects import Pod, Taint, Toleration
-from preflight_gpu_scheduler.plan import (
-    Gang,
-    Member,
-    PlanNode,
-    gather,
-    missing,
-    plan,
-    tolerates,
-    turns,
-)
+from preflight_gpu_scheduler.objects import Pod, Toleration
+from preflight_gpu_scheduler.plan import Gang, Member, gather, place, start
 from preflight_gpu_scheduler.status import could_ever, status
 from shapes import EIGHT, claim, lease, node, pod, view
 
 JOB = claim(1, gang="job")
+replace = msgspec.structs.replace
 
 
-def gang(count: int, each: int = 1, *, size: int | None = None, name: str = "job") -> Gang:
+def gang(
+    count: int, each: int = 1, *, size: int | None = None, name: str = "job", owner: str = "job-uid"
+) -> Gang:
     want = claim(each, gang=name)
     members = tuple(Member(pod=pod(f"{name}-{n}", gated=True), claim=want) for n in range(count))
-    return Gang(key=("team", name), size=count if size is None else size, members=members)
+    key = ("team", name, owner)
+    return Gang(key=key, size=count if size is None else size, members=members)
 
 
-def nodes(*free: int) -> dict[str, PlanNode]:
-    return {f"n{n}": PlanNode(node=node(f"n{n}"), view=view(mask)) for n, mask in enumerate(free)}
+def placed(
+    found: Gang, *free: int, on: frozenset[str] | None = None
+) -> dict[str, tuple[str, tuple[int, ...]]] | str:
+    views = {f"n{n}": view(mask) for n, mask in enumerate(free)}
+    among = frozenset(views) if on is None else on
+    candidates = dict.fromkeys((one.pod.metadata.uid for one in found.members), among)
+    return place(found.members, candidates, views, found.size or 0)
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 8))
 def test_a_plan_gives_every_member_its_count_of_free_gpus_and_none_twice_or_is_none(
     free: list[int], members: int, each: int
 ) -> None:
-    found = plan(gang(members, each), nodes(*free))
+    found = placed(gang(members, each), *free)
     if isinstance(found, str):
         assert members * each > 0
         fits = sum(mask.bit_count() // each for mask in free)
         assert fits < members, "equal members fit wherever there is room"
         return
-    given_ = [(one.node, gpu) for one in found for gpu in one.ids]
+    given_ = [(where, gpu) for where, ids in found.values() for gpu in ids]
     assert len(set(given_)) == len(given_) == members * each
     assert all(free[int(where[1:])] >> gpu & 1 for where, gpu in given_)
 
 
-def test_members_go_only_to_nodes_that_would_take_them() -> None:
-    taint = Taint(key="team", value="x", effect="NoSchedule")
-    those = {
-        "down": PlanNode(node=node("down", ready=False), view=view()),
-        "cordoned": PlanNode(node=node("cordoned", unschedulable=True), view=view()),
-        "tainted": PlanNode(node=node("tainted", taints=(taint,)), view=view()),
-        "stale": PlanNode(node=node("stale"), view=view(blocked="stale")),
-    }
-    assert isinstance(plan(gang(1), those), str)
-    found = plan(
-        gang(1), {**those, "good": PlanNode(node=node("good"), view=view(), uuids={0: "GPU-0"})}
-    )
-    assert isinstance(found, tuple)
-    assert (found[0].node, found[0].uuids) == ("good", ("GPU-0",))
+def test_members_go_only_to_nodes_that_the_scheduler_would_have_them_on() -> None:
+    found = placed(gang(2), 0xFF, 0xFF, 0xFF, on=frozenset({"n1"}))
+    assert isinstance(found, dict)
+    assert {where for where, _ in found.values()} == {"n1"}
+    assert isinstance(placed(gang(2), 0xFF, on=frozenset()), str)
+
+
+def test_of_more_members_than_are_needed_as_many_as_are_needed_are_placed() -> None:
+    found = placed(gang(6, size=4), 0b111, 0b1)
+    assert isinstance(found, dict)
+    assert len(found) == 4
+    assert isinstance(placed(gang(6, size=4), 0b111), str)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_a_gangs_size_is_the_annotations_then_the_pod_groups_and_members_that_di
             for n, one in enumerate(said)
         ]
         return gather(pods, {("team", "two"): JOB}, {("team", "job"): group} if group else {})[
-            "team", "job"
+            "team", "job", ""
         ].size
 
     assert sizes("3", "") == 3
@@ -121,50 +123,80 @@ def test_ended_members_and_pods_without_a_gang_are_no_members() -> None:
         pod("c", annotations={names.CLAIM_ANNOTATION: "solo"}),
     ]
     found = gather(pods, {("team", "two"): JOB, ("team", "solo"): claim()}, {})
-    assert [one.pod.metadata.name for one in found["team", "job"].members] == ["a"]
+    assert [one.pod.metadata.name for one in found["team", "job", ""].members] == ["a"]
+
+
+def stamped(member: Member, start: str, need: int, **spec: Any) -> Member:
+    text = written(Start(start=start, need=need))
+    name = member.pod.metadata.name
+    return Member(
+        pod=pod(name, annotations={names.RESERVED_ANNOTATION: text}, **spec), claim=member.claim
+    )
+
+
+def more(found: Gang, *members: Member) -> Gang:
+    return replace(found, members=(*found.members, *members))
 
 
 def test_what_a_gang_waits_for_is_said() -> None:
-    assert missing(gang(2)) == ""
-    assert missing(gang(2, size=3)) == "1 of 3 members are missing"
-    assert "not known" in missing(Gang(key=("team", "job"), size=None, members=gang(2).members))
+    assert isinstance(start(gang(2)), Start)
+    assert start(gang(2, size=3)) == "1 of 3 members are missing"
+    unknown = Gang(key=("team", "job", ""), size=None, members=gang(2).members)
+    assert "not known" in str(start(unknown))
 
 
-def test_a_replacement_of_a_bound_gang_is_planned_by_itself() -> None:
-    bound = Member(pod=pod("job-9", node_name="n0"), claim=JOB)
-    whole = Gang(key=("team", "job"), size=3, members=(*gang(2).members, bound))
-    found = turns([whole], nodes(0xFF), {}, 300)
-    assert len(found[0].assignments) == 2
+def test_those_that_start_together_are_one_start_however_often_one_looks() -> None:
+    whole = gang(3)
+    first = start(whole)
+    assert isinstance(first, Start)
+    assert first.need == 3
+    again = replace(whole, members=tuple(stamped(one, first.start, 3) for one in whole.members))
+    assert start(again) == first
+    late = Member(pod=pod("job-9"), claim=JOB)
+    assert start(more(again, late)) == first, "who comes later joins"
+    lost = replace(again, members=again.members[1:])
+    other = start(more(lost, late))
+    assert isinstance(other, Start)
+    assert other.start != first.start, "one of them has gone: the others start anew"
 
 
-def test_one_of_two_gangs_gets_all_and_a_smaller_one_is_not_held_up_until_patience_ends() -> None:
-    first, second = gang(8, name="a"), gang(8, name="b")
-    free = nodes(0xFF, 0x0F)
-    found = turns([first, second], free, {first.key: 10, second.key: 5}, 300)
-    assert [(one.gang.key[1], len(one.assignments), bool(one.why)) for one in found] == [
-        ("a", 8, False),
-        ("b", 0, True),
+def test_who_runs_counts_for_a_replacement_of_the_same_owner_only() -> None:
+    running = [stamped(one, "x", 3, node_name="n0") for one in gang(2).members]
+    fresh = Member(pod=pod("job-9"), claim=JOB)
+    owned = Gang(key=("team", "job", "uid"), size=3, members=(*running, fresh))
+    assert start(owned) == Start(start="x", need=1)
+    nobodys = Gang(key=("team", "job", ""), size=3, members=(*running, fresh))
+    assert start(nobodys) == "2 of 3 members are missing"
+    extra = stamped(fresh, "x", 2)
+    elastic = Gang(key=("team", "job", ""), size=2, members=(*running, extra))
+    assert start(elastic) == Start(start="x", need=1), "it was there when they started"
+
+
+def test_two_owners_never_share_a_gang_and_many_controllers_of_one_job_set_do() -> None:
+    def owned(name: str, uid: str) -> Pod:
+        made = pod(name)
+        raw = {
+            "metadata": {"ownerReferences": [{"uid": "other"}, {"uid": uid, "controller": True}]}
+        }
+        about = msgspec.convert(raw, Pod).metadata
+        owners = about.owner_references
+        return replace(made, metadata=replace(made.metadata, owner_references=owners))
+
+    pods = [owned("a", "1"), owned("b", "2"), owned("c", "2")]
+    found = gather(pods, {("team", "two"): JOB}, {})
+    assert {key[2]: len(one.members) for key, one in found.items()} == {"1": 1, "2": 2}
+    sets = [
+        replace(one, metadata=replace(one.metadata, labels={"jobset.sigs.k8s.io/jobset-uid": "s"}))
+        for one in pods
     ]
-    big, small = gang(2, 8, name="big"), gang(2, 1, name="small")
-    assert [
-        len(one.assignments) for one in turns([small, big], free, {big.key: 100, small.key: 1}, 300)
-    ] == [0, 2]
-    assert [
-        len(one.assignments) for one in turns([small, big], free, {big.key: 301, small.key: 1}, 300)
-    ] == [0]
+    (together,) = gather(sets, {("team", "two"): JOB}, {}).values()
+    assert len(together.members) == 3
 
 
-def test_an_incomplete_gang_holds_up_nobody_however_long_it_waits() -> None:
-    late, small = gang(2, size=3, name="late"), gang(1, name="small")
-    assert [
-        len(one.assignments) for one in turns([late, small], nodes(0xFF), {late.key: 9999}, 300)
-    ] == [0, 1]
-
-
-def test_plans_of_one_snapshot_do_not_touch() -> None:
-    found = turns([gang(4, name="a"), gang(4, name="b")], nodes(0xFF), {}, 300)
-    used = [(one.node, gpu) for turn in found for one in turn.assignments for gpu in one.ids]
-    assert len(used) == len(set(used)) == 8
+def test_members_that_end_are_nobodys() -> None:
+    ending = pod("a")
+    ending = replace(ending, metadata=replace(ending.metadata, deletion_timestamp="now"))
+    assert gather([ending], {("team", "two"): JOB}, {}) == {}
 
 
 def told(
@@ -192,7 +224,7 @@ def test_plans_are_named_by_what_they_give() -> None:
     assert plan_name([one]) == plan_name([one]) != plan_name([other])
 
 
-def test_the_gate_goes_when_the_claim_is_there_and_a_gangs_with_its_plan() -> None:
+def test_the_gate_goes_when_the_claim_is_there_and_a_gangs_when_it_may_start() -> None:
     assert gate(pod(), claim()) is Gate.NONE
     assert gate(pod(gated=True), None) is Gate.WAIT_CLAIM
     assert gate(pod(gated=True), claim()) is Gate.REMOVE

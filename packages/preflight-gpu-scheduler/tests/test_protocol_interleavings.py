@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from actors import Actor, arrived, chooser, explained, own_leases, sweep, uuids
+from actors import Actor, arrived, chooser, explained, own_leases, reserve, sweep, uuids
 from explore import explore
 from preflight_gpu_scheduler.allocation import Reserved, written
 from preflight_gpu_scheduler.bind import NOT_COMMITTED, BindJob, bind
-from preflight_gpu_scheduler.gangs import Arrival, Assignment, reserve
+from preflight_gpu_scheduler.gangs import Arrival, Assignment
 from preflight_gpu_scheduler.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.protocol import Steps
 from preflight_gpu_scheduler.reclaim import collect
@@ -77,7 +77,7 @@ def planner(wanted: dict[str, int], back: int = 0) -> Start:
             if pod is None or pod.bound or pod.reserved is not None:
                 return None
             plan.append(Assignment(pod=pod, node=NODE, ids=(gpu,)))
-        return lambda: reserve(plan, mirror)
+        return lambda: reserve(world, plan, mirror)
 
     return start
 

@@ -139,8 +139,14 @@ def test_constants_alone_are_given_as_reasons() -> None:
         messages.TOO_FEW,
         messages.NO_ISLAND,
         messages.NOT_ADJACENT,
+        messages.KEPT,
         messages.STATUS_CHANGED,  # of binds alone
         messages.TAKEN,
+        messages.GANG_NOT_TOGETHER,
+        messages.GANG_GATHERS,  # errors: the pod comes again by itself
+        messages.GANG_RESTS,
+        messages.GANG_TURN,
+        messages.GANG_TOO_FEW,
     }
 
 

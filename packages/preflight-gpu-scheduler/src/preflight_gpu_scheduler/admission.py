@@ -18,7 +18,6 @@ from . import allocation, names
 from .claim import Claim
 from .injection import REFERENCES, VOID, literal, parts, total, with_count, with_variables
 from .objects import Toleration
-from .plan import tolerates
 
 __all__ = ["AdmissionVerdict", "Rules", "admit"]
 
@@ -266,6 +265,19 @@ def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> se
         if (key.startswith(names.PLUGIN_RESOURCES) or key in implicit)
         and str(amount) not in {"0", ""}
     }
+
+
+def tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
+    """As Kubernetes: an empty effect is any, `Exists` without a key is everything, an empty
+    operator is `Equal`.
+    """
+    if toleration.effect not in {"", effect} or (toleration.key and toleration.key != key):
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return (
+        bool(toleration.key) and toleration.operator in {"", "Equal"} and toleration.value == value
+    )
 
 
 def _tolerated(toleration: Mapping[str, Any]) -> bool:

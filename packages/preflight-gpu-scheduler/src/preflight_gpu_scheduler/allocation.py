@@ -16,10 +16,12 @@ from . import names
 __all__ = [
     "Allocation",
     "Reserved",
+    "Start",
     "binding_annotations",
     "literal_ids",
     "parse_allocated",
     "parse_reserved",
+    "parse_start",
     "reclaimed",
     "written",
 ]
@@ -45,7 +47,16 @@ class Allocation(msgspec.Struct, frozen=True):
         return f"{self.node}:{','.join(map(str, self.ids))}"
 
 
-class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods of a gang start together: those with the same ``start``, and ``need`` of them at
+    least, or none.
+    """
+
+    start: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    need: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Reserved(Start, frozen=True, kw_only=True):
     """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all
     members of one plan, ``members`` how many those are. ``first``, ``first_uid``: the member of the
     same namespace whose Binding decides for all (see :mod:`.gangs`)."""
@@ -89,8 +100,22 @@ def parse_reserved(text: str) -> Reserved | None:
     return found if tuple(sorted(set(found.ids))) == found.ids else None
 
 
-def written(reserved: Reserved) -> str:
-    """The text of the annotation that a plan writes; :func:`parse_reserved` reads it."""
+@lru_cache(maxsize=_MOST_RESERVED)
+def parse_start(text: str) -> Start | None:
+    """Of a member that waits for its gang, and of one that has what its plan gave it."""
+    if not text or len(text) > _MOST_TEXT:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=Start)
+    except msgspec.DecodeError:
+        return None
+    return found if found.start else None
+
+
+def written(reserved: Start) -> str:
+    """The text of the annotation by which a gang starts; :func:`parse_start` and
+    :func:`parse_reserved` read it.
+    """
     return msgspec.json.encode(reserved).decode()
 
 

@@ -21,7 +21,7 @@ __all__ = ["main"]
 _ABOUT = """A GPU scheduler: the very GPUs, for one pod, as long as it lives.
 
   preflight-gpu-scheduler extender          answer kube-scheduler beside it: filter, prioritize, bind
-  preflight-gpu-scheduler controller        collect and take back GPUs, open gates, plan gangs, count
+  preflight-gpu-scheduler controller        collect and take back GPUs, open gates, start gangs, count
   preflight-gpu-scheduler webhook           admit pods that name a GpuClaim
   preflight-gpu-scheduler agent             say which GPUs this node has, and how they are
   preflight-gpu-scheduler certs             keep the webhook's certificate

@@ -58,7 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     ``devicePlugin``: whether a node on which a device plugin or DRA driver hands out GPUs too is
     refused. ``bindBudget``: what one bind may take, below the ``httpTimeout`` of the scheduler's
     extender; ``gangBind``: how long a member's bind waits for the others. ``gangPatience``: from
-    then on no gang is planned before one that waits. ``nodeConditions`` (``*`` for any
+    then on free GPUs are kept for a gang that waits. ``nodeConditions`` (``*`` for any
     characters): those that speak against all GPUs of a node where they name none.
     """
 

@@ -82,7 +82,8 @@ class Controller:
         self._news = Queue("news")
         self._conflicts: dict[str, tuple[str, ...]] = {}
         self._words = Words(client)
-        self._ganging = Ganging(config, seen, meters, self._performer, self._words.of_pod)
+        say = self._words.of_pod
+        self._ganging = Ganging(client, seen, meters, self._performer, say)
 
     async def lead(self) -> None:
         """Until cancelled. Begins with a look at everything."""
@@ -166,7 +167,7 @@ class Controller:
                 and pod.claim
             ):
                 self._claims.add((pod.metadata.namespace, pod.claim))
-        if kind == "claim" or (kind == "pod" and seen.ganged):
+        if kind == "claim" or (kind in {"pod", "lease"} and seen.ganged):
             self._ganging.look()
 
     def _placed(self, key: Key, pod: Pod | None) -> None:
@@ -192,7 +193,7 @@ class Controller:
     async def _collect(self, key: Key) -> float | None:
         seen, name = self._seen, key[1]
         lease = seen.leases.get(name)
-        if lease is None or not lease.ours:
+        if lease is None or not lease.locks:
             return None
         now = self._client.clock()
         age = self._unchanged.note(name, (lease.metadata.uid, lease.spec.renew_time), now)

@@ -50,7 +50,7 @@ def gate(pod: Pod, claim: Claim | None) -> Gate:
         return Gate.WAIT_CLAIM
     return (
         Gate.WAIT_GANG
-        if claim is not None and claim.gang is not None and pod.reserved is None
+        if claim is not None and claim.gang is not None and pod.start is None
         else Gate.REMOVE
     )
 

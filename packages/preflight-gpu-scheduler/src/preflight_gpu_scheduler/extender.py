@@ -6,7 +6,7 @@ Every call is answered; what is wrong stands in the answer's ``Error``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import anyio
@@ -27,6 +27,7 @@ from .meters import ExtenderMeters
 from .objects import Pod
 from .performing import Performer
 from .protocol import Answer, Request, Steps
+from .starting import Starting
 from .state import State
 from .verbs import BindingArgs, BindingResult, FilterArgs, FilterResult, Priority, Question
 from .views import own_ids
@@ -38,7 +39,6 @@ log = get_logger(__name__)
 _ARRIVAL_LOOK: Final = 0.5
 """Seconds between the looks of a member that waits for its gang; a change is seen at once."""
 NOT_READY: Final = "the cluster has not been read yet"
-NOT_TOGETHER: Final = "the gang's members were not all there to be bound"
 
 
 class Extender:
@@ -55,6 +55,7 @@ class Extender:
             told=self._told,
         )
         self._gathering = Gathering()
+        self._starting = Starting(state, config, self._performer)
         state.listeners.append(self._changed)
 
     def filter(self, args: FilterArgs) -> FilterResult:
@@ -62,14 +63,18 @@ class Extender:
         if not self._state.synced:
             return FilterResult(error=NOT_READY)
         names = args.node_names or ()
-        return verbs.result_of(
-            verbs.filter_nodes(self._question(args.pod, names), names, self._state.views())
-        )
+        question = self._question(args.pod)
+        if question.starts:
+            found = self._starting.filter(question, names)
+            return FilterResult(error=found) if isinstance(found, str) else verbs.result_of(found)
+        kept = self._starting.kept(question.pod.spec.priority or 0)
+        self._meters.kept.set(sum(kept.values()))
+        return verbs.result_of(verbs.filter_nodes(question, names, self._state.views(), kept))
 
     def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
-        return verbs.prioritize(self._question(args.pod, names), names, self._state.views())
+        return verbs.prioritize(self._question(args.pod), names, self._state.views())
 
     async def bind(self, args: BindingArgs) -> BindingResult:
         """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that
@@ -104,6 +109,10 @@ class Extender:
             )
         if self._state.miscount(pod):
             return BindOutcome(error=messages.COUNT_DIFFERS)
+        if claim.gang is not None and pod.open:
+            if why := await self._starting.arrive(pod, args.node):
+                return BindOutcome(error=why)
+            pod = self._state.pods.get(pod.key, pod)
         reserved = pod.reserved
         if claim.gang is None or pod.bound or reserved is None:
             return await self._placed(pod, args.node, claim)
@@ -123,7 +132,7 @@ class Extender:
                         return BindOutcome(error=messages.GANG_NOT_RESERVED)
                     mine.pod = shown
             if self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
-                return BindOutcome(error=NOT_TOGETHER)
+                return BindOutcome(error=messages.GANG_NOT_TOGETHER)
             outcome = await self._placed(mine.pod, node, claim)
             if not outcome.error:
                 self._gathering.bound(mine)
@@ -192,7 +201,7 @@ class Extender:
             return None
         return found if found.metadata.uid == args.pod_uid else None
 
-    def _question(self, pod: Pod, names: Iterable[str]) -> Question:
+    def _question(self, pod: Pod) -> Question:
         """The scheduler's pod may be of an older version than the mirror's: of two the higher
         number of reservations counts.
         """
@@ -214,6 +223,7 @@ class Extender:
     def _changed(self, kind: str, key: tuple[str, str]) -> None:
         if kind == "pod":
             self._gathering.changed(key, self._state.pods.get(key))
+            self._starting.changed(key, self._state.pods.get(key))
 
 
 def _of_plan(pod: Pod, plan: str) -> bool:

@@ -1,5 +1,5 @@
-"""Gangs at work: who is whole gets a plan, and every member's GPUs or none. One round at a time, by
-whoever leads.
+"""Gangs at work: who is whole may start, and every member that has its GPUs is told so. One round
+at a time, by whoever leads.
 """
 
 from __future__ import annotations
@@ -8,26 +8,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import anyio
+from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
 
+from . import allocation, controls
 from . import plan as planning
-from .config import Config
-from .gangs import reserve
+from .allocation import Start
+from .gangs import Assignment, tell
 from .holding import Sightings
 from .meters import ControllerMeters
 from .objects import Pod
 from .performing import Performer
-from .plan import Gang, PlanNode, Turn
-from .state import Key, State
+from .plan import Gang, Member
+from .state import State
+from .views import own_ids
 
 __all__ = ["Ganging"]
 
 log = get_logger(__name__)
 
-_AT_ONCE: Final = 16
-"""Leases of a plan that are created side by side, in sorted order: only one plan is carried out at
-a time.
-"""
 _GATHERED: Final = 0.2
 """Seconds from a change to the look at all gangs, as members come one after the other."""
 _LOOK: Final = 5.0
@@ -39,18 +38,13 @@ class Ganging:
     """``say``: writes an Event of a pod, as :meth:`.words.Words.of_pod`."""
 
     def __init__(
-        self, config: Config, seen: State, meters: ControllerMeters, performer: Performer, say: Say
+        self, client: Client, seen: State, meters: ControllerMeters, performer: Performer, say: Say
     ) -> None:
-        self._config, self._seen, self._meters, self._performer, self._say = (
-            config,
-            seen,
-            meters,
-            performer,
-            say,
-        )
+        self._client, self._seen, self._meters = client, seen, meters
+        self._performer, self._say = performer, say
         self._whole = Sightings()
         self._woken = anyio.Event()
-        self._told: dict[Key, str] = {}
+        self._told: dict[tuple[str, str, str], str] = {}
 
     def look(self) -> None:
         """Something changed that gangs may have waited for."""
@@ -71,56 +65,72 @@ class Ganging:
         pods = (pod for pod in seen.pods_of(claims) if not seen.miscount(pod))
         gangs = planning.gather(pods, claims, seen.groups())
         waits = {key: gang for key, gang in gangs.items() if gang.open}
-        now = seen.now()
-        waited = {}
-        for key, gang in gangs.items():
-            if gang.open and not planning.missing(gang):
-                waited[key] = self._whole.note("/".join(key), True, now)
-            else:
-                self._whole.forget("/".join(key))
         self._meters.gangs.labels("waiting").set(len(waits))
-        self._meters.gangs.labels("reserved").set(sum(bool(one.reserved) for one in gangs.values()))
+        reserved = (
+            any(m.pod.reserved and not m.pod.bound for m in g.members) for g in gangs.values()
+        )
+        self._meters.gangs.labels("reserved").set(sum(reserved))
         for gone in self._told.keys() - waits.keys():
             del self._told[gone]
-        if not waits:
-            return
-        nodes = {
-            name: PlanNode(node=seen.nodes[name], view=view, uuids=seen.uuids(name))
-            for name, view in seen.views().items()
-            if name in seen.nodes
-        }
-        for turn in planning.turns(
-            waits.values(), nodes, waited, self._config.seconds("gang_patience")
-        ):
-            await self._turn(turn, waited.get(turn.gang.key, 0.0))
+        for key, gang in waits.items():
+            found = planning.start(gang)
+            if isinstance(found, str):
+                self._whole.forget("/".join(key))
+                await self._waits(gang, found)
+                continue
+            self._whole.note("/".join(key), True, seen.now())
+            await self._start(gang, found)
+            await self._finish(gang, found)
 
-    async def _turn(self, turn: Turn, waited: float) -> None:
-        gang = turn.gang
-        about = {"gang": "/".join(gang.key), "members": len(gang.members)}
-        why = turn.why
-        if not why:
-            steps = reserve(turn.assignments, self._seen.look, at_once=_AT_ONCE)
-            made = await self._performer.run(steps, budget=_BUDGET)
-            why = made.why
-        if why:
-            await self._waits(gang, why)
+    async def _start(self, gang: Gang, start: Start) -> None:
+        """Those that may start together know it, and are not gated any more."""
+        for member in gang.open:
+            pod, known = member.pod, member.pod.start
+            if known is not None and (known.start, known.need) == (start.start, start.need):
+                continue
+            path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+            try:
+                patch = controls.reserve_patch(pod, allocation.written(start))
+                await self._client.json_patch(path, patch)
+            except (PreconditionFailed, Conflict, NotFound):
+                pass  # it changed, and so is looked at again
+            except KubeError as error:
+                log.warning("a member is not started", pod="/".join(pod.key), error=str(error))
+
+    async def _finish(self, gang: Gang, start: Start) -> None:
+        """Where as many as are needed have their leases they are told; then they may be bound."""
+        made = [found for one in gang.open if (found := self._assigned(one, start)) is not None]
+        if len(made) < start.need:
             return
-        self._meters.gang_wait.observe(waited)
-        log.info("gang reserved", plan=made.plan, **about)
+        leases = [one for a in made for one in self._seen.held_by(a.pod.metadata.uid)]
+        result = await self._performer.run(tell(made, leases), budget=_BUDGET)
+        if result.why:
+            await self._waits(gang, result.why)
+            return
+        self._meters.gang_wait.observe(self._whole.note("/".join(gang.key), True, self._seen.now()))
+        log.info("gang reserved", plan=result.plan, gang="/".join(gang.key), members=len(made))
         self._told.pop(gang.key, None)
-        await self._shown([one.pod for one in turn.assignments])
-        for one in turn.assignments:
-            ids = ",".join(map(str, one.ids))
-            await self._say(
-                one.pod,
-                "GangReserved",
-                f"gang {gang.key[1]} is reserved whole; GPUs {one.node}:{ids}",
-                True,
-            )
+        await self._shown([one.pod for one in made])
+        first = min(made, key=lambda one: one.pod.metadata.name)
+        ids = ",".join(map(str, first.ids))
+        said = f"gang {gang.key[1]} is reserved whole, {len(made)} members; GPUs {first.node}:{ids}"
+        await self._say(first.pod, "GangReserved", said, True)
+
+    def _assigned(self, member: Member, start: Start) -> Assignment | None:
+        pod, leases = member.pod, self._seen.held_by(member.pod.metadata.uid)
+        own = own_ids(leases, pod)
+        if pod.start is None or (pod.start.start, pod.start.need) != (start.start, start.need):
+            return None
+        if len(own) != 1:
+            return None
+        ((node, ids),) = own.items()
+        if len(ids) != member.claim.spec.devices.count:
+            return None
+        return Assignment(pod=pod, node=node, ids=ids)
 
     async def _shown(self, pods: Sequence[Pod]) -> None:
         """Wait until the mirror shows what was written: of an older view the same gang would be
-        planned again.
+        told again.
         """
         with anyio.move_on_after(_LOOK):
             # One look for many pods.

@@ -15,13 +15,13 @@ from enum import Enum
 
 import msgspec
 
-from .allocation import Reserved
+from .allocation import Reserved, Start
 from .leases import Need, give_back, take
 from .objects import Lease, Pod
 from .protocol import Conflict, Look, Lost, Missing, ReadPod, ReservePod, Steps, Stored, only
 from .reclaim import raise_number
 
-__all__ = ["Arrival", "Assignment", "Reservation", "arrival", "plan_name", "reserve"]
+__all__ = ["Arrival", "Assignment", "Reservation", "acquire", "arrival", "plan_name", "tell"]
 
 _TRIES = 3
 
@@ -63,26 +63,31 @@ def first_of(assignments: Sequence[Assignment]) -> Assignment:
     return min(assignments, key=lambda one: one.pod.metadata.uid)
 
 
-def reserve(
-    assignments: Sequence[Assignment], look: Look, *, at_once: int = 1
-) -> Steps[Reservation]:
-    """Acquire the leases of all, or give all back; then write into each member what it has, the
-    first one first.
+def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) -> Steps[str]:
+    """The leases of all, or none: why not; empty where they are stored.
 
     ``at_once``: leases that are created side by side. With 1 the order is strictly sorted, and of
     two that compete for the same GPUs one always gets on.
     """
     needs = [need for one in assignments for need in one.needs]
     if len({need.name for need in needs}) != len(needs):
-        return Reservation(why="the plan gives one GPU twice")
+        return "the plan gives one GPU twice"
     taken = yield from take(needs, look, at_once)
     if taken.broken or taken.busy:
         yield from give_back(taken.created.values())
-        return Reservation(why=taken.broken or "other pods took the GPUs meanwhile")
+        return taken.broken or "other pods took the GPUs meanwhile"
+    return ""
+
+
+def tell(assignments: Sequence[Assignment], leases: Sequence[Lease]) -> Steps[Reservation]:
+    """Write into each member what it has, the first one first. ``leases``: those of all, which are
+    stored; where somebody cannot be told they are given back.
+    """
     plan, first = plan_name(assignments), first_of(assignments)
     told: list[Pod] = []
     ordered = sorted(assignments, key=lambda one: one is not first)
     for one in ordered:
+        start = one.pod.start or Start()
         reserved = Reserved(
             number=one.pod.number,
             node=one.node,
@@ -91,6 +96,8 @@ def reserve(
             members=len(assignments),
             first=first.pod.metadata.name,
             first_uid=first.pod.metadata.uid,
+            start=start.start,
+            need=start.need,
         )
         now = yield from _tell(one.pod, reserved)
         if not isinstance(now, Pod):
@@ -98,9 +105,7 @@ def reserve(
             untold -= (
                 {one.pod.metadata.uid} if now else set()
             )  # what became of this one is not known
-            yield from _undo(
-                told, [lease for lease in taken.created.values() if lease.holder in untold]
-            )
+            yield from _undo(told, [lease for lease in leases if lease.holder in untold])
             return Reservation(why=f"member {one.pod.metadata.name} changed meanwhile")
         told.append(now)
     return Reservation(plan=plan)

@@ -70,6 +70,12 @@ class ExtenderMeters(_Writes):
             "gpu_scheduler_binds", "Pods brought to be bound.", ["result"], registry=registry
         )
 
+        self.kept = Gauge(
+            "gpu_scheduler_kept_gpus",
+            "GPUs that are kept, as they become free, for a gang that waits.",
+            registry=registry,
+        )
+
     def bound(self, result: str) -> None:
         """A bind has ended; ``result``: bound, or error."""
         self._binds.labels(result).inc()

@@ -60,6 +60,11 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=Tru
     pass
 
 
+class _Owner(_Object, frozen=True, kw_only=True):
+    uid: str = ""
+    controller: bool | None = None
+
+
 class Metadata(_Object, frozen=True, kw_only=True):
     """``annotations``: those that are read. ``labels``: at most 256."""
 
@@ -71,6 +76,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: tuple[_Owner, ...] | None = None
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
@@ -83,6 +89,9 @@ class Metadata(_Object, frozen=True, kw_only=True):
             put(self, "annotations", kept)
         if self.labels and len(self.labels) > _MOST_LABELS:
             put(self, "labels", dict(sorted(self.labels.items())[:_MOST_LABELS]))
+        if self.owner_references:  # one at most is the controller
+            kept_owners = tuple(one for one in self.owner_references if one.controller)[:1]
+            put(self, "owner_references", kept_owners or None)
 
     @property
     def said(self) -> dict[str, str]:
@@ -129,6 +138,10 @@ class _ContainerStatus(_Object, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "state", state)
 
 
+class _Group(_Object, frozen=True, kw_only=True):
+    pod_group_name: str = ""
+
+
 class PodSpec(_Object, frozen=True, kw_only=True):
     """An empty text, or None, is a field that is not set. ``tolerations``, ``node_selector``: at
     most 256, as many as labels; ``containers``, ``init_containers``: those that ask for extended
@@ -143,6 +156,7 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     priority: int | None = None
     containers: tuple[_Container, ...] | None = None
     init_containers: tuple[_Container, ...] | None = None
+    scheduling_group: _Group | None = None
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
@@ -155,15 +169,29 @@ class PodSpec(_Object, frozen=True, kw_only=True):
             put(self, field, kept or None)
 
 
+class _Said(_Object, frozen=True, kw_only=True):
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class PodStatus(_Object, frozen=True, kw_only=True):
     """``phase``: empty before anybody has said one. ``start_time``: None before a kubelet has taken
-    note of the pod.
+    note of the pod. ``conditions``: becomes what kube-scheduler says of why no node does, by a hash
+    of it; 0 where it does not.
     """
 
     phase: str = ""
     start_time: str | None = None
     container_statuses: tuple[_ContainerStatus, ...] | None = None
     init_container_statuses: tuple[_ContainerStatus, ...] | None = None
+    conditions: tuple[_Said, ...] | int | None = None
+
+    def __post_init__(self) -> None:
+        every = self.conditions if isinstance(self.conditions, tuple) else ()
+        said = tuple(one.message for one in every if one.reason == "Unschedulable")
+        if not isinstance(self.conditions, int):
+            msgspec.structs.force_setattr(self, "conditions", hash(said) if said else 0)
 
     @property
     def running(self) -> bool:
@@ -227,6 +255,16 @@ class Pod(_Object, frozen=True, kw_only=True):
         """What a gang's plan gave it, unless that has been taken back."""
         found = allocation.parse_reserved(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
         return found if found is not None and found.number == self.number else None
+
+    @property
+    def start(self) -> allocation.Start | None:
+        """With whom it starts, where it is a gang's member whose gang may start."""
+        return allocation.parse_start(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be bound yet, and nothing is reserved for it."""
+        return not (self.bound or self.ended or self.deleting or self.reserved is not None)
 
     @property
     def allocated(self) -> allocation.Allocation | None:
@@ -317,14 +355,13 @@ class Lease(_Object, frozen=True, kw_only=True):
     @property
     def ours(self) -> bool:
         """Whether it was made by this system, by all it says."""
+        return bool(self.holder and self.number > 0 and self.pod and self.locks)
+
+    @property
+    def locks(self) -> bool:
+        """Whether this system made it for a GPU, whatever somebody has changed in it since."""
         labels = self.metadata.labels or {}
-        return bool(
-            self.holder
-            and self.number > 0
-            and self.pod
-            and self.gpu
-            and labels.get(names.MANAGED_LABEL) == "true"
-        )
+        return self.gpu is not None and labels.get(names.MANAGED_LABEL) == "true"
 
 
 class Taint(_Object, frozen=True, kw_only=True):

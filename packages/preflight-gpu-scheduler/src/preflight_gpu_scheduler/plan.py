@@ -1,40 +1,38 @@
-"""Gangs: who belongs to one, how many must come, and which GPUs all of them get on one snapshot, or
+"""Gangs: who belongs to one, how many start together, and which GPUs they get on one snapshot, or
 why not.
 
-Pure planning; :mod:`.gangs` makes a plan true.
+Pure planning; :mod:`.starting` asks for it, :mod:`.gangs` makes a plan true.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+from preflight_kube.workloads import labels
 from preflight_proto import names as preflight
 from preflight_proto.stamp import ContractError, decode_stamp
 
 from . import messages, names
-from .choice import Chosen, choose
+from .allocation import Start
+from .choice import Chosen, choose, mask_of
 from .claim import Claim, Want
-from .gangs import Assignment
-from .objects import Node, Pod, Toleration
+from .objects import Pod
 from .verbs import NodeView
 
-__all__ = [
-    "Gang",
-    "Member",
-    "PlanNode",
-    "Turn",
-    "gather",
-    "missing",
-    "plan",
-    "size",
-    "tolerates",
-    "turns",
-]
+__all__ = ["Gang", "Member", "gather", "owner", "place", "size", "start"]
 
 MOST_MEMBERS: Final = 4096
 Key = tuple[str, str]
+_GROUPS: Final = (
+    *(labels.COSCHEDULING_GROUP, labels.KAI_GROUP, labels.GROVE_GANG, labels.VOLCANO_JOB),
+    *(f"{labels.JOBSET}jobset-uid", f"{labels.JOBSET}jobset-name", f"{labels.LWS}group-key"),
+)
+"""Labels of a pod that name a gang of which the pods may have several controllers."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,65 +47,52 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     by name.
     """
 
-    key: Key
+    key: tuple[str, str, str]
     size: int | None
     members: tuple[Member, ...]
 
     @property
     def open(self) -> tuple[Member, ...]:
-        """Those that need a plan: unbound, and nothing is reserved for them."""
-        return tuple(one for one in self.members if not one.pod.bound and one.pod.reserved is None)
-
-    @property
-    def reserved(self) -> tuple[Member, ...]:
-        """Those that wait to be bound with what a plan gave them."""
-        return tuple(
-            one for one in self.members if not one.pod.bound and one.pod.reserved is not None
-        )
-
-    @property
-    def since(self) -> str:
-        """When the youngest member was created: from then on the gang could have been whole. RFC
-        3339, in UTC, so it sorts.
-        """
-        return max((one.pod.metadata.creation_timestamp for one in self.members), default="")
-
-
-class PlanNode(msgspec.Struct, frozen=True, kw_only=True):
-    """``uuids`` by id."""
-
-    node: Node
-    view: NodeView
-    uuids: Mapping[int, str] = {}
-
-
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """A gang that is looked at now: its assignments, or ``why`` it has none."""
-
-    gang: Gang
-    assignments: tuple[Assignment, ...] = ()
-    why: str = ""
+        """Those that wait: unbound, and nothing is reserved for them."""
+        return tuple(one for one in self.members if one.pod.open)
 
 
 def gather(
     pods: Iterable[Pod], claims: Mapping[Key, Claim], groups: Mapping[Key, int]
-) -> dict[Key, Gang]:
-    """The gangs of ``pods``. ``claims`` and ``groups`` (a PodGroup's minimum) by
-    (namespace, name).
+) -> dict[tuple[str, str, str], Gang]:
+    """The gangs of ``pods``, by namespace, name and owner. ``claims`` and ``groups`` (a PodGroup's
+    minimum) by (namespace, name).
     """
-    found: dict[Key, list[Member]] = {}
+    found: dict[tuple[str, str, str], list[Member]] = {}
     for pod in pods:
         claim = claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
-        if claim is None or claim.gang is None or pod.ended or (pod.deleting and not pod.bound):
+        if claim is None or claim.gang is None or pod.ended or pod.deleting:
             continue
-        found.setdefault(claim.gang, []).append(Member(pod=pod, claim=claim))
+        found.setdefault((*claim.gang, owner(pod)), []).append(Member(pod=pod, claim=claim))
     made = {}
     for key, members in found.items():
         ordered = tuple(sorted(members, key=lambda one: one.pod.metadata.name))
-        made[key] = Gang(
-            key=key, size=size([one.pod for one in ordered], groups.get(key)), members=ordered
-        )
+        least = size([one.pod for one in ordered], groups.get(key[:2]))
+        made[key] = Gang(key=key, size=least, members=ordered)
     return made
+
+
+def owner(pod: Pod) -> str:
+    """Whose gang the pod is of: by the first of these that says it, preflight's stamp, the group
+    that a scheduler or a controller of many Jobs names, the pod's controller. Two owners never
+    share a gang, though their pods name one claim; pods of nobody are one gang.
+    """
+    about = pod.metadata
+    text = about.said.get(preflight.GANG_ANNOTATION, "")
+    with suppress(ContractError):
+        if text:
+            return f"stamp {decode_stamp(text).id}"
+    if pod.spec.scheduling_group is not None and pod.spec.scheduling_group.pod_group_name:
+        return f"group {pod.spec.scheduling_group.pod_group_name}"
+    for key in _GROUPS:
+        if name := (about.labels or {}).get(key, ""):
+            return f"{key} {name}"
+    return about.owner_references[0].uid if about.owner_references else ""
 
 
 def size(pods: Sequence[Pod], group: int | None) -> int | None:
@@ -136,42 +121,70 @@ def _stamped(pod: Pod) -> int | None:
     return found if found is not None and 0 < found <= MOST_MEMBERS else None
 
 
-def missing(gang: Gang) -> str:
-    """What the gang waits for before it can be planned; empty where it can."""
+def start(gang: Gang) -> Start | str:
+    """How those start that wait; or what they wait for.
+
+    Pods that are bound count where the same owner's gang runs already: then as many start together
+    as it lacks, and each by itself that comes beyond its size. Nobody else counts.
+    """
     if gang.size is None:
         return "how many members the gang has is not known"
-    if gang.reserved:
-        return "members have reservations of an earlier plan"
-    if len(gang.members) < gang.size:
-        return f"{gang.size - len(gang.members)} of {gang.size} members are missing"
-    return ""
+    if any(one.pod.reserved is not None and not one.pod.bound for one in gang.members):
+        return "members have reservations that are not over"
+    bound = [one.pod for one in gang.members if one.pod.bound]
+    begun = Counter(pod.start.start for pod in bound if pod.start is not None)
+    running, waiting = len(bound), gang.open
+    if not gang.key[2]:  # of nobody's pods those are one gang that started together
+        ours = {one.pod.start.start for one in waiting if one.pod.start} & begun.keys()
+        begun = Counter({name: begun[name] for name in sorted(ours)[:1]})
+        running = sum(begun.values())
+        waiting = tuple(one for one in waiting if not ours or _of(one.pod) in begun)
+    need = max(1, gang.size - running) if running else gang.size
+    if len(waiting) < need:
+        return f"{need - len(waiting)} of {gang.size} members are missing"
+    known = (
+        begun
+        if running
+        else Counter(
+            one.pod.start.start for one in waiting if one.pod.start and one.pod.start.need == need
+        )
+    )
+    if known and (running or max(known.values()) >= need):
+        return Start(start=known.most_common(1)[0][0], need=need)
+    uids = "\n".join(sorted(one.pod.metadata.uid for one in waiting))
+    return Start(start=hashlib.sha256(f"{need} {uids}".encode()).hexdigest()[:16], need=need)
 
 
-def plan(gang: Gang, nodes: Mapping[str, PlanNode]) -> tuple[Assignment, ...] | str:
-    """GPUs for every open member at once, first fit by descending count on the node where they fit
-    best; or why not.
+def _of(pod: Pod) -> str:
+    return pod.start.start if pod.start is not None else ""
 
-    A node does when it is ready, schedulable, tolerated and selected. What else the scheduler asks
-    for it asks itself: a member that it cannot place there keeps the gang from being bound, and its
-    reservation comes back.
+
+def place(
+    members: Sequence[Member],
+    candidates: Mapping[str, frozenset[str]],
+    nodes: Mapping[str, NodeView],
+    need: int,
+) -> dict[str, tuple[str, tuple[int, ...]]] | str:
+    """Node and GPUs for ``need`` of ``members``, by the pod's uid: first fit by descending count,
+    on the node where they fit best; or why not. ``candidates``, by uid: nodes that kube-scheduler
+    would have each on; those without any are left out.
     """
-    free = {name: one.view.free for name, one in nodes.items()}
-    takers: dict[_Asked, list[str]] = {}  # members of a gang ask for much the same
+    free = {name: view.free for name, view in nodes.items()}
+    ordered: dict[frozenset[str], list[str]] = {}
     found: dict[tuple[int, int, Want], Chosen] = {}  # nodes of one kind share their topology object
-    made: list[Assignment] = []
+    made: dict[str, tuple[str, tuple[int, ...]]] = {}
     for member in sorted(
-        gang.open, key=lambda one: (-one.claim.spec.devices.count, one.pod.metadata.name)
+        members, key=lambda one: (-one.claim.spec.devices.count, one.pod.metadata.name)
     ):
-        want, asked = member.claim.want, _asked(member)
-        if asked not in takers:
-            takers[asked] = [
-                name
-                for name in sorted(nodes)
-                if not nodes[name].view.blocked and _takes(nodes[name].node, asked)
-            ]
+        uid, want = member.pod.metadata.uid, member.claim.want
+        among = candidates.get(uid, frozenset())
+        if len(made) == need:
+            break
+        if among not in ordered:
+            ordered[among] = sorted(n for n in among if n in nodes and not nodes[n].blocked)
         best: tuple[int, int, str, tuple[int, ...]] | None = None
-        for name in takers[asked]:
-            slots, left = nodes[name].view.slots, free[name]
+        for name in ordered[among]:
+            slots, left = nodes[name].slots, free[name]
             key = (id(slots), left, want)
             chosen = found.get(key)
             if chosen is None:
@@ -179,81 +192,8 @@ def plan(gang: Gang, nodes: Mapping[str, PlanNode]) -> tuple[Assignment, ...] | 
             if chosen.ids and (best is None or (-chosen.score, left.bit_count()) < best[:2]):
                 best = (-chosen.score, left.bit_count(), name, chosen.ids)
         if best is None:
-            return f"{messages.TOO_FEW} for member {member.pod.metadata.name}"
+            continue
         _, _, name, ids = best
-        taken = nodes[name]
-        free[name] &= ~sum(1 << n for n, slot in enumerate(taken.view.slots) if slot.id in ids)
-        uuids = tuple(taken.uuids.get(gpu, "") for gpu in ids)
-        made.append(Assignment(pod=member.pod, node=name, ids=ids, uuids=uuids))
-    return tuple(made)
-
-
-def turns(
-    gangs: Iterable[Gang],
-    nodes: Mapping[str, PlanNode],
-    waited: Mapping[Key, float],
-    patience: float,
-) -> list[Turn]:
-    """Which gangs get a plan now, the one that waits longest first. All plans are on one snapshot
-    and do not touch each other.
-
-    ``waited``: seconds since each was whole. One that cannot fit for now does not hold up smaller
-    ones, until it has waited longer than ``patience`` seconds: then no other is planned before it.
-    """
-    made: list[Turn] = []
-    left = dict(nodes)
-    for gang in sorted(gangs, key=lambda one: (-waited.get(one.key, 0.0), one.since, one.key)):
-        if not gang.open:
-            continue
-        why = missing(gang)
-        found = why or plan(gang, left)
-        if isinstance(found, str):
-            made.append(Turn(gang=gang, why=found))
-            if not why and waited.get(gang.key, 0.0) > patience:
-                break
-            continue
-        for one in found:
-            node = left[one.node]
-            used = sum(1 << n for n, slot in enumerate(node.view.slots) if slot.id in one.ids)
-            view = msgspec.structs.replace(node.view, free=node.view.free & ~used)
-            left[one.node] = msgspec.structs.replace(node, view=view)
-        made.append(Turn(gang=gang, assignments=found))
-    return made
-
-
-_Asked = tuple[frozenset[tuple[str, str]], tuple[Toleration, ...]]
-"""What a member asks of a node itself: labels, and what it tolerates."""
-
-
-def _asked(member: Member) -> _Asked:
-    spec = member.pod.spec
-    wanted = {**(spec.node_selector or {}), **member.claim.spec.selector.match_labels}
-    return frozenset(wanted.items()), spec.tolerations or ()
-
-
-def _takes(node: Node, asked: _Asked) -> bool:
-    labels, (wanted, tolerations) = node.metadata.labels or {}, asked
-    if (
-        not node.ready
-        or node.spec.unschedulable
-        or any(labels.get(key) != value for key, value in wanted)
-    ):
-        return False
-    taints = [one for one in node.spec.taints or () if one.effect in {"NoSchedule", "NoExecute"}]
-    return all(
-        any(tolerates(one, taint.key, taint.value, taint.effect) for one in tolerations)
-        for taint in taints
-    )
-
-
-def tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
-    """As Kubernetes: an empty effect is any, `Exists` without a key is everything, an empty
-    operator is `Equal`.
-    """
-    if toleration.effect not in {"", effect} or (toleration.key and toleration.key != key):
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return (
-        bool(toleration.key) and toleration.operator in {"", "Equal"} and toleration.value == value
-    )
+        free[name] &= ~mask_of(nodes[name].slots, ids)
+        made[uid] = (name, ids)
+    return made if len(made) >= need else messages.GANG_TOO_FEW

@@ -136,6 +136,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     own: Mapping[str, tuple[int, tuple[int, ...]]] = {}
     refused: str = ""
 
+    @property
+    def starts(self) -> bool:
+        """Whether it is asked for a gang's member that has no GPUs yet."""
+        full = self.claim is not None and any(
+            len(ids) >= self.claim.want.count for _, ids in self.own.values()
+        )
+        ganged = self.claim is not None and self.claim.gang is not None and not self.refused
+        return ganged and self.pod.open and self.pod.start is not None and not full
+
 
 class Answered(msgspec.Struct, frozen=True):
     """Names that pass, and why the others do not."""
@@ -145,10 +154,13 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 def filter_nodes(
-    question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]
+    question: Question,
+    names: Sequence[str],
+    nodes: Mapping[str, NodeView],
+    kept: Mapping[str, int] | None = None,
 ) -> Answered:
     """Which of ``names`` can give the pod its GPUs. A node that is not in ``nodes`` is not known
-    here.
+    here. ``kept``: how many free GPUs of a node are another's.
     """
     claim = question.claim
     if claim is None:
@@ -158,7 +170,7 @@ def filter_nodes(
     reserved = question.pod.reserved
     if reserved is not None:
         return _alone(names, reserved.node)
-    if claim.gang is not None:
+    if claim.gang is not None and question.pod.start is None:
         return _all(names, messages.GANG_NOT_RESERVED)
     want, wanted = claim.want, claim.spec.selector.match_labels
     full = [node for node, (_, ids) in question.own.items() if len(ids) >= want.count]
@@ -182,6 +194,8 @@ def filter_nodes(
             failed[name] = node.blocked
         elif wanted and any(node.labels.get(key) != value for key, value in wanted.items()):
             failed[name] = messages.LABELS_DIFFER
+        elif kept and node.free.bit_count() - want.count < kept.get(name, 0) > 0:
+            failed[name] = messages.KEPT
         else:
             key = (id(node.slots), node.free)
             why = results.get(key)

@@ -1,0 +1,198 @@
+"""When a gang holds GPUs in memory, and when it does not: what the scheduler asks, and what it is
+answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from mirrors import Mirrors
+from preflight_gpu_scheduler import messages, names
+from preflight_gpu_scheduler.allocation import Start, written
+from preflight_gpu_scheduler.objects import Pod
+from preflight_gpu_scheduler.verbs import FilterArgs
+from shapes import node, pod
+
+replace = msgspec.structs.replace
+UNSCHEDULABLE = {
+    "conditions": [{"type": "PodScheduled", "reason": "Unschedulable", "message": "no node"}]
+}
+
+
+class Gangs(Mirrors):
+    """Nodes ``a`` and ``b`` with four GPUs each."""
+
+    def __init__(self, **config: str) -> None:
+        super().__init__(count_resource="", **config)
+        for mirror in self.state.reflectors:
+            mirror.synced.set()
+        for name in ("a", "b"):
+            self.show("node", node(name))
+            self.status(name, *({"id": n, "uuid": f"GPU-{name}-{n}"} for n in range(4)))
+        self.claim("one", 1)
+
+    def gang(self, name: str, count: int, need: int, *, each: int = 1, priority: int = 0) -> None:
+        """Pods ``name-0`` and so on, which may start."""
+        self.claim(name, each, gang=name)
+        said = {
+            names.CLAIM_ANNOTATION: name,
+            names.RESERVED_ANNOTATION: written(Start(start=name, need=need)),
+        }
+        self.show(
+            "pod",
+            *(pod(f"{name}-{n}", annotations=said, priority=priority) for n in range(count)),
+        )
+
+    def ask(self, name: str, nodes: Sequence[str] = ("a", "b")) -> str:
+        """The node that the scheduler is told; or why none."""
+        shown = self.state.pods.get(("team", name))
+        asked = shown or pod(name, annotations={names.CLAIM_ANNOTATION: "one"})
+        found = self.extender.filter(FilterArgs(pod=asked, node_names=tuple(nodes)))
+        if found.error:
+            return found.error
+        return ",".join(found.node_names or ()) or next(
+            iter((found.failed_nodes | found.failed_and_unresolvable_nodes).values())
+        )
+
+    def held(self) -> set[tuple[str, int]]:
+        return {(name, gpu) for name in ("a", "b") for gpu in self.state.others(name)}
+
+    def says(self, name: str, **status: object) -> None:
+        """The scheduler has written ``status`` into the pod."""
+        found: Pod = self.state.pods["team", name]
+        self.show("pod", replace(found, status=msgspec.convert(status, type(found.status))))
+
+
+def test_what_the_first_member_is_answered_is_held_for_all_and_each_is_told_one_node() -> None:
+    seen = Gangs()
+    seen.gang("g", 4, 4)
+    assert seen.held() == set()
+    assert seen.ask("g-0", ["b"]) == "b"
+    assert len(seen.held()) == 4
+    assert {where for where, _ in seen.held()} == {"b"}
+    assert [seen.ask(f"g-{n}", ["b"]) for n in range(4)] == ["b"] * 4
+
+
+def test_a_gang_that_does_not_fit_whole_holds_nothing() -> None:
+    seen = Gangs()
+    seen.gang("g", 5, 5)
+    assert seen.ask("g-0", ["b"]) == messages.GANG_TOO_FEW
+    assert seen.held() == set()
+    assert seen.ask("g-0", ["a", "b"]) in {"a", "b"}
+    assert len(seen.held()) == 5
+
+
+def test_a_member_that_the_scheduler_will_not_have_beside_the_others_gets_another_node() -> None:
+    seen = Gangs()
+    seen.gang("g", 2, 2)
+    first = seen.ask("g-0")
+    (other,) = {"a", "b"} - {first}
+    assert seen.ask("g-1", [other]) == other
+    assert {where for where, _ in seen.held()} == {"a", "b"}
+
+
+def test_once_an_attempt_has_failed_the_scheduler_is_asked_about_each_before_anything_is_held() -> (
+    None
+):
+    seen = Gangs()
+    seen.gang("g", 2, 2)
+    seen.ask("g-0")
+    assert len(seen.held()) == 2
+    seen.says("g-1", **UNSCHEDULABLE)
+    assert seen.held() == set()
+    assert seen.ask("g-0") == messages.GANG_RESTS
+    seen.now += 25
+    assert seen.ask("g-0") == messages.GANG_GATHERS
+    assert seen.held() == set()
+    assert seen.ask("g-1", ["b"]) == "b", "it is known of both now"
+    assert len(seen.held()) == 2
+
+
+def test_what_the_scheduler_said_before_an_attempt_ends_none() -> None:
+    seen = Gangs()
+    seen.gang("g", 2, 2)
+    seen.says("g-1", **UNSCHEDULABLE)
+    seen.ask("g-0")
+    seen.says("g-1", **UNSCHEDULABLE)
+    assert len(seen.held()) == 2
+
+
+def test_an_attempt_ends_when_not_all_have_come_in_time_and_when_a_member_has_gone() -> None:
+    seen = Gangs(gang_bind="20s")
+    seen.gang("g", 2, 2)
+    seen.ask("g-0")
+    seen.now += 21
+    seen.ask("single")
+    assert seen.held() == set()
+    seen = Gangs()
+    seen.gang("g", 2, 2)
+    seen.ask("g-0")
+    seen.show("pod", seen.state.pods["team", "g-1"], deleted=True)
+    assert seen.held() == set()
+
+
+def test_a_gang_of_higher_priority_that_fits_comes_first_and_one_that_does_not_holds_up_nobody() -> (
+    None
+):
+    seen = Gangs()
+    seen.gang("low", 2, 2)
+    seen.gang("high", 8, 8, priority=10)
+    seen.gang("huge", 9, 9, priority=20)
+    assert seen.ask("huge-0") == messages.GANG_TOO_FEW
+    seen.show("pod", *(pod(f"x-{n}") for n in range(1)))
+    seen.state.hold("a", [0], pod("x-0"))
+    assert seen.ask("high-0") == messages.GANG_TOO_FEW
+    seen.state.let_go("a", pod("x-0"))
+    assert seen.ask("low-0") == messages.GANG_TURN
+    assert seen.ask("high-0") in {"a", "b"}
+    assert seen.ask("low-0") == messages.GANG_TOO_FEW
+
+
+def test_of_more_members_than_are_needed_the_others_wait_until_those_have_their_gpus() -> None:
+    seen = Gangs()
+    seen.gang("g", 6, 4)
+    told = [seen.ask(f"g-{n}", ["a"]) for n in range(6)]
+    assert told == ["a"] * 4 + [messages.GANG_TURN] * 2
+
+
+def test_what_becomes_free_is_kept_for_a_gang_that_has_waited_and_pods_that_fit_beside_pass() -> (
+    None
+):
+    seen = Gangs(gang_patience="60s")
+    seen.gang("g", 1, 1, each=4)
+    others = [pod(f"x-{n}") for n in range(2)]
+    seen.state.hold("a", [0, 1], others[0])
+    seen.state.hold("b", [0, 1, 2], others[1])
+    assert seen.ask("g-0") == messages.GANG_TOO_FEW
+    assert seen.ask("single", ["a"]) == "a", "it has not waited yet"
+    seen.now += 61
+    seen.ask("g-0")
+    assert seen.ask("single", ["a"]) == messages.KEPT
+    assert seen.ask("single", ["a", "b"]) == "b", "it needs one node"
+    seen.gang("h", 2, 2)
+    assert seen.ask("h-0") == messages.GANG_TOO_FEW, "it came later"
+    seen.state.let_go("a", others[0])
+    assert seen.ask("g-0") == "a"
+
+
+def test_nothing_is_kept_for_a_gang_that_gpus_alone_do_not_help() -> None:
+    seen = Gangs(gang_patience="60s")
+    seen.gang("g", 2, 2)
+    seen.ask("g-0")
+    seen.says("g-1", **UNSCHEDULABLE)
+    seen.now += 61
+    assert seen.ask("single", ["a"]) == "a"
+
+
+def test_a_pod_of_higher_priority_than_the_gang_takes_what_is_kept() -> None:
+    seen = Gangs(gang_patience="60s")
+    seen.gang("g", 1, 1, each=4)
+    for where in ("a", "b"):
+        seen.state.hold(where, [0], pod(f"x-{where}"))
+    seen.ask("g-0", ["a"])
+    seen.now += 61
+    assert seen.ask("single", ["a"]) == messages.KEPT
+    high = pod("single", annotations={names.CLAIM_ANNOTATION: "one"}, priority=5)
+    seen.show("pod", high)
+    assert seen.ask("single", ["a"]) == "a"
