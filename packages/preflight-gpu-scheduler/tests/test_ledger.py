@@ -183,6 +183,43 @@ def test_the_gpu_of_a_pod_that_ended_or_was_never_begun_is_free_at_once(
     assert vanished(status, observed=None).free("a") == {0, 1, 2, 3}
 
 
+def test_the_gpu_of_a_pod_that_vanished_with_its_lease_is_busy_until_the_agent_has_seen_it_free() -> (
+    None
+):
+    seen = vanished(RUNNING, device(0), device(1), observed="t0")
+    seen.show("lease", locked(0), deleted=True)
+    assert seen.free("a") == {1}
+    seen.status("a", device(0), device(1), observed="t1")
+    assert seen.free("a") == {1}, "this agent cannot tell processes"
+    seen.status("a", device(0, processes=0), device(1, processes=0), observed="t2")
+    assert seen.free("a") == {0, 1}
+
+
+def test_without_an_agent_the_gpu_of_a_pod_that_vanished_with_its_lease_is_free_after_a_while() -> (
+    None
+):
+    seen = vanished(RUNNING, device(0), device(1), observed="t0")
+    seen.show("lease", locked(0), deleted=True)
+    seen.now += 89
+    seen.status("a", device(0), device(1), observed="t1")
+    assert seen.free("a") == {1}
+    seen.now += 2
+    assert seen.free("a") == {0, 1}
+
+
+def test_a_pod_that_an_old_backup_says_was_never_bound_keeps_its_gpu_until_the_agent_has_looked() -> (
+    None
+):
+    seen = world(device(0), device(1))
+    seen.show("pod", bound())
+    seen.show("lease", locked(0))
+    seen.show("pod", pod("p"))
+    seen.show("lease", locked(0), deleted=True)
+    assert seen.free("a") == {1}
+    seen.status("a", device(0, processes=0), device(1, processes=0), observed="t1")
+    assert seen.free("a") == {0, 1}
+
+
 def test_a_pod_of_a_lost_node_that_somebody_marks_as_failed_keeps_its_gpu() -> None:
     seen = vanished({**RUNNING, "phase": "Failed"}, observed=None)
     assert seen.free("a") == {1, 2, 3}

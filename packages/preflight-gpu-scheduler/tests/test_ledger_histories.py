@@ -1,5 +1,8 @@
-"""Any history in which somebody deletes leases, or the namespace of all of them, and statuses are
-lost and dealt anew: no GPU is two pods', and what was lost is made again.
+"""Any history in which somebody deletes or changes leases, claims and nodes, or the namespace of
+all locks, statuses are lost and dealt anew, and the cluster is restored from an old backup: no GPU
+is two pods', and what was lost is made again.
+
+PREFLIGHT_GPU_WORLDS=2000 tries as many histories.
 
 One extender at a time, with what it keeps in memory, over mirrors that are behind; a controller
 over others. When the extender dies its requests have arrived, or never will.
@@ -7,6 +10,7 @@ over others. When the extender dies its requests have arrived, or never will.
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +54,9 @@ class Losses(RuleBasedStateMachine):
         self.statuses = dict.fromkeys(NODES, InventoryStatus())
         self.containers: dict[tuple[str, str], str] = {}  # by node and UUID, uids of pods
         self.unlocked: set[str] = set()  # uids of pods whose lease was lost
+        self.forgotten: set[str] = set()  # uids that nobody of ours has seen since they vanished
+        self.backups: list[tuple[Any, Any]] = []
+        self.claims = {name: SINGLE.get(name, 1) for name in PODS}
         self.late: list[Request] = []
         self.seen: dict[tuple[str, str], int] = {}
         self.extender, self.controller = self._started("extender"), self._started("controller")
@@ -127,7 +134,9 @@ class Losses(RuleBasedStateMachine):
             pod.reserved is None or arrived(pod, list(shown.values())) is not Arrival.BIND
         ):
             return
-        wanted = claim(SINGLE.get(name, 1), gang="g" if gang else "")
+        if self.claims[name] == 0:
+            return  # deleted
+        wanted = claim(self.claims[name], gang="g" if gang else "")
         self._start(self.extender.extender.placing(pod, where, wanted), self.extender)
 
     @rule(name=st.sampled_from(PODS), where=st.sampled_from(NODES), starts=st.booleans())
@@ -253,6 +262,7 @@ class Losses(RuleBasedStateMachine):
             self.world.perform(request)
         self.binds, self.late[:] = [], []
         self.extender = self._started("extender")
+        self.forgotten |= set(self.containers.values()) - self._bound()
 
     # what befalls them
 
@@ -271,6 +281,51 @@ class Losses(RuleBasedStateMachine):
     @rule()
     def the_namespace_of_the_locks_is_made_again(self) -> None:
         self.world.there = True
+
+    @precondition(lambda self: self.world.leases)
+    @rule(data=st.data(), what=st.sampled_from(["holder", "another holder", "number", "time"]))
+    def somebody_changes_a_lease(self, data: st.DataObject, what: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.leases)))
+        self.unlocked.add(self.world.leases[name].holder)
+        holders = sorted(pod.metadata.uid for pod in self.world.pods.values())
+        specs: dict[str, dict[str, Any]] = {
+            "holder": {"holder_identity": ""},
+            "another holder": {"holder_identity": holders[-1] if holders else "nobody"},
+            "number": {"lease_transitions": 7},
+            "time": {"renew_time": "2020-01-01T00:00:00.000000Z"},
+        }
+        self.world.change_lease(name, **specs[what])
+
+    @rule(name=st.sampled_from(PODS), count=st.integers(0, 2))
+    def somebody_deletes_a_claim_or_makes_it_again_for_another_number(
+        self, name: str, count: int
+    ) -> None:
+        self.claims[name] = count
+
+    @rule(where=st.sampled_from(NODES), who=st.sampled_from(["extender", "controller"]))
+    def a_node_is_deleted_and_registers_again(self, where: str, who: str) -> None:
+        mirrors: Mirrors = getattr(self, who)
+        mirrors.show("node", node(where), deleted=where in mirrors.state.nodes)
+
+    @rule()
+    def somebody_makes_a_backup(self) -> None:
+        self.backups.append((dict(self.world.pods), dict(self.world.leases)))
+
+    @precondition(lambda self: self.backups)
+    @rule(n=st.integers(0, 9), leases=st.booleans())
+    def the_cluster_is_restored_from_an_old_backup(self, n: int, leases: bool) -> None:
+        """``leases``: whether these are in the backup. Requests under way have failed; kubelets
+        end what runs where a restored pod belongs, and the rest when they come to it.
+        """
+        pods, locks = self.backups[n % len(self.backups)]
+        self.binds, self.others, self.late[:] = [], [], []
+        self.unlocked |= {lease.holder for lease in self.world.leases.values()}
+        self.world.restore(pods, locks if leases else {})
+        for pod in self.world.running():
+            self.unlocked.add(pod.metadata.uid)
+            for uuid in pod.uuids:
+                if self.containers.get((pod.spec.node_name, uuid)) != pod.metadata.uid:
+                    self.containers.pop((pod.spec.node_name, uuid), None)
 
     @rule(where=st.sampled_from(NODES), listed=st.permutations(GPUS), remembers=st.booleans())
     def a_status_is_lost_and_the_node_boots_in_another_order(
@@ -315,9 +370,11 @@ class Losses(RuleBasedStateMachine):
 
     @rule()
     def kubelets_end_containers_of_pods_that_are_gone(self) -> None:
-        there = {pod.metadata.uid for pod in self.world.pods.values()}
-        for uid in set(self.containers.values()) - there:
+        for uid in set(self.containers.values()) - self._bound():
             self._stop(uid)
+
+    def _bound(self) -> set[str]:
+        return {pod.metadata.uid for pod in self.world.pods.values() if pod.bound}
 
     # what must hold
 
@@ -327,7 +384,8 @@ class Losses(RuleBasedStateMachine):
         for pod in self.world.running():
             for uuid in pod.uuids:
                 user = self.containers.get((pod.spec.node_name, uuid), pod.metadata.uid)
-                assert user == pod.metadata.uid or user in self.unlocked, f"{user} runs on {uuid}"
+                forgotten = user in self.unlocked & self.forgotten
+                assert user == pod.metadata.uid or forgotten, f"{user} runs on {uuid}"
 
     def teardown(self) -> None:
         """The rest is fair: everything ends, arrives, is told and reported."""
@@ -341,6 +399,7 @@ class Losses(RuleBasedStateMachine):
         for where in NODES:
             self.an_agent_reports(where)
         for turn in range(20):
+            self.controller.now += 30
             before = dict(world.leases)
             for kind in WATCHED:
                 self._deliver("controller", kind, len(world.events[kind]))
@@ -364,8 +423,8 @@ class Losses(RuleBasedStateMachine):
 
 
 Losses.TestCase.settings = settings(
-    max_examples=300,
-    stateful_step_count=60,
+    max_examples=int(os.environ.get("PREFLIGHT_GPU_WORLDS", "300")),
+    stateful_step_count=80,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )

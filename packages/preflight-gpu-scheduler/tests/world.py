@@ -140,6 +140,28 @@ class World:
         for name in list(self.leases):
             self.lose_lease(name)
 
+    def change_lease(self, name: str, **spec: Any) -> None:
+        """Somebody changes it by hand."""
+        lease = self.leases[name]
+        about = replace(lease.metadata, resource_version=self._next(name))
+        self.leases[name] = replace(lease, metadata=about, spec=replace(lease.spec, **spec))
+        self._tell("lease", self.leases[name])
+
+    def restore(self, pods: dict[Key, Pod], leases: dict[str, Lease]) -> None:
+        """The store is what it was, with versions that nobody has seen."""
+        for key, pod in list(self.pods.items()):
+            if key not in pods or pods[key].metadata.uid != pod.metadata.uid:
+                self.delete_pod(key)
+        for pod in pods.values():
+            self._put(pod)
+        self.there = True
+        for name in list(self.leases):
+            if name not in leases or leases[name].metadata.uid != self.leases[name].metadata.uid:
+                self.lose_lease(name)
+        for name, lease in leases.items():
+            self.leases[name] = lease
+            self.change_lease(name)
+
     def touch_pod(self, key: Key) -> None:
         if pod := self.pods.get(key):
             self._put(pod)

@@ -155,7 +155,7 @@ def _undo(told: Sequence[Pod], leases: Sequence[Lease]) -> Steps[None]:
     collection deletes them. Those that have none have theirs deleted at once. A fence that does not
     hold, as the member changed meanwhile, is set by collection when the time is over."""
     for n, pod in enumerate(told):
-        if not (yield from raise_number(pod, pod.number)) and n == 0:
+        if pod.bound or (not (yield from raise_number(pod, pod.number)) and n == 0):
             break  # the others must not be fenced before the first one
     yield from give_back(leases)
 

@@ -42,7 +42,9 @@ class LeaseState(Enum):
     reported the GPU without them, or the time for that is over.
     """
     FOREIGN = "foreign"
-    """Not made by this system: busy, and nobody's to delete."""
+    """Not made by this system: busy, and nobody's to delete. One that was, and that somebody has
+    changed so that it names no holder, is FREE when its time is over.
+    """
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ def judge(lease: Lease, sight: Sight, *, over: bool = False) -> LeaseState:
     """
     gpu, pod = lease.gpu, sight.pod
     if not lease.ours or gpu is None:
-        return LeaseState.FOREIGN
+        return LeaseState.FREE if over and lease.locks else LeaseState.FOREIGN
     if pod is None or pod.metadata.uid != lease.holder:
         if lease.metadata.name in sight.lingering:
             return LeaseState.LINGERING

@@ -33,6 +33,18 @@ class _Gone(msgspec.Struct, frozen=True):
     ended: bool = False
     begun: bool = True
 
+    def uses(self, uid: str, gpu: int, uuid: str, found: Inventory | None) -> bool:
+        """Whether its containers may still use the GPU, by what its node says now."""
+        devices = found.devices if found is not None else ()
+        known = any(one.uuid for one in devices) and bool(uuid)
+        same = (one for one in devices if (one.uuid == uuid if known else one.id == gpu))
+        device = next(same, None)
+        if device is not None and (device.processes or uid in device.in_use_by):
+            return True
+        observed = found.observed if found is not None else None
+        told = observed != self.observed and device is not None and device.processes is not None
+        return self.begun and not told
+
 
 class Ledger:
     """``touch``: called with the name of each node of which something has changed."""
@@ -40,7 +52,8 @@ class Ledger:
     def __init__(self, touch: Callable[[str], None]) -> None:
         self._touch = touch
         # By node, then by how it is known and the pod's uid. "shown": mirrors say so; "held": its
-        # bind is under way; "sent": its Binding may be stored, which no mirror shows yet.
+        # bind is under way; "sent": its Binding may be stored, which no mirror shows yet; "gone":
+        # it was shown, and nobody has seen its containers end.
         self._uses: dict[str, dict[tuple[str, str], Use]] = {}
         self._places: dict[str, set[str]] = {}  # nodes of those shown or sent, by uid
         self._gone: dict[str, _Gone] = {}
@@ -72,24 +85,32 @@ class Ledger:
             self._places.setdefault(uid, set()).add(node)
         self._put(node, "held", uid, None)
 
-    def note(self, pod: Pod, now: float, observed: str | None, *, deleted: bool) -> None:
-        """What a mirror shows of a pod. ``observed``: what its node's status says of its time."""
+    def note(
+        self, pod: Pod, now: float, observed: Callable[[str], str | None], *, deleted: bool
+    ) -> None:
+        """What a mirror shows of a pod. ``observed``: what a node's status says of its time."""
         uid, places = pod.metadata.uid, set[str]()
-        over = deleted or pod.ended
+        over, placed = deleted or pod.ended, pod.placed
+        last = self._places.pop(uid, ())
         if over:
             begun = pod.status.start_time is not None
-            self._gone[uid] = _Gone(now, observed, ended=pod.stopped, begun=begun)
+            told = observed(pod.spec.node_name)
+            self._gone[uid] = _Gone(now, told, ended=pod.stopped, begun=begun)
         else:
             self._gone.pop(uid, None)
-        for node in self._places.pop(uid, ()):
+        for node in last:
+            shown = self._uses.get(node, {}).get(("shown", uid))
             self._put(node, "shown", uid, None)
+            if shown is not None and shown.pod.bound and (deleted or pod.ended or not pod.bound):
+                if not over:  # no Binding is ever undone: an older state was restored
+                    self._gone[f"?{uid}"] = _Gone(now, observed(node))
+                self._put(node, "gone", uid, shown)
             sent = self._uses.get(node, {}).get(("sent", uid))
             # A Binding is stored in the number that it was made for only, and only once.
             if sent is not None and not (over or pod.bound or pod.number > sent.number):
                 places.add(node)
             else:
                 self._put(node, "sent", uid, None)
-        placed = pod.placed
         if pod.claim and placed is not None and not over:
             self._put(placed.node, "shown", uid, Use(pod, placed.ids, pod.uuids, pod.number))
             places.add(placed.node)
@@ -117,23 +138,34 @@ class Ledger:
         """
         if lease.gpu is None:
             return False
-        observed = found.observed if found is not None else None
-        gone = self._gone.get(lease.holder)
-        if gone is None:  # it went before anything was seen of it, or comes yet
-            gone = self._gone.setdefault(f"?{lease.holder}", _Gone(now, observed))
-        if gone.ended or now - gone.since > patience:
-            return False
-        devices = found.devices if found is not None else ()
-        device = next((one for one in devices if one.id == lease.gpu[1]), None)
-        used = device is not None and (device.processes or lease.holder in device.in_use_by)
-        told = observed != gone.observed and device is not None and device.processes is not None
-        if not used and (told or not gone.begun):
+        if lease.holder not in self._gone:  # it went before anything was seen of it, or comes yet
+            observed = found.observed if found is not None else None
+            self._gone.setdefault(f"?{lease.holder}", _Gone(now, observed))
+        gone = self._went(lease.holder, now, patience)
+        if gone is None or not gone.uses(lease.holder, lease.gpu[1], lease.uuid, found):
             return False
         self._touch(lease.gpu[0])  # it ends with time, too
         return True
 
+    def settle(self, node: str, found: Inventory | None, now: float, patience: float) -> None:
+        """Those that vanished from ``node`` have their GPUs no longer, where that is known now."""
+        for (kind, uid), use in list(self._uses.get(node, {}).items()):
+            if kind != "gone":
+                continue
+            uuids = use.uuids if len(use.uuids) == len(use.ids) else ("",) * len(use.ids)
+            gone, gpus = self._went(uid, now, patience), zip(use.ids, uuids, strict=True)
+            if gone is not None and any(gone.uses(uid, gpu, uuid, found) for gpu, uuid in gpus):
+                self._touch(node)
+            else:
+                self._put(node, "gone", uid, None)
+
+    def _went(self, uid: str, now: float, patience: float) -> _Gone | None:
+        gone = self._gone.get(uid) or self._gone.get(f"?{uid}")
+        over = gone is None or gone.ended or now - gone.since > patience
+        return None if over else gone
+
     def forget(self, before: float, kept: Container[str]) -> None:
-        """Those that have gone before that time, but for ``kept``."""
+        """Those that have gone before that time, but for ``kept``, whose leases are there."""
         for uid, gone in list(self._gone.items()):
             if gone.since < before and uid.removeprefix("?") not in kept:
                 del self._gone[uid]

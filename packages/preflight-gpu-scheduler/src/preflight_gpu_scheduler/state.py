@@ -145,6 +145,10 @@ class State:
         left = (one for one in others if one.holder != uid and self._lingers(one))
         return Sight(shown, lingering=frozenset(one.metadata.name for one in left))
 
+    def _observed(self, node: str) -> str | None:
+        found = self.inventories.get(node)
+        return found.observed if found is not None else None
+
     def _lingers(self, lease: Lease) -> bool:
         found = self.inventories.get(_node_of(lease))
         patience = self._config.seconds("stale_after")
@@ -209,7 +213,11 @@ class State:
                     yield use.pod, gpu, lease
 
     def others(self, node: str, uid: str = "") -> frozenset[int]:
-        """GPUs that pods but ``uid`` have by their Bindings, or that binds of theirs hold."""
+        """GPUs that pods but ``uid`` have by their Bindings, or that binds of theirs hold; and
+        those of pods that vanished, until their containers are seen to have ended.
+        """
+        now, patience = self._client.clock(), self._config.seconds("stale_after")
+        self._ledger.settle(node, self.inventories.get(node), now, patience)
         return self._ledger.others(node, uid, self.uuids(node))
 
     def busy(self) -> dict[str, frozenset[int]]:
@@ -297,9 +305,8 @@ class State:
             self.pods[pod.key] = pod
             if pod.claim:
                 self.by_claim.setdefault((pod.metadata.namespace, pod.claim), set()).add(pod.key)
-        found = self.inventories.get(pod.spec.node_name)
-        observed = found.observed if found is not None else None
-        self._ledger.note(pod, self._client.clock(), observed, deleted=change.kind == "deleted")
+        now, deleted = self._client.clock(), change.kind == "deleted"
+        self._ledger.note(pod, now, self._observed, deleted=deleted)
         for lease in self.held_by(pod.metadata.uid):
             self._dirty.add(_node_of(lease))
         self._say("pod", pod.key)
