@@ -75,7 +75,7 @@ def test_alerts_are_of_metrics_that_there_are_and_only_where_they_are_asked_for(
         f"{one.name}{'_total' * (one.type == 'counter')}" for one in metrics.registry.collect()
     }
     [group] = made["spec"]["groups"]
-    assert len(group["rules"]) == 3
+    assert len(group["rules"]) == 4
     for rule in group["rules"]:
         assert set(re.findall(r"appwrapper_\w+", rule["expr"])) <= known
         assert set(rule["annotations"]) == {"summary", "description"}

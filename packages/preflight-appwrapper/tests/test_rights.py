@@ -15,6 +15,7 @@ from control_plane import control_plane
 from lab import Lab, lab
 from leading import leads
 from player import bare_pod, job, service
+from preflight_appwrapper.brake import BrakeRules
 from preflight_appwrapper.config import NodeHealth
 from preflight_appwrapper.labeler import Labeler
 from preflight_appwrapper.metrics import Metrics
@@ -298,7 +299,7 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
 
                 async def lead(scope: anyio.CancelScope = scope) -> None:
                     with scope:
-                        await Labeler(client, NodeHealth(), Metrics()).lead(
+                        await Labeler(client, NodeHealth(), Metrics(), BrakeRules()).lead(
                             Leadership(1, float("inf"))
                         )
 
@@ -308,7 +309,8 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
                 scope.cancel()
             assert await labels() == {**autopilot, KEY: "EVICT"}
             group.start_soon(
-                Labeler(client, NodeHealth(), Metrics()).lead, Leadership(1, float("inf"))
+                Labeler(client, NodeHealth(), Metrics(), BrakeRules()).lead,
+                Leadership(1, float("inf")),
             )
             await condition("False")
             await has(None)

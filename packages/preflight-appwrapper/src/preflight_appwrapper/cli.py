@@ -1,4 +1,6 @@
-"""The command line: run, serve, certs, label-nodes, explain, validate-config, schema, crd."""
+"""The command line: run, serve, certs, label-nodes, explain, evacuations, validate-config, schema,
+crd.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +45,7 @@ _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes,
   preflight-appwrapper label-nodes              keep one label on each node right, by the node's conditions
   preflight-appwrapper explain NAME -n NS       why a wrapper is as it is, and what happens next
   preflight-appwrapper explain -f FILE          what would be created for an AppWrapper, and every problem of it
+  preflight-appwrapper evacuations [--release]  what the brake has wait, and its release
   preflight-appwrapper validate-config FILE     every problem of a configuration file
   preflight-appwrapper schema                   the configuration's JSON Schema
   preflight-appwrapper crd                      the CustomResourceDefinition, for `kubectl apply --server-side -f -`
@@ -77,6 +80,9 @@ A configuration file is YAML. These are all its sections, with their defaults; d
     conditions: ["DcgmDiagnostic*", "NCCLLoopbackTest*", "NCCLAllReduceTest*"]
     key: preflight.nvsentinel.nvidia.com/gpu-health
     value: EVICT
+  evacuationBrake:                      # at most so many of the running workloads, and of the nodes, in this time; or one
+    percent: 10                         # 100: no brake
+    window: 10m
   leaseDuration: 15s                    # after which another replica may lead
   logLevel: info
 
@@ -174,6 +180,12 @@ def _parser() -> argparse.ArgumentParser:
         default="text",
         help="yaml: the objects alone (%(default)s)",
     )
+    waiting = commands.command(
+        subparsers, "evacuations", _evacuations, help="what the brake has wait, and its release"
+    )
+    waiting.add_argument("--release", action="store_true", help="let all of it go now")
+    commands.add_config(waiting)
+    waiting.add_argument("-o", "--output", choices=("text", "json"), default="text")
     commands.add_validate_config(subparsers, settings)
     commands.add_schema(subparsers, json_schema)
     commands.add_crd(subparsers, crd)
@@ -219,10 +231,10 @@ def _label_nodes(args: argparse.Namespace) -> int:
 
     from .labeler import Labeler
 
-    config, _ = _settings(args.config)
+    config, rules = _settings(args.config)
 
     async def build(client: Client, metrics: Metrics) -> Parts:
-        return Parts(lead=Labeler(client, config.node_health, metrics).lead)
+        return Parts(lead=Labeler(client, config.node_health, metrics, rules.brake).lead)
 
     return _replica(args, config, build, lease="preflight-appwrapper-labeler")
 
@@ -313,6 +325,20 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _manifest(text: str) -> Any:
     return document.read(text, document.MANIFEST)
+
+
+def _evacuations(args: argparse.Namespace) -> int:
+    import anyio
+
+    from .evacuations import evacuations, lines
+
+    health = _settings(args.config)[0].node_health
+    found = anyio.run(lambda: evacuations(health, released=args.release))
+    if args.output == "json":
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        commands.say("\n".join(lines(found, released=args.release)))
+    return commands.DONE
 
 
 def _explain_live(args: argparse.Namespace, rules: WrapperRules) -> int:

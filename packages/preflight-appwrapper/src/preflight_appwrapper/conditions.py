@@ -17,6 +17,7 @@ __all__ = [
     "DELETING",
     "DEPLOYED",
     "FINISHED",
+    "HELD",
     "QUOTA",
     "READY",
     "UNHEALTHY",
@@ -36,6 +37,8 @@ DEPLOYED: Final = "ResourcesDeployed"
 READY: Final = "PodsReady"
 UNHEALTHY: Final = "Unhealthy"
 DELETING: Final = "DeletingResources"
+HELD: Final = "EvacuationHeld"
+"""Of our own making: it is to leave where it runs, and the brake has it wait."""
 FINISHED: Final = "Finished"
 """Of a component, and of our own making: it was seen to end well, so that it may be gone."""
 
@@ -44,7 +47,7 @@ _SKEW: Final = timedelta(minutes=5)
 its period would never end.
 """
 _MOST: Final = 32
-"""Conditions that are kept; we have five."""
+"""Conditions that are kept; we have six."""
 
 
 def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:

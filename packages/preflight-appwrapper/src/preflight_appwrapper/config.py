@@ -14,6 +14,7 @@ from preflight_kube import document, schema_errors
 from preflight_kube.conditions import SICK, TypePatterns
 from preflight_kube.configfile import ConfigError
 
+from .brake import BrakeRules
 from .rules import DEFAULT_TAINTS, Autopilot, LabelTaint, WrapperRules, seconds
 from .verdicts import BUILT_IN, FailureRule
 
@@ -80,6 +81,14 @@ class NodeHealth(_Section, frozen=True, kw_only=True):
     value: Annotated[str, Meta(min_length=1, max_length=63)] = "EVICT"
 
 
+class EvacuationBrake(_Section, frozen=True, kw_only=True):
+    """At most ``percent`` of the running workloads (the controller) and of the nodes (the labeler)
+    are evacuated in ``window``, or one if that is more; what is beyond it waits. 100: no brake."""
+
+    percent: Annotated[int, Meta(ge=1, le=100)] = 10
+    window: Duration = "10m"
+
+
 class Config(_Section, frozen=True, kw_only=True):
     """What a configuration file says. ``failureRules``: how the status of further kinds is read;
     one for a kind that is known replaces what is known of it."""
@@ -90,6 +99,7 @@ class Config(_Section, frozen=True, kw_only=True):
     scheduler_name: Annotated[str, Meta(max_length=253)] = ""
     failure_rules: Annotated[tuple[FailureRule, ...], Meta(max_length=64)] = ()
     node_health: NodeHealth = NodeHealth()
+    evacuation_brake: EvacuationBrake = EvacuationBrake()
     lease_duration: Duration = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -266,6 +276,13 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
             )
     except ValueError as error:
         problems.append(f"leaseDuration: {error}.")
+    try:
+        if seconds(config.evacuation_brake.window) <= 0:
+            problems.append(
+                f"evacuationBrake.window: is {config.evacuation_brake.window}; set a period of more than 0 (percent: 100 is no brake)."
+            )
+    except ValueError as error:
+        problems.append(f"evacuationBrake.window: {error}.")
     for i, rule in enumerate(config.failure_rules):
         for name, tests in (("failed", rule.failed), ("finished", rule.finished)):
             for j, test in enumerate(tests):
@@ -301,6 +318,7 @@ def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -
             *config.failure_rules,
             *(one for one in BUILT_IN if (one.group, one.kind) not in own),
         ),
+        brake=BrakeRules(config.evacuation_brake.percent, seconds(config.evacuation_brake.window)),
         set_=frozenset(names[key] for key in told if key in names),
         excluded=frozenset(),
         mark_key=b"",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import time
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import anyio
@@ -20,11 +21,12 @@ from preflight_kube.workqueue import Key, Queue
 
 from . import conditions as c
 from .actor import WrapperActor
+from .brake import Brake, suspicion
 from .kinds import ServedKinds
 from .memory import Memory
 from .metrics import Metrics
 from .mirrors import WrapperMirrors
-from .objects import AppWrapper
+from .objects import AppWrapper, AppWrapperStatus
 from .observe import observe
 from .rules import WrapperRules
 from .seen import (
@@ -33,6 +35,7 @@ from .seen import (
     Create,
     Delete,
     DeletePod,
+    Held,
     List,
     RemoveFinalizer,
     WrapperAction,
@@ -52,6 +55,7 @@ _TURNS: Final = 50
 """Of one look; a wrapper that is not settled by then lets others go first."""
 _REST: Final = 0.01
 """Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
+_DEPLOYED: Final = ("Resuming", "Running", "Resetting")
 _BEGINS: Final = frozenset({"resume", "retry"})
 _VERIFIED: Final = frozenset(
     {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
@@ -71,7 +75,10 @@ class Controller:
     def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
         self._client, self._rules, self._metrics = client, rules, metrics
         self._mirrors: WrapperMirrors | None = None
-        metrics.current(lambda: self._mirrors.phases() if self._mirrors is not None else iter(()))
+        metrics.current(self._statuses)
+
+    def _statuses(self) -> Iterator[AppWrapperStatus]:
+        return (one for _, one in self._mirrors.statuses()) if self._mirrors else iter(())
 
     async def lead(self, leadership: Leadership) -> None:
         """Look after every wrapper until cancelled."""
@@ -95,6 +102,8 @@ class _Leader:
         self._actor = WrapperActor(client, kinds, rules, metrics)
         self._speaker = Speaker(client, metrics)
         self._memories: dict[Key, Memory] = {}
+        self._brake = Brake[Key](rules.brake, client.clock)
+        self._leaving: dict[Key, tuple[str, str]] = {}  # node and code
         self._armed: dict[Key, float] = {}
 
     async def run(self) -> None:
@@ -102,6 +111,10 @@ class _Leader:
             group.start_soon(self._mirrors.run)
             group.start_soon(self._speaker.run)
             await self._mirrors.synced()
+            # What an earlier leader has let through counts as if it were now.
+            for key, status in self._mirrors.statuses():
+                if status.migration_count:
+                    self._brake.take(key)
             for _ in range(_WORKERS):
                 group.start_soon(self._queue.work, self._look)
 
@@ -111,6 +124,15 @@ class _Leader:
         """Decide and act until nothing is left to do now; returns after how many seconds to look
         again.
         """
+        taken: list[Key] = []
+        try:
+            return await self._turns(key, taken)
+        finally:
+            for one in taken:
+                self._brake.give_back(one)
+
+    async def _turns(self, key: Key, taken: list[Key]) -> float | None:
+        """``taken``: what the brake has let through, and has not been written yet."""
         verified = False
         for _ in range(_TURNS):
             wrapper = self._mirrors.wrapper(key)
@@ -120,9 +142,16 @@ class _Leader:
             await self._mirrors.follow(wrapper)
             memory = self._memory(key, wrapper)
             began = time.thread_time()
-            seen = observe(wrapper, self._mirrors.view(key, wrapper), memory, suffix=_suffix())
             now = datetime.now(UTC)
+            seen = observe(
+                wrapper,
+                self._mirrors.view(key, wrapper),
+                memory,
+                suffix=_suffix(),
+                held=self._held(key, now),
+            )
             made = step(wrapper, seen, self._rules, now)
+            self._leave(key, made, seen, taken)
             self._metrics.looks.observe(time.thread_time() - began)
             if made.row in _VERIFIED and not verified:
                 await self._verify(wrapper, made, seen, memory)
@@ -132,6 +161,8 @@ class _Leader:
             if made.status != wrapper.status:
                 if not await self._write(key, wrapper, made, memory, now):
                     continue
+                if made.row:
+                    taken.clear()
                 wrapper = self._mirrors.wrapper(key) or wrapper
             for one in made.say:
                 memory.say(one.key)
@@ -151,6 +182,28 @@ class _Leader:
             next=made.next.what if made.next else "",
         )
         return 1.0
+
+    def _held(self, key: Key, now: datetime) -> Held | None:
+        total = sum(self._mirrors.by_phase[phase] for phase in _DEPLOYED)
+        wait = self._brake.wait(key, total)
+        if wait is None:
+            return None
+        why = self._rules.brake.sentence("the running workloads")
+        suspect = suspicion(self._leaving.values())
+        sentence = f"{suspect}; {why}" if suspect else why
+        return Held(sentence=sentence, at=now + timedelta(seconds=wait))
+
+    def _leave(self, key: Key, made: WrapperStep, seen: WrapperView, taken: list[Key]) -> None:
+        """What is evacuated takes its share of the brake, unless somebody has released it."""
+        if made.leaves is not None:
+            self._leaving[key] = made.leaves
+        elif not c.is_true(made.status, c.DELETING):
+            self._leaving.pop(key, None)
+        if made.leaves is None or not made.row:
+            while taken:
+                self._brake.give_back(taken.pop())
+        elif seen.held is None and self._brake.take(key):
+            taken.append(key)
 
     async def _verify(
         self, wrapper: AppWrapper, made: WrapperStep, seen: WrapperView, memory: Memory
@@ -176,6 +229,7 @@ class _Leader:
         if memory is not None and memory.blocked:
             self._metrics.blocked.dec()
         self._armed.pop(key, None)
+        self._leaving.pop(key, None)
 
     async def _write(
         self, key: Key, wrapper: AppWrapper, made: WrapperStep, memory: Memory, now: datetime

@@ -6,23 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from . import conditions as c
 from .exits import Exit, exits, terminal
-from .objects import AppWrapper, AppWrapperStatus, Pod
-from .periods import end, over
+from .objects import PREFIX, AppWrapper, AppWrapperStatus, Pod
+from .periods import end, over, text
 from .rules import Parameters, WrapperRules
 from .seen import Figures, Holding, WrapperView
 from .unhealthy_nodes import found_by_preflight, must_leave
 from .warmup import examined, is_examined
 
-__all__ = ["HealthJudgment", "figures", "finished", "judge"]
+__all__ = ["RELEASE", "HealthJudgment", "figures", "finished", "judge"]
 
-Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "fail"]
+Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "held", "fail"]
 
+RELEASE: Final = PREFIX + "evacuate"
+"""Annotation of a wrapper: since when it waits for the brake. Whoever writes it releases it."""
 _PREFLIGHTS_IN_A_ROW = 3
 """So many evacuations in a row are not counted against the workload; a check that always fails is
 not the nodes' fault.
@@ -32,7 +34,7 @@ not the nodes' fault.
 class HealthJudgment(msgspec.Struct, frozen=True, kw_only=True):
     """``result``: what follows when no grace is left; ``grace``: the rule has one. ``counts``: a
     reset for it is counted. ``confirm``: components to be asked for. ``at``: when another rule may
-    begin to hold, and ``then`` what that is."""
+    begin to hold, and ``then`` what that is. ``leaves``: node and code of an evacuation."""
 
     result: Result
     holding: Holding
@@ -42,6 +44,7 @@ class HealthJudgment(msgspec.Struct, frozen=True, kw_only=True):
     confirm: tuple[int, ...] = ()
     at: datetime | None = None
     then: str = ""
+    leaves: tuple[str, str] | None = None
 
 
 def finished(status: AppWrapperStatus, seen: WrapperView, index: int) -> bool:
@@ -126,18 +129,32 @@ def judge(
 ) -> HealthJudgment:
     """Rules 1 to 9, on a complete view."""
     found = figures(wrapper, seen, rules)
-    return (
+    first = (
         _missing(wrapper, seen, found)
         or _component_failed(wrapper, seen, found, p)
         or _succeeded(seen, found)
         or _evacuation(wrapper, seen, found)
-        or _failed_pods(wrapper, seen, found, p, rules)
-        or _too_few(wrapper, seen, found, p, now)
-        or _healthy(found)
     )
+    held = first is not None and first.leaves is not None and _held(wrapper, seen)
+    if first is not None and not held:
+        return first
+    later = _failed_pods(wrapper, seen, found, p, rules) or _too_few(wrapper, seen, found, p, now)
+    if first is not None:
+        # Of a check that has failed the failed pods are a part; whatever else fails is reset.
+        by_check = first.reason == "PreflightFailed"
+        if by_check or later is None or later.result == "waiting":
+            return msgspec.structs.replace(first, result="held", counts=False)
+    return later or _healthy(found)
 
 
-def _held(rule: int, found: Figures, sentence: str) -> Holding:
+def _held(wrapper: AppWrapper, seen: WrapperView) -> bool:
+    """Whether the brake has it wait, and nobody has released it since."""
+    since = c.since(wrapper.status, c.HELD)
+    released = since is not None and wrapper.metadata.annotations.get(RELEASE) == text(since)
+    return seen.held is not None and not released
+
+
+def _holding(rule: int, found: Figures, sentence: str) -> Holding:
     return Holding(rule=rule, sentence=sentence, figures=found)
 
 
@@ -158,7 +175,7 @@ def _missing(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJu
         )
         sentence = f"{known.kind} {known.name} {what}, and somebody else did that"
         return HealthJudgment(
-            result="fail", reason="MissingComponent", holding=_held(1, found, sentence)
+            result="fail", reason="MissingComponent", holding=_holding(1, found, sentence)
         )
     if not ask:
         return None
@@ -166,7 +183,9 @@ def _missing(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJu
         f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask
     )
     sentence = f"{names} not seen by the watch, and asked for"
-    return HealthJudgment(result="confirm", confirm=tuple(ask), holding=_held(1, found, sentence))
+    return HealthJudgment(
+        result="confirm", confirm=tuple(ask), holding=_holding(1, found, sentence)
+    )
 
 
 def _component_failed(
@@ -185,7 +204,7 @@ def _component_failed(
             result="fail" if last else "reset",
             reason="FailedComponent",
             counts=True,
-            holding=_held(2, found, sentence),
+            holding=_holding(2, found, sentence),
         )
     return None
 
@@ -198,7 +217,7 @@ def _succeeded(seen: WrapperView, found: Figures) -> HealthJudgment | None:
     if any(one.verdict.says == "more" for one in seen.components):
         return None
     sentence = f"{found.succeeded} of {found.expected} pods succeeded, and none is left to run"
-    return HealthJudgment(result="succeeded", holding=_held(3, found, sentence))
+    return HealthJudgment(result="succeeded", holding=_holding(3, found, sentence))
 
 
 def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJudgment | None:
@@ -208,7 +227,10 @@ def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Healt
             f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
         )
         return HealthJudgment(
-            result="evacuate", reason="AutopilotNoExecute", holding=_held(4, found, sentence)
+            result="evacuate",
+            reason="AutopilotNoExecute",
+            holding=_holding(4, found, sentence),
+            leaves=(sick.node, ""),
         )
     hit = found_by_preflight(seen.pods)
     if hit is None:
@@ -220,7 +242,8 @@ def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Healt
         result="reset" if counts else "evacuate",
         reason="PreflightFailed",
         counts=counts,
-        holding=_held(5, found, sentence),
+        holding=_holding(5, found, sentence),
+        leaves=(hit.node, f"{hit.result.code} of {hit.result.check}"),
     )
 
 
@@ -242,7 +265,7 @@ def _failed_pods(
         reason="FoundFailedPods",
         grace=True,
         counts=True,
-        holding=_held(6, found, sentence + (", which ends the retries" if last else "")),
+        holding=_holding(6, found, sentence + (", which ends the retries" if last else "")),
     )
 
 
@@ -265,7 +288,7 @@ def _too_few(
     if queued is not None and queued < len(wrapper.status.component_status):
         known = wrapper.status.component_status[queued]
         sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up is stopped"
-        return HealthJudgment(result="waiting", holding=_held(9, found, sentence))
+        return HealthJudgment(result="waiting", holding=_holding(9, found, sentence))
     start = _started(wrapper.status, seen, now)
     missing = found.expected - found.existing
     if missing > 0:
@@ -294,11 +317,11 @@ def _too_few(
             reason="InsufficientPodsReady",
             grace=True,
             counts=True,
-            holding=_held(rule, found, sentence),
+            holding=_holding(rule, found, sentence),
         )
     return HealthJudgment(
         result="waiting",
-        holding=_held(9, found, f"{what} yet"),
+        holding=_holding(9, found, f"{what} yet"),
         at=end(start, period + extra),
         then=f"rule {rule}: too few pods",
     )
@@ -325,5 +348,5 @@ def _started(status: AppWrapperStatus, seen: WrapperView, now: datetime) -> date
 def _healthy(found: Figures) -> HealthJudgment:
     sentence = f"{found.ready} of {found.expected} pods run or have succeeded"
     return HealthJudgment(
-        result="healthy", reason="FoundNoFailedPods", holding=_held(9, found, sentence)
+        result="healthy", reason="FoundNoFailedPods", holding=_holding(9, found, sentence)
     )

@@ -1,28 +1,37 @@
 """One label of our own on each node, made from its conditions, and nothing else of it: what a check
 has found stands in a condition until a check that finds nothing takes it back, so the label stays
-through any restart."""
+through any restart. Of many nodes at once the brake lets a share through."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 import anyio
 import msgspec
 from preflight_kube import jsonpatch
-from preflight_kube.client import Client, Conflict, NotFound, PreconditionFailed
+from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.conditions import makes_sick
+from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.lease import Leadership
 from preflight_kube.logs import get_logger
 from preflight_kube.reflector import Change, Reflector
 from preflight_kube.workqueue import Key, Queue
 
+from .brake import Brake, BrakeRules, suspicion
 from .config import NodeHealth
 from .metrics import Metrics
 
-__all__ = ["Labeler", "wanted"]
+__all__ = ["HELD", "LabeledNode", "Labeler", "code", "patch", "wanted"]
 
 _WORKERS: Final = 4
+_COMPONENT: Final = "preflight-appwrapper"
+_CODE: Final = re.compile(r"\bErrorCode:([A-Za-z0-9_-]{1,64})")
+"""As the platform connector writes it."""
+HELD: Final = "HELD"
+"""The label's value for a node that is to be left, and that the brake has wait."""
 
 log = get_logger(__name__)
 
@@ -32,9 +41,11 @@ class NodeCondition(msgspec.Struct, frozen=True):
 
     type: str
     status: str = ""
+    reason: str = ""
+    message: str = ""
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _NodeMetadata(msgspec.Struct, frozen=True):
     name: str
     uid: str
     labels: dict[str, str] = {}
@@ -44,8 +55,10 @@ class _Status(msgspec.Struct, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
 
 
-class _Node(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+class LabeledNode(msgspec.Struct, frozen=True):
+    """A node, as far as its label follows from it."""
+
+    metadata: _NodeMetadata
     status: _Status = _Status()
 
 
@@ -53,6 +66,18 @@ def wanted(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
     """The label's value; empty: there should be none."""
     bad = any(makes_sick(one.type, one.status, health.conditions) for one in conditions)
     return health.value if bad else ""
+
+
+def code(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
+    """The first condition that speaks against the node, with the error code in its message; empty
+    where there is none.
+    """
+    bad = (one for one in conditions if makes_sick(one.type, one.status, health.conditions))
+    first = next(bad, None)
+    if first is None:
+        return ""
+    found = _CODE.search(first.message)
+    return f"{found[1] if found else first.reason or 'no code'} of condition {first.type}"
 
 
 def patch(uid: str, labels: Mapping[str, str], key: str, value: str) -> list[jsonpatch.Operation]:
@@ -74,44 +99,77 @@ def patch(uid: str, labels: Mapping[str, str], key: str, value: str) -> list[jso
 class Labeler:
     """``lead`` is all that it does."""
 
-    def __init__(self, client: Client, health: NodeHealth, metrics: Metrics) -> None:
-        self._client, self._health, self._metrics = client, health, metrics
+    def __init__(
+        self, client: Client, health: NodeHealth, metrics: Metrics, brake: BrakeRules
+    ) -> None:
+        self._client, self._health, self._metrics, self._brake = client, health, metrics, brake
 
     async def lead(self, leadership: Leadership) -> None:
         """Keep the label of every node right until cancelled."""
-        client = self._client.fenced(leadership.valid)
-        queue = Queue("node", clock=client.clock)
-        nodes: dict[str, _Node] = {}
-
-        def changed(change: Change[_Node]) -> None:
-            name = change.object.metadata.name
-            if change.kind == "deleted":
-                nodes.pop(name, None)
-            else:
-                nodes[name] = change.object
-                queue.add(("", name))
-
-        mirror = Reflector(client, "/api/v1/nodes", _Node, on_change=changed)
-
-        async def look(key: Key) -> float | None:
-            node = nodes.get(key[1])
-            return await self._settle(client, node) if node is not None else None
-
         with self._metrics.leading():
-            async with anyio.create_task_group() as group:
-                group.start_soon(mirror.run)
-                for _ in range(_WORKERS):
-                    group.start_soon(queue.work, look)
+            await _Leading(
+                self._client.fenced(leadership.valid), self._health, self._metrics, self._brake
+            ).run()
 
-    async def _settle(self, client: Client, node: _Node) -> float | None:
+
+class _Leading:
+    """What one leadership needs."""
+
+    def __init__(
+        self, client: Client, health: NodeHealth, metrics: Metrics, rules: BrakeRules
+    ) -> None:
+        self._client, self._health, self._metrics, self._rules = client, health, metrics, rules
+        self._nodes: dict[str, LabeledNode] = {}
+        self._queue = Queue("node", clock=client.clock)
+        self._brake = Brake[str](rules, client.clock)
+
+    async def run(self) -> None:
+        mirror = Reflector(self._client, "/api/v1/nodes", LabeledNode, on_change=self._changed)
+        async with anyio.create_task_group() as group:
+            group.start_soon(mirror.run)
+            await mirror.synced.wait()  # a share is of all nodes
+            for _ in range(_WORKERS):
+                group.start_soon(self._queue.work, self._look)
+
+    def _changed(self, change: Change[LabeledNode]) -> None:
+        name = change.object.metadata.name
+        if change.kind == "deleted":
+            self._nodes.pop(name, None)
+        else:
+            before, self._nodes[name] = self._nodes.get(name), change.object
+            if self._label(change.object) == self._health.value and (
+                before is None or self._label(before) != self._health.value
+            ):
+                # By us, a release, or an earlier leader: it counts as if it were now.
+                self._brake.take(name)
+            self._queue.add(("", name))
+        held = sum(self._label(one) == HELD for one in self._nodes.values())
+        self._metrics.nodes_held.set(held)
+
+    def _label(self, node: LabeledNode) -> str:
+        return node.metadata.labels.get(self._health.key, "")
+
+    async def _look(self, key: Key) -> float | None:
+        node = self._nodes.get(key[1])
+        return await self._settle(node) if node is not None else None
+
+    async def _settle(self, node: LabeledNode) -> float | None:
         about = node.metadata
-        value = wanted(node.status.conditions, self._health)
+        value, wait = wanted(node.status.conditions, self._health), None
+        if value and self._label(node) != value:
+            wait = self._brake.wait(about.name, len(self._nodes))
+            value = HELD if wait is not None else value
         operations = patch(about.uid, about.labels, self._health.key, value)
         if not operations:
-            return None
+            return wait
+        taken = value == self._health.value and self._brake.take(about.name)
         try:
-            await client.json_patch(f"/api/v1/nodes/{about.name}", operations)
-        except (PreconditionFailed, Conflict, NotFound):
+            await self._client.json_patch(f"/api/v1/nodes/{about.name}", operations)
+        except BaseException as error:
+            if taken:
+                self._brake.give_back(about.name)
+            if not isinstance(error, PreconditionFailed | Conflict | NotFound):
+                raise
             self._metrics.writes.labels("label", "conflict").inc()
             return 1.0  # another node, or another label by now: the watch brings it
         self._metrics.writes.labels("label", "written").inc()
@@ -121,4 +179,32 @@ class Labeler:
             label=self._health.key,
             value=value,
         )
-        return None
+        if value == HELD:
+            await self._tell(node)
+        return wait
+
+    async def _tell(self, node: LabeledNode) -> None:
+        """An Event on the node that waits; what many nodes have in common is said first."""
+        conditions = {one.metadata.name: one.status.conditions for one in self._nodes.values()}
+        codes = {name: code(its, self._health) for name, its in conditions.items()}
+        suspect = suspicion((name, its) for name, its in codes.items() if its)
+        why = f"{codes[node.metadata.name]}; {self._rules.sentence('the nodes')}"
+        message = f"{suspect}; {why}" if suspect else why
+        log.warning("node not labeled yet", node=node.metadata.name, why=message)
+        now = timestamp(datetime.now(UTC))
+        body = event(
+            _COMPONENT,
+            Regarding("v1", "Node", node.metadata.name, node.metadata.uid),
+            about=f"EvacuationHeld/{now}",
+            good=False,
+            reason="EvacuationHeld",
+            message=message,
+            now=now,
+        )
+        try:
+            await self._client.create(
+                f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body
+            )
+        except KubeError as error:
+            self._metrics.writes.labels("event", "failed").inc()
+            log.warning("Event not written", node=node.metadata.name, error=str(error))

@@ -20,6 +20,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from .conditions import HELD, is_true
+from .objects import AppWrapperStatus
 from .table import PHASES
 
 __all__ = ["Metrics"]
@@ -83,6 +85,11 @@ class Metrics:
         self.writes = Counter(
             "appwrapper_writes", "Writes by kind and result.", ["kind", "result"], registry=registry
         )
+        self.nodes_held = Gauge(
+            "appwrapper_nodes_held",
+            "Nodes that the brake keeps from being marked, of the node labeler.",
+            registry=registry,
+        )
         self.leader = Gauge("appwrapper_leader", "1 on the replica that leads.", registry=registry)
         Gauge(
             "appwrapper_build_info", "1, with the version.", ["version"], registry=registry
@@ -97,15 +104,27 @@ class Metrics:
         finally:
             self.leader.set(0)
 
-    def current(self, phases: Callable[[], Iterator[str]]) -> None:
-        """Show how many wrappers are in each phase, counted when somebody asks."""
+    def current(self, statuses: Callable[[], Iterator[AppWrapperStatus]]) -> None:
+        """Show what the wrappers' statuses say, counted when somebody asks."""
 
         def collect() -> Iterator[Metric]:
-            counted = TotalOf(list(phases()))
+            counted, held, moved = TotalOf[str](), 0, 0
+            for one in statuses():
+                counted[one.phase] += 1
+                held += is_true(one, HELD)
+                moved = max(moved, one.migration_count)
             family = GaugeMetricFamily("appwrapper_current", "Wrappers by phase.", labels=["phase"])
             for phase in PHASES:
                 family.add_metric([phase or "New"], counted[phase])
             yield family
+            yield GaugeMetricFamily(
+                "appwrapper_evacuations_held", "Wrappers whose evacuation the brake has wait.", held
+            )
+            yield GaugeMetricFamily(
+                "appwrapper_evacuations_in_a_row",
+                "Evacuations in a row of the wrapper that has had the most.",
+                moved,
+            )
 
         self.registry.register(_Collected(collect))
 

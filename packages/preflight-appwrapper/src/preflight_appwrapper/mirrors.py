@@ -7,6 +7,7 @@ answered goes in here, too: it is newer than what a watch has brought so far.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from .cluster import POD, Loose, Node, Thing, version_of
 from .crd import PLURAL
 from .kinds import ServedKinds
 from .memory import VersionedPod
-from .objects import API_VERSION, LABEL, AppWrapper
+from .objects import API_VERSION, LABEL, AppWrapper, AppWrapperStatus
 from .observe import Mirrored
 from .rules import WrapperRules
 from .served import Kind, kind_of
@@ -71,6 +72,7 @@ class WrapperMirrors:
     ) -> None:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
         self._wrappers: dict[Key, AppWrapper] = {}
+        self.by_phase = Counter[str]()
         self._removed: set[str] = (
             set()
         )  # uids of wrappers that are gone, though a watch may still speak of them
@@ -109,13 +111,9 @@ class WrapperMirrors:
         if self._rules.autopilot.monitor:
             await self._node_mirror.synced.wait()
 
-    def keys(self) -> list[Key]:
-        """Namespace and name of each wrapper."""
-        return list(self._wrappers)
-
-    def phases(self) -> Iterator[str]:
+    def statuses(self) -> Iterator[tuple[Key, AppWrapperStatus]]:
         """Of each wrapper."""
-        return (one.status.phase for one in self._wrappers.values())
+        return ((key, one.status) for key, one in self._wrappers.items())
 
     # --- wrappers
 
@@ -133,7 +131,10 @@ class WrapperMirrors:
         before = version_of(known.metadata.resource_version) if known is not None and same else 0
         if same and version_of(raw.metadata.resource_version) <= before:
             return
-        self._wrappers[key] = cluster.wrapper(raw, known if same else None)
+        if known is not None:
+            self.by_phase[known.status.phase] -= 1
+        kept = self._wrappers[key] = cluster.wrapper(raw, known if same else None)
+        self.by_phase[kept.status.phase] += 1
         self._changed(key)
 
     def drop(self, key: Key, uid: str) -> None:
@@ -145,6 +146,7 @@ class WrapperMirrors:
         known = self._wrappers.get(key)
         if known is not None and known.metadata.uid == uid:
             del self._wrappers[key]
+            self.by_phase[known.status.phase] -= 1
             self._departed.pop(uid, None)
             self._changed(key)
 

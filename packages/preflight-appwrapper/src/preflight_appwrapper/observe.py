@@ -12,7 +12,7 @@ import msgspec
 from .cluster import Thing
 from .memory import Absent, Memory, VersionedPod
 from .objects import AppWrapper, ComponentStatus, Pod
-from .seen import SeenComponent, Stray, WrapperView
+from .seen import Held, SeenComponent, Stray, WrapperView
 from .served import Kind, kind_of
 from .verdicts import ComponentVerdict
 
@@ -36,7 +36,14 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     pods_version: int
 
 
-def observe(wrapper: AppWrapper, mirrored: Mirrored, memory: Memory, *, suffix: str) -> WrapperView:
+def observe(
+    wrapper: AppWrapper,
+    mirrored: Mirrored,
+    memory: Memory,
+    *,
+    suffix: str,
+    held: Held | None = None,
+) -> WrapperView:
     """``memory`` loses what the mirrors have passed."""
     pods = _pods(mirrored, memory)
     components = tuple(
@@ -61,6 +68,7 @@ def observe(wrapper: AppWrapper, mirrored: Mirrored, memory: Memory, *, suffix: 
         empty=tuple(memory.empty),
         suffix=suffix,
         said=frozenset(memory.said),
+        held=held,
     )
 
 

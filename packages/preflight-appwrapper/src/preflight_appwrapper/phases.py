@@ -23,6 +23,7 @@ from .seen import (
     AddFinalizer,
     Confirm,
     Figures,
+    Held,
     Holding,
     Next,
     RemoveFinalizer,
@@ -53,7 +54,7 @@ def _deleting(look: Look, status: AppWrapperStatus) -> AppWrapperStatus:
     """Deletion begins, or goes on with the start that it has."""
     if c.is_true(status, c.DELETING):
         return status
-    return look.put(status, c.DELETING, True, "DeletionInitiated")
+    return look.put(c.drop(status, c.HELD), c.DELETING, True, "DeletionInitiated")
 
 
 def _delete(look: Look, step: WrapperStep) -> tuple[WrapperStep, bool]:
@@ -257,6 +258,9 @@ def running(look: Look) -> WrapperStep:
         return look.stay(look.status, actions=actions, next=waits, holding=found.holding)
     if found.result == "succeeded":
         return _succeed(look, status, found.holding)
+    if found.result == "held" and look.seen.held is not None:
+        return _held(look, status, found, look.seen.held)
+    status = c.drop(status, c.HELD)
     if found.result in {"healthy", "waiting"}:
         return _healthy(look, status, found)
     return _unhealthy(look, status, found)
@@ -325,6 +329,22 @@ def _healthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> Wra
     return look.stay(status, next=waits, holding=found.holding)
 
 
+def _held(look: Look, status: AppWrapperStatus, found: HealthJudgment, held: Held) -> WrapperStep:
+    """The workload is left as it is. What is said is the same for as long as it waits, so that it
+    is written once.
+    """
+    known, say = c.find(status.conditions, c.HELD), tuple[WrapperEvent, ...]()
+    if known is None or known.status != "True" or not known.message.endswith(held.sentence):
+        message = f"{found.holding.sentence}; {held.sentence}"
+        status = look.put(status, c.HELD, True, found.reason, message)
+        say = (look.say(c.HELD, message, warning=True),)
+    if c.is_true(status, c.UNHEALTHY):
+        status = look.put(status, c.UNHEALTHY, False, "FoundNoFailedPods", c.HELD)
+    watched = ("pods", "components", "nodes", "wrapper")
+    waits = Next(what="evacuation", why=held.sentence, at=held.at, waits=watched)
+    return look.stay(status, say=say, next=waits, holding=found.holding, leaves=found.leaves)
+
+
 def _unhealthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> WrapperStep:
     known = c.find(status.conditions, c.UNHEALTHY)
     say: tuple[WrapperEvent, ...] = ()
@@ -346,7 +366,7 @@ def _unhealthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> W
     else:
         row = "reset" if found.counts else "evacuate"
         step = _reset(look, status, row, found.reason, found.holding.sentence, counted=found.counts)
-    return replace(step, say=(*say, *step.say), holding=found.holding)
+    return replace(step, say=(*say, *step.say), holding=found.holding, leaves=found.leaves)
 
 
 def _reset(

@@ -14,6 +14,7 @@ import msgspec
 from preflight_proto.durations import format_duration, parse_duration
 from preflight_proto.printable import printable
 
+from .brake import BrakeRules
 from .objects import PREFIX
 from .verdicts import BUILT_IN, FailureRule
 
@@ -92,6 +93,7 @@ class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
     default_queue: str = ""
     autopilot: Autopilot = Autopilot()
     failure_rules: tuple[FailureRule, ...] = BUILT_IN
+    brake: BrakeRules = BrakeRules()
     set_: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
     mark_key: bytes = b""

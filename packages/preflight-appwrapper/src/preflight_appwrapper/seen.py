@@ -20,6 +20,7 @@ __all__ = [
     "Delete",
     "DeletePod",
     "Figures",
+    "Held",
     "Holding",
     "List",
     "Next",
@@ -65,6 +66,13 @@ class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
     attempt: Attempt | None = None
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nothing more may be evacuated now, and until when at least."""
+
+    sentence: str
+    at: datetime
+
+
 class Stray(msgspec.Struct, frozen=True, kw_only=True):
     """An object whose controller is this wrapper, and which its status does not name."""
 
@@ -85,6 +93,7 @@ class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
     must leave. ``attempts``: by :attr:`WrapperAction.key`, when this leader last did it. ``empty``:
     when consistent reads of everything found nothing, since they last found something. ``suffix``:
     five random characters for names. ``said``: keys of what has been said already.
+    ``held``: the brake, where it would have an evacuation wait.
     """
 
     complete: bool = True
@@ -96,6 +105,7 @@ class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
     empty: tuple[datetime, ...] = ()
     suffix: str = "00000"
     said: frozenset[str] = frozenset()
+    held: Held | None = None
 
     def component(self, index: int) -> SeenComponent:
         """Unknown where it was not looked for."""
@@ -240,7 +250,8 @@ class WrapperStep(msgspec.Struct, frozen=True, kw_only=True):
     in their order, then ``say``.
 
     ``row``: the row of the state table that was taken, where one was. ``next`` is None only where
-    nothing happens any more. ``blocked``: what even force has not removed.
+    nothing happens any more. ``blocked``: what even force has not removed. ``leaves``:
+    node and code of an evacuation, also of one that the brake has wait.
     """
 
     status: AppWrapperStatus
@@ -250,4 +261,5 @@ class WrapperStep(msgspec.Struct, frozen=True, kw_only=True):
     row: str = ""
     holding: Holding | None = None
     blocked: tuple[str, ...] = ()
+    leaves: tuple[str, str] | None = None
     parameters: Parameters | None = None

@@ -33,6 +33,9 @@
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
 {{- end }}
 
 {{- define "preflight-appwrapper.webhook-rules" -}}
