@@ -94,7 +94,6 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
         ([5], 6, False, True),
         ([5, 5.5], 5.6, False, False),
         ([5, 6], 6, True, False),
-        ([-5, 5], 5.1, False, False),  # the first was before the deletion
     ],
 )
 def test_only_two_reads_a_second_apart_that_found_nothing_are_believed(

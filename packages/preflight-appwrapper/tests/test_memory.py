@@ -34,7 +34,7 @@ for number in range(int(sys.argv[3])):
     mirrors.keep(loose(worst(sys.argv[2], number)))
 wrapper = mirrors.wrapper(("ns", "w0"))
 assert len(wrapper.spec.components) == 1 and wrapper.spec.components[0].template["kind"] == "Pod"
-print(before, resident(), len(mirrors.keys()))
+print(before, resident(), len(list(mirrors.statuses())))
 """
 
 

@@ -6,7 +6,8 @@ whole seconds.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 
 from msgspec.structs import replace
@@ -29,7 +30,9 @@ __all__ = [
     "put",
     "put_component",
     "repaired",
+    "restored",
     "since",
+    "written",
 ]
 
 QUOTA: Final = "QuotaReserved"
@@ -42,10 +45,8 @@ HELD: Final = "EvacuationHeld"
 FINISHED: Final = "Finished"
 """Of a component, and of our own making: it was seen to end well, so that it may be gone."""
 
-_SKEW: Final = timedelta(minutes=5)
-"""Clocks of leaders differ; a transition further in the future than this was written by hand, and
-its period would never end.
-"""
+Written = tuple[str, str, datetime | None]
+"""Type, status and time of a condition."""
 _MOST: Final = 32
 """Conditions that are kept; we have six."""
 
@@ -151,14 +152,44 @@ def drop(status: AppWrapperStatus, type_: str) -> AppWrapperStatus:
     return replace(status, conditions=tuple(one for one in status.conditions if one.type != type_))
 
 
-def repaired(status: AppWrapperStatus, now: datetime) -> AppWrapperStatus:
-    """``status`` with each condition once, and a time that a period can be counted from."""
+def repaired(
+    status: AppWrapperStatus, now: datetime, first_seen: Mapping[Written, datetime] = {}
+) -> AppWrapperStatus:
+    """``status`` with each condition once, and a time that a period can be counted from: one of
+    another leader's clock that is ahead counts from when this one has first seen it.
+    """
     kept: dict[str, Condition] = {}
     for one in status.conditions[: 4 * _MOST]:
         if one.type and one.type not in kept and len(kept) < _MOST:
-            at = one.last_transition_time
-            if at is None or at > now + _SKEW:
-                one = replace(one, last_transition_time=now.replace(microsecond=0))  # noqa: PLW2901
-            kept[one.type] = one
+            at = first_seen.get(written(one), one.last_transition_time)
+            at = now.replace(microsecond=0) if at is None or at > now else at
+            kept[one.type] = replace(one, last_transition_time=at)
     conditions = tuple(kept.values())
     return status if conditions == status.conditions else replace(status, conditions=conditions)
+
+
+def restored(
+    status: AppWrapperStatus, used: AppWrapperStatus, before: AppWrapperStatus
+) -> AppWrapperStatus:
+    """``status``, which was made from ``used`` instead of ``before``, with no time earlier than it
+    was written there: nothing is written because clocks differ.
+    """
+    if used is before:
+        return status
+    times = {one.type: one.last_transition_time for one in before.conditions}
+    made = []
+    for one in status.conditions:
+        old, at = times.get(one.type), one.last_transition_time
+        later = old is not None and at is not None and old > at
+        made.append(replace(one, last_transition_time=old) if later else one)
+    conditions = tuple(made)
+    return (
+        before
+        if replace(status, conditions=conditions) == before
+        else replace(status, conditions=conditions)
+    )
+
+
+def written(one: Condition) -> Written:
+    """What tells a condition from the same one at another time."""
+    return one.type, one.status, one.last_transition_time

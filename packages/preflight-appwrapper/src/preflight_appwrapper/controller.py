@@ -148,6 +148,8 @@ class _Leader:
                 self._mirrors.view(key, wrapper),
                 memory,
                 suffix=_suffix(),
+                now=now,
+                clock=self._clock(),
                 held=self._held(key, now),
             )
             made = step(wrapper, seen, self._rules, now)
@@ -249,6 +251,8 @@ class _Leader:
         self._mirrors.keep(stored)
         if made.row in _BEGINS:
             memory.begin()
+        if not c.is_true(wrapper.status, c.DELETING):
+            memory.empty.clear()
         if made.row:
             self._moved(wrapper, made, memory, now)
         return True
@@ -352,7 +356,7 @@ class _Leader:
                     if await self._actor.survey(wrapper, memory):
                         memory.empty.clear()
                     else:
-                        memory.empty.append(datetime.now(UTC))
+                        memory.empty.append(self._clock())
         await together(self._actor.delete(namespace, one, memory) for one in at_once)
 
     async def _finalizer(self, key: Key, wrapper: AppWrapper, *, wanted: bool) -> None:

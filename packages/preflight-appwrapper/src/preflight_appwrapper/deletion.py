@@ -72,7 +72,7 @@ def progress(
     ]
     if not things and not seen.pods:
         return (
-            _assertion(seen, start, now)
+            _assertion(seen, now)
             if not asked
             else DeletionProgress(actions=tuple(asked), next=_wait(None))
         )
@@ -166,8 +166,8 @@ def _force(
     )
 
 
-def _assertion(seen: WrapperView, start: datetime, now: datetime) -> DeletionProgress:
-    valid = [at for at in seen.empty if start <= at <= now]
+def _assertion(seen: WrapperView, now: datetime) -> DeletionProgress:
+    valid = seen.empty
     if len(valid) >= 2 and valid[-1] - valid[0] >= _APART:
         return DeletionProgress(done=True)
     if not valid or now >= valid[0] + _APART:

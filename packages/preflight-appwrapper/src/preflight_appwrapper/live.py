@@ -62,5 +62,5 @@ async def look(
         pods_version=0,
     )
     now = datetime.now(UTC)
-    seen = observe(wrapper, nothing, memory, suffix="xxxxx")
+    seen = observe(wrapper, nothing, memory, suffix="xxxxx", now=now, clock=client.clock())
     return explain(wrapper, seen, step(wrapper, seen, rules, now), now)

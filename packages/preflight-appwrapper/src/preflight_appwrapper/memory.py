@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from .cluster import Thing
+from .conditions import Written
 from .objects import Pod
 from .seen import Attempt
 from .served import Kind
@@ -47,7 +48,8 @@ class Listed(msgspec.Struct, frozen=True):
 class Memory(msgspec.Struct, kw_only=True):
     """``found``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
     known that they are no more. ``empty``: when consistent reads of everything found nothing, since
-    they last found something."""
+    they last found something. ``first_seen``: conditions whose time was still to come. Both are
+    monotonic, of this leader alone: a status has times of other clocks."""
 
     uid: str
     attempts: dict[str, datetime] = {}
@@ -55,7 +57,8 @@ class Memory(msgspec.Struct, kw_only=True):
     found: dict[Name, Thing | Absent] = {}
     gone: set[str] = set()
     listed: Listed | None = None
-    empty: list[datetime] = []
+    empty: list[float] = []
+    first_seen: dict[Written, float] = {}
     said: dict[str, None] = {}
     due: datetime | None = None
     """When the period ends that was last spoken of."""
@@ -66,6 +69,7 @@ class Memory(msgspec.Struct, kw_only=True):
         self.creates.clear()
         self.found.clear()
         self.attempts.clear()
+        self.empty.clear()
 
     def tried(
         self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False

@@ -5,11 +5,13 @@ from. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from .cluster import Thing
+from .conditions import Written, written
 from .memory import Absent, Memory, VersionedPod
 from .objects import AppWrapper, ComponentStatus, Pod
 from .seen import Held, SeenComponent, Stray, WrapperView
@@ -42,9 +44,13 @@ def observe(
     memory: Memory,
     *,
     suffix: str,
+    now: datetime,
+    clock: float,
     held: Held | None = None,
 ) -> WrapperView:
-    """``memory`` loses what the mirrors have passed."""
+    """``memory`` loses what the mirrors have passed. ``now`` and ``clock`` are the same moment, the
+    latter monotonic.
+    """
     pods = _pods(mirrored, memory)
     components = tuple(
         _component(wrapper, i, known, mirrored, memory)
@@ -65,11 +71,28 @@ def observe(
         nodes=mirrored.nodes,
         strays=strays,
         attempts=memory.attempts,
-        empty=tuple(memory.empty),
+        empty=tuple(_at(one, now, clock) for one in memory.empty),
         suffix=suffix,
         said=frozenset(memory.said),
         held=held,
+        first_seen=_first_seen(wrapper, memory, now, clock),
     )
+
+
+def _at(mono: float, now: datetime, clock: float) -> datetime:
+    return now - timedelta(seconds=clock - mono)
+
+
+def _first_seen(
+    wrapper: AppWrapper, memory: Memory, now: datetime, clock: float
+) -> dict[Written, datetime]:
+    before, ahead = memory.first_seen, dict[Written, float]()
+    for one in wrapper.status.conditions:
+        key, at = written(one), one.last_transition_time
+        if at is not None and (at > now or key in before):
+            ahead[key] = before.get(key, clock)
+    memory.first_seen = ahead
+    return {key: _at(mono, now, clock) for key, mono in ahead.items()}
 
 
 def _pods(mirrored: Mirrored, memory: Memory) -> tuple[Pod, ...]:

@@ -93,7 +93,8 @@ class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
     must leave. ``attempts``: by :attr:`WrapperAction.key`, when this leader last did it. ``empty``:
     when consistent reads of everything found nothing, since they last found something. ``suffix``:
     five random characters for names. ``said``: keys of what has been said already.
-    ``held``: the brake, where it would have an evacuation wait.
+    ``held``: the brake, where it would have an evacuation wait. ``first_seen``: when this leader
+    has first seen a condition whose time was still to come. All times are of its own clock.
     """
 
     complete: bool = True
@@ -106,6 +107,7 @@ class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
     suffix: str = "00000"
     said: frozenset[str] = frozenset()
     held: Held | None = None
+    first_seen: Mapping[tuple[str, str, datetime | None], datetime] = {}
 
     def component(self, index: int) -> SeenComponent:
         """Unknown where it was not looked for."""

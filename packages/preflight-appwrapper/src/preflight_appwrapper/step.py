@@ -50,7 +50,7 @@ def step(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules, now: datet
         return WrapperStep(status=wrapper.status, next=waits, parameters=p)
     look = Look(
         wrapper=wrapper,
-        status=c.repaired(wrapper.status, now),
+        status=c.repaired(wrapper.status, now, seen.first_seen),
         seen=seen,
         rules=rules,
         p=p,
@@ -62,7 +62,7 @@ def step(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules, now: datet
         if wrapper.status.phase in {"Resuming", "Running"} and len(
             wrapper.status.component_status
         ) != len(wrapper.spec.components):
-            return phases.leftover(look)
+            return _restored(phases.leftover(look), look)
         # A phase that we do not know, or one that only a deletion leads to, was written by somebody
         # else.
         made = _PHASES.get(wrapper.status.phase, phases.suspending)(look)
@@ -70,4 +70,9 @@ def step(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules, now: datet
         WrapperEvent(reason=BAD_ANNOTATION, message=problem, warning=True, key=f"annotation/{key}")
         for key, problem in p.problems
     )
-    return replace(made, say=tuple(one for one in (*made.say, *said) if one.key not in seen.said))
+    say = tuple(one for one in (*made.say, *said) if one.key not in seen.said)
+    return _restored(replace(made, say=say), look)
+
+
+def _restored(made: WrapperStep, look: Look) -> WrapperStep:
+    return replace(made, status=c.restored(made.status, look.status, look.wrapper.status))
