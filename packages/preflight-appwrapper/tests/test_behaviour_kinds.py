@@ -189,27 +189,3 @@ async def test_a_kind_is_judged_by_its_own_status_and_by_its_pods(kinds: Lab, ca
             await tell(lab, case, "good", case.finished)
         found = await lab.phase("Succeeded", "good")
         assert "resettingCount" not in found["status"]
-
-
-async def test_a_train_job_whose_pods_cannot_be_labeled_is_judged_by_its_status(
-    kinds: Lab,
-) -> None:
-    """Its pods are described by a runtime, which no wrapper can label."""
-    lab = kinds
-    spec = {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2}}
-    case = Case(
-        "trainer.kubeflow.org/v1alpha1",
-        "TrainJob",
-        "trainjobs",
-        spec,
-        {},
-        said("Failed"),
-        said("Complete"),
-    )
-    async with leads(lab.target, lab.namespace):
-        await lab.client.create(lab.wrappers(), case.wrapper("bad"))
-        await lab.phase("Running", "bad")
-        await tell(lab, case, "bad", said("Failed"))
-        found = await lab.phase("Failed", "bad")
-        assert condition(found, "Unhealthy")["reason"] == "FailedComponent"
-        assert "by a test" in condition(found, "Unhealthy")["message"]

@@ -74,7 +74,10 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
     seen = WrapperView(
         components=(component(),),
         pods=pods(40),
-        attempts={DELETE.key: START + timedelta(seconds=595)},
+        attempts={
+            DELETE.key: START + timedelta(seconds=595),
+            "List": START + timedelta(seconds=600),
+        },
     )
     assert going_on(seen, 600.9).actions == ()
     found = going_on(seen, 601)
@@ -113,3 +116,14 @@ def test_a_pod_that_is_going_is_waited_for() -> None:
     )
     seen = WrapperView(components=(GONE,), pods=(one,), empty=(START, START + timedelta(seconds=1)))
     assert not going_on(seen, 5).done
+
+
+def test_pods_are_read_before_the_first_of_them_goes_by_force() -> None:
+    seen = WrapperView(components=(GONE,), pods=pods(2))
+    assert going_on(seen, 601).actions == (List(),)
+    seen = WrapperView(components=(GONE,), pods=pods(2), attempts={"List": START})
+    assert going_on(seen, 601).actions == (List(),)
+    read = {"List": START + timedelta(seconds=601)}
+    seen = WrapperView(components=(GONE,), pods=pods(2), attempts=read)
+    assert len(going_on(seen, 602).actions) == 2
+    assert all(isinstance(one, DeletePod) for one in going_on(seen, 602).actions)

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from preflight_appwrapper.health import HealthJudgment, judge
 from preflight_appwrapper.objects import (
     AppWrapper,
+    AppWrapperSpec,
     AppWrapperStatus,
+    Component,
     ComponentStatus,
     Condition,
     Metadata,
@@ -18,6 +20,7 @@ from preflight_appwrapper.objects import (
     PodSet,
     pod_from,
 )
+from preflight_appwrapper.podsets import slack
 from preflight_appwrapper.rules import WrapperRules, parameters
 from preflight_appwrapper.seen import SeenComponent, WrapperView
 from preflight_appwrapper.unhealthy_nodes import sick_resources
@@ -472,3 +475,83 @@ def test_what_waits_says_when_the_next_rule_may_hold() -> None:
         status(2, deployed=10, ready=10), pod("a", "Running"), pod("b", "Pending", **examining(5))
     )
     assert found.at == NOW + timedelta(seconds=300 + 1200 + 1 - 10)
+
+
+# --- parts that have ended beside parts that run, and elastic ones
+
+
+def part(i: int, says: Any = "nothing", *, owns: bool = False) -> SeenComponent:
+    verdict = ComponentVerdict(says=says, owns_pods=owns)
+    return SeenComponent(state="present", ours=True, uid=f"job-{i}", verdict=verdict)
+
+
+WORKERS = tuple(pod(f"w-{i}", "Running", owner="job-1") for i in range(2))
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        (),
+        tuple(pod(f"e-{i}", "Succeeded", owner="child") for i in range(4)),
+        (pod("e-0", "Succeeded", owner="child"), pod("e-1", "Failed", owner="child")),
+    ],
+)
+def test_what_runs_beside_a_part_that_has_ended_is_healthy(left: tuple[Pod, ...]) -> None:
+    components = (part(0, "finished"), part(1, owns=True))
+    found = judged(status(4, 2, ready=3600), *left, *WORKERS, components=components)
+    assert found.result == "healthy" or ruled(found) == (6, "reset")
+    if not any(one.status.phase == "Failed" for one in left):
+        assert found.result == "healthy"
+
+
+def test_a_part_that_goes_on_without_owning_its_pods_is_healthy_beside_one_that_has_ended() -> None:
+    strangers = tuple(pod(f"w-{i}", "Running", owner="child") for i in range(3))
+    components = (part(0, "finished"), part(1))
+    assert judged(status(4, 3, ready=3600), *strangers, components=components).result == "healthy"
+    short = judged(status(4, 3, ready=3600), *strangers[:2], components=components)
+    assert ruled(short) == (7, "reset")
+
+
+def test_what_has_ended_does_not_make_the_others_succeed() -> None:
+    done = tuple(pod(f"e-{i}", "Succeeded", owner="child") for i in range(4))
+    components = (part(0, "finished"), part(1))
+    assert judged(status(4, 3, ready=1), *done, components=components).result != "succeeded"
+    assert judged(status(4, 3, ready=1), *done[:3], components=components).result != "succeeded"
+
+
+RAY = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "spec": {
+        "enableInTreeAutoscaling": True,
+        "workerGroupSpecs": [{"replicas": 4, "minReplicas": 1}],
+    },
+}
+TORCH = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "spec": {
+        "elasticPolicy": {"minReplicas": 2, "maxReplicas": 5},
+        "pytorchReplicaSpecs": {"Worker": {"replicas": 5}},
+    },
+}
+
+
+@pytest.mark.parametrize(("template", "least"), [(RAY, 2), (TORCH, 2)])
+def test_an_elastic_workload_that_was_shrunk_is_healthy_down_to_its_minimum(
+    template: dict[str, Any], least: int
+) -> None:
+    spec = AppWrapperSpec(components=(Component(template=template),))
+    known = status(5, ready=3600)
+    for count, result in ((5, "healthy"), (least, "healthy"), (least - 1, "reset")):
+        pods = tuple(pod(f"p-{i}", "Running") for i in range(count))
+        wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known, spec=spec)
+        seen = WrapperView(components=(present(),), pods=pods)
+        rules = WrapperRules()
+        assert judge(wrapper, seen, parameters({}, rules), rules, NOW).result == result
+
+
+def test_no_template_makes_the_range_raise() -> None:
+    for kind in (RAY, TORCH):
+        for broken in ({}, {"spec": 3}, {"spec": {"enableInTreeAutoscaling": True, "workerGroupSpecs": [1, {"replicas": "x"}]}}):  # fmt: skip
+            assert slack({**kind, **broken}) >= 0

@@ -69,7 +69,6 @@ WRAPPED: list[tuple[str, str, dict[str, Any]]] = [
     ("scheduling.x-k8s.io/v1alpha1", "PodGroup", {"minMember": 1}),
     ("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": {"Worker": {"template": TEMPLATE}}}),
     ("kubeflow.org/v1", "MPIJob", {"mpiReplicaSpecs": {"Worker": {"template": TEMPLATE}}}),
-    ("trainer.kubeflow.org/v1alpha1", "TrainJob", {"runtimeRef": {"name": "torch"}}),
     ("ray.io/v1", "RayCluster", RAY),
     ("ray.io/v1", "RayJob", {"rayClusterSpec": RAY}),
     (

@@ -62,8 +62,6 @@ def of(
         (of("jobset.x-k8s.io/v1alpha2", "JobSet", ("Failed", "True")), "failed"),
         (of("jobset.x-k8s.io/v1alpha2", "JobSet", ("Completed", "True")), "finished"),
         (of("jobset.x-k8s.io/v1alpha2", "JobSet", ("StartupPolicyCompleted", "True")), "nothing"),
-        (of("trainer.kubeflow.org/v1alpha1", "TrainJob", ("Failed", "True")), "failed"),
-        (of("trainer.kubeflow.org/v1alpha1", "TrainJob", ("Complete", "True")), "finished"),
         (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "Failed"}), "failed"),
         (of("ray.io/v1", "RayJob", status={"jobDeploymentStatus": "ValidationFailed"}), "failed"),
         (

@@ -7,6 +7,7 @@ there is is read before anything else is decided.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.refusals import cause_of
 
 from . import cluster
-from .cluster import Loose, Thing
+from .cluster import POD, Loose, Thing
 from .components import LONGEST_NAME, ComponentError, build
 from .kinds import ServedKinds
 from .lists import PodLists
@@ -36,6 +37,11 @@ __all__ = ["WrapperActor", "wrapper_path"]
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
 """What an API server will say again to the same create: malformed, not served,
 too large, invalid.
+"""
+
+_FOLLOWED: Final = ("ray.io", "RayJob")
+"""Group and kind of objects with pods that carry no label of ours (its submitter): they are kept by
+the API server until all that they own is gone.
 """
 
 log = get_logger(__name__)
@@ -154,6 +160,7 @@ class WrapperActor:
         Raises :class:`KubeError` where no answer came.
         """
         grace: int | None = 0
+        kind = POD
         path: str | None = f"/api/v1/namespaces/{namespace}/pods"
         if isinstance(action, Delete):
             kind = kind_of(action.api_version, action.kind)
@@ -165,7 +172,7 @@ class WrapperActor:
             f"{path}/{quote(action.name, safe='')}",
             uid=action.uid,
             grace=grace,
-            propagation="Background",
+            propagation="Foreground" if kind[::2] == _FOLLOWED else "Background",
         )
         try:
             await self._counted("delete", request)
@@ -179,15 +186,20 @@ class WrapperActor:
 
     # --- everything at once
 
-    async def survey(self, wrapper: AppWrapper, memory: Memory) -> bool:
-        """Read all pods and components as they are now; whether there are any. Raises
-        :class:`KubeError`.
+    async def survey(
+        self,
+        wrapper: AppWrapper,
+        memory: Memory,
+        elsewhere: Callable[[str], bool] = lambda _: False,
+    ) -> bool:
+        """Read all pods and components as they are now; whether there are any. ``elsewhere``: pods
+        by uid that another wrapper has. Raises :class:`KubeError`.
         """
         metadata = wrapper.metadata
 
         async def pods() -> bool:
             memory.listed = listed = await self._lists.of(metadata.namespace, metadata.name)
-            return bool(listed.pods)
+            return any(not elsewhere(uid) for uid in listed.pods)
 
         return any(await together([pods(), self._look_at_components(wrapper, memory)]))
 

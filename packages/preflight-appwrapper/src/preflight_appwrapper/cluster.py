@@ -28,7 +28,7 @@ from .objects import (
     OwnerReference,
     Pod,
 )
-from .podsets import group_kind
+from .podsets import group_kind, slacks
 from .served import Kind
 from .verdicts import ComponentVerdict, FailureRule, verdict
 
@@ -111,6 +111,7 @@ class Packed(Sequence[Component]):
 
     def __init__(self, spec: bytes, components: Sequence[Component]) -> None:
         self._packed, self._count = zlib.compress(spec, 1), len(components)
+        self.slacks = slacks(components)
         self.kinds = tuple(dict.fromkeys(group_kind(one.template) for one in components))
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import anyio
@@ -353,7 +354,9 @@ class _Leader:
                 case Delete() | DeletePod():
                     at_once.append(one)
                 case List():
-                    if await self._actor.survey(wrapper, memory):
+                    memory.attempts[one.key] = datetime.now(UTC)
+                    of = partial(self._mirrors.elsewhere, key)
+                    if await self._actor.survey(wrapper, memory, of):
                         memory.empty.clear()
                     else:
                         memory.empty.append(self._clock())

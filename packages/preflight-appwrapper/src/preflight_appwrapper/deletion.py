@@ -149,6 +149,14 @@ def _force(
         if one.key not in seen.attempts or now >= seen.attempts[one.key] + _FORCE_AGAIN
     ]
     last = [seen.attempts[one.key] + _FORCE_AGAIN for one in forced if one not in due]
+    listed = seen.attempts.get(List().key)
+    fresh = listed is not None and now < listed + _FORCE_AGAIN
+    if not fresh and any(
+        isinstance(one, DeletePod) and one.key not in seen.attempts for one in due
+    ):
+        return DeletionProgress(
+            forced=True, actions=(*asked, List()), next=_wait(None, "pods are read before force")
+        )
     actions = due[:_AT_ONCE]
     at = min(last, default=now + _FORCE_AGAIN)
     blocked = []

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from . import conditions as c
+from . import podsets
 from .exits import Exit, exits, terminal
 from .objects import PREFIX, AppWrapper, AppWrapperStatus, Pod
 from .periods import end, over, text
@@ -64,7 +65,13 @@ def figures(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules) -> Figu
             counts[phase] += 1
         elif phase != "Failed" and not pod.going:
             counts["Running" if phase == "Running" else "Pending"] += 1
-    credit = _credit(status, seen)
+    credit, ended = _credit(status, seen)
+    slacks = podsets.slacks(wrapper.spec.components)
+    slack = sum(
+        min(slacks[i], one.expected)
+        for i, one in enumerate(status.component_status[: len(slacks)])
+        if not finished(status, seen, i)
+    )
     made = Figures(
         expected=status.expected,
         pending=counts["Pending"],
@@ -72,6 +79,8 @@ def figures(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules) -> Figu
         succeeded=counts["Succeeded"],
         failed=len(failed),
         credit=credit,
+        ended=ended,
+        slack=slack,
     )
     counting = (
         len(failed) if rules.failed_pods == "any" else len(list(_counting(wrapper, seen, made)))
@@ -79,24 +88,36 @@ def figures(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules) -> Figu
     return msgspec.structs.replace(made, counting=counting)
 
 
-def _credit(status: AppWrapperStatus, seen: WrapperView) -> int:
-    """Pods that components which have ended well did not need, or whose objects are gone by now."""
-    credit, everything = 0, True
-    for i, known in enumerate(status.component_status):
-        if not known.expected:
-            continue
-        if not finished(status, seen, i):
-            everything = False
-            continue
-        uid = known.uid or seen.component(i).uid
+def _credit(status: AppWrapperStatus, seen: WrapperView) -> tuple[int, int]:
+    """Pods that components which have ended well do not need any more: for the others to be ready,
+    and for all to have succeeded.
+
+    Of pods that no component owns nobody knows which one they are of. They are first those of the
+    components that go on, where it is asked whether one of these lacks any, and last where it is
+    asked whether these have succeeded.
+    """
+    with_pods = [(i, one) for i, one in enumerate(status.component_status) if one.expected]
+    alive = [pod for pod in seen.pods if not _lost(pod)]
+    if all(finished(status, seen, i) for i, _ in with_pods):
+        rest = max(0, status.expected - len(alive))
+        return rest, rest
+    credit, over, going_on, owners = 0, 0, 0, set[str]()
+    for i, known in with_pods:
+        uid, ended = known.uid or seen.component(i).uid, finished(status, seen, i)
         if uid and (
             seen.component(i).verdict.owns_pods or any(pod.owner == uid for pod in seen.pods)
         ):
-            found = sum(1 for pod in seen.pods if pod.owner == uid and not _lost(pod))
-            credit += max(0, known.expected - found)
-    if not everything:
-        return credit
-    return max(0, status.expected - sum(1 for pod in seen.pods if not _lost(pod)))
+            owners.add(uid)
+            found = sum(1 for pod in alive if pod.owner == uid)
+            credit += max(0, known.expected - found) if ended else 0
+        elif ended:
+            over += known.expected
+        else:
+            going_on += known.expected
+    others = [pod for pod in alive if pod.owner not in owners]
+    succeeded = sum(pod.status.phase == "Succeeded" for pod in others)
+    ready = credit + max(0, over - max(0, len(others) - going_on))
+    return ready, credit + max(0, over - succeeded)
 
 
 def _lost(pod: Pod) -> bool:
@@ -107,7 +128,7 @@ def _lost(pod: Pod) -> bool:
 def _counting(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Iterator[Pod]:
     """Failed pods that nobody has made up for."""
     status = wrapper.status
-    made_up = found.ready >= found.expected
+    made_up = found.ready >= found.needed
     ended = {
         known.uid
         for i, known in enumerate(status.component_status)
@@ -210,7 +231,7 @@ def _component_failed(
 
 
 def _succeeded(seen: WrapperView, found: Figures) -> HealthJudgment | None:
-    if not 0 < found.expected <= found.succeeded + found.credit:
+    if not 0 < found.expected <= found.succeeded + found.ended:
         return None
     if found.pending or found.running or found.counting:
         return None
@@ -282,7 +303,7 @@ def _plain(pod: Pod) -> str:
 def _too_few(
     wrapper: AppWrapper, seen: WrapperView, found: Figures, p: Parameters, now: datetime
 ) -> HealthJudgment | None:
-    if found.ready >= found.expected:
+    if found.ready >= found.needed:
         return None
     queued = next((i for i, one in enumerate(seen.components) if one.verdict.suspended), None)
     if queued is not None and queued < len(wrapper.status.component_status):
@@ -290,13 +311,13 @@ def _too_few(
         sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up is stopped"
         return HealthJudgment(result="waiting", holding=_holding(9, found, sentence))
     start = _started(wrapper.status, seen, now)
-    missing = found.expected - found.existing
+    missing = found.needed - found.existing
     if missing > 0:
         rule, period, extra, what = (
             7,
             p.admission,
             0.0,
-            f"{missing} of {found.expected} pods do not exist",
+            f"{missing} of {found.needed} pods do not exist",
         )
     else:
         spent = examined(seen.pods, start, now, p.preflight_allowance)
@@ -304,7 +325,7 @@ def _too_few(
         rule, period, what = (
             8,
             p.warmup,
-            f"{found.expected - found.ready} of {found.expected} pods do not run",
+            f"{found.needed - found.ready} of {found.needed} pods do not run",
         )
         if over(start, period + spent, now):
             extra = spent
@@ -346,7 +367,7 @@ def _started(status: AppWrapperStatus, seen: WrapperView, now: datetime) -> date
 
 
 def _healthy(found: Figures) -> HealthJudgment:
-    sentence = f"{found.ready} of {found.expected} pods run or have succeeded"
+    sentence = f"{found.ready} of {found.needed} pods run or have succeeded"
     return HealthJudgment(
         result="healthy", reason="FoundNoFailedPods", holding=_holding(9, found, sentence)
     )

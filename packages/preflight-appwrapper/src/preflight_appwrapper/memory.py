@@ -32,10 +32,13 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 class VersionedPod(msgspec.Struct, frozen=True):
-    """A pod, and its resourceVersion as a number."""
+    """A pod, and its resourceVersion as a number. ``strayed``: its label is another wrapper's, so
+    that a list by label says nothing of it.
+    """
 
     pod: Pod
     version: int
+    strayed: bool = False
 
 
 class Listed(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from .cluster import POD, Loose, Node, Thing, version_of
 from .crd import PLURAL
 from .kinds import ServedKinds
 from .memory import VersionedPod
-from .objects import API_VERSION, LABEL, AppWrapper, AppWrapperStatus
+from .objects import API_VERSION, LABEL, AppWrapper, AppWrapperStatus, Pod
 from .observe import Mirrored
 from .rules import WrapperRules
 from .served import Kind, kind_of
@@ -77,6 +77,9 @@ class WrapperMirrors:
             set()
         )  # uids of wrappers that are gone, though a watch may still speak of them
         self._pods: dict[Key, dict[str, VersionedPod]] = {}
+        self._pod_places: dict[str, tuple[Key, bool]] = {}  # by uid; whether its owner says so
+        self._wrapper_of: dict[str, Key] = {}  # by a component's uid
+        self._unowned: dict[str, dict[str, Key]] = {}  # by an owner not known: uids and labels
         self._things: dict[Place, Thing] = {}
         self._owned: dict[str, set[Place]] = {}  # by the controller's uid
         self._departed: dict[str, dict[Name, Thing]] = {}  # the same
@@ -182,7 +185,13 @@ class WrapperMirrors:
             nodes=self._nodes,
             version=self._version,
             pods_version=version_of(self._pod_mirror.version),
+            elsewhere=lambda pod: self.elsewhere(key, pod),
         )
+
+    def elsewhere(self, key: Key, uid: str) -> bool:
+        """Whether the pod with this uid belongs to another wrapper than ``key``."""
+        known = self._pod_places.get(uid)
+        return known is not None and known[0] != key
 
     def _version(self, kind: Kind) -> int:
         mirror = self._open.get(kind)
@@ -235,21 +244,59 @@ class WrapperMirrors:
 
     def _pod_changed(self, change: Change[Loose]) -> None:
         metadata = change.object.metadata
-        key = (metadata.namespace, metadata.labels.get(LABEL, ""))
-        before = self._pods.get(key, {}).get(metadata.uid)
+        label = (metadata.namespace, metadata.labels.get(LABEL, ""))
         if change.kind == "deleted":
-            held = self._pods.get(key, {})
-            held.pop(metadata.uid, None)
-            if not held:
-                self._pods.pop(key, None)
-            self._changed(key)
+            self._drop_pod(metadata.uid)
         else:
-            made = VersionedPod(cluster.pod(change.object), version_of(metadata.resource_version))
-            self._pods.setdefault(key, {})[metadata.uid] = made
-            if before is None or before.pod != made.pod:
-                self._changed(key)
+            made = cluster.pod(change.object)
+            self._hold_pod(made, label, version_of(metadata.resource_version))
         if metadata.controller is not None and metadata.controller.api_version == API_VERSION:
             self._thing_changed(change, POD)
+
+    def _hold_pod(self, made: Pod, label: Key, version: int) -> None:
+        """It is of the wrapper that its owner belongs to, else of the one that its label names;
+        once its owner was known, it stays where it is.
+        """
+        uid, known = made.uid, self._pod_places.get(made.uid)
+        owner = made.metadata.controller
+        of = self._wrapper_of.get(made.owner)
+        if owner is not None and owner.api_version == API_VERSION:
+            of = (label[0], owner.name)
+        key = of or (known[0] if known is not None and known[1] else label)
+        before = self._pods.get(known[0], {}).get(uid) if known is not None else None
+        if known is not None and known[0] != key:
+            self._drop_pod(uid)
+        if of is None and owner is not None:
+            self._unowned.setdefault(owner.uid, {})[uid] = label
+        self._pod_places[uid] = (key, of is not None or (known is not None and known[1]))
+        self._pods.setdefault(key, {})[uid] = VersionedPod(made, version, key != label)
+        if before is None or before.pod != made or known is None or known[0] != key:
+            self._changed(key)
+
+    def _drop_pod(self, uid: str) -> None:
+        known = self._pod_places.pop(uid, None)
+        if known is None:
+            return
+        held = self._pods[known[0]]
+        owner = held.pop(uid).pod.owner
+        if owner in self._unowned:
+            self._unowned[owner].pop(uid, None)
+            if not self._unowned[owner]:
+                del self._unowned[owner]
+        if not held:
+            del self._pods[known[0]]
+        self._changed(known[0])
+
+    def _own(self, made: Thing) -> None:
+        """Pods that came before their owner go where that belongs."""
+        if made.owner is None or made.owner.api_version != API_VERSION:
+            return
+        self._wrapper_of[made.uid] = (made.namespace, made.owner.name)
+        for uid, label in self._unowned.pop(made.uid, {}).items():
+            known = self._pod_places.get(uid)
+            if known is not None:
+                held = self._pods[known[0]][uid]
+                self._hold_pod(held.pod, label, held.version)
 
     def _thing_changed(self, change: Change[Loose], kind: Kind) -> None:
         made = cluster.thing(change.object, kind, self._rules.failure_rules)
@@ -258,6 +305,7 @@ class WrapperMirrors:
         if change.kind == "deleted":
             if before is not None and before.uid == made.uid:
                 del self._things[place]
+                self._wrapper_of.pop(made.uid, None)
                 self._disown(before, place)
             if made.owner is not None and self._is_wrapper(made):
                 # A list only says that it has gone; then what was seen before says more.
@@ -271,6 +319,7 @@ class WrapperMirrors:
             if before is not None:
                 self._disown(before, place)
             self._things[place] = made
+            self._own(made)
             if made.owner is not None:
                 self._owned.setdefault(made.owner.uid, set()).add(place)
             if before is not None and _same(before, made):

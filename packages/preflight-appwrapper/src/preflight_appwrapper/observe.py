@@ -27,7 +27,8 @@ _MOST_GONE: Final = 4096
 class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     """What the mirrors have of one wrapper. ``things``: whose controller it is, or what has one of
     its components' names. ``departed``: the last that was seen of what the mirrors had.
-    ``version``: up to where a kind's mirror has come; ``pods_version``: that of pods."""
+    ``version``: up to where a kind's mirror has come; ``pods_version``: that of pods.
+    ``elsewhere``: whether the pod with this uid is another wrapper's."""
 
     complete: bool
     things: Mapping[tuple[Kind, str], Thing]
@@ -36,6 +37,7 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, frozenset[str]]
     version: Callable[[Kind], int]
     pods_version: int
+    elsewhere: Callable[[str], bool] = lambda _: False
 
 
 def observe(
@@ -103,11 +105,11 @@ def _pods(mirrored: Mirrored, memory: Memory) -> tuple[Pod, ...]:
     for uid, held in mirrored.pods.items():
         if uid in memory.gone:
             continue
-        if listed is None or held.version > listed.version:
+        if listed is None or held.version > listed.version or held.strayed:
             found[uid] = held.pod
     if listed is not None:
         for uid, held in listed.pods.items():
-            if uid not in memory.gone:
+            if uid not in memory.gone and not mirrored.elsewhere(uid):
                 found.setdefault(uid, held.pod)
     return tuple(found[uid] for uid in sorted(found))
 

@@ -287,11 +287,11 @@ def _marked(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> AppW
 
 
 def _readiness(look: Look, status: AppWrapperStatus, found: Figures) -> AppWrapperStatus:
-    if found.ready >= found.expected:
+    if found.ready >= found.needed:
         if c.is_true(status, c.READY):
             return status
         return look.put(
-            status, c.READY, True, "SufficientPodsReady", f"{found.ready} of {found.expected} pods"
+            status, c.READY, True, "SufficientPodsReady", f"{found.ready} of {found.needed} pods"
         )
     if c.is_true(status, c.READY):
         return look.put(
@@ -299,7 +299,7 @@ def _readiness(look: Look, status: AppWrapperStatus, found: Figures) -> AppWrapp
             c.READY,
             False,
             "InsufficientPodsReady",
-            f"{found.ready} of {found.expected} pods",
+            f"{found.ready} of {found.needed} pods",
         )
     return status
 

@@ -9,7 +9,7 @@ those of :mod:`preflight_kube.workloads`; here stands what Kueue makes of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from preflight_kube.workloads.model import Keys, Object, at, dotted, whole
@@ -28,6 +28,8 @@ __all__ = [
     "kueue_knows",
     "pod_sets",
     "pod_template",
+    "slack",
+    "slacks",
 ]
 
 MOST_POD_SETS: Final = 8
@@ -114,6 +116,43 @@ def inferred(template: object) -> tuple[PodSet, ...]:
     for one in found:
         pod_template(template, one.path)
     return found
+
+
+def slacks(components: Sequence[_Component]) -> tuple[int, ...]:
+    """By component: pods that it may be short of, as it is elastic by itself."""
+    known = getattr(components, "slacks", None)
+    return known if known is not None else tuple(slack(one.template) for one in components)
+
+
+def slack(template: object) -> int:
+    """Pods that a RayCluster's autoscaler, or a PyTorchJob's elastic policy, may take away. Never
+    raises.
+    """
+    group, _, kind = group_kind(template)
+    if not isinstance(template, dict):
+        return 0
+    if (group, kind) == ("kubeflow.org", "PyTorchJob"):
+        least = _whole(at(template, ("spec", "elasticPolicy", "minReplicas")), None)
+        workers = at(template, ("spec", "pytorchReplicaSpecs", "Worker", "replicas"))
+        return 0 if least is None else max(0, (_whole(workers, 1) or 0) - least)
+    inner: Keys = ("spec", "rayClusterSpec") if kind == "RayJob" else ("spec",)
+    if (
+        group != "ray.io"
+        or kind not in {"RayCluster", "RayJob"}
+        or at(template, (*inner, "enableInTreeAutoscaling")) is not True
+    ):
+        return 0
+    groups = at(template, (*inner, "workerGroupSpecs"))
+    made = 0
+    for one in groups if isinstance(groups, list) else []:
+        if isinstance(one, dict):
+            fewer = (_whole(one.get("replicas"), 1) or 0) - (_whole(one.get("minReplicas"), 0) or 0)
+            made += max(0, fewer) * (_whole(one.get("numOfHosts"), 1) or 1)
+    return made
+
+
+def _whole(value: object, default: int | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def pod_sets(component: _Component) -> tuple[PodSet, ...]:

@@ -218,7 +218,8 @@ class Next(msgspec.Struct, frozen=True, kw_only=True):
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Pods by what they count as. ``counting``: the failed ones nobody has made up for; ``credit``:
-    pods of components that have ended well without as many."""
+    pods of components that have ended well without as many, and ``ended`` those of them that count
+    as succeeded. ``slack``: pods that elastic components may do without."""
 
     expected: int = 0
     pending: int = 0
@@ -227,6 +228,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     counting: int = 0
     credit: int = 0
+    ended: int = 0
+    slack: int = 0
+
+    @property
+    def needed(self) -> int:
+        """The fewest that there must be."""
+        return self.expected - self.slack
 
     @property
     def ready(self) -> int:

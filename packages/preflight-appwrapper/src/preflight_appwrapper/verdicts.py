@@ -3,9 +3,8 @@ data. Pure.
 
 The paths are those of the kinds' own APIs: batch/v1 JobStatus; kubeflow.org/v1 JobStatus
 (PyTorchJob and MPIJob share it, and v2beta1 of MPIJob has the same conditions);
-jobset.x-k8s.io/v1alpha2 JobSetStatus; trainer.kubeflow.org/v1alpha1 TrainJobStatus; ray.io/v1
-RayJobStatus, whose ``jobStatus`` flaps while Ray retries and whose ``jobDeploymentStatus`` does
-not.
+jobset.x-k8s.io/v1alpha2 JobSetStatus; ray.io/v1 RayJobStatus, whose ``jobStatus`` flaps while Ray
+retries and whose ``jobDeploymentStatus`` does not.
 """
 
 from __future__ import annotations
@@ -98,12 +97,6 @@ BUILT_IN: Final = (
         finished=_condition("Completed"),
     ),
     FailureRule(
-        group="trainer.kubeflow.org",
-        kind="TrainJob",
-        failed=_condition("Failed"),
-        finished=_condition("Complete"),
-    ),
-    FailureRule(
         group="ray.io",
         kind="RayJob",
         # ValidationFailed is final, too: the operator never looks at such a RayJob again.
@@ -181,7 +174,7 @@ def _suspension(
     for path in (
         "spec.suspend",
         "spec.runPolicy.suspend",
-    ):  # Job, JobSet, TrainJob, RayJob; then Kubeflow's
+    ):  # Job, JobSet, RayJob; then Kubeflow's
         if _at(raw, path) is True:
             return True, None
     found = conditions.get("Suspended")

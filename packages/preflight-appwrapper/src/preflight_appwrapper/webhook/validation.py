@@ -116,6 +116,8 @@ def _of_components(
         group, version, kind = podsets.group_kind(component.template)
         if (group, kind) == (GROUP, KIND):
             yield f"{where}: is an AppWrapper itself; wrap its components directly."
+        if (group, kind) == ("trainer.kubeflow.org", "TrainJob"):
+            yield f"{where}: is a TrainJob, whose pods cannot be told from here, so that its quota would be given back while they run; wrap the JobSet that its runtime describes."
         yield from _of_namespace(component, namespace, where)
         yield from _of_kind((group, version, kind), served, where)
         labels = _at(component.template, "metadata", "labels")
