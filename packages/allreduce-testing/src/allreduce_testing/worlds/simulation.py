@@ -13,7 +13,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
@@ -34,9 +34,37 @@ from preflight_proto.program import leave, package_version
 from . import later
 from .fabrics import SECONDS, Fabric, FabricWorld
 from .kept import Kept
+from .staged import WORLDS
+from .stages import StagedFabric, StagedWorld
 from .tally import Tally, bound
 
-__all__ = ["Fabric", "FabricWorld", "Tally", "bound", "play", "simulate", "worlds"]
+__all__ = [
+    "Fabric",
+    "FabricWorld",
+    "StagedFabric",
+    "StagedWorld",
+    "Tally",
+    "bound",
+    "play",
+    "play_staged",
+    "simulate",
+    "worlds",
+]
+
+World = FabricWorld | StagedWorld
+
+
+def play_staged(fabric: StagedFabric) -> tuple[Verdict, State]:
+    """Localise a gang of a staged fabric by its own clock, with what its nodes know of themselves
+    by then: the verdict and the last state.
+    """
+    state = fabric.state
+    step = localise.next(state, fabric.now, fabric.world.budget)
+    while isinstance(step, Round):
+        results = fabric.measure(step)
+        state = fabric.told(state.after(step, results, fabric.now))
+        step = localise.next(state, fabric.now, fabric.world.budget)
+    return step, state
 
 
 def play(
@@ -69,11 +97,22 @@ def _localized(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, Stat
     ), state
 
 
-def _part(job: tuple[FabricWorld, range]) -> tuple[FabricWorld, range, Tally]:
+def _staged(world: StagedWorld, number: int, tally: Tally) -> None:
+    fabric = StagedFabric(world, number)
+    verdict, state = play_staged(fabric)
+    shown, blamable = set(fabric.shown()), fabric.truth.blamable
+    probes = sum(len(played.round.probes) for played in state.rounds)
+    tally.add(verdict, shown, fabric.judged(), fabric.shape.size, probes, blamable)
+
+
+def _part(job: tuple[World, range]) -> tuple[World, range, Tally]:
     world, numbers = job
     tally = Tally()
     began = time.perf_counter()
     for number in numbers:
+        if isinstance(world, StagedWorld):
+            _staged(world, number, tally)
+            continue
         fabric = Fabric(world, number)
         verdict, state = (
             _localized(fabric, number, tally)
@@ -87,7 +126,7 @@ def _part(job: tuple[FabricWorld, range]) -> tuple[FabricWorld, range, Tally]:
 
 
 def simulate(
-    chosen: Iterable[FabricWorld],
+    chosen: Iterable[World],
     jobs: int = 1,
     told: Callable[[str], None] = lambda _: None,
     kept: Kept | None = None,
@@ -114,7 +153,7 @@ def simulate(
     ]
     new = [part for part in parts if kept.of(*part) is None]
 
-    def take(results: Iterable[tuple[FabricWorld, range, Tally]]) -> None:
+    def take(results: Iterable[tuple[World, range, Tally]]) -> None:
         played, shown = 0, time.monotonic()
         for world, numbers, tally in results:
             name = world.name
@@ -131,7 +170,7 @@ def simulate(
                 told(f"{name}: {json.dumps(tallies[name].figures())}")
 
     with ExitStack() as stack:
-        played: Iterable[tuple[FabricWorld, range, Tally]] = map(_part, new)
+        played: Iterable[tuple[World, range, Tally]] = map(_part, new)
         if jobs > 1:
             played = stack.enter_context(multiprocessing.Pool(jobs)).imap_unordered(_part, new)
         take(chain(before, played))
@@ -152,7 +191,7 @@ SEEN: dict[str, Any] = {
 NOISES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
-def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]]:
+def worlds(scale: float = 1.0) -> dict[str, World | Mapping[str, World]]:
     """Every world of the bench, alone or in a group; ``scale`` shrinks the number of gangs."""
 
     def gangs(number: int) -> int:
@@ -296,6 +335,7 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
         for group, members in groups.items()
     }
     return {
+        "staged": {world.name: replace(world, gangs=gangs(world.gangs)) for world in WORLDS},
         "labels": base,
         "no_labels": replace(base, name="no_labels", labels="none", gangs=less.gangs),
         **named,
@@ -313,11 +353,11 @@ def report(
     everything = {
         name: entry for name, entry in worlds(scale).items() if not chosen or name in chosen
     }
-    alone = [entry for entry in everything.values() if isinstance(entry, FabricWorld)]
+    alone = [entry for entry in everything.values() if not isinstance(entry, Mapping)]
     grouped = [
         world
         for entry in everything.values()
-        if not isinstance(entry, FabricWorld)
+        if isinstance(entry, Mapping)
         for world in entry.values()
     ]
 
@@ -326,8 +366,8 @@ def report(
 
     tallies = simulate(alone + grouped, jobs, told, Kept.open(keep) if keep else None)
 
-    def figures(entry: FabricWorld | dict[str, FabricWorld]) -> dict[str, Any]:
-        if isinstance(entry, FabricWorld):
+    def figures(entry: World | Mapping[str, World]) -> dict[str, Any]:
+        if not isinstance(entry, Mapping):
             return tallies[entry.name].figures()
         return {key: tallies[world.name].figures() for key, world in entry.items()}
 

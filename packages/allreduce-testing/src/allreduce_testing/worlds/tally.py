@@ -29,6 +29,7 @@ class Tally:
     healthy_named: int = 0
     bad_blamed: int = 0
     bad_named: int = 0
+    inconclusive: int = 0
     rounds: int = 0
     max_rounds: int = 0
     probes: int = 0
@@ -43,21 +44,30 @@ class Tally:
     seconds: float = 0.0
 
     def add(
-        self, verdict: Verdict, bad: set[int], judged: frozenset[int], size: int, probes: int
+        self,
+        verdict: Verdict,
+        bad: set[int],
+        judged: frozenset[int],
+        size: int,
+        probes: int,
+        blamable: set[int] | None = None,
     ) -> None:
         """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are
-        those that recall of blame counts.
+        those that recall of blame counts, ``blamable`` those whom to blame is right (default: the
+        bad ones).
         """
         blamed, named = set(verdict.blamed), set(verdict.named)
+        wrongly = blamed - (bad if blamable is None else blamable)
         self.gangs += 1
         self.bad += len(bad)
         self.judged += len(judged)
         self.healthy += size - len(bad)
-        self.healthy_blamed += len(blamed - bad)
-        self.gangs_healthy_blamed += bool(blamed - bad)
+        self.healthy_blamed += len(wrongly)
+        self.gangs_healthy_blamed += bool(wrongly)
         self.healthy_named += len(named - bad)
         self.bad_blamed += len(blamed & judged)
         self.bad_named += len(named & bad)
+        self.inconclusive += verdict.inconclusive
         self.rounds += verdict.rounds
         self.max_rounds = max(self.max_rounds, verdict.rounds)
         self.probes += probes
@@ -86,6 +96,7 @@ class Tally:
             "healthy_named": self.healthy_named,
             "recall_blamed": round(self.bad_blamed / self.judged, 6) if self.judged else None,
             "recall_named": round(self.bad_named / self.bad, 6) if self.bad else None,
+            "inconclusive": self.inconclusive,
             "max_rounds": self.max_rounds,
             "mean_rounds": round(self.rounds / self.gangs, 3) if self.gangs else None,
             "probes_per_node": round(self.probes / (self.healthy + self.bad), 3)

@@ -1,0 +1,249 @@
+"""What goes wrong in a fabric of stages, and who is to blame for it: the faults of
+:mod:`.stages`'s worlds, drawn anew for each gang.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .stages import Spans, StagedFabric
+
+__all__ = ["Beyond", "Busy", "Collisions", "Hosts", "Kinds", "Pauses", "Sick"]
+
+FOREVER: Final = 1e9
+SLOW: Final = (0.2, 0.7)
+"""What a fault leaves of normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sick:
+    """Nodes whose own device is at fault (``adapter``, ``device``), or whose own cable (``link``)
+    or switch port (``port``) is.
+
+    ``tells``: what the device says, one of them each. ``together``: behind one leaf. ``equal``: as
+    slow as each other. ``onset``: seconds until it begins.
+    """
+
+    count: tuple[int, int] = (1, 1)
+    stage: str = "adapter"
+    share: tuple[float, float] = SLOW
+    tells: tuple[str, ...] = ("",)
+    together: bool = False
+    equal: bool = False
+    onset: tuple[float, float] | None = None
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the nodes, slow their stage, and let their devices tell."""
+        random, shape, truth = fabric.random, fabric.shape, fabric.truth
+        count = min(random.randint(*self.count), max(1, shape.size // 4))
+        among = list(range(shape.size))
+        if self.together:
+            among = random.choice(_groups(fabric, 2) or [among])
+        alike = random.uniform(*self.share)
+        for i in random.sample(among, min(count, len(among))):
+            begins = -FOREVER if self.onset is None else random.uniform(*self.onset)
+            spans: Spans = ((begins, FOREVER),)
+            fact = random.choice(self.tells)
+            share = alike if self.equal else random.uniform(*self.share)
+            fabric.slow((self.stage, i), 0.5 if fact in {"rate", "pcie"} else share, spans)
+            fabric.tell(i, fact, spans)
+            truth.blamable.add(i)
+            truth.named.add(i)
+            if self.onset is not None:
+                truth.begins[i] = begins
+            if self.stage in {"adapter", "device"}:
+                truth.sick.add(i)
+                if fact:
+                    truth.told.add(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What is beyond the nodes: a line ``card``, a ``leaf``, its ``uplink``, the ``spine``.
+
+    ``members``: nodes of the gang behind it; for an uplink they stand behind a leaf of their own.
+    ``unequal``: each port of the card is slow by itself. ``counts``: links through it count errors.
+    ``capacity``: of a spine, this part of what the nodes of each leaf can send.
+    """
+
+    what: str
+    members: tuple[int, int] = (2, 6)
+    share: tuple[float, float] = SLOW
+    unequal: bool = False
+    counts: bool = False
+    capacity: tuple[float, float] | None = None
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw who is behind it, and slow it."""
+        random, shape = fabric.random, fabric.shape
+        share = random.uniform(*self.share)
+        if self.what == "spine":
+            if self.capacity:
+                for leaf in set(shape.leaf):
+                    those = len(shape.behind(leaf))
+                    fabric.limit(("uplink", leaf), those * random.uniform(*self.capacity))
+            else:
+                fabric.slow(("spine", 0), share)
+            return
+        touched = self._touched(fabric)
+        match self.what:
+            case "card":
+                for i in touched:
+                    shape.card[i] = -1
+                    if self.unequal:
+                        fabric.slow(("port", i), random.uniform(*self.share))
+                if not self.unequal:
+                    fabric.slow(("card", -1), share)
+                if len(touched) == 1:  # nothing distinguishes it from the node's own port
+                    fabric.truth.blamable.update(touched)
+            case "leaf" | "uplink":
+                fabric.slow((self.what, shape.leaf[touched[0]]), share)
+            case _:
+                raise ValueError(f"a fault beyond the nodes is none of {self.what!r}")
+        if len(touched) == 1:
+            fabric.truth.named.update(touched)
+        for i in touched if self.counts else ():
+            fabric.tell(i, "errors")
+
+    def _touched(self, fabric: StagedFabric) -> list[int]:
+        random, shape = fabric.random, fabric.shape
+        count = min(random.randint(*self.members), max(1, shape.size // 2))
+        if self.what == "uplink":
+            those = random.sample(range(shape.size), count)
+            shape.move(those)
+            return those
+        groups = _groups(fabric, 2) or [list(range(shape.size))]
+        those = random.choice(groups)
+        return those if self.what == "leaf" else random.sample(those, min(count, len(those)))
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else's traffic on the adapters of healthy nodes. ``begins``, ``lasts``: seconds;
+    ``pause``: seconds until it comes again, None: once.
+    """
+
+    count: tuple[int, int] = (1, 1)
+    begins: tuple[float, float] = (-10.0, 0.0)
+    lasts: tuple[float, float] = (FOREVER, FOREVER)
+    pause: tuple[float, float] | None = None
+    share: tuple[float, float] = (0.3, 0.7)
+    everybody: bool = False
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the nodes, and occupy their adapters for a while, or for good."""
+        random, size = fabric.random, fabric.shape.size
+        count = size if self.everybody else min(random.randint(*self.count), max(1, size // 3))
+        for i in random.sample(range(size), count):
+            begin = random.uniform(*self.begins)
+            spans = [(begin, begin + random.uniform(*self.lasts))]
+            while self.pause is not None and spans[-1][1] < 400.0:
+                begin = spans[-1][1] + random.uniform(*self.pause)
+                spans.append((begin, begin + random.uniform(*self.lasts)))
+            fabric.occupy(i, random.uniform(*self.share), tuple(spans))
+            if spans[0][1] > FOREVER / 2 and not self.everybody:
+                fabric.truth.named.add(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Nodes whose adapters are of another generation, of which the pod sees what it sees."""
+
+    ratios: tuple[float, ...] = (1 / 2, 1 / 4, 2 / 5)
+    count: tuple[int, int] = (1, 6)
+    visible: bool = False
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the nodes and their rate."""
+        random, size = fabric.random, fabric.shape.size
+        ratio = random.choice(self.ratios)
+        count = min(random.randint(*self.count), max(1, size // 2))
+        for i in random.sample(range(size), count):
+            fabric.rate[i] *= ratio
+            if self.visible:
+                fabric.nic[i] = f"8x{400 * ratio:g}"
+            elif 4 * count <= size:
+                fabric.truth.named.add(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts with two endpoints each. ``sick``: the adapters of one are bad. ``contended``: of each,
+    the two get half while both are measured, and all others have adapters to themselves.
+    """
+
+    count: tuple[int, int] = (1, 4)
+    sick: bool = False
+    contended: bool = False
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Put endpoints together on hosts, as drawn."""
+        random, shape = fabric.random, fabric.shape
+        count = min(random.randint(*self.count), max(1, shape.size // 4))
+        chosen = random.sample(range(shape.size), 2 * count)
+        for number, (a, b) in enumerate(zip(chosen[::2], chosen[1::2], strict=True)):
+            shape.host[b] = shape.host[a]
+            shape.leaf[b], shape.card[b] = shape.leaf[a], shape.card[a]
+            if self.contended:
+                fabric.limit(("host", shape.host[a]), 1.0)
+            if self.sick and number == 0:
+                fabric.slow(("host", shape.host[a]), random.uniform(*SLOW))
+                fabric.truth.blamable.update((a, b))
+                fabric.truth.named.update((a, b))
+
+
+@dataclass(frozen=True, slots=True)
+class Collisions:
+    """Flows that share a way through the spine by their hash: ``often``, of pairs anew each time;
+    ``node``: all of one node, always; ``pair``: one pair, always.
+    """
+
+    often: float = 0.0
+    node: bool = False
+    pair: bool = False
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Slow the paths that share a way."""
+        random, shape = fabric.random, fabric.shape
+        fabric.collisions = self.often
+        if self.node:
+            # All that leaves this node's leaf on its behalf: it is a leaf of its own in that.
+            one = random.randrange(shape.size)
+            share = random.uniform(*SLOW)
+            others = [i for i in range(shape.size) if shape.leaf[i] != shape.leaf[one]]
+            for i in others:
+                fabric.slow(("path", min(one, i) * shape.size + max(one, i)), share)
+            if shape.rail:
+                fabric.slow(("itself", one), share)
+        if self.pair:
+            a, b = sorted(random.sample(range(shape.size), 2))
+            fabric.slow(("path", a * shape.size + b), random.uniform(*SLOW))
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """A sick node whose switch sends pause frames to the others of its leaf while it takes part;
+    those slow their hairpins as well.
+    """
+
+    share: tuple[float, float] = (0.4, 0.8)
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the sick node, and crowd its leaf."""
+        random, shape, truth = fabric.random, fabric.shape, fabric.truth
+        counts = Counter(shape.leaf)
+        one = random.choice([i for i in range(shape.size) if counts[shape.leaf[i]] > 1] or [0])
+        fabric.slow(("adapter", one), random.uniform(*SLOW))
+        truth.sick.add(one)
+        truth.blamable.add(one)
+        truth.named.add(one)
+        fabric.crowd([("leaf", shape.leaf[one])], (one,), random.uniform(*self.share))
+
+
+def _groups(fabric: StagedFabric, least: int) -> list[list[int]]:
+    """The nodes of each leaf that has so many."""
+    groups = [fabric.shape.behind(leaf) for leaf in sorted(set(fabric.shape.leaf))]
+    return [those for those in groups if len(those) >= least]

@@ -1,0 +1,115 @@
+"""The worlds of fabrics of stages, one a row: what is wrong, and what the gang can know of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .faults import Beyond, Busy, Collisions, Hosts, Kinds, Pauses, Sick
+from .stages import StagedWorld
+
+__all__ = ["WORLDS"]
+
+W = StagedWorld
+TRUE: Final = ("true",)
+BLIND: Final = ("absent",)
+LIES: Final = ("shuffled", "one", "own", "stale")
+FACTS: Final = ("errors", "rate", "pcie")
+CARD, LEAF, UPLINK = Beyond("card"), Beyond("leaf"), Beyond("uplink")
+LONE, RACK = Beyond("uplink", (1, 1)), Beyond("uplink", (2, 4))
+LASTING, MINUTES, SHORT = Busy(), Busy(lasts=(60, 150)), Busy((1, 1), (0, 10), (10, 50))
+BURSTS = Busy(lasts=(10, 10), pause=(5, 30))
+MILD: Final = (0.65, 0.75)
+
+WORLDS: Final[tuple[StagedWorld, ...]] = (
+    # Nothing, or what is a node's own.
+    W("healthy"),
+    W("healthy, heavy noise", noise=(0.05, 0.12), dips=0.03, spread=0.04),
+    W("sick", (Sick(),), labels=TRUE),
+    W("sick, whatever the labels", (Sick(),)),
+    W("sick, device tells", (Sick(tells=FACTS),), labels=TRUE, counted=True),
+    W("sick, device tells, no labels", (Sick(tells=FACTS),), labels=BLIND, counted=True),
+    W("two or three sick", (Sick((2, 3)),), nodes=(8, 72), labels=TRUE),
+    W("two sick behind one leaf", (Sick((2, 2), together=True),), nodes=(8, 72), leaves=(4, 16)),
+    W("two sick, equally", (Sick((2, 2), equal=True),), nodes=(8, 72)),
+    W("sick, a little", (Sick(share=MILD),), labels=TRUE),
+    W("sick in a gang of three to five", (Sick(),), nodes=(3, 5), leaves=(3, 5)),
+    W("slow cable", (Sick(stage="link", tells=("", "errors")),)),
+    W("slow switch port", (Sick(stage="port", tells=("", "errors")),)),
+    # What is beyond the nodes.
+    W("line card", (CARD,)),
+    W("line card, true labels", (CARD,), labels=TRUE, leaves=(4, 16)),
+    W("line card, ports unequally slow", (Beyond("card", unequal=True),)),
+    W("line card of two", (Beyond("card", (2, 2)),)),
+    W("line card whose links count errors", (Beyond("card", counts=True),), counted=True),
+    W("two line cards", (CARD, Beyond("leaf")), nodes=(12, 72)),
+    W("slow leaf", (LEAF,), leaves=(2, 8)),
+    W("slow leaf, labels lie", (LEAF,), leaves=(2, 8), labels=LIES),
+    W("slow uplink", (UPLINK,)),
+    W("slow uplink, lone node", (LONE,), rail=False),
+    W("slow spine", (Beyond("spine", share=(0.3, 0.7)),)),
+    W("oversubscribed", (Beyond("spine", capacity=(0.25, 0.7)),)),
+    # A rail-optimised fabric: hairpins pass the spine.
+    W("rails, lone node", (LONE,), rail=True),
+    W("rails, lone node, true labels", (LONE,), rail=True, labels=TRUE),
+    W("rails, lone node, labels lie", (LONE,), rail=True, labels=LIES),
+    W("rails, small rack", (RACK,), rail=True),
+    W("rails, small rack, true labels", (RACK,), rail=True, labels=TRUE),
+    W("rails, sick", (Sick(),), rail=True, labels=TRUE),
+    W("rails, line card", (CARD,), rail=True),
+    W("rails, one node's flows collide", (Collisions(node=True),), rail=True, leaves=(2, 6)),
+    W("one node's flows collide", (Collisions(node=True),), rail=False, leaves=(2, 6)),
+    W("flows collide", (Collisions(often=0.1),), leaves=(2, 8)),
+    W("one slow path", (Collisions(pair=True),)),
+    # Kinds of adapters.
+    W("two kinds, hidden", (Kinds(),)),
+    W("two kinds, hidden, one node", (Kinds(count=(1, 1)),)),
+    W("two kinds, hidden, true labels", (Kinds(),), labels=TRUE),
+    W("two kinds, visible", (Kinds(visible=True),)),
+    W("two kinds, hidden, and a sick node", (Kinds(count=(2, 6)), Sick())),
+    # Somebody else's traffic.
+    W("neighbour's traffic of 10 to 50 s", (SHORT,)),
+    W("neighbour's traffic of 60 to 150 s", (MINUTES,), counted=True),
+    W("neighbour's traffic of 60 to 150 s, nothing counted", (MINUTES,), counted=False),
+    W("neighbour's traffic, lasting", (LASTING,), counted=True),
+    W("neighbour's traffic, lasting, nothing counted", (LASTING,), counted=False),
+    W("neighbour's traffic, lasting, true labels", (LASTING,), labels=TRUE),
+    W("neighbour's traffic, two nodes", (Busy((2, 3)),)),
+    W("neighbour's traffic in bursts", (BURSTS,)),
+    W("neighbour's traffic and a sick node", (LASTING, Sick()), nodes=(6, 72), labels=TRUE),
+    W("everybody's traffic in bursts", (Busy(lasts=(5, 10), pause=(20, 60), everybody=True),)),
+    W("two nodes, a neighbour's traffic", (LASTING,), nodes=(2, 2)),
+    W("two nodes, sick", (Sick(),), nodes=(2, 2), leaves=(2, 2)),
+    W(
+        "two nodes, sick, device tells",
+        (Sick(tells=FACTS),),
+        nodes=(2, 2),
+        leaves=(2, 2),
+        counted=True,
+    ),
+    W("two nodes, slow uplink", (LONE,), nodes=(2, 2)),
+    W("two nodes, two kinds", (Kinds(count=(1, 1)),), nodes=(2, 2)),
+    # Hosts, pause frames, throttling.
+    W("hosts of two, one sick", (Hosts(sick=True),), nodes=(6, 72)),
+    W("hosts of two beside hosts of one", (Hosts((1, 6), contended=True),), nodes=(6, 72)),
+    W("pause frames", (Pauses(),), leaves=(3, 8)),
+    W("throttles", (Sick(stage="device", tells=("reason",), onset=(-10, 60)),), counted=True),
+    W("throttles, nobody says why", (Sick(stage="device", onset=(-10, 60)),), counted=False),
+    # What a gang cannot measure.
+    W("hairpins inside adapters, slow cable", (Sick(stage="link"),), hairpins="adapter"),
+    W("hairpins inside adapters, sick", (Sick(),), hairpins="adapter", labels=TRUE),
+    W("hairpins inside adapters, lone node", (LONE,), hairpins="adapter"),
+    W("no hairpins, sick", (Sick(tells=("", *FACTS)),), hairpins="none"),
+    W("no hairpins, line card that counts", (Beyond("card", counts=True),), hairpins="none"),
+    W("hairpins late, line card", (CARD,), unjudged=0.5),
+    W("short of time, sick", (Sick(),), budget=60.0, seconds=(6.0, 12.0)),
+    W("short of time, neighbour's traffic", (LASTING,), budget=60.0, seconds=(6.0, 12.0)),
+    # Latencies that show no tiers, or false ones.
+    W("a fast pair, lone node", (LONE,), fast_pairs=1),
+    W("a fast pair, sick", (Sick(),), fast_pairs=1, labels=TRUE),
+    W("restless latencies, small rack", (RACK,), restless=0.2),
+    # Several things at once.
+    W("line card and a sick node", (CARD, Sick()), nodes=(8, 72)),
+    W("lone node and a sick node", (LONE, Sick()), nodes=(6, 72)),
+    W("lone node and a neighbour's traffic", (LONE, LASTING), nodes=(6, 72)),
+    W("many things", (CARD, LONE, MINUTES, Kinds((0.5,), (1, 2)), Sick()), nodes=(16, 72)),
+)

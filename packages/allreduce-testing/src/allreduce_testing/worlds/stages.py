@@ -1,0 +1,431 @@
+"""A simulated fabric of stages, whose truth is known: each measurement passes the stages that it
+really would, and is as slow as the slowest of them.
+
+=============  ==================================================================================
+stage          what passes it
+=============  ==================================================================================
+``device``     whatever its GPUs send or receive: a node that throttles
+``adapter``    whatever leaves its GPUs, and what a loop inside the adapter carries
+``host``       the same, of all endpoints (virtual machines) that share the host's adapters
+``link``       pairs and hairpins: the node's cables
+``port``       the same: the switch ports at their other ends
+``card``       the same, of all nodes on one line card of the leaf
+``leaf``       the same, of all nodes behind the leaf
+``uplink``     pairs of different leaves, and in a rail-optimised fabric every hairpin
+``spine``      the same
+``path``       one pair of nodes
+``itself``     one node's hairpin
+=============  ==================================================================================
+
+In a rail-optimised fabric a leaf stands for the rail leaves of one unit: adapter i of a node and
+adapter i + 1 meet by the spine only. A stage that many use at once and that cannot carry them
+divides what it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final, Protocol
+
+from check_nccl_allreduce.localise import (
+    Endpoint,
+    Local,
+    PortErrors,
+    PortFault,
+    Probe,
+    Result,
+    Role,
+    Round,
+    State,
+    Status,
+    Zone,
+)
+
+__all__ = ["LABELS", "NORMAL", "Fault", "Shape", "StagedFabric", "StagedWorld", "Truth"]
+
+Stage = tuple[str, int]
+Spans = tuple[tuple[float, float], ...]
+ALWAYS: Final[Spans] = ((-math.inf, math.inf),)
+NORMAL: Final = 380.0
+"""GB/s of bus bandwidth that two healthy nodes reach."""
+FLOOR: Final = 0.8
+"""Of what a healthy gang reaches, its floor."""
+SEEN_FROM: Final = 4
+"""Rounds into the test in which a fault may begin, at most, for eight rounds to see it."""
+LABELS: Final = ("true", "true", "shuffled", "one", "own", "stale", "half", "absent")
+"""What a gang's labels may be, each as often as it is here: true; those of other nodes; one for
+all; one for each; a few of nodes that have moved; of half of the nodes; none.
+"""
+
+
+class Fault(Protocol):
+    """One thing that is wrong in a world."""
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Slow the stages that it slows, and say who is sick."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWorld:
+    """What gangs are drawn from; ranges are drawn for each gang. Spreads are standard deviations of
+    natural logarithms.
+
+    ``nodes``: log-uniform. ``leaves``: nodes of the gang behind each leaf. ``rail``: whether the
+    fabric is rail-optimised, None: either. ``labels``: one of them. ``hairpins``: what a hairpin
+    passes: ``switch``, ``adapter`` (it loops inside), or ``none`` (there is none).
+    ``counted``: whether nodes can read their counters, None: either. ``latency``: seconds of eight
+    bytes between neighbours, and of each hop more. ``seconds`` of a round; ``budget``: of them all.
+    ``unjudged``: the share of hairpins that do not come up in time.
+    """
+
+    name: str
+    faults: tuple[Fault, ...] = ()
+    gangs: int = 3000
+    nodes: tuple[int, int] = (3, 72)
+    leaves: tuple[int, int] = (2, 16)
+    rail: bool | None = None
+    labels: tuple[str, ...] = LABELS
+    hairpins: str = "switch"
+    counted: bool | None = None
+    noise: tuple[float, float] = (0.01, 0.03)
+    spread: float = 0.015
+    dips: float = 0.005
+    latency: tuple[float, float] = (14e-6, 70e-6)
+    hop: tuple[float, float] = (0.3e-6, 1e-6)
+    restless: float = 0.02  # of latencies
+    fast_pairs: int = 0  # that answer in two thirds of the time
+    seconds: tuple[float, float] = (3.0, 8.0)
+    budget: float | None = None
+    unjudged: float = 0.0
+
+
+@dataclass(slots=True)
+class Truth:
+    """``sick``: whose own device is at fault. ``blamable``: these, and whose own cable or switch
+    port is, for which taking the node out is right. ``named``: who must at least be named.
+    ``begins``: seconds until a fault does. ``told``: sick nodes whose device says so where it can
+    be read.
+    """
+
+    sick: set[int] = field(default_factory=set)
+    blamable: set[int] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)
+    begins: dict[int, float] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Shape:
+    """Where each node of the gang stands: its leaf and line card, its host, and its pod."""
+
+    leaf: list[int]
+    card: list[int]
+    host: list[int]
+    rail: bool
+
+    @property
+    def size(self) -> int:
+        """Nodes."""
+        return len(self.leaf)
+
+    def behind(self, leaf: int) -> list[int]:
+        """The nodes of a leaf."""
+        return [i for i, one in enumerate(self.leaf) if one == leaf]
+
+    def move(self, nodes: Iterable[int]) -> int:
+        """Put these behind a leaf of their own: its number."""
+        number = max(self.leaf) + 1
+        for i in nodes:
+            self.leaf[i] = number
+        return number
+
+    def own(self, i: int) -> list[Stage]:
+        """What is the node's own and its host's."""
+        return [("device", i), ("adapter", i), ("host", self.host[i])]
+
+    def access(self, i: int) -> list[Stage]:
+        """From its GPUs to its leaf, that one included."""
+        return [
+            *self.own(i),
+            ("link", i),
+            ("port", i),
+            ("card", self.card[i]),
+            ("leaf", self.leaf[i]),
+        ]
+
+    def between(self, members: Sequence[int]) -> list[Stage]:
+        """What a pair passes, or a ring of more."""
+        hosts = {self.host[i] for i in members}
+        if len(hosts) == 1:  # two virtual machines of one host: by its adapters' own switch
+            return [stage for i in members for stage in self.own(i)]
+        stages = [stage for i in members for stage in self.access(i)]
+        leaves = {self.leaf[i] for i in members}
+        if len(leaves) > 1:
+            stages += [("uplink", one) for one in sorted(leaves)]
+            stages.append(("spine", 0))
+        if len(members) == 2:
+            a, b = members
+            stages.append(("path", min(a, b) * self.size + max(a, b)))
+        return stages
+
+    def hairpin(self, i: int) -> list[Stage]:
+        """What a node passes to itself, by its leaf's ports or by the spine."""
+        across: list[Stage] = [("uplink", self.leaf[i]), ("spine", 0)] if self.rail else []
+        return [*self.access(i), *across, ("itself", i)]
+
+    def hops(self, a: int, b: int) -> int:
+        """Switches between two nodes beyond the first one."""
+        if self.host[a] == self.host[b]:
+            return -1
+        return 2 if self.leaf[a] != self.leaf[b] else 0
+
+
+class StagedFabric:
+    """One gang of a world and the truth about it: draws layout, faults and labels, then measures
+    rounds.
+    """
+
+    def __init__(self, world: StagedWorld, number: int) -> None:
+        self.world = world
+        self.random = random = Random(f"{world.name}/{number}")
+        low, high = world.nodes
+        size = round(low * (high / low) ** random.random())
+        self.shape = self._shape(size)
+        self.rate = [math.exp(random.gauss(0, world.spread)) for _ in range(size)]
+        self.nic = ["8x400"] * size
+        self.truth = Truth()
+        self.noise = random.uniform(*world.noise)
+        self.seconds = random.uniform(*world.seconds)
+        self.counted = random.random() < 0.5 if world.counted is None else world.counted
+        self.now = 0.0
+        self._rounds = 0
+        self._slow: defaultdict[Stage, list[tuple[Spans, float]]] = defaultdict(list)
+        self._capacity: dict[Stage, float] = {}
+        self._foreign: defaultdict[int, list[Spans]] = defaultdict(list)
+        self._faults: dict[int, list[PortFault]] = {}
+        self._errors: dict[int, tuple[str, float]] = {}
+        self._reasons: dict[int, tuple[str, Spans]] = {}
+        self._crowds: list[tuple[list[Stage], frozenset[int]]] = []
+        self.collisions = 0.0
+        for fault in world.faults:
+            fault.strike(self)
+        self.labels = random.choice(world.labels)
+        self._base, self._hop = random.uniform(*world.latency), random.uniform(*world.hop)
+        self._fast = {tuple(sorted(random.sample(range(size), 2))) for _ in range(world.fast_pairs)}
+        gbps = self._measured(Probe(tuple(range(size)), Role.GANG), {}).gbps
+        low_enough = gbps < FLOOR * NORMAL
+        floor = FLOOR * NORMAL if random.random() < 0.5 else None
+        self.now, self._rounds = self.seconds, 1
+        self.state = State(
+            tuple(
+                Endpoint(
+                    f"node-{i}", "H100/8", label, pair_floor=floor, nic=nic, local=self._local(i)
+                )
+                for i, (label, nic) in enumerate(zip(self._labelled(), self.nic, strict=True))
+            ),
+            seed=number,
+        ).after_gang(Zone.BELOW if low_enough else Zone.UNKNOWN, gbps)
+
+    def judged(self) -> frozenset[int]:
+        """The sick who must be blamed by now: a healthy node is behind the same leaf and true
+        labels say so, or their own device says what it is.
+        """
+        slow = self.truth.named | self.truth.blamable
+        fine = Counter(self.shape.leaf[i] for i in range(self.shape.size) if i not in slow)
+        seen = self.labels == "true" and self.world.hairpins == "switch"
+        told = self.truth.told if self.counted else set()
+        shown = self.shown()
+        return frozenset(
+            i for i in self.truth.sick & shown if i in told or (seen and fine[self.shape.leaf[i]])
+        )
+
+    def shown(self) -> frozenset[int]:
+        """Who must be named by now: not whose fault began when there was hardly a round left, and
+        whose device says nothing of it.
+        """
+        late = self.truth.begins
+        told = self.truth.told if self.counted else set()
+        least = self.now - self.seconds if told else SEEN_FROM * self.seconds
+        return frozenset(i for i in self.truth.named if late.get(i, -math.inf) <= least)
+
+    # What faults do.
+
+    def slow(self, stage: Stage, share: float, spans: Spans = ALWAYS) -> None:
+        """Leave a stage this share of normal, within these seconds."""
+        self._slow[stage].append((spans, share))
+
+    def limit(self, stage: Stage, nodes: float) -> None:
+        """Let a stage carry no more than so many nodes at once."""
+        self._capacity[stage] = nodes
+
+    def crowd(self, stages: list[Stage], culprits: Iterable[int], share: float) -> None:
+        """Slow these stages while one of the culprits takes part in the round."""
+        self._crowds.append((stages, frozenset(culprits)))
+        self._crowd_share = share
+
+    def occupy(self, node: int, share: float, spans: Spans) -> None:
+        """Somebody else's traffic on a node's adapters."""
+        self.slow(("adapter", node), share, spans)
+        self._foreign[node].append(spans)
+
+    def tell(self, node: int, fact: str, spans: Spans = ALWAYS) -> None:
+        """What the node's own device says of what is wrong with it: ``errors``, ``rate``, ``pcie``,
+        ``replay``, ``reason``, or nothing.
+        """
+        match fact:
+            case "rate":
+                found = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
+            case "pcie":
+                found = PortFault("mlx5_3:1", "pcie", "runs with 8 lanes", "it can have 16")
+            case "errors":
+                self._errors[node] = ("symbol_error", 10 ** self.random.uniform(1, 4))
+                return
+            case "reason":
+                self._reasons[node] = ("hw_thermal_slowdown", spans)
+                return
+            case _:
+                return
+        self._faults.setdefault(node, []).append(found)
+
+    # What is measured.
+
+    def measure(self, step: Round) -> list[Result]:
+        """One result for each probe of the round."""
+        self.now += step.wait
+        load: Counter[Stage] = Counter()
+        if self._capacity:
+            for probe in step.probes:
+                load.update(stage for stage in self.passed(probe) if stage in self._capacity)
+        taking = {i for probe in step.probes for i in probe.members}
+        self._crowded = {
+            stage: self._crowd_share
+            for stages, culprits in self._crowds
+            if culprits & taking
+            for stage in stages
+        }
+        results = [self._measured(probe, load) for probe in step.probes]
+        self.now += self.seconds
+        self._rounds += 1
+        return results
+
+    def passed(self, probe: Probe) -> list[Stage]:
+        """The stages of a probe."""
+        if probe.role is Role.HAIRPIN:
+            (one,) = probe.members
+            inside = self.world.hairpins == "adapter"
+            return self.shape.own(one) if inside else self.shape.hairpin(one)
+        return self.shape.between(probe.members)
+
+    _crowded: dict[Stage, float] = {}  # noqa: RUF012
+    _crowd_share = 1.0
+
+    def _measured(self, probe: Probe, load: dict[Stage, int]) -> Result:
+        world, random = self.world, self.random
+        hairpin = probe.role is Role.HAIRPIN
+        if hairpin and (world.hairpins == "none" or random.random() < world.unjudged):
+            return Result(Status.UNJUDGED)
+        moment = self.now + self.seconds / 2
+        share = 1.0
+        for stage in self.passed(probe):
+            for spans, factor in self._slow.get(stage, ()):
+                if factor < share and any(begin <= moment < end for begin, end in spans):
+                    share = factor
+            if self._crowded:
+                share = min(share, self._crowded.get(stage, 1.0))
+            if load.get(stage, 0) > self._capacity.get(stage, math.inf):
+                share = min(share, self._capacity[stage] / load[stage])
+        if (
+            self.collisions
+            and not hairpin
+            and len({self.shape.leaf[i] for i in probe.members}) > 1
+            and random.random() < self.collisions
+        ):
+            share *= random.uniform(0.4, 0.8)
+        value = NORMAL * share * min([self.rate[i] for i in probe.members])
+        value *= math.exp(random.gauss(0, self.noise)) * self._dip()
+        trials = sorted([math.exp(random.gauss(0, self.noise)) * self._dip() for _ in range(3)])
+        latency = self._latency(*probe.members) if len(probe.members) == 2 else 0.0
+        return Result(Status.OK, value * trials[1], latency=latency)
+
+    def _dip(self) -> float:
+        return self.random.uniform(0.3, 0.9) if self.random.random() < self.world.dips else 1.0
+
+    def _latency(self, a: int, b: int) -> float:
+        seconds = self._base + self._hop * self.shape.hops(a, b)
+        if (a, b) in self._fast:
+            seconds *= 2 / 3
+        return seconds * math.exp(abs(self.random.gauss(0, self.world.restless)))
+
+    # What is told.
+
+    def told(self, state: State) -> State:
+        """The state with what nodes know of themselves by now."""
+        if not self.counted or not (self._errors or self._faults):
+            return state
+        return replace(
+            state,
+            endpoints=tuple(
+                replace(one, local=self._local(i)) for i, one in enumerate(state.endpoints)
+            ),
+        )
+
+    def foreign(self, node: int, begin: float, end: float) -> float:
+        """Seconds between these two in which somebody else's traffic was on the node's adapters."""
+        return sum(
+            max(0.0, min(end, until) - max(begin, since))
+            for spans in self._foreign.get(node, ())
+            for since, until in spans
+        )
+
+    def _local(self, i: int) -> Local:
+        if not self.counted:
+            return Local()
+        errors: tuple[PortErrors, ...] = ()
+        if i in self._errors:
+            counter, rate = self._errors[i]
+            seconds = self._rounds * self.seconds
+            count = int(rate * seconds) + 1
+            errors = (PortErrors("mlx5_3:1", counter, count, seconds, self._rounds),)
+        return Local(tuple(self._faults.get(i, ())), errors, counted=True)
+
+    def _shape(self, size: int) -> Shape:
+        random, world = self.random, self.world
+        leaf: list[int] = []
+        while len(leaf) < size:
+            leaf += [len(set(leaf))] * random.randint(*world.leaves)
+        leaf = leaf[:size]
+        random.shuffle(leaf)  # ranks do not follow the racks
+        ports: Counter[int] = Counter()
+        card = []
+        width = random.choice((2, 4, 8))
+        for one in leaf:
+            card.append(one * 1000 + ports[one] // width)
+            ports[one] += 1
+        rail = random.random() < 0.5 if world.rail is None else world.rail
+        return Shape(leaf, card, list(range(size)), rail)
+
+    def _labelled(self) -> list[str | None]:
+        random, leaf = self.random, self.shape.leaf
+        size = len(leaf)
+        true: list[str | None] = [f"leaf-{one}" for one in leaf]
+        match self.labels:
+            case "shuffled":
+                random.shuffle(true)
+            case "one":
+                true = ["leaf-0"] * size
+            case "own":
+                true = [f"leaf-{i}" for i in range(size)]
+            case "stale":
+                share = random.uniform(0.05, 0.3)
+                true = [random.choice(true) if random.random() < share else one for one in true]
+            case "half":
+                true = [one if random.random() < 0.5 else None for one in true]
+            case "absent":
+                true = [None] * size
+            case _:
+                pass
+        return true
