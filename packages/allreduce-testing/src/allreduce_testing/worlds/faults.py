@@ -48,7 +48,8 @@ class Sick:
             spans: Spans = ((begins, FOREVER),)
             fact = random.choice(self.tells)
             share = alike if self.equal else random.uniform(*self.share)
-            fabric.slow((self.stage, i), 0.5 if fact in {"rate", "pcie"} else share, spans)
+            share = 0.5 if fact in {"rate", "pcie"} else share
+            fabric.slow((self.stage, i), share, spans, (i,))
             fabric.tell(i, fact, spans)
             truth.blamable.add(i)
             truth.named.add(i)
@@ -91,16 +92,17 @@ class Beyond:
         touched = self._touched(fabric)
         match self.what:
             case "card":
+                card = min(0, *shape.card) - 1
                 for i in touched:
-                    shape.card[i] = -1
+                    shape.card[i] = card
                     if self.unequal:
-                        fabric.slow(("port", i), random.uniform(*self.share))
+                        fabric.slow(("port", i), random.uniform(*self.share), nodes=(i,))
                 if not self.unequal:
-                    fabric.slow(("card", -1), share)
+                    fabric.slow(("card", card), share, nodes=touched)
                 if len(touched) == 1:  # nothing distinguishes it from the node's own port
                     fabric.truth.blamable.update(touched)
             case "leaf" | "uplink":
-                fabric.slow((self.what, shape.leaf[touched[0]]), share)
+                fabric.slow((self.what, shape.leaf[touched[0]]), share, nodes=touched)
             case _:
                 raise ValueError(f"a fault beyond the nodes is none of {self.what!r}")
         if len(touched) == 1:
@@ -163,6 +165,7 @@ class Kinds:
         count = min(random.randint(*self.count), max(1, size // 2))
         for i in random.sample(range(size), count):
             fabric.rate[i] *= ratio
+            fabric.truth.slow[i] = ratio
             if self.visible:
                 fabric.nic[i] = f"8x{400 * ratio:g}"
             elif 4 * count <= size:
@@ -190,7 +193,7 @@ class Hosts:
             if self.contended:
                 fabric.limit(("host", shape.host[a]), 1.0)
             if self.sick and number == 0:
-                fabric.slow(("host", shape.host[a]), random.uniform(*SLOW))
+                fabric.slow(("host", shape.host[a]), random.uniform(*SLOW), nodes=(a, b))
                 fabric.truth.blamable.update((a, b))
                 fabric.truth.named.update((a, b))
 
@@ -214,6 +217,7 @@ class Collisions:
             one = random.randrange(shape.size)
             share = random.uniform(*SLOW)
             others = [i for i in range(shape.size) if shape.leaf[i] != shape.leaf[one]]
+            fabric.truth.slow[one] = share
             for i in others:
                 fabric.slow(("path", min(one, i) * shape.size + max(one, i)), share)
             if shape.rail:
@@ -236,7 +240,7 @@ class Pauses:
         random, shape, truth = fabric.random, fabric.shape, fabric.truth
         counts = Counter(shape.leaf)
         one = random.choice([i for i in range(shape.size) if counts[shape.leaf[i]] > 1] or [0])
-        fabric.slow(("adapter", one), random.uniform(*SLOW))
+        fabric.slow(("adapter", one), random.uniform(*SLOW), nodes=shape.behind(shape.leaf[one]))
         truth.sick.add(one)
         truth.blamable.add(one)
         truth.named.add(one)

@@ -130,13 +130,15 @@ def simulate(
     jobs: int = 1,
     told: Callable[[str], None] = lambda _: None,
     kept: Kept | None = None,
+    gangs: int | None = None,
 ) -> dict[str, Tally]:
-    """Play all gangs of the worlds: world name to its figures, the same for any number of ``jobs``.
+    """Play all gangs of the worlds, or the first ``gangs`` of each: world name to its figures, the
+    same for any number of ``jobs``.
 
     ``told`` gets a line for each world that is played, and at most twice a minute one that says how
     far it is. ``kept`` has the parts that an earlier run has played, and gets those of this one.
     """
-    chosen = list(chosen)
+    chosen = [replace(one, gangs=min(gangs or one.gangs, one.gangs)) for one in chosen]
     kept = kept or Kept()
     parts = [
         (world, range(start, min(start + 50, world.gangs)))
@@ -145,7 +147,7 @@ def simulate(
     ]
     tallies = {world.name: Tally() for world in chosen}
     left = Counter(world.name for world, _ in parts)
-    gangs = sum(world.gangs for world in chosen)
+    all_gangs = sum(world.gangs for world in chosen)
     before = [
         (world, numbers, tally)
         for world, numbers in parts
@@ -163,7 +165,7 @@ def simulate(
             if time.monotonic() - shown >= BETWEEN:
                 shown = time.monotonic()
                 told(
-                    f"{played:,} of {gangs:,} gangs played, {sum(not n for n in left.values())} of {len(left)} worlds"
+                    f"{played:,} of {all_gangs:,} gangs played, {sum(not n for n in left.values())} of {len(left)} worlds"
                 )
             left[name] -= 1
             if not left[name]:

@@ -13,7 +13,7 @@ W = StagedWorld
 TRUE: Final = ("true",)
 BLIND: Final = ("absent",)
 LIES: Final = ("shuffled", "one", "own", "stale")
-FACTS: Final = ("errors", "rate", "pcie")
+FACTS: Final = ("errors", "rate", "pcie", "replay")
 CARD, LEAF, UPLINK = Beyond("card"), Beyond("leaf"), Beyond("uplink")
 LONE, RACK = Beyond("uplink", (1, 1)), Beyond("uplink", (2, 4))
 LASTING, MINUTES, SHORT = Busy(), Busy(lasts=(60, 150)), Busy((1, 1), (0, 10), (10, 50))
@@ -24,14 +24,14 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     # Nothing, or what is a node's own.
     W("healthy"),
     W("healthy, heavy noise", noise=(0.05, 0.12), dips=0.03, spread=0.04),
-    W("sick", (Sick(),), labels=TRUE),
+    W("sick", (Sick(),), labels=TRUE, counted=True),
     W("sick, whatever the labels", (Sick(),)),
     W("sick, device tells", (Sick(tells=FACTS),), labels=TRUE, counted=True),
     W("sick, device tells, no labels", (Sick(tells=FACTS),), labels=BLIND, counted=True),
-    W("two or three sick", (Sick((2, 3)),), nodes=(8, 72), labels=TRUE),
+    W("two or three sick", (Sick((2, 3)),), nodes=(8, 72), labels=TRUE, counted=True),
     W("two sick behind one leaf", (Sick((2, 2), together=True),), nodes=(8, 72), leaves=(4, 16)),
     W("two sick, equally", (Sick((2, 2), equal=True),), nodes=(8, 72)),
-    W("sick, a little", (Sick(share=MILD),), labels=TRUE),
+    W("sick, a little", (Sick(share=MILD),), labels=TRUE, counted=True),
     W("sick in a gang of three to five", (Sick(),), nodes=(3, 5), leaves=(3, 5)),
     W("slow cable", (Sick(stage="link", tells=("", "errors")),)),
     W("slow switch port", (Sick(stage="port", tells=("", "errors")),)),
@@ -41,7 +41,8 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("line card, ports unequally slow", (Beyond("card", unequal=True),)),
     W("line card of two", (Beyond("card", (2, 2)),)),
     W("line card whose links count errors", (Beyond("card", counts=True),), counted=True),
-    W("two line cards", (CARD, Beyond("leaf")), nodes=(12, 72)),
+    W("two line cards", (CARD, CARD), nodes=(12, 72)),
+    W("line card and a slow leaf", (CARD, LEAF), nodes=(12, 72)),
     W("slow leaf", (LEAF,), leaves=(2, 8)),
     W("slow leaf, labels lie", (LEAF,), leaves=(2, 8), labels=LIES),
     W("slow uplink", (UPLINK,)),
@@ -54,7 +55,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("rails, lone node, labels lie", (LONE,), rail=True, labels=LIES),
     W("rails, small rack", (RACK,), rail=True),
     W("rails, small rack, true labels", (RACK,), rail=True, labels=TRUE),
-    W("rails, sick", (Sick(),), rail=True, labels=TRUE),
+    W("rails, sick", (Sick(),), rail=True, labels=TRUE, counted=True),
     W("rails, line card", (CARD,), rail=True),
     W("rails, one node's flows collide", (Collisions(node=True),), rail=True, leaves=(2, 6)),
     W("one node's flows collide", (Collisions(node=True),), rail=False, leaves=(2, 6)),
@@ -75,7 +76,13 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("neighbour's traffic, lasting, true labels", (LASTING,), labels=TRUE),
     W("neighbour's traffic, two nodes", (Busy((2, 3)),)),
     W("neighbour's traffic in bursts", (BURSTS,)),
-    W("neighbour's traffic and a sick node", (LASTING, Sick()), nodes=(6, 72), labels=TRUE),
+    W(
+        "neighbour's traffic and a sick node",
+        (LASTING, Sick()),
+        nodes=(6, 72),
+        labels=TRUE,
+        counted=True,
+    ),
     W("everybody's traffic in bursts", (Busy(lasts=(5, 10), pause=(20, 60), everybody=True),)),
     W("two nodes, a neighbour's traffic", (LASTING,), nodes=(2, 2)),
     W("two nodes, sick", (Sick(),), nodes=(2, 2), leaves=(2, 2)),
@@ -84,6 +91,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
         (Sick(tells=FACTS),),
         nodes=(2, 2),
         leaves=(2, 2),
+        labels=TRUE,
         counted=True,
     ),
     W("two nodes, slow uplink", (LONE,), nodes=(2, 2)),
@@ -92,7 +100,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("hosts of two, one sick", (Hosts(sick=True),), nodes=(6, 72)),
     W("hosts of two beside hosts of one", (Hosts((1, 6), contended=True),), nodes=(6, 72)),
     W("pause frames", (Pauses(),), leaves=(3, 8)),
-    W("throttles", (Sick(stage="device", tells=("reason",), onset=(-10, 60)),), counted=True),
+    W("throttles", (Sick(stage="device", tells=("throttle",), onset=(-10, 60)),), counted=True),
     W("throttles, nobody says why", (Sick(stage="device", onset=(-10, 60)),), counted=False),
     # What a gang cannot measure.
     W("hairpins inside adapters, slow cable", (Sick(stage="link"),), hairpins="adapter"),
@@ -105,7 +113,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("short of time, neighbour's traffic", (LASTING,), budget=60.0, seconds=(6.0, 12.0)),
     # Latencies that show no tiers, or false ones.
     W("a fast pair, lone node", (LONE,), fast_pairs=1),
-    W("a fast pair, sick", (Sick(),), fast_pairs=1, labels=TRUE),
+    W("a fast pair, sick", (Sick(),), fast_pairs=1, labels=TRUE, counted=True),
     W("restless latencies, small rack", (RACK,), restless=0.2),
     # Several things at once.
     W("line card and a sick node", (CARD, Sick()), nodes=(8, 72)),

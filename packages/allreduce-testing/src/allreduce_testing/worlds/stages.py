@@ -29,7 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from check_nccl_allreduce.localise import (
     Endpoint,
@@ -54,6 +54,16 @@ NORMAL: Final = 380.0
 """GB/s of bus bandwidth that two healthy nodes reach."""
 FLOOR: Final = 0.8
 """Of what a healthy gang reaches, its floor."""
+WIRE: Final = 400.0
+"""GB/s of a node's adapters."""
+BACKGROUND: Final = 0.5
+"""GB/s that pass them at any time, at most, whatever runs."""
+LEAST_SILENCE: Final = 1.0
+"""Seconds without work of ours whose traffic is looked at, at least."""
+RATIOS: Final = (1 / 2, 1 / 4, 2 / 5)
+"""Of link rates: a node that is slow by one of them may be of another kind."""
+ALIKE: Final = 0.12
+"""Shares of normal that differ by less (natural logarithm) may have one cause."""
 SEEN_FROM: Final = 4
 """Rounds into the test in which a fault may begin, at most, for eight rounds to see it."""
 LABELS: Final = ("true", "true", "shuffled", "one", "own", "stale", "half", "absent")
@@ -77,7 +87,8 @@ class StagedWorld:
     ``nodes``: log-uniform. ``leaves``: nodes of the gang behind each leaf. ``rail``: whether the
     fabric is rail-optimised, None: either. ``labels``: one of them. ``hairpins``: what a hairpin
     passes: ``switch``, ``adapter`` (it loops inside), or ``none`` (there is none).
-    ``counted``: whether nodes can read their counters, None: either. ``latency``: seconds of eight
+    ``counted``: whether nodes can read their counters, ``configured``: whether the fabric's layout
+    is told, None: either. ``latency``: seconds of eight
     bytes between neighbours, and of each hop more. ``seconds`` of a round; ``budget``: of them all.
     ``unjudged``: the share of hairpins that do not come up in time.
     """
@@ -91,6 +102,7 @@ class StagedWorld:
     labels: tuple[str, ...] = LABELS
     hairpins: str = "switch"
     counted: bool | None = None
+    configured: bool | None = None
     noise: tuple[float, float] = (0.01, 0.03)
     spread: float = 0.015
     dips: float = 0.005
@@ -108,7 +120,7 @@ class Truth:
     """``sick``: whose own device is at fault. ``blamable``: these, and whose own cable or switch
     port is, for which taking the node out is right. ``named``: who must at least be named.
     ``begins``: seconds until a fault does. ``told``: sick nodes whose device says so where it can
-    be read.
+    be read. ``slow``: by node, the share of normal that is left to it, for whatever reason.
     """
 
     sick: set[int] = field(default_factory=set)
@@ -116,6 +128,7 @@ class Truth:
     named: set[int] = field(default_factory=set)
     begins: dict[int, float] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
+    slow: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -201,14 +214,16 @@ class StagedFabric:
         self.noise = random.uniform(*world.noise)
         self.seconds = random.uniform(*world.seconds)
         self.counted = random.random() < 0.5 if world.counted is None else world.counted
+        self.background = [random.uniform(0, BACKGROUND) for _ in range(size)]
         self.now = 0.0
         self._rounds = 0
         self._slow: defaultdict[Stage, list[tuple[Spans, float]]] = defaultdict(list)
         self._capacity: dict[Stage, float] = {}
-        self._foreign: defaultdict[int, list[Spans]] = defaultdict(list)
+        self._foreign: defaultdict[int, list[tuple[Spans, float]]] = defaultdict(list)
         self._faults: dict[int, list[PortFault]] = {}
         self._errors: dict[int, tuple[str, float]] = {}
-        self._reasons: dict[int, tuple[str, Spans]] = {}
+        self._throttles: dict[int, float] = {}
+        self._silences: list[tuple[float, float]] = []
         self._crowds: list[tuple[list[Stage], frozenset[int]]] = []
         self.collisions = 0.0
         for fault in world.faults:
@@ -219,7 +234,12 @@ class StagedFabric:
         gbps = self._measured(Probe(tuple(range(size)), Role.GANG), {}).gbps
         low_enough = gbps < FLOOR * NORMAL
         floor = FLOOR * NORMAL if random.random() < 0.5 else None
+        self._silences.append((-random.uniform(LEAST_SILENCE, 5.0), 0.0))
         self.now, self._rounds = self.seconds, 1
+        configured = random.random() < 0.5 if world.configured is None else world.configured
+        known: dict[str, Any] = {}
+        if configured and "layout" in State.__dataclass_fields__:
+            known["layout"] = "rail" if self.shape.rail else "leaf"
         self.state = State(
             tuple(
                 Endpoint(
@@ -228,20 +248,32 @@ class StagedFabric:
                 for i, (label, nic) in enumerate(zip(self._labelled(), self.nic, strict=True))
             ),
             seed=number,
+            **known,
         ).after_gang(Zone.BELOW if low_enough else Zone.UNKNOWN, gbps)
 
     def judged(self) -> frozenset[int]:
-        """The sick who must be blamed by now: a healthy node is behind the same leaf and true
-        labels say so, or their own device says what it is.
+        """The sick who must be blamed by now: their own device says what it is, or counters could
+        tell of somebody else's traffic, true labels show a healthy node behind the same leaf, and
+        nobody else is slow there, or as slow, or as slow as another kind of adapter would be.
         """
-        slow = self.truth.named | self.truth.blamable
-        fine = Counter(self.shape.leaf[i] for i in range(self.shape.size) if i not in slow)
-        seen = self.labels == "true" and self.world.hairpins == "switch"
-        told = self.truth.told if self.counted else set()
-        shown = self.shown()
-        return frozenset(
-            i for i in self.truth.sick & shown if i in told or (seen and fine[self.shape.leaf[i]])
-        )
+        if not self.counted or self.world.budget is not None:
+            return frozenset()
+        sick = self.truth.sick & self.shown()
+        told = sick & self.truth.told
+        if self.labels != "true":
+            return frozenset(told if self.shape.size > 2 else ())
+        if self.world.hairpins != "switch" or self.world.unjudged or self.shape.size == 2:
+            return frozenset(told)
+        return frozenset(told | {i for i in sick if self._witnessed(i)})
+
+    def _witnessed(self, i: int) -> bool:
+        slow, leaf = self.truth.slow, self.shape.leaf
+        if any(abs(math.log(slow[i] / ratio)) < ALIKE / 2 for ratio in RATIOS):
+            return False
+        others = [j for j in slow if j != i]
+        if any(leaf[j] == leaf[i] or abs(math.log(slow[j] / slow[i])) < ALIKE for j in others):
+            return False
+        return any(leaf[j] == leaf[i] for j in range(self.shape.size) if j != i)
 
     def shown(self) -> frozenset[int]:
         """Who must be named by now: not whose fault began when there was hardly a round left, and
@@ -254,9 +286,13 @@ class StagedFabric:
 
     # What faults do.
 
-    def slow(self, stage: Stage, share: float, spans: Spans = ALWAYS) -> None:
-        """Leave a stage this share of normal, within these seconds."""
+    def slow(
+        self, stage: Stage, share: float, spans: Spans = ALWAYS, nodes: Iterable[int] = ()
+    ) -> None:
+        """Leave a stage this share of normal, within these seconds; ``nodes`` are slow by it."""
         self._slow[stage].append((spans, share))
+        for i in nodes:
+            self.truth.slow[i] = min(share, self.truth.slow.get(i, 1.0))
 
     def limit(self, stage: Stage, nodes: float) -> None:
         """Let a stage carry no more than so many nodes at once."""
@@ -269,12 +305,12 @@ class StagedFabric:
 
     def occupy(self, node: int, share: float, spans: Spans) -> None:
         """Somebody else's traffic on a node's adapters."""
-        self.slow(("adapter", node), share, spans)
-        self._foreign[node].append(spans)
+        self.slow(("adapter", node), share, spans, (node,))
+        self._foreign[node].append((spans, share))
 
     def tell(self, node: int, fact: str, spans: Spans = ALWAYS) -> None:
         """What the node's own device says of what is wrong with it: ``errors``, ``rate``, ``pcie``,
-        ``replay``, ``reason``, or nothing.
+        ``replay``, ``throttle``, or nothing.
         """
         match fact:
             case "rate":
@@ -284,8 +320,10 @@ class StagedFabric:
             case "errors":
                 self._errors[node] = ("symbol_error", 10 ** self.random.uniform(1, 4))
                 return
-            case "reason":
-                self._reasons[node] = ("hw_thermal_slowdown", spans)
+            case "replay":
+                found = PortFault("mlx5_3:1", "replay", "replayed 4711 packets", "no other did")
+            case "throttle":
+                self._throttles[node] = spans[0][0]
                 return
             case _:
                 return
@@ -295,6 +333,8 @@ class StagedFabric:
 
     def measure(self, step: Round) -> list[Result]:
         """One result for each probe of the round."""
+        if step.wait >= LEAST_SILENCE:
+            self._silences.append((self.now, self.now + step.wait))
         self.now += step.wait
         load: Counter[Stage] = Counter()
         if self._capacity:
@@ -364,22 +404,21 @@ class StagedFabric:
 
     def told(self, state: State) -> State:
         """The state with what nodes know of themselves by now."""
-        if not self.counted or not (self._errors or self._faults):
+        if not self.counted:
             return state
+        ends = enumerate(state.endpoints)
         return replace(
-            state,
-            endpoints=tuple(
-                replace(one, local=self._local(i)) for i, one in enumerate(state.endpoints)
-            ),
+            state, endpoints=tuple(replace(one, local=self._local(i)) for i, one in ends)
         )
 
     def foreign(self, node: int, begin: float, end: float) -> float:
-        """Seconds between these two in which somebody else's traffic was on the node's adapters."""
-        return sum(
-            max(0.0, min(end, until) - max(begin, since))
-            for spans in self._foreign.get(node, ())
+        """GB/s of somebody else's traffic on the node's adapters between these seconds."""
+        moved = sum(
+            (1 - share) * max(0.0, min(end, until) - max(begin, since))
+            for spans, share in self._foreign.get(node, ())
             for since, until in spans
         )
+        return WIRE * moved / (end - begin) + self.background[node]
 
     def _local(self, i: int) -> Local:
         if not self.counted:
@@ -390,7 +429,15 @@ class StagedFabric:
             seconds = self._rounds * self.seconds
             count = int(rate * seconds) + 1
             errors = (PortErrors("mlx5_3:1", counter, count, seconds, self._rounds),)
-        return Local(tuple(self._faults.get(i, ())), errors, counted=True)
+        faults = self._faults.get(i, [])
+        if self._throttles.get(i, math.inf) < self.now:
+            faults = [*faults, PortFault("GPU 3", "throttle", "hw_thermal_slowdown", "no reason")]
+        silent = {
+            "silence": sum(end - begin for begin, end in self._silences),
+            "foreign": max(self.foreign(i, *span) for span in self._silences),
+        }
+        known = {key: value for key, value in silent.items() if key in Local.__struct_fields__}
+        return Local(tuple(faults), errors, True, **known)
 
     def _shape(self, size: int) -> Shape:
         random, world = self.random, self.world
