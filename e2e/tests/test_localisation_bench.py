@@ -11,12 +11,14 @@ def world(**changed: Any) -> dict[str, Any]:
     figures = {
         "gangs": 1000,
         "bad": 500,
+        "judged": 500,
         "bound_percent": 0.3,
         "healthy_blamed": 0,
         "gangs_healthy_blamed": 0,
         "healthy_named": 3,
         "recall_blamed": 0.995,
         "recall_named": 1.0,
+        "inconclusive": 2,
         "max_rounds": 6,
         "mean_rounds": 5.4,
         "probes_per_node": 1.13,
@@ -25,12 +27,12 @@ def world(**changed: Any) -> dict[str, Any]:
     return {**figures, **changed}
 
 
-def figures(**labels: Any) -> dict[str, Any]:
-    correlated = world(bad=0, recall_blamed=None, recall_named=None)
+def figures(**sick: Any) -> dict[str, Any]:
+    leaf = world(bad=0, judged=0, recall_blamed=None, recall_named=None)
     return {
-        "labels": world(**labels),
+        "staged": {"sick": world(**sick), "leaf": leaf, "two nodes, sick, device tells": world()},
+        "labels": world(),
         "small_n": {"3": world()},
-        "correlated": {"leaf": correlated},
     }
 
 
@@ -43,49 +45,59 @@ def test_every_bar_holds_where_nobody_healthy_is_blamed_and_everybody_bad_is_fou
 
 
 def test_one_healthy_node_blamed_misses_its_bar() -> None:
-    assert missed(figures(healthy_blamed=1)) == ["labels: healthy nodes blamed at most 0"]
+    assert missed(figures(healthy_blamed=1)) == ["staged sick: healthy nodes blamed at most 0"]
 
 
 def test_each_recall_has_a_bar_of_its_own() -> None:
-    assert missed(figures(recall_blamed=0.969)) == ["labels: recall of blamed at least 0.97"]
-    assert missed(figures(recall_named=0.9899)) == ["labels: recall of named at least 0.99"]
+    assert missed(figures(recall_blamed=0.969)) == ["sick: recall of blamed at least 0.97"]
+    assert missed(figures(recall_named=0.9899)) == ["sick: recall of named at least 0.99"]
+
+
+def test_of_two_nodes_whose_device_tells_as_many_are_blamed_as_one_pair_can_show() -> None:
+    one = figures()
+    one["staged"]["two nodes, sick, device tells"] = world(recall_blamed=0.951)
+    assert missed(one) == []
+    one["staged"]["two nodes, sick, device tells"] = world(recall_blamed=0.949)
+    assert missed(one) == ["two nodes, sick, device tells: recall of blamed at least 0.95"]
 
 
 def test_in_no_world_may_a_healthy_node_be_blamed_and_in_none_are_there_more_than_eight_rounds() -> (
     None
 ):
     one = figures()
-    one["correlated"]["leaf"] = world(healthy_blamed=1, max_rounds=9)
+    one["labels"] = world(healthy_blamed=1, max_rounds=9)
     assert missed(one) == [
-        "correlated leaf: healthy nodes blamed at most 0",
-        "correlated leaf: rounds at most 8",
+        "labels: healthy nodes blamed at most 0",
+        "labels: rounds at most 8",
     ]
 
 
-def test_what_can_only_be_named_has_a_bar_for_that_alone() -> None:
+def test_a_world_whose_bad_nodes_cannot_be_told_is_held_to_no_recall() -> None:
     one = figures()
-    one["bad_nodes"] = {"flapping": world(recall_blamed=0.0, recall_named=0.81)}
+    one["small_n"]["3"] = world(recall_blamed=0.0, recall_named=0.5)
     assert missed(one) == []
-    one["bad_nodes"] = {"flapping": world(recall_named=0.79)}
-    assert missed(one) == ["flapping: recall of named at least 0.8"]
 
 
 def test_the_file_has_an_entry_for_every_world() -> None:
     flat = worlds(figures())
-    assert list(flat) == ["labels", "small_n 3", "correlated leaf"]
+    staged = ["staged sick", "staged leaf", "staged two nodes, sick, device tells"]
+    assert sorted(flat) == sorted([*staged, "labels", "small_n 3"])
     assert set(flat["labels"]) == {
         "gangs",
         "bad_nodes",
+        "judged",
         "healthy_blamed",
         "bound_percent",
         "recall_blamed",
         "recall_named",
+        "inconclusive",
         "max_rounds",
     }
 
 
 def test_the_table_has_a_line_for_every_world() -> None:
     lines = list(table(figures()))
-    assert [line.split()[0] for line in lines] == ["world", "labels", "--", "3", "--", "leaf"]
-    assert "99.500%" in lines[1]
-    assert "node 990, suspect 10" in lines[1]
+    words = ["world", "--", "sick", "leaf", "two", "labels", "--", "3"]
+    assert [line.split()[0] for line in lines] == words
+    assert "99.500%" in lines[2]
+    assert "node 990, suspect 10" in lines[2]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -111,6 +110,6 @@ def test_the_program_writes_the_figures_of_the_chosen_worlds(tmp_path: Path) -> 
 
 def test_every_world_has_a_name_of_its_own() -> None:
     names = [
-        w.name for e in worlds().values() for w in (e.values() if isinstance(e, Mapping) else [e])
+        w.name for e in worlds().values() for w in (e.values() if isinstance(e, dict) else [e])
     ]
     assert len(set(names)) == len(names)

@@ -179,6 +179,8 @@ def simulate(
     return tallies
 
 
+STAGED = "staged"
+"""The group of :data:`.staged.WORLDS`."""
 BETWEEN = 30.0
 """Seconds between two lines about progress."""
 SMALL = (3, 4, 5, 7, 8, 64, 1024)
@@ -193,8 +195,10 @@ SEEN: dict[str, Any] = {
 NOISES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
-def worlds(scale: float = 1.0) -> dict[str, World | Mapping[str, World]]:
-    """Every world of the bench, alone or in a group; ``scale`` shrinks the number of gangs."""
+def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]]:
+    """Every world whose hairpins pass nothing of the fabric, alone or in a group; ``scale`` shrinks
+    the number of gangs.
+    """
 
     def gangs(number: int) -> int:
         return max(1, round(number * scale))
@@ -337,7 +341,6 @@ def worlds(scale: float = 1.0) -> dict[str, World | Mapping[str, World]]:
         for group, members in groups.items()
     }
     return {
-        "staged": {world.name: replace(world, gangs=gangs(world.gangs)) for world in WORLDS},
         "labels": base,
         "no_labels": replace(base, name="no_labels", labels="none", gangs=less.gangs),
         **named,
@@ -345,16 +348,18 @@ def worlds(scale: float = 1.0) -> dict[str, World | Mapping[str, World]]:
 
 
 def report(
-    jobs: int, scale: float, chosen: Sequence[str] = (), keep: Path | None = None
+    jobs: int, scale: float, chosen: Sequence[str] = (STAGED,), keep: Path | None = None
 ) -> dict[str, Any]:
-    """All figures in the shape of :func:`worlds`, or those of the chosen groups; progress goes to
-    stderr.
+    """The figures of the chosen groups, in the shape of :func:`worlds`; progress goes to stderr.
 
     Raises ValueError where the file ``keep`` is of other code.
     """
-    everything = {
-        name: entry for name, entry in worlds(scale).items() if not chosen or name in chosen
+    gangs = {world.name: max(1, round(world.gangs * scale)) for world in WORLDS}
+    groups: dict[str, World | Mapping[str, World]] = {
+        STAGED: {world.name: replace(world, gangs=gangs[world.name]) for world in WORLDS},
+        **worlds(scale),
     }
+    everything = {name: groups[name] for name in groups if name in chosen}
     alone = [entry for entry in everything.values() if not isinstance(entry, Mapping)]
     grouped = [
         world
@@ -394,8 +399,8 @@ def main() -> int:
         "--group",
         action="append",
         default=[],
-        choices=list(worlds()),
-        help="only this one (repeatable)",
+        choices=[STAGED, *worlds()],
+        help=f"another one than {STAGED} (repeatable)",
     )
     parser.add_argument(
         "--keep",
@@ -405,7 +410,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     try:
-        figures = report(args.jobs, args.scale, args.group, args.keep)
+        figures = report(args.jobs, args.scale, args.group or [STAGED], args.keep)
     except ValueError as error:
         parser.error(str(error))
     args.json.write_text(json.dumps(figures, indent=1) + "\n")

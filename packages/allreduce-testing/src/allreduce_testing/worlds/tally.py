@@ -90,6 +90,7 @@ class Tally:
         return {
             "gangs": self.gangs,
             "bad": self.bad,
+            "judged": self.judged,
             "bound_percent": round(bound(self.gangs_healthy_blamed, self.gangs), 4),
             "healthy_blamed": self.healthy_blamed,
             "gangs_healthy_blamed": self.gangs_healthy_blamed,
