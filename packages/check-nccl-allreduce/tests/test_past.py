@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
-from allreduce_testing.worlds.simulation import FabricWorld, play, simulate
+from allreduce_testing.worlds.simulation import play
 from check_nccl_allreduce import localise
 from check_nccl_allreduce.localise import (
     Endpoint,
@@ -211,22 +211,3 @@ def test_who_is_slow_by_its_path_alone_is_not_sick() -> None:
     one = localise.sightings(state)[BAD]
     assert one.bad
     assert one == Sighting(bad=one.bad, own=380.0)
-
-
-def test_a_flapping_node_is_named_in_its_second_gang_if_not_in_the_first() -> None:
-    world = FabricWorld("flapping again", 40, most=48, bad=(1, 1), flap=0.5, before=1)
-    tally = simulate([world])[world.name]
-    assert tally.bad_named >= 0.8 * tally.bad
-    assert tally.healthy_blamed == 0
-
-
-@pytest.mark.parametrize("fault", ["card", "lone", "uplink", "line", "busy"])
-@pytest.mark.parametrize("hairpins", [True, False])
-def test_a_healthy_node_behind_a_path_that_is_bad_each_time_is_never_blamed(
-    fault: str, hairpins: bool
-) -> None:
-    world = FabricWorld(
-        f"{fault} {hairpins} each time", 8, most=48, fault=fault, before=2, rounds=8, least_leaves=2
-    )
-    tally = simulate([replace(world, hairpins=hairpins)])[world.name]
-    assert tally.healthy_blamed == 0

@@ -92,7 +92,6 @@ class FabricWorld:
     mixed: bool = False
     symptom: Status = Status.OK  # OK: bad nodes are slow
     hairpins: bool = True  # nodes with one GPU have none
-    before: int = 0  # gangs that went before, in which nodes had the same fate
     ports: tuple[str, ...] = ()  # whose ports say something: any of PORTS
 
 

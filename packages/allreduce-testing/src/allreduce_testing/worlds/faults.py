@@ -152,7 +152,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Nodes whose adapters are of another generation, of which the pod sees what it sees."""
+    """Nodes whose adapters are of another generation; where that is not visible, virtual functions
+    say nothing, or what their physical one says.
+    """
 
     ratios: tuple[float, ...] = (1 / 2, 1 / 4, 2 / 5)
     count: tuple[int, int] = (1, 6)
@@ -167,6 +169,7 @@ class Kinds:
             fabric.rate[i] *= ratio
             fabric.truth.slow[i] = ratio
             if self.visible:
+                fabric.nic = [nic or "8x400" for nic in fabric.nic]
                 fabric.nic[i] = f"8x{400 * ratio:g}"
             elif 4 * count <= size:
                 fabric.truth.named.add(i)

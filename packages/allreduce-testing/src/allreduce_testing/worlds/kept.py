@@ -18,7 +18,7 @@ from typing import Any
 
 from check_nccl_allreduce import localise
 
-from . import fabrics, faults, later, stages, tally
+from . import fabrics, faults, stages, tally
 from .tally import Tally
 
 __all__ = ["Kept", "code"]
@@ -73,7 +73,7 @@ def code() -> str:
     """
     files = [
         *sorted(Path(localise.__file__).parent.glob("*.py")),
-        *(Path(str(m.__file__)) for m in (fabrics, faults, later, stages, tally)),
+        *(Path(str(m.__file__)) for m in (fabrics, faults, stages, tally)),
     ]
     digest = hashlib.sha256()
     for path in files:

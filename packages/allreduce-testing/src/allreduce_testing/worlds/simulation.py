@@ -31,7 +31,6 @@ from check_nccl_allreduce.localise import (
 )
 from preflight_proto.program import leave, package_version
 
-from . import later
 from .fabrics import SECONDS, Fabric, FabricWorld
 from .kept import Kept
 from .staged import WORLDS
@@ -86,17 +85,6 @@ def play(
     return step, state
 
 
-def _localized(fabric: Fabric, number: int, tally: Tally) -> tuple[Verdict, State]:
-    """The last of several gangs. Whoever was named in one of them is named."""
-    after = later.follow(fabric, number, lambda one: play(one.state, one.measure))
-    tally.remembered += after.healthy
-    tally.spells += after.spells
-    verdict, state = play(after.state, fabric.measure)
-    return (
-        replace(verdict, named=(*verdict.named, *fabric.bad)) if after.named else verdict
-    ), state
-
-
 def _staged(world: StagedWorld, number: int, tally: Tally) -> None:
     fabric = StagedFabric(world, number)
     verdict, state = play_staged(fabric)
@@ -114,11 +102,7 @@ def _part(job: tuple[World, range]) -> tuple[World, range, Tally]:
             _staged(world, number, tally)
             continue
         fabric = Fabric(world, number)
-        verdict, state = (
-            _localized(fabric, number, tally)
-            if world.before
-            else play(fabric.state, fabric.measure)
-        )
+        verdict, state = play(fabric.state, fabric.measure)
         pairs = sum(len(p.round.probes) for p in state.rounds if p.round.phase is not Phase.HALVES)
         tally.add(verdict, set(fabric.bad), fabric.judged, fabric.size, pairs)
     tally.seconds = time.perf_counter() - began
@@ -318,17 +302,6 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             seen: replace(far, fault="pause", bad=(1, 3), **how) for seen, how in SEEN.items()
         },
         "mixed": {"everything at once": replace(less, mixed=True)},
-        "fleet": {
-            "flapping, second gang": replace(far, bad=(1, 1), flap=0.5, before=1),
-            "bad nodes, third gang": replace(far, bad=(1, 1), before=2),
-        }
-        | {
-            f"history of a path: {fault}, {how}": replace(
-                far, fault=fault, before=2, rounds=8, least_leaves=2, hairpins=how == "hairpins"
-            )
-            for fault in ("card", "lone", "uplink", "line", "busy")
-            for how in ("hairpins", "one GPU")
-        },
         "others": others,
         "severity": {
             f"{f:.2f}": replace(some, severity=(f, f), shares=(0.01, 0.05, 0.10))

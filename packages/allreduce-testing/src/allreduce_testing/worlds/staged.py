@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from .faults import Beyond, Busy, Collisions, Hosts, Kinds, Pauses, Sick
-from .stages import StagedWorld
+from .stages import Fault, StagedWorld
 
 __all__ = ["WORLDS"]
 
@@ -20,24 +21,33 @@ LASTING, MINUTES, SHORT = Busy(), Busy(lasts=(60, 150)), Busy((1, 1), (0, 10), (
 BURSTS = Busy(lasts=(10, 10), pause=(5, 30))
 MILD: Final = (0.65, 0.75)
 
+
+def known(name: str, *faults: Fault, **changed: Any) -> StagedWorld:
+    """A world in which gangs know all that can be known: labels, counters, layout."""
+    all_known = W(name, faults, labels=TRUE, counted=True, configured=True, rail=False)
+    return replace(all_known, **changed)
+
+
 WORLDS: Final[tuple[StagedWorld, ...]] = (
     # Nothing, or what is a node's own.
     W("healthy"),
     W("healthy, heavy noise", noise=(0.05, 0.12), dips=0.03, spread=0.04),
-    W("sick", (Sick(),), labels=TRUE, counted=True),
+    known("sick", Sick()),
     W("sick, whatever the labels", (Sick(),)),
     W("sick, device tells", (Sick(tells=FACTS),), labels=TRUE, counted=True),
     W("sick, device tells, no labels", (Sick(tells=FACTS),), labels=BLIND, counted=True),
-    W("two or three sick", (Sick((2, 3)),), nodes=(8, 72), labels=TRUE, counted=True),
+    known("two or three sick", Sick((2, 3)), nodes=(8, 72)),
+    known("sick in a gang of hundreds", Sick((1, 3)), nodes=(128, 1024), gangs=1000),
     W("two sick behind one leaf", (Sick((2, 2), together=True),), nodes=(8, 72), leaves=(4, 16)),
     W("two sick, equally", (Sick((2, 2), equal=True),), nodes=(8, 72)),
-    W("sick, a little", (Sick(share=MILD),), labels=TRUE, counted=True),
-    W("sick in a gang of three to five", (Sick(),), nodes=(3, 5), leaves=(3, 5)),
+    known("sick, a little", Sick(share=MILD)),
+    known("sick in a gang of three to five", Sick(), nodes=(3, 5), leaves=(3, 5)),
     W("slow cable", (Sick(stage="link", tells=("", "errors")),)),
     W("slow switch port", (Sick(stage="port", tells=("", "errors")),)),
     # What is beyond the nodes.
     W("line card", (CARD,)),
-    W("line card, true labels", (CARD,), labels=TRUE, leaves=(4, 16)),
+    known("line card, all known", CARD, leaves=(4, 16)),
+    known("line card, ports unequally slow, all known", Beyond("card", unequal=True)),
     W("line card, ports unequally slow", (Beyond("card", unequal=True),)),
     W("line card of two", (Beyond("card", (2, 2)),)),
     W("line card whose links count errors", (Beyond("card", counts=True),), counted=True),
@@ -46,6 +56,9 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("slow leaf", (LEAF,), leaves=(2, 8)),
     W("slow leaf, labels lie", (LEAF,), leaves=(2, 8), labels=LIES),
     W("slow uplink", (UPLINK,)),
+    known("slow leaf, all known", LEAF, leaves=(2, 8)),
+    known("slow uplink, all known", UPLINK),
+    W("slow leaf, labels lie, layout known", (LEAF,), leaves=(2, 8), labels=LIES, configured=True),
     W("slow uplink, lone node", (LONE,), rail=False),
     W("slow spine", (Beyond("spine", share=(0.3, 0.7)),)),
     W("oversubscribed", (Beyond("spine", capacity=(0.25, 0.7)),)),
@@ -64,7 +77,8 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     # Kinds of adapters.
     W("two kinds, hidden", (Kinds(),)),
     W("two kinds, hidden, one node", (Kinds(count=(1, 1)),)),
-    W("two kinds, hidden, true labels", (Kinds(),), labels=TRUE),
+    known("two kinds, hidden, all known", Kinds()),
+    known("two kinds, hidden, one node, all known", Kinds(count=(1, 1))),
     W("two kinds, visible", (Kinds(visible=True),)),
     W("two kinds, hidden, and a sick node", (Kinds(count=(2, 6)), Sick())),
     # Somebody else's traffic.
@@ -73,7 +87,9 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("neighbour's traffic of 60 to 150 s, nothing counted", (MINUTES,), counted=False),
     W("neighbour's traffic, lasting", (LASTING,), counted=True),
     W("neighbour's traffic, lasting, nothing counted", (LASTING,), counted=False),
-    W("neighbour's traffic, lasting, true labels", (LASTING,), labels=TRUE),
+    known("neighbour's traffic, lasting, all known", LASTING),
+    known("neighbour's traffic of 60 to 150 s, all known", MINUTES),
+    known("neighbour's traffic in bursts, all known", BURSTS),
     W("neighbour's traffic, two nodes", (Busy((2, 3)),)),
     W("neighbour's traffic in bursts", (BURSTS,)),
     W(
@@ -113,7 +129,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("short of time, neighbour's traffic", (LASTING,), budget=60.0, seconds=(6.0, 12.0)),
     # Latencies that show no tiers, or false ones.
     W("a fast pair, lone node", (LONE,), fast_pairs=1),
-    W("a fast pair, sick", (Sick(),), fast_pairs=1, labels=TRUE, counted=True),
+    known("a fast pair, sick", Sick(), fast_pairs=1),
     W("restless latencies, small rack", (RACK,), restless=0.2),
     # Several things at once.
     W("line card and a sick node", (CARD, Sick()), nodes=(8, 72)),

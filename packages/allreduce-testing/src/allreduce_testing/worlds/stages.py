@@ -209,11 +209,12 @@ class StagedFabric:
         size = round(low * (high / low) ** random.random())
         self.shape = self._shape(size)
         self.rate = [math.exp(random.gauss(0, world.spread)) for _ in range(size)]
-        self.nic = ["8x400"] * size
+        self.nic = [random.choice(("", "8x400"))] * size
         self.truth = Truth()
         self.noise = random.uniform(*world.noise)
         self.seconds = random.uniform(*world.seconds)
         self.counted = random.random() < 0.5 if world.counted is None else world.counted
+        self.configured = random.random() < 0.5 if world.configured is None else world.configured
         self.background = [random.uniform(0, BACKGROUND) for _ in range(size)]
         self.now = 0.0
         self._rounds = 0
@@ -236,9 +237,8 @@ class StagedFabric:
         floor = FLOOR * NORMAL if random.random() < 0.5 else None
         self._silences.append((-random.uniform(LEAST_SILENCE, 5.0), 0.0))
         self.now, self._rounds = self.seconds, 1
-        configured = random.random() < 0.5 if world.configured is None else world.configured
         known: dict[str, Any] = {}
-        if configured and "layout" in State.__dataclass_fields__:
+        if self.configured and "layout" in State.__dataclass_fields__:
             known["layout"] = "rail" if self.shape.rail else "leaf"
         self.state = State(
             tuple(
@@ -252,9 +252,10 @@ class StagedFabric:
         ).after_gang(Zone.BELOW if low_enough else Zone.UNKNOWN, gbps)
 
     def judged(self) -> frozenset[int]:
-        """The sick who must be blamed by now: their own device says what it is, or counters could
-        tell of somebody else's traffic, true labels show a healthy node behind the same leaf, and
-        nobody else is slow there, or as slow, or as slow as another kind of adapter would be.
+        """The sick who must be blamed by now: their own device says what it is; or their hairpin is
+        known to pass their leaf alone, counters could tell of somebody else's traffic, true labels
+        show a healthy node behind that leaf, nobody else is slow there or as slow, and no other
+        kind of adapter would be as slow.
         """
         if not self.counted or self.world.budget is not None:
             return frozenset()
@@ -262,7 +263,8 @@ class StagedFabric:
         told = sick & self.truth.told
         if self.labels != "true":
             return frozenset(told if self.shape.size > 2 else ())
-        if self.world.hairpins != "switch" or self.world.unjudged or self.shape.size == 2:
+        sure = self.world.hairpins == "switch" and not self.world.unjudged and self.shape.size > 2
+        if not sure or self.shape.rail or not self.configured:
             return frozenset(told)
         return frozenset(told | {i for i in sick if self._witnessed(i)})
 

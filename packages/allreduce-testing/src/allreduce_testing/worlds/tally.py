@@ -33,10 +33,6 @@ class Tally:
     rounds: int = 0
     max_rounds: int = 0
     probes: int = 0
-    remembered: int = (
-        0  # healthy nodes of gangs that went before, and how many were bad in some pair there
-    )
-    spells: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     by_size: dict[int, list[int]] = field(
         default_factory=dict
@@ -103,11 +99,6 @@ class Tally:
             "probes_per_node": round(self.probes / (self.healthy + self.bad), 3)
             if self.gangs
             else None,
-            **(
-                {"healthy_with_a_spell": round(self.spells / self.remembered, 6)}
-                if self.remembered
-                else {}
-            ),
             "kinds": dict(self.kinds.most_common()),
             "rounds_by_size": {
                 str(2**k): {"gangs": gangs, "mean": round(rounds / gangs, 3), "max": most}
