@@ -19,7 +19,7 @@ CARD, LEAF, UPLINK = Beyond("card"), Beyond("leaf"), Beyond("uplink")
 LONE, RACK = Beyond("uplink", (1, 1)), Beyond("uplink", (2, 4))
 LASTING, MINUTES, SHORT = Busy(), Busy(lasts=(60, 150)), Busy((1, 1), (0, 10), (10, 50))
 BURSTS = Busy(lasts=(10, 10), pause=(5, 30))
-MILD: Final = (0.65, 0.75)
+MILD: Final = (0.60, 0.70)
 
 
 def known(name: str, *faults: Fault, **changed: Any) -> StagedWorld:

@@ -60,10 +60,10 @@ BACKGROUND: Final = 0.5
 """GB/s that pass them at any time, at most, whatever runs."""
 LEAST_SILENCE: Final = 1.0
 """Seconds without work of ours whose traffic is looked at, at least."""
-RATIOS: Final = (1 / 2, 1 / 4, 2 / 5)
+RATIOS: Final = (1 / 2, 1 / 4, 2 / 5, 1 / 5)
 """Of link rates: a node that is slow by one of them may be of another kind."""
-ALIKE: Final = 0.12
-"""Shares of normal that differ by less (natural logarithm) may have one cause."""
+ALIKE: Final = 0.13
+"""By the natural logarithm, so near to such a rate."""
 SEEN_FROM: Final = 4
 """Rounds into the test in which a fault may begin, at most, for eight rounds to see it."""
 LABELS: Final = ("true", "true", "shuffled", "one", "own", "stale", "half", "absent")
@@ -252,39 +252,41 @@ class StagedFabric:
         ).after_gang(Zone.BELOW if low_enough else Zone.UNKNOWN, gbps)
 
     def judged(self) -> frozenset[int]:
-        """The sick who must be blamed by now: their own device says what it is; or their hairpin is
-        known to pass their leaf alone, counters could tell of somebody else's traffic, true labels
-        show a healthy node behind that leaf, nobody else is slow there or as slow, and no other
-        kind of adapter would be as slow.
+        """The sick who must be blamed by now: their own device says what it is; or nobody else is
+        slow, their hairpin is known to pass their leaf alone, counters could tell of somebody
+        else's traffic, true labels show a healthy node behind that leaf, and no other kind of
+        adapter would be as slow.
         """
         if not self.counted or self.world.budget is not None:
             return frozenset()
-        sick = self.truth.sick & self.shown()
+        sick, leaf = self.truth.sick & self.shown(), self.shape.leaf
         told = sick & self.truth.told
-        if self.labels != "true":
-            return frozenset(told if self.shape.size > 2 else ())
-        sure = self.world.hairpins == "switch" and not self.world.unjudged and self.shape.size > 2
-        if not sure or self.shape.rail or not self.configured:
+        if self.shape.size == 2 or self.labels != "true":
+            return frozenset(told if self.shape.size > 2 or self.labels == "true" else ())
+        sure = self.world.hairpins == "switch" and not self.world.unjudged
+        alone = len(self.truth.slow) == 1 and not self._foreign
+        if not sure or not alone or self.shape.rail or not self.configured:
             return frozenset(told)
-        return frozenset(told | {i for i in sick if self._witnessed(i)})
-
-    def _witnessed(self, i: int) -> bool:
-        slow, leaf = self.truth.slow, self.shape.leaf
-        if any(abs(math.log(slow[i] / ratio)) < ALIKE / 2 for ratio in RATIOS):
-            return False
-        others = [j for j in slow if j != i]
-        if any(leaf[j] == leaf[i] or abs(math.log(slow[j] / slow[i])) < ALIKE for j in others):
-            return False
-        return any(leaf[j] == leaf[i] for j in range(self.shape.size) if j != i)
+        witnessed = {
+            i
+            for i in sick
+            if leaf.count(leaf[i]) > 1
+            and all(abs(math.log(self.truth.slow[i] / ratio)) > ALIKE for ratio in RATIOS)
+        }
+        return frozenset(told | witnessed)
 
     def shown(self) -> frozenset[int]:
-        """Who must be named by now: not whose fault began when there was hardly a round left, and
-        whose device says nothing of it.
+        """Who must be named by now: not whose fault began when there was hardly a round left, nor
+        whoever has nobody to be compared with, unless their device says something of it.
         """
-        late = self.truth.begins
-        told = self.truth.told if self.counted else set()
-        least = self.now - self.seconds if told else SEEN_FROM * self.seconds
-        return frozenset(i for i in self.truth.named if late.get(i, -math.inf) <= least)
+        late, told = self.truth.begins, self.truth.told if self.counted else set()
+        rare = 2 * len(self.truth.slow) < self.shape.size or self.shape.size == 2
+        return frozenset(
+            i
+            for i in self.truth.named
+            if (i in told and late.get(i, 0.0) < self.now - self.seconds)
+            or (rare and late.get(i, 0.0) <= SEEN_FROM * self.seconds)
+        )
 
     # What faults do.
 
