@@ -212,6 +212,7 @@ def codegen(session: nox.Session) -> None:
         session.run("python", f"{folder}/codegen.py")
     session.run("python", "packages/preflight-proto/nccl_topologies.py")
     session.run("python", "packages/preflight-proto/settings_schemas.py")
+    session.run("python", "packages/preflight-kube/chart_rights.py")
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
     session.run("python", "-m", "preflight_e2e.supply", "builder")
@@ -228,6 +229,7 @@ def codegen(session: nox.Session) -> None:
         "charts/preflight/values.schema.json",
         "charts/preflight/charts/*/values.schema.json",
         "charts/preflight/charts/*/generated/*",
+        "charts/preflight/charts/*/templates/generated-*",
         "e2e/matrix/schema.json",
         "builder.txt",
     ]

@@ -167,10 +167,3 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
-
-{{/* CEL: whether two maps are equal but for some keys. The keys come from the objects, so that a field which Kubernetes adds is compared, too:
-`dyn` is for the type checker, which knows objects and not maps. */}}
-{{- define "preflight-gpu-scheduler.same" -}}
-{{- $but := toJson (slice . 2) | replace "\"" "'" -}}
-(dyn({{ index . 0 }}).all(k, k in {{ $but }} || (k in dyn({{ index . 1 }}) && dyn({{ index . 0 }})[k] == dyn({{ index . 1 }})[k])) && dyn({{ index . 1 }}).all(k, k in {{ $but }} || k in dyn({{ index . 0 }})))
-{{- end }}
