@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from preflight_e2e.attacked import Attack, Attacked, attacked, missing, rows
+from preflight_e2e.attacked import Attack, Attacked, rows
+from preflight_e2e.everything import attacked, missing
 from preflight_testing.apiserver import ASSETS, assets
 
 pytestmark = pytest.mark.timeout(400)

@@ -187,7 +187,7 @@ async def test_a_mark_that_a_new_wrapper_brings_is_worth_nothing_whoever_was_giv
 
     reviewer = Reviewer(None, RULES)  # type: ignore[arg-type]
     monkeypatch.setattr(reviewer, "_judged", refused)
-    review = {
+    review: dict[str, Any] = {
         "kind": "AdmissionReview",
         "apiVersion": "admission.k8s.io/v1",
         "request": {
@@ -200,5 +200,6 @@ async def test_a_mark_that_a_new_wrapper_brings_is_worth_nothing_whoever_was_giv
         },
     }
     answer = await reviewer.mutate(decode(json.dumps(review).encode()))
-    written = [op["value"] for op in answer.patch if op["path"].endswith("appwrapper~1judged")]
+    patch: list[Any] = list(answer.patch)
+    written = [op["value"] for op in patch if op["path"].endswith("appwrapper~1judged")]
     assert written == [""]
