@@ -24,7 +24,7 @@ OURS, FOREIGN = (3, 5), 0
 FABRIC, INSTALLATION = {108, 112, 123}, {89, 90, 91}
 """The GPU has not joined its NVLink fabric; the extended diagnostic is installed wrongly."""
 WITH_IDS = tuple(v for v in VERSIONS if v not in {"2.4.7", "3.1.8"})
-MUTATIONS = int(os.environ.get("PREFLIGHT_MUTATIONS", "1500"))
+MUTATIONS = int(os.environ.get("PREFLIGHT_MUTATIONS", "1000"))
 """20,000 in a long run."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from preflight_testing.plugin import ApiFixture
 ROOM = 1024 * 1024
 
 
+@cache
 def record(members: int) -> Record:
     """Names as Jobs and clouds give them."""
     assignments = tuple(
@@ -46,7 +48,9 @@ def size(body: dict[str, Any]) -> int:
     return sum(map(len, [*body["data"].values(), *body.get("binaryData", {}).values()]))
 
 
-@pytest.mark.parametrize("members", [2, 4_000, 6_000, 20_000])
+@pytest.mark.parametrize(
+    "members", [2, 4_000, 6_000, pytest.param(20_000, marks=pytest.mark.component)]
+)
 def test_a_record_fits_and_is_read_as_it_was_written(members: int) -> None:
     body = config_map(gang(), record(members), "")
     assert size(body) <= ROOM
@@ -85,6 +89,7 @@ def test_what_was_told_without_successors_is_not_told_again_and_false_ones_are_m
     assert decode_roster(write.patch()[-1]["value"]).successors == ((1, "10.0.0.2"),)
 
 
+@pytest.mark.component  # computes for half a second
 def test_what_can_be_read_by_people_is_as_long_as_it_fits() -> None:
     small, large, huge = (
         config_map(gang(), record(members), "")["data"] for members in (4_000, 6_000, 20_000)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from operator import gt, lt
 from typing import Final
 
@@ -34,8 +35,9 @@ def bound(world: int) -> int:
     return min(1023, ((1 << 24) - 1) // world)
 
 
+@lru_cache(maxsize=1)
 def values(world: int) -> list[int]:
-    """f(0) … f(M-1): well mixed integers of at most ``bound(world)``."""
+    """f(0) … f(M-1): well mixed integers of at most ``bound(world)``; nobody changes them."""
     b = bound(world)
     mixed = ((((k * _MIX) & _MASK) ^ (k * 40503 >> 3)) * _MIX & _MASK for k in range(M))
     return [(m >> 12) % (2 * b + 1) - b for m in mixed]
