@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from claimed import DOMAIN, document, parameters, ref
 from preflight_computedomain.controller import template
-from preflight_computedomain.doctor import report
+from preflight_computedomain.doctor import before_uninstall, report
 from preflight_computedomain.explain import explain
 from preflight_computedomain.names import LABEL, TARGET_LABEL
 from preflight_computedomain.objects import ClaimTemplate, ComputeDomain, Slice
@@ -165,6 +165,22 @@ def test_what_is_wrong_is_one_line_with_its_name(changed: dict[str, Any], said: 
     lines, sound = report(seen(**changed))
     assert [line for line in lines if said in line] != []
     assert (sound, len([line for line in lines if line.startswith("  ")])) == (False, 1)
+
+
+def test_before_an_uninstall_is_told_what_could_not_be_deleted_any_more() -> None:
+    lines, free = before_uninstall(HEALTHY)
+    assert free is False
+    assert [line.split(":")[0].split(" has ")[0] for line in lines] == [
+        "ComputeDomain team-a/train",
+        "ResourceClaim team-a/one on node-1",
+        "ResourceClaimTemplate team-a/train-channel",
+        "Do not uninstall yet.",
+    ]
+    lines, free = before_uninstall(
+        seen(unread=["a: not read."], domains=[], templates=[], claims=[])
+    )
+    assert (lines[0], free) == ("Not read: a: not read.", False)
+    assert before_uninstall(seen(domains=[], templates=[], claims=[]))[1] is True
 
 
 def test_explain_goes_from_the_domain_to_the_pods_that_use_it() -> None:

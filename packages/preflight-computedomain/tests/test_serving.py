@@ -388,9 +388,9 @@ async def test_calls_are_counted_from_the_start(world: World) -> None:
             "nvidia_dra_requests_total", {"driver": DRIVER, "operation": operation}
         )
 
-    assert total("NodeUnprepareResources") == 0
+    assert total("unprepare") == 0
     await world.kubelet.register()
     await world.kubelet.prepare([ref(1)])
-    assert total("NodePrepareResources") == 1
+    assert total("prepare") == 1
     assert await world.serving.alive()
-    assert total("NodePrepareResources") == 1  # a probe is not a call of the kubelet's
+    assert total("prepare") == 1  # a probe is not a call of the kubelet's

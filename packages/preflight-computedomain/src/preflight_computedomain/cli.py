@@ -42,6 +42,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print how to change between driver-managed and host-managed IMEX",
     )
+    doctor.add_argument(
+        "--before-uninstall",
+        action="store_true",
+        help="say what could not be deleted any more; exit status 1 where there is something",
+    )
     explain = commands.command(
         subparsers, "explain", _explain, help="one ComputeDomain, down to its pods"
     )
@@ -78,13 +83,14 @@ def _values(text: str) -> object:
 def _doctor(args: argparse.Namespace) -> int:
     import anyio
 
-    from .doctor import RUNBOOK, report
+    from .doctor import RUNBOOK, before_uninstall, report
     from .look import look
 
     if args.runbook:
         print(RUNBOOK, end="")
         return commands.DONE
-    lines, sound = report(anyio.run(look))
+    said = before_uninstall if args.before_uninstall else report
+    lines, sound = said(anyio.run(look))
     commands.say("\n".join(lines))
     return commands.DONE if sound else commands.FAILED
 

@@ -12,11 +12,11 @@ from preflight_kube.text import one_line
 
 from .configs import domain_of
 from .controller.template import owner
-from .names import DAEMON_DEVICE, DEVICE, LABEL, fits_as_name
+from .names import DAEMON_DEVICE, DEVICE, FINALIZER, LABEL, fits_as_name
 from .seen import ClusterObjects, is_daemon_template
 from .sharing import Sharing
 
-__all__ = ["RUNBOOK", "report"]
+__all__ = ["RUNBOOK", "before_uninstall", "report"]
 
 CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
 """GPU feature discovery gives it to nodes whose GPUs are in an NVLink clique."""
@@ -30,6 +30,9 @@ RUNBOOK: Final = """How to change between driver-managed and host-managed IMEX:
      nvidia-imex stopped and masked.
   4. Remove what the other mode has left (this command lists it); neither mode adopts or removes it.
   5. Make the ComputeDomains and the pods anew.
+
+Before `helm uninstall`: steps 1 and 2, while controller and plugins still run. Without the controller a ComputeDomain and its namespace cannot be
+deleted (its finalizer stays), and without the plugin a pod that has a claim cannot end. `doctor --before-uninstall` says what is left.
 """
 
 
@@ -55,6 +58,28 @@ def report(seen: ClusterObjects) -> tuple[list[str], bool]:
         f"{len(seen.domains)} ComputeDomains; {offered} nodes offer {DEVICE}; {'no problem found' if sound else 'see above'}."
     )
     return lines, sound
+
+
+def before_uninstall(seen: ClusterObjects) -> tuple[list[str], bool]:
+    """What would never end once controller and plugins are gone, and whether there is nothing."""
+    held = [
+        f"ComputeDomain {one.metadata.namespace}/{one.metadata.name}: delete it, and wait until it is gone"
+        for one in seen.domains
+    ]
+    held += [
+        f"ResourceClaimTemplate {one.metadata.namespace}/{one.metadata.name} has the finalizer {FINALIZER}: delete its ComputeDomain"
+        for one in seen.templates
+        if FINALIZER in one.metadata.finalizers
+    ]
+    held += [
+        f"ResourceClaim {one.metadata.namespace}/{one.metadata.name} on {', '.join(one.nodes)}: delete its pod, and wait until it is gone"
+        for one in seen.claims
+        if one.nodes
+    ]
+    lines = [f"Not read: {one}" for one in seen.unread] + sorted(held)
+    if lines:
+        return [*lines, "Do not uninstall yet."], False
+    return ["Nothing is held: `helm uninstall` leaves nothing behind that cannot be deleted."], True
 
 
 def _leftovers(seen: ClusterObjects) -> list[str]:

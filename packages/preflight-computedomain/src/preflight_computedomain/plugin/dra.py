@@ -21,7 +21,7 @@ from .._generated.dra import (
 )
 from ..names import DRIVER
 from .claims import KubeletClaim
-from .metrics import PREPARE, UNPREPARE, PluginMetrics
+from .metrics import OPERATIONS, PREPARE, UNPREPARE, PluginMetrics
 from .page import ClaimAnswer, ClaimPreparer
 from .sockets import Method, unary
 from .wire import TEXT, Shape
@@ -68,7 +68,7 @@ def services(page: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[str,
 async def _measured(
     metrics: PluginMetrics, operation: str, call: Callable[[], Awaitable[Mapping[str, ClaimAnswer]]]
 ) -> Mapping[str, ClaimAnswer]:
-    labels: Any = (DRIVER, operation)
+    labels: Any = (DRIVER, OPERATIONS[operation])
     metrics.requests.labels(*labels).inc()
     with (
         metrics.inflight.labels(*labels).track_inprogress(),

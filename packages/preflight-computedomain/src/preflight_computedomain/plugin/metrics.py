@@ -6,10 +6,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..names import DRIVER
 
-__all__ = ["PREPARE", "UNPREPARE", "PluginMetrics"]
+__all__ = ["OPERATIONS", "PREPARE", "UNPREPARE", "PluginMetrics"]
 
 PREPARE = "NodePrepareResources"
 UNPREPARE = "NodeUnprepareResources"
+OPERATIONS = {PREPARE: "prepare", UNPREPARE: "unprepare"}
+"""As NVIDIA's driver labels them, by the kubelet's name of the call."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
 
 
@@ -38,7 +40,7 @@ class PluginMetrics:
             ("driver", "operation"),
             registry=own,
         )
-        for operation in (PREPARE, UNPREPARE):
+        for operation in OPERATIONS.values():
             self.requests.labels(DRIVER, operation)
             self.seconds.labels(DRIVER, operation)
             self.inflight.labels(DRIVER, operation)
