@@ -51,6 +51,7 @@ async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space:
     assert "belongs to the PodGang t-0" in text
     assert "with on no node yet, with its claim" in text
     assert "without on no node yet, WITHOUT its claim" in text
+    assert "    One fabric: no: without without the claim\n" in text
     assert await shown(space.target, space.namespace, "other", DRIVER) == "no domains\n"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final, NamedTuple, TypeVar
 
-from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.client import Client, KubeError, NotFound, Params
 from preflight_kube.connection import Connection
 
 from .compare import differences
@@ -15,9 +15,10 @@ from .config import Config
 from .desired import DomainMember, Key, member_of
 from .detection import Detection
 from .explain import Told, explain
+from .fabric import DRIVER, ChannelClaim, Pod, cliques_of
 from .names import COMPUTE_DOMAIN_GROUP, FABRIC_LABEL, GROVE_GROUP, RESOURCE_GROUP, SCHEDULER_GROUP
 from .objects import ComputeDomain, PodClique, PodCliqueSet, PodGang
-from .show import Pod, show
+from .show import show
 from .support import ClusterFacts, judge, served_claims, served_domains
 from .watches import Node
 from .world import World, turns
@@ -44,8 +45,37 @@ async def shown(target: Connection, namespace: str, only: str, config: Config) -
     """
     async with Client(target, agent=AGENT) as client:
         seen = await _look(client, namespace, config, pods=True)
-    support = judge(seen.facts, config)
-    return show(seen.world, seen.pods, config, support, time.time(), only=only)
+        resources = f"/apis/{RESOURCE_GROUP}/{served_claims(seen.facts) or 'v1'}"
+        claims = await _if_readable(client, f"{resources}/namespaces/{namespace}/resourceclaims")
+        slices = await _if_readable(
+            client, f"{resources}/resourceslices", {"fieldSelector": f"spec.driver={DRIVER}"}
+        )
+        nodes = await _if_readable(client, "/api/v1/nodes", {"labelSelector": FABRIC_LABEL})
+    labels = {one["metadata"]["name"]: one["metadata"]["labels"][FABRIC_LABEL] for one in nodes}
+    return show(
+        seen.world,
+        seen.pods,
+        config,
+        judge(seen.facts, config),
+        time.time(),
+        only=only,
+        claims={(namespace, one["metadata"]["name"]): ChannelClaim.read(one) for one in claims},
+        cliques={**{node: one for node, one in labels.items() if one}, **cliques_of(slices)},
+    )
+
+
+async def _if_readable(
+    client: Client, path: str, params: Params | None = None
+) -> list[dict[str, Any]]:
+    """What a path lists; nothing where who asks may not read it: what rests on it is not known."""
+    try:
+        return [
+            one
+            async for page, _ in client.pages(path, dict[str, Any], params=params)
+            for one in page
+        ]
+    except KubeError:
+        return []
 
 
 async def explained(

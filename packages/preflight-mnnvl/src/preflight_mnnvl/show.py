@@ -4,34 +4,21 @@ controller's own decision gives it. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import msgspec
+from collections.abc import Iterable, Mapping
 
 from .config import Config
 from .desired import Key, wanted
-from .names import CLAIM, PCS_NAME
-from .objects import ComputeDomain, Metadata, shown
+from .fabric import ChannelClaim, Pod, one_fabric
+from .names import PCS_NAME
+from .objects import ComputeDomain, shown
 from .support import Support
 from .turn import DomainTurn
 from .world import World, turns
 
-__all__ = ["Pod", "show"]
+__all__ = ["show"]
 
 POD_OF = "grove.io/podclique"
 """Label of a pod: its PodClique."""
-
-
-class _PodSpec(msgspec.Struct, rename="camel", gc=False):
-    node_name: str | None = None
-    resource_claims: list[dict[str, object]] | None = None
-
-
-class Pod(msgspec.Struct, rename="camel", gc=False):
-    """As far as it is shown."""
-
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
-    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
 
 
 def show(
@@ -42,8 +29,12 @@ def show(
     now: float,
     *,
     only: str = "",
+    claims: Mapping[Key, ChannelClaim] = {},
+    cliques: Mapping[str, str] = {},
 ) -> str:
-    """Text, one set after the other; ``only`` the PodCliqueSet of this name."""
+    """Text, one set after the other; ``only`` the PodCliqueSet of this name. ``claims``,
+    ``cliques``: those of pods, and of nodes (:func:`~.fabric.one_fabric`).
+    """
     wants = wanted(world.members()[0], world.domains)
     found = turns(world, config, support, now)
     by_clique: dict[Key, list[Pod]] = {}
@@ -67,6 +58,13 @@ def show(
         for key in keys:
             lines += _domain(key, found[key], world.domains.get(key))
             want = wants.get(key)
+            if want is not None:
+                own = [
+                    pod for one in want.members for pod in by_clique.get((namespace, one.name), ())
+                ]
+                here = {name: one for (space, name), one in claims.items() if space == namespace}
+                said = one_fabric(world.domains.get(key), own, here, cliques)
+                lines.append(f"    One fabric: {said}")
             for member in (*want.members, *want.losers) if want else ():
                 lines.append(f"    PodClique {member.name}")
                 if want and member in want.losers:
@@ -101,9 +99,8 @@ def _domain(key: Key, turn: DomainTurn, domain: ComputeDomain | None) -> list[st
 
 
 def _pod(pod: Pod) -> str:
-    claimed = any(one.get("name") == CLAIM for one in pod.spec.resource_claims or ())
     where = f"on {shown(pod.spec.node_name)}" if pod.spec.node_name else "on no node yet"
-    return f"{shown(pod.metadata.name)} {where}, {'with' if claimed else 'WITHOUT'} its claim"
+    return f"{shown(pod.metadata.name)} {where}, {'with' if pod.claims else 'WITHOUT'} its claim"
 
 
 def _labels(domain: ComputeDomain | None) -> dict[str, str]:
