@@ -206,6 +206,7 @@ def test_show_goes_from_the_set_to_its_pods() -> None:
         "  ComputeDomain t-0-cd: adopted",
         "    The ComputeDomain t-0-cd belongs to the PodGang t-0.",
         "    Ready; nodes: n1 (Ready)",
+        "    One fabric: no: t-0-w-1 without the claim",
         "    PodClique t-0-w",
         "      t-0-w-0 on n1, with its claim",
         "      t-0-w-1 on no node yet, WITHOUT its claim",
