@@ -163,6 +163,16 @@ def test_a_template_whose_labels_say_another_owner_is_foreign(
     assert [event.reason for event in said.events] == ["ResourceClaimTemplateConflict"]
 
 
+def test_who_wants_the_template_of_another_computedomain_is_not_told_to_delete_it(
+    world: World,
+) -> None:
+    world.look("d")
+    world.create_domain("second", "t")
+    (event,) = step(world.domain("second"), world.seen()).events
+    assert world.domain("d").metadata.uid in event.message
+    assert "delete" not in event.message
+
+
 def test_labels_and_finalizer_removed_by_hand_are_put_back_by_one_patch(world: World) -> None:
     world.look("d")
     good = {key: world.templates["t"]["metadata"][key] for key in ("labels", "finalizers")}

@@ -248,10 +248,10 @@ def shares(domain: ComputeDomain, named: Mapping[str, Sequence[str]]) -> list[Do
 
 def _conflict(there: ClaimTemplate) -> DomainEvent:
     name = one_line(there.metadata.name, 253)
-    message = (
-        f"ResourceClaimTemplate {name} exists and belongs to something else, and is left alone; delete or rename it, or make this "
-        "ComputeDomain anew with another spec.channel.resourceClaimTemplate.name"
-    )
+    anew = "make this ComputeDomain anew with another spec.channel.resourceClaimTemplate.name"
+    message = f"ResourceClaimTemplate {name} exists and belongs to something else, and is left alone; delete or rename it, or {anew}"
+    if owner := template.owner(there):
+        message = f"ResourceClaimTemplate {name} is that of the ComputeDomain with the uid {one_line(owner, 80)}, and is left alone; {anew}"
     return DomainEvent("ResourceClaimTemplateConflict", message, there.metadata.uid)
 
 
