@@ -33,6 +33,7 @@ from shapes import EIGHT, claim, lease, node, pod, view
 
 JOB = claim(1, gang="job")
 replace = msgspec.structs.replace
+RECLAIMED = {names.RECLAIMED_ANNOTATION: "999999998"}
 
 
 def gang(
@@ -217,6 +218,23 @@ def test_a_gang_is_bound_when_all_have_arrived_the_first_one_first() -> None:
     assert arrival(b, 2, begun=False) is Arrival.WAIT
     assert arrival(b, 1, begun=True) is Arrival.BIND
     assert arrival(pod(), 1, begun=True) is Arrival.WAIT
+
+
+def test_the_longest_names_and_most_gpus_are_read_as_they_were_written() -> None:
+    reserved = Reserved(
+        number=999_999_999,
+        node="n" * 253,
+        ids=tuple(range(1023 - 63, 1024)),
+        plan="f" * 16,
+        members=4096,
+        first="p" * 253,
+        first_uid="u" * 36,
+        start="e" * 16,
+        need=4096,
+    )
+    found = pod(annotations={names.RESERVED_ANNOTATION: written(reserved), **RECLAIMED})
+    assert found.reserved == reserved
+    assert found.start == Start(start=reserved.start, need=reserved.need)
 
 
 def test_plans_are_named_by_what_they_give() -> None:

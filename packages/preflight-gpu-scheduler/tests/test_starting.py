@@ -149,6 +149,18 @@ def test_a_gang_of_higher_priority_that_fits_comes_first_and_one_that_does_not_h
     assert seen.ask("low-0") == messages.GANG_TOO_FEW
 
 
+def test_a_gang_of_higher_priority_is_waited_for_where_gpus_are_new_but_not_for_long() -> None:
+    seen = Gangs()
+    seen.gang("high", 5, 5, priority=10)
+    assert seen.ask("high-0", ["a"]) == messages.GANG_TOO_FEW
+    seen.now += 20
+    seen.gang("low", 2, 2)
+    assert seen.ask("low-0", ["a", "b"]) == messages.GANG_TURN, "the other has not been asked yet"
+    assert seen.held() == set()
+    seen.now += 16
+    assert seen.ask("low-0", ["a", "b"]) in {"a", "b"}, "the scheduler has no node for the other"
+
+
 def test_of_more_members_than_are_needed_the_others_wait_until_those_have_their_gpus() -> None:
     seen = Gangs()
     seen.gang("g", 6, 4)

@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 _MOST_TEXT: Final = 1024
+MOST_RESERVED_TEXT: Final = 1536
+"""Two names of 253 characters, 64 ids, and the rest."""
 _MOST_KNOWN: Final = 16_384
 """Allocations that are kept as read: each is asked for at every change around its node."""
 _MOST_RESERVED: Final = 4096
@@ -91,7 +93,7 @@ def literal_ids(text: str) -> str | None:
 @lru_cache(maxsize=_MOST_RESERVED)
 def parse_reserved(text: str) -> Reserved | None:
     """None where it is absent or unreadable: then nothing is reserved."""
-    if not text or len(text) > _MOST_TEXT:
+    if not text or len(text) > MOST_RESERVED_TEXT:
         return None
     try:
         found = msgspec.json.decode(text, type=Reserved)
@@ -103,7 +105,7 @@ def parse_reserved(text: str) -> Reserved | None:
 @lru_cache(maxsize=_MOST_RESERVED)
 def parse_start(text: str) -> Start | None:
     """Of a member that waits for its gang, and of one that has what its plan gave it."""
-    if not text or len(text) > _MOST_TEXT:
+    if not text or len(text) > MOST_RESERVED_TEXT:
         return None
     try:
         found = msgspec.json.decode(text, type=Start)

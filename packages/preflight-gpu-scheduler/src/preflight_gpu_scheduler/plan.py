@@ -169,7 +169,11 @@ def place(
     on the node where they fit best; or why not. ``candidates``, by uid: nodes that kube-scheduler
     would have each on; those without any are left out.
     """
-    free = {name: view.free for name, view in nodes.items()}
+    free = {name: view.free for name, view in nodes.items() if not view.blocked}
+    least = min((one.claim.spec.devices.count for one in members), default=1)
+    among = frozenset[str]().union(*set(candidates.values())) & free.keys()
+    if sum(free[name].bit_count() // least for name in among) < need:
+        return messages.GANG_TOO_FEW  # most looks at a gang that waits end here
     ordered: dict[frozenset[str], list[str]] = {}
     found: dict[tuple[int, int, Want], Chosen] = {}  # nodes of one kind share their topology object
     made: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -181,7 +185,7 @@ def place(
         if len(made) == need:
             break
         if among not in ordered:
-            ordered[among] = sorted(n for n in among if n in nodes and not nodes[n].blocked)
+            ordered[among] = sorted(among & free.keys())
         best: tuple[int, int, str, tuple[int, ...]] | None = None
         for name in ordered[among]:
             slots, left = nodes[name].slots, free[name]

@@ -28,8 +28,14 @@ __all__ = ["Starting"]
 
 _FRESH: Final = 30.0
 """Seconds for which the nodes count on which the scheduler would have had a member."""
+_SOON: Final = 15.0
+"""Seconds within which the scheduler asks again about a pod that some node might have: its back-off
+is 10 at most.
+"""
 _MOST_REST: Final = 20.0
 """Seconds at most from an attempt that failed to the next."""
+_KEPT_FOR: Final = 0.5
+"""Seconds after which it is looked at anew what is kept."""
 _AT_ONCE: Final = 16
 _LOOK: Final = 0.5
 
@@ -42,6 +48,7 @@ class _Attempt:
         self.pods: dict[Key, Pod] = {}  # those that wait, as a mirror has them
         self.asked: dict[str, tuple[float, frozenset[str]]] = {}  # by uid: when, and which nodes
         self.ever: set[str] = set()  # all nodes that the scheduler would have had one on
+        self.last = now  # when it was asked about one
         self.failed, self.rests = 0, now
         self.begun: float | None = None
         self.placed: dict[str, tuple[str, tuple[int, ...]]] = {}  # by uid, while it is tried
@@ -65,6 +72,8 @@ class Starting:
         self._state, self._config, self._performer = state, config, performer
         self._tries: dict[Start, _Attempt] = {}
         self._of: dict[Key, Start] = {}
+        self._grown: dict[str, tuple[int, float]] = {}  # free GPUs, and since when there are more
+        self._kept: tuple[_Attempt | None, float, Mapping[str, int]] = (None, 0.0, {})
 
     # --- what changes
 
@@ -138,6 +147,10 @@ class Starting:
         uid = pod.metadata.uid
         found = verbs.filter_nodes(question, nodes, self._state.views())
         mine.ever.update(nodes)
+        self._note(nodes, now)
+        if mine.begun is None and (why := self._others_first(mine, now)):
+            return why
+        mine.last = now
         if uid not in mine.placed:
             mine.asked[uid] = (now, frozenset(found.passed))
         if mine.begun is None and (why := self._begin(mine, now)):
@@ -157,9 +170,6 @@ class Starting:
         planned = self._plan(mine, now)
         if isinstance(planned, str):
             return planned
-        for other in self._tries.values():
-            if self._before(other, mine) and not isinstance(self._plan(other, now), str):
-                return messages.GANG_TURN
         mine.begun, mine.placed = now, planned
         mine.refused = {key: pod.status.conditions for key, pod in mine.pods.items()}
         for pod in mine.pods.values():
@@ -167,18 +177,49 @@ class Starting:
                 self._state.hold(*given, pod)
         return ""
 
-    def _before(self, other: _Attempt, mine: _Attempt) -> bool:
-        rank, own = (-other.priority, other.since), (-mine.priority, mine.since)
-        waits = other.begun is None and other.rests <= self._state.now() and bool(other.asked)
-        return other is not mine and waits and rank < own
+    def _note(self, nodes: Sequence[str], now: float) -> None:
+        views = self._state.views()
+        for name in nodes:
+            free = views[name].free.bit_count() if name in views else 0
+            known, since = self._grown.get(name, (0, now))
+            self._grown[name] = (free, now if free > known else since)
+
+    def _others_first(self, mine: _Attempt, now: float) -> str:
+        """A gang that comes before this one and may fit, as far as is known: on nodes that the
+        scheduler would have it on, or that have got GPUs since it was asked.
+        """
+        rank = (-mine.priority, mine.since)
+        for other in self._tries.values():
+            if other.begun is not None or now < other.rests or other is mine:
+                continue
+            if (-other.priority, other.since) >= rank or not other.ever:
+                continue
+            if other.failed:
+                fits = self._plan(other, now)
+            else:
+                among = {
+                    name
+                    for name in mine.ever
+                    if other.last < (grown := self._grown[name][1]) and now - grown < _SOON
+                }
+                if among or now - other.last < _SOON:
+                    among |= other.ever
+                members = self._members(other)
+                alike = dict.fromkeys((one.pod.metadata.uid for one in members), frozenset(among))
+                fits = place(members, alike, self._state.views(), other.start.need)
+            if not isinstance(fits, str):
+                return messages.GANG_TURN
+        return ""
 
     def _plan(self, mine: _Attempt, now: float) -> dict[str, tuple[str, tuple[int, ...]]] | str:
         """Once an attempt has failed the scheduler has to have been asked about each; before, who
-        is not known is believed to be like the others.
+        is not known is believed to be like the others. Of a PodGroup of its own the scheduler asks
+        about no other where one has no node.
         """
         need = mine.start.need
         fresh = {uid: on for uid, (when, on) in mine.asked.items() if now - when <= _FRESH}
-        if not mine.failed and fresh:
+        native = any(pod.spec.scheduling_group is not None for pod in mine.pods.values())
+        if fresh and (native or not mine.failed):
             alike = next(reversed(fresh.values()))
             fresh = {
                 one.metadata.uid: fresh.get(one.metadata.uid, alike) for one in mine.pods.values()
@@ -236,6 +277,13 @@ class Starting:
         first = min(waiting, key=lambda one: (-one.priority, one.since), default=None)
         if first is None or first is mine:
             return {}
+        known, since, kept = self._kept
+        if known is not first or now - since > _KEPT_FOR:
+            kept = self._keep(first)
+            self._kept = first, now, kept
+        return kept
+
+    def _keep(self, first: _Attempt) -> Mapping[str, int]:
         views, members, kept = self._state.views(), self._members(first), dict[str, int]()
         ever = dict.fromkeys((one.pod.metadata.uid for one in members), frozenset(first.ever))
         if first.failed and not isinstance(place(members, ever, views, first.start.need), str):
