@@ -252,6 +252,8 @@ class _Replica:
             return "stopping"
         if self._dead:
             return self._dead
+        if stuck := self.unhealthy():
+            return stuck
         if (parts := self._parts) is None:
             return f"starting: {self._not_built}" if self._not_built else "starting"
         if not all(one.synced.is_set() for one in parts.reflectors):
