@@ -208,27 +208,45 @@ async def _said(world: Plane, namespace: str, reason: str) -> str:
     return next((one["message"] for one in events["items"] if one["reason"] == reason), "")
 
 
-def test_a_pod_is_told_which_gpus_it_has_and_a_node_that_somebody_else_hands_out_its_gpus(
+def test_a_node_is_told_who_else_hands_out_its_gpus_and_that_a_condition_names_none_of_them(
     real_api_server: ApiServer,
 ) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 4, islands=2)
-            await world.claim("two", 2)
-            extender = await world.extender()
-            world.scheduler(extender.port)
             await world.controller()
-            await world.pod("p", "two")
-            await world.bound("p")
-            told = await world.until(
-                "the pod is told", partial(_said, world, world.namespace, "GpusAllocated")
+            bad = {"type": "Bad", "status": "True", "message": "GPU_UUID:GPU-nobody is lost"}
+            ready = {"type": "Ready", "status": "True"}
+            await world.client.merge_patch(
+                "/api/v1/nodes/a/status", {"status": {"conditions": [ready, bad]}}
             )
-            assert told == "GPUs 0,1 of a, island nvlink-0"
+            told = await world.until(
+                "the node is told", partial(_said, world, "default", "UnknownGpu")
+            )
+            assert told == "node condition Bad names GPU-nobody, which is no GPU of this node"
             await world.status_of("a", {"total": 4, "conflicts": ["device-plugin"]})
             told = await world.until(
                 "the node is told", partial(_said, world, "default", "DevicePluginConflict")
             )
             assert told.startswith("a device plugin hands out the GPUs of this node, too")
+
+    anyio.run(body)
+
+
+def test_the_status_of_a_node_that_is_gone_goes_with_it(real_api_server: ApiServer) -> None:
+    async def body() -> None:
+        async with plane(real_api_server, sweep="1s") as world:
+            await world.node("a", 4)
+            await world.node("b", 4)
+            await world.controller()
+            await world.client.delete("/api/v1/nodes/a")
+            path = f"/apis/{names.API_VERSION}/gpunodestatuses"
+
+            async def gone() -> bool:
+                return await world.client.get_or_none(f"{path}/a", dict) is None
+
+            await world.until("its status is gone", gone)
+            assert await world.raw(f"{path}/b")
 
     anyio.run(body)
 

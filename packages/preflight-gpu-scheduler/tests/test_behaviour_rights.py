@@ -32,6 +32,7 @@ SELDOM = {
     ("coordination.k8s.io", "leases", "patch"),
     ("", "pods", "get"),
     ("", "events", "create"),
+    ("gpu.scheduling", "gpunodestatuses", "delete"),  # of nodes that are gone
     ("coordination.k8s.io", "leases", "update"),
     ("coordination.k8s.io", "leases", "delete"),
     ("scheduling.x-k8s.io", "podgroups", "watch"),  # where the cluster has them

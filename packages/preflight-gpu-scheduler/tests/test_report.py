@@ -283,6 +283,14 @@ def test_people_can_name_a_gpu_on_the_node() -> None:
     assert said.about("A") == ""
 
 
+@pytest.mark.parametrize("around", ["{}.", "{})", '"{}"', "{}|x", "{}:", "({})", "{};", "{}"])
+def test_a_gpu_is_named_without_what_stands_around_it_in_a_sentence(around: str) -> None:
+    uuid = "GPU-8d1f2a-0b"
+    message = f"XID 79 GPU_UUID:{around.format(uuid)} is lost"
+    found = complaints(node(conditions=(Condition(type="X", status="True", message=message),)), ())
+    assert set(found.by_uuid) == {uuid}
+
+
 @given(st.text(max_size=200))
 def test_whatever_a_condition_says_is_read(message: str) -> None:
     found = complaints(node(conditions=(Condition(type="X", status="True", message=message),)), ())

@@ -16,7 +16,8 @@ from .objects import Node
 
 __all__ = ["Complaints", "complaints"]
 
-_GPU: Final = re.compile(r"GPU_UUID:(\S+?)(?=[\s;,]|$)")
+_GPU: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
+"""Without what may stand around it in a sentence."""
 _MOST_REASON: Final = 200
 
 

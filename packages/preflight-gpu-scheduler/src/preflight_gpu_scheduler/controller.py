@@ -20,6 +20,7 @@ from preflight_kube.workqueue import Queue
 
 from . import controls, names
 from . import status as statuses
+from .conditions import complaints
 from .config import Config
 from .controls import Gate
 from .ganging import Ganging
@@ -27,13 +28,13 @@ from .holding import LeaseState, Sightings, is_own, judge, reason
 from .inventory import Inventory
 from .leases import relock
 from .meters import ControllerMeters
-from .objects import Lease, Pod
+from .objects import Lease, Node, Pod
 from .performing import Performer
 from .protocol import Answer, Request
 from .reclaim import Done, collect
 from .state import Key
 from .state import State as Seen
-from .words import Words, has, relocked, shares
+from .words import Words, relocked, shares
 
 __all__ = ["CLAIM_PATIENCE", "Controller"]
 
@@ -79,7 +80,9 @@ class Controller:
         self._reserved: dict[
             Key, tuple[str, int]
         ] = {}  # reservations that an Event was written about
-        self._news = Queue("news")
+        self._unknown: dict[
+            str, tuple[str, ...]
+        ] = {}  # UUIDs that are named, and no GPU's, by node
         self._conflicts: dict[str, tuple[str, ...]] = {}
         self._words = Words(client)
         say = self._words.of_pod
@@ -95,7 +98,7 @@ class Controller:
                 self._changed("pod", pod)
             for claim in list(seen.claims):
                 self._changed("claim", claim)
-            for node in list(seen.nodes):
+            for node in seen.nodes.keys() | seen.inventories.keys():
                 self._changed("node", ("", node))
             async with anyio.create_task_group() as group:
                 for _ in range(WORKERS):
@@ -104,7 +107,6 @@ class Controller:
                     (self._gates, self._ungate),
                     (self._claims, self._tell),
                     (self._nodes, self._count),
-                    (self._news, self._announce),
                     (self._locks, self._relock),
                 )
                 for queue, look in looks:
@@ -171,16 +173,12 @@ class Controller:
             self._ganging.look()
 
     def _placed(self, key: Key, pod: Pod | None) -> None:
-        """Of a pod that is seen to become bound an Event is written; what was bound before this
-        replica led has its Event.
-        """
+        """Note which pods wait for a node: those are nudged."""
         if pod is not None and pod.claim and not pod.bound:
             self._unplaced.add(key)
         elif key in self._unplaced:
             self._unplaced.discard(key)
             self._reserved.pop(key, None)
-            if pod is not None:
-                self._news.add(key)
 
     def _queue(self, lease: Lease) -> None:
         """By the holder's namespace: one that has many leases to collect does not
@@ -334,14 +332,6 @@ class Controller:
             )
         return None
 
-    async def _announce(self, key: Key) -> float | None:
-        pod = self._seen.pods.get(key)
-        allocated = pod.allocated if pod is not None else None
-        if pod is not None and pod.bound and allocated is not None:
-            said = has(pod, self._seen.inventories.get(allocated.node))
-            await self._words.of_pod(pod, "GpusAllocated", said, True)
-        return None
-
     # --- claims
 
     async def _tell(self, key: Key) -> float | None:
@@ -381,8 +371,13 @@ class Controller:
 
     async def _count(self, key: Key) -> float | None:
         node, inventory = self._seen.nodes.get(key[1]), self._seen.inventories.get(key[1])
-        if node is None or inventory is None:
+        if node is None:
+            self._unknown.pop(key[1], None)
+            return await self._forget(key[1]) if inventory is not None else None
+        self._since.forget(key[1])
+        if inventory is None:
             return None
+        await self._tell_unknown(node, inventory)
         if inventory.conflicts and self._conflicts.get(key[1]) != inventory.conflicts:
             await self._words.of_node(node, "DevicePluginConflict", shares(inventory.conflicts))
         self._conflicts[key[1]] = inventory.conflicts
@@ -395,6 +390,31 @@ class Controller:
             with contextlib.suppress(NotFound):
                 await self._client.json_patch(f"/api/v1/nodes/{key[1]}/status", patch)
         return None
+
+    async def _forget(self, name: str) -> float | None:
+        """The status of a node that is gone goes too, but not at once: nodes register again."""
+        waited, rest = (
+            self._since.note(name, True, self._client.clock()),
+            self._config.seconds("sweep"),
+        )
+        if waited < rest:
+            return rest - waited + 0.05
+        self._since.forget(name)
+        with contextlib.suppress(NotFound):
+            await self._client.delete(f"{names.STATUSES}/{name}")
+            log.info("the status of a node that is gone is deleted", node=name)
+        return None
+
+    async def _tell_unknown(self, node: Node, inventory: Inventory) -> None:
+        """Whoever names a GPU that the node does not have takes none out, and does not know."""
+        name, listed = node.metadata.name, set(inventory.uuids.values()) - {""}
+        named = complaints(node, self._config.node_conditions).by_uuid if listed else {}
+        unknown = tuple(sorted(named.keys() - listed))
+        if unknown and self._unknown.get(name) != unknown:
+            said = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
+            await self._words.of_node(node, "UnknownGpu", f"{said}, which is no GPU of this node")
+        self._unknown[name] = unknown
+        self._meters.unknown.set(sum(map(len, self._unknown.values())))
 
     async def _tell_sick(
         self, node: str, inventory: Inventory, leases: Mapping[int, Lease]

@@ -105,6 +105,11 @@ class ControllerMeters(_Writes):
             "Bound pods without the lease of a GPU that they have.",
             registry=registry,
         )
+        self.unknown = Gauge(
+            "gpu_scheduler_unknown_gpus",
+            "GPUs that a condition or annotation names, and that its node does not have.",
+            registry=registry,
+        )
         self.relocked = Counter(
             "gpu_scheduler_relocked", "Leases that were lost and made again.", registry=registry
         )

@@ -77,7 +77,8 @@ RIGHTS: Final = Chart(
             component="controller",
             rights=(
                 _CLAIMS,
-                _STATUSES,
+                # A node's status goes when the node has gone.
+                Right(resource="gpunodestatuses", group=names.GROUP, verbs="list watch delete"),
                 _NODES,
                 Right(
                     resource="pods",

@@ -12,11 +12,11 @@ from preflight_kube.client import Client, Conflict, KubeError
 from preflight_kube.events import Regarding, event, timestamp
 from preflight_kube.logs import get_logger
 
-from .inventory import CONFLICT_DRA, Inventory
+from .inventory import CONFLICT_DRA
 from .leases import Taken
 from .objects import Lease, Node, Pod
 
-__all__ = ["Words", "has", "relocked", "shares"]
+__all__ = ["Words", "relocked", "shares"]
 
 log = get_logger(__name__)
 COMPONENT: Final = "gpu-scheduler-controller"
@@ -59,17 +59,6 @@ class Words:
             pass  # it was said before
         except KubeError as error:
             log.warning("no Event", about=regarding.name, reason=reason, error=str(error))
-
-
-def has(pod: Pod, inventory: Inventory | None) -> str:
-    """Which GPUs the Binding gave, and on which islands; empty where it gave none."""
-    found = pod.allocated
-    if found is None:
-        return ""
-    devices = inventory.devices if inventory is not None else ()
-    islands = sorted({one.island for one in devices if one.id in found.ids and one.island})
-    where = f", island{'s' if len(islands) > 1 else ''} {', '.join(islands)}" if islands else ""
-    return f"GPU{'s' if len(found.ids) > 1 else ''} {','.join(map(str, found.ids))} of {found.node}{where}"
 
 
 def shares(conflicts: Sequence[str]) -> str:
