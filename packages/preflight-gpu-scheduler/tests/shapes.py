@@ -13,13 +13,11 @@ from preflight_gpu_scheduler.objects import (
     LeaseSpec,
     Metadata,
     Node,
-    NodeSpec,
     NodeStatus,
     Pod,
     PodSchedulingGate,
     PodSpec,
     PodStatus,
-    Taint,
 )
 from preflight_gpu_scheduler.verbs import NodeView
 
@@ -69,8 +67,6 @@ def node(
     *,
     ready: bool = True,
     labels: dict[str, str] | None = None,
-    taints: tuple[Taint, ...] = (),
-    unschedulable: bool = False,
     allocatable: dict[str, Any] | None = None,
     conditions: tuple[Condition, ...] = (),
     annotations: dict[str, str] | None = None,
@@ -78,7 +74,6 @@ def node(
     found = (Condition(type="Ready", status="True" if ready else "False"), *conditions)
     return Node(
         metadata=Metadata(name=name, labels=labels, annotations=annotations),
-        spec=NodeSpec(taints=taints, unschedulable=unschedulable),
         status=NodeStatus(conditions=found, allocatable=allocatable, capacity=allocatable),
     )
 

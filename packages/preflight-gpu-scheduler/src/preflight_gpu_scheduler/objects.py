@@ -20,13 +20,11 @@ __all__ = [
     "LeaseSpec",
     "Metadata",
     "Node",
-    "NodeSpec",
     "NodeStatus",
     "Pod",
     "PodGroup",
     "PodSpec",
     "PodStatus",
-    "Taint",
     "Toleration",
 ]
 
@@ -143,16 +141,13 @@ class _Group(_Object, frozen=True, kw_only=True):
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """An empty text, or None, is a field that is not set. ``tolerations``, ``node_selector``: at
-    most 256, as many as labels; ``containers``, ``init_containers``: those that ask for extended
-    resources.
+    """An empty text, or None, is a field that is not set. ``containers``, ``init_containers``:
+    those that ask for extended resources.
     """
 
     node_name: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
-    node_selector: dict[str, str] | None = None
-    tolerations: tuple[Toleration, ...] | None = None
     priority: int | None = None
     containers: tuple[_Container, ...] | None = None
     init_containers: tuple[_Container, ...] | None = None
@@ -160,10 +155,6 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
-        if self.tolerations and len(self.tolerations) > _MOST_LABELS:
-            put(self, "tolerations", self.tolerations[:_MOST_LABELS])
-        if self.node_selector and len(self.node_selector) > _MOST_LABELS:
-            put(self, "node_selector", dict(sorted(self.node_selector.items())[:_MOST_LABELS]))
         for field in ("containers", "init_containers"):
             kept = tuple(one for one in getattr(self, field) or () if one.resources is not None)
             put(self, field, kept or None)
@@ -364,14 +355,6 @@ class Lease(_Object, frozen=True, kw_only=True):
         return self.gpu is not None and labels.get(names.MANAGED_LABEL) == "true"
 
 
-class Taint(_Object, frozen=True, kw_only=True):
-    """As Kubernetes has it; an empty text is a field that is not set."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
 class Condition(_Object, frozen=True, kw_only=True):
     """``message``: at most as much as Kubernetes lets a condition say."""
 
@@ -383,13 +366,6 @@ class Condition(_Object, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if len(self.message) > _MOST_MESSAGE:
             msgspec.structs.force_setattr(self, "message", self.message[:_MOST_MESSAGE])
-
-
-class NodeSpec(_Object, frozen=True, kw_only=True):
-    """None is a field that is not set."""
-
-    unschedulable: bool | None = None
-    taints: tuple[Taint, ...] | None = None
 
 
 class NodeStatus(_Object, frozen=True, kw_only=True):
@@ -405,18 +381,10 @@ class NodeStatus(_Object, frozen=True, kw_only=True):
 
 
 class Node(_Object, frozen=True, kw_only=True):
-    """A node as far as plans and the agent read it."""
+    """A node as far as anybody here reads it."""
 
     metadata: Metadata
-    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
-
-    @property
-    def ready(self) -> bool:
-        """Whether its condition Ready is True; a node without one is not."""
-        return any(
-            one.type == "Ready" and one.status == "True" for one in self.status.conditions or ()
-        )
 
 
 class _Minimum(_Object, frozen=True, kw_only=True):
