@@ -322,3 +322,39 @@ def test_no_review_makes_it_raise(raw: Any) -> None:
         updated(found, wrapper_from(wrapper()))
         patch(found, user="u", uid="", labeled=False)
         reviews(found, UserInfo(), "ns", SERVED)
+
+
+LWS_PATH = "template.spec.leaderWorkerTemplate"
+LWS = {
+    "apiVersion": "leaderworkerset.x-k8s.io/v1",
+    "kind": "LeaderWorkerSet",
+    "metadata": {"name": "serve"},
+    "spec": {
+        "replicas": 2,
+        "leaderWorkerTemplate": {
+            "size": 3,
+            "leaderTemplate": {"spec": {"containers": [{"name": "leader", "image": "x"}]}},
+            "workerTemplate": {"spec": {"containers": [{"name": "worker", "image": "x"}]}},
+        },
+    },
+}
+
+
+def test_counts_declared_for_a_kind_that_kueue_does_not_know_are_warned_about() -> None:
+    sets = [
+        {"path": f"{LWS_PATH}.leaderTemplate", "replicas": 2},
+        {"path": f"{LWS_PATH}.workerTemplate", "replicas": 3},
+    ]
+    raw = declared(*sets, template=LWS)
+    found = created(wrapper_from(raw), WrapperRules(), namespace="ns")
+    assert found.problems == ()
+    assert any("says 3 pods" in one and "the template 4" in one for one in found.warnings)
+
+
+def test_what_the_controller_may_not_create_is_denied_with_what_to_do() -> None:
+    rules = WrapperRules(wrapped=frozenset({"pods", "jobs.batch"}))
+    raw = wrapper(job(), bare_pod(), service())
+    found = created(wrapper_from(raw), rules, namespace="ns", served=SERVED)
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith("spec.components[2].template: v1 Service is not among")
+    assert "wrappedKinds" in found.problems[0]

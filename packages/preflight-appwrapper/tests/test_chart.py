@@ -141,3 +141,15 @@ def test_a_real_api_server_takes_every_object(control_plane: ApiServer) -> None:
             raise AssertionError(
                 f"{one['kind']} {one['metadata']['name']}: {error.read().decode()}"
             ) from error
+
+
+def test_the_webhook_knows_what_the_controller_may_create() -> None:
+    kinds = [{"group": "", "resources": ["services"]}, {"group": "batch", "resources": ["jobs"]}]
+    [webhook] = [
+        one
+        for one in render(CHART, {"wrappedKinds": kinds})
+        if one["kind"] == "Deployment" and one["metadata"]["name"].endswith("-webhook")
+    ]
+    args = webhook["spec"]["template"]["spec"]["containers"][0]["args"]
+    named = [one for one in args if one.startswith("--wrapped-kind=")]
+    assert named == ["--wrapped-kind=services", "--wrapped-kind=jobs.batch"]

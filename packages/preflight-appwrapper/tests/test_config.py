@@ -210,3 +210,55 @@ def test_the_defaults_in_the_help_are_the_defaults() -> None:
 
 def vars_of(rules: WrapperRules) -> dict[str, object]:
     return {name: getattr(rules, name) for name in rules.__struct_fields__}
+
+
+PUBLIC = """
+appwrapper:
+  userRBACAdmissionCheck: true
+  defaultQueueName: team-a
+  autopilot:
+    injectAntiAffinities: true
+    monitorNodes: false
+  faultTolerance:
+    admissionGracePeriod: 60000000000
+    warmupGracePeriod: 300000000000
+    resetPause: 45000000000
+    retryLimit: 2
+    deletionGracePeriod: 600000000000
+    successTTLCeiling: 3600000000000
+controllerManager:
+  health: {bindAddress: ":8081"}
+  leaderElection: true
+webhooksEnabled: true
+"""
+
+
+def test_the_configuration_file_of_appwrapper_1_2_is_read() -> None:
+    rules = parse(PUBLIC)
+    assert (rules.admission, rules.warmup, rules.retry_pause) == (60, 300, 45)
+    assert (rules.retry_limit, rules.success_ttl, rules.default_queue) == (2, 3600, "team-a")
+    assert not rules.autopilot.monitor
+    assert parse("controllerManager: {leaderElection: true}\n") == parse("")
+
+
+def test_leaving_everybody_unasked_is_refused_and_named_accounts_are_not_asked() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(PUBLIC.replace("AdmissionCheck: true", "AdmissionCheck: false"))
+    assert any("trustedUsers" in one for one in caught.value.problems)
+    rules = parse('trustedUsers: ["system:serviceaccount:kueue-system:multikueue"]\n')
+    assert rules.trusted_users == {"system:serviceaccount:kueue-system:multikueue"}
+    with pytest.raises(ConfigError):
+        parse('trustedUsers: ["system:*"]\n')
+
+
+def test_problems_of_a_public_file_are_still_found() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(PUBLIC.replace("retryLimit: 2", "retries: 2"))
+    assert any("retries" in one for one in caught.value.problems)
+
+
+@pytest.mark.parametrize("window", ["0s", "soon", "-1m"])
+def test_a_brake_needs_a_window(window: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"evacuationBrake: {{window: {window}}}\n")
+    assert any(one.startswith("evacuationBrake.window:") for one in caught.value.problems)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
+from preflight_appwrapper.actor import no_right
 from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.seen import (
     Attempt,
@@ -19,6 +20,7 @@ from preflight_appwrapper.seen import (
     WrapperView,
 )
 from preflight_appwrapper.step import step
+from preflight_kube.client import KubeError
 from world import START
 
 
@@ -103,3 +105,34 @@ def test_the_name_stands_in_the_status_when_the_create_is_sent_and_is_new_in_eac
         name for name, _ in player.world.created if name.startswith("probe-") and name not in names
     ]
     assert len(names) == 2
+
+
+@pytest.mark.parametrize(("more", "after"), [({"fatal": True}, 0.0), ({"tries": 9}, 61.0)])
+def test_the_component_that_could_not_be_created_says_so(
+    more: dict[str, object], after: float
+) -> None:
+    player = Player(wrapper())
+    player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
+    player.settle()
+    view = WrapperView(components=(refused(**more),))
+    made = step(player.world.read(), view, WrapperRules(), START + timedelta(seconds=after))
+    [condition] = made.status.component_status[0].conditions
+    assert made.status.phase in {"Failed", "Resetting"}
+    assert (condition.status, condition.reason) == ("False", "ComponentCreationErrored")
+    assert condition.message == "exceeded quota"
+
+
+@pytest.mark.parametrize(
+    ("message", "final"),
+    [
+        (
+            'configmaps is forbidden: User "x" cannot create resource "configmaps" in API group "" '
+            'in the namespace "ns"',
+            True,
+        ),
+        ('pods "train" is forbidden: exceeded quota: compute, requested: cpu=1', False),
+        ('pods "train" is forbidden: violates PodSecurity "restricted:latest"', False),
+    ],
+)
+def test_only_a_right_that_is_missing_makes_a_403_final(message: str, final: bool) -> None:
+    assert no_right(KubeError(message, 403, "Forbidden")) is final

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from player import job, service
 from preflight_appwrapper.kinds import ServedKinds
 from preflight_appwrapper.rules import WrapperRules
@@ -51,11 +52,15 @@ def of(kind: int, version: int = 0) -> dict[str, Any]:
 
 
 async def answer(api: Counting, *templates: dict[str, Any]) -> Response:
+    return await Reviewer(cast(Client, api), WrapperRules()).validate(request_of(*templates))
+
+
+def request_of(*templates: dict[str, Any]) -> AdmissionRequest:
     raw = {
         "metadata": {"name": "w", "namespace": "ns"},
         "spec": {"components": [{"template": one} for one in templates]},
     }
-    request = AdmissionRequest(
+    return AdmissionRequest(
         uid="1",
         kind=Kind("workload.codeflare.dev", "v1beta2", "AppWrapper"),
         resource=Resource("workload.codeflare.dev", "v1beta2", "appwrappers"),
@@ -64,7 +69,6 @@ async def answer(api: Counting, *templates: dict[str, Any]) -> Response:
         user_info=UserInfo(username="anna"),
         object=msgspec.Raw(msgspec.json.encode(raw)),
     )
-    return await Reviewer(cast(Client, api), WrapperRules()).validate(request)
 
 
 async def test_a_kind_is_asked_about_once_however_many_components_are_of_it() -> None:
@@ -146,3 +150,14 @@ async def test_what_is_served_is_found_again_without_asking() -> None:
     api.now = 6.0
     assert await kinds.find(("batch", "v1", "Robot")) is None
     assert len(api.asked) == 2, "a definition may have come"
+
+
+async def test_an_account_that_is_trusted_is_not_asked_about_and_others_are() -> None:
+    api = Counting()
+    rules = WrapperRules(trusted_users=frozenset({"anna"}))
+    reviewer = Reviewer(cast(Client, api), rules)
+    request = request_of(of(1))
+    await reviewer.validate(request)
+    assert not [one for one in api.asked if "subjectaccessreviews" in one]
+    await reviewer.validate(replace(request, user_info=UserInfo(username="bob")))
+    assert [one for one in api.asked if "subjectaccessreviews" in one]

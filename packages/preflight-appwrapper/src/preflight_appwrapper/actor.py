@@ -32,13 +32,14 @@ from .seen import Create, Delete, DeletePod
 from .served import Kind, kind_of
 from .together import together
 
-__all__ = ["WrapperActor", "wrapper_path"]
+__all__ = ["WrapperActor", "no_right", "wrapper_path"]
 
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
 """What an API server will say again to the same create: malformed, not served,
 too large, invalid.
 """
 
+_FORBIDDEN: Final = 403
 _FOLLOWED: Final = ("ray.io", "RayJob")
 """Group and kind of objects with pods that carry no label of ours (its submitter): they are kept by
 the API server until all that they own is gone.
@@ -136,7 +137,7 @@ class WrapperActor:
             if error.reason == "AlreadyExists":
                 await self.look(wrapper.metadata.namespace, name, memory)
                 return
-            fatal = error.status in _FATAL
+            fatal = error.status in _FATAL or no_right(error)
             unclear = not fatal and (error.status == 0 or error.status >= 500)
             memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
             return
@@ -252,6 +253,11 @@ class WrapperActor:
             return cluster.loose(data)
         except (msgspec.MsgspecError, ValueError) as error:
             raise KubeError(f"{path}: the answer cannot be read ({error}).") from None
+
+
+def no_right(error: KubeError) -> bool:
+    """Whether RBAC refuses it, which no quota or webhook does in these words."""
+    return error.status == _FORBIDDEN and " cannot create resource " in str(error)
 
 
 def _now() -> datetime:

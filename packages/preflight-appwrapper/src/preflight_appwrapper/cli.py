@@ -83,6 +83,7 @@ A configuration file is YAML. These are all its sections, with their defaults; d
   evacuationBrake:                      # at most so many of the running workloads, and of the nodes, in this time; or one
     percent: 10                         # 100: no brake
     window: 10m
+  trustedUsers: []                      # accounts whose own rights are not asked for, such as MultiKueue's
   leaseDuration: 15s                    # after which another replica may lead
   logLevel: info
 
@@ -119,6 +120,13 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument(
             "--mark-key", type=Path, help="file with the key of marks (none: no marks)"
         )
+    serve.add_argument(
+        "--wrapped-kind",
+        action="append",
+        default=[],
+        metavar="RESOURCE.GROUP",
+        help="what the controller may create beside pods; any number (none: not looked at)",
+    )
     serve.add_argument(
         "--cert-dir",
         type=Path,
@@ -249,7 +257,8 @@ def _serve(args: argparse.Namespace) -> int:
     from .webhook.app import Reviewer
 
     config, rules = _settings(args.config)
-    rules = replace(rules, mark_key=_mark_key(args.mark_key))
+    wrapped = frozenset(args.wrapped_kind) | {"pods"} if args.wrapped_kind else frozenset()
+    rules = replace(rules, mark_key=_mark_key(args.mark_key), wrapped=wrapped)
     certificate = Certificate(args.cert_dir, "`preflight-appwrapper certs`", args.client_ca)
 
     async def build(client: Client, metrics: Metrics) -> Parts:

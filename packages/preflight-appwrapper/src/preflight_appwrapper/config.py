@@ -91,7 +91,8 @@ class EvacuationBrake(_Section, frozen=True, kw_only=True):
 
 class Config(_Section, frozen=True, kw_only=True):
     """What a configuration file says. ``failureRules``: how the status of further kinds is read;
-    one for a kind that is known replaces what is known of it."""
+    one for a kind that is known replaces what is known of it. ``trustedUsers``: accounts, by their
+    whole name, that are not asked about: what they wrap was judged elsewhere (MultiKueue)."""
 
     fault_tolerance: FaultTolerance = FaultTolerance()
     autopilot: AutopilotSection = AutopilotSection()
@@ -100,6 +101,10 @@ class Config(_Section, frozen=True, kw_only=True):
     failure_rules: Annotated[tuple[FailureRule, ...], Meta(max_length=64)] = ()
     node_health: NodeHealth = NodeHealth()
     evacuation_brake: EvacuationBrake = EvacuationBrake()
+    trusted_users: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^*]+$")], ...],
+        Meta(max_length=16),
+    ] = ()
     lease_duration: Duration = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -109,6 +114,9 @@ class Config(_Section, frozen=True, kw_only=True):
         return seconds(self.lease_duration)
 
 
+_DEPLOYED: Final = frozenset(
+    {"appwrapper", "certManagement", "controllerManager", "webhooksEnabled"}
+)
 _ALIASES: Final = {
     "resetPause": "retryPausePeriod",
     "deletionGracePeriod": "forcefulDeletionGracePeriod",
@@ -150,12 +158,38 @@ def settings(text: str) -> tuple[Config, WrapperRules]:
 
 def _settings_of(raw: object) -> tuple[Config, WrapperRules]:
     problems: list[str] = []
+    raw = _public(raw, problems)
     used = _used(raw)
     try:
         return _of(_renamed(raw, problems), problems)
     except ConfigError as error:  # in the words of the file
         said = [_as_written(problem, used) for problem in error.problems]
         raise ConfigError(said) from None
+
+
+def _public(raw: object, problems: list[str]) -> object:
+    """The configuration of AppWrapper 1.2's own controller as one of ours: below ``appwrapper``,
+    with periods in nanoseconds, beside what says how that controller is deployed.
+    """
+    inner = raw.get("appwrapper") if isinstance(raw, dict) else None
+    if (
+        not isinstance(raw, dict)
+        or not _DEPLOYED & raw.keys()
+        or not isinstance(inner, dict | None)
+    ):
+        return raw
+    made = {key: value for key, value in raw.items() if key not in _DEPLOYED} | (inner or {})
+    if made.pop("userRBACAdmissionCheck", True) is not True:
+        problems.append(
+            "appwrapper.userRBACAdmissionCheck: would let everybody wrap what they may not create; remove it, and name who need not be asked about in trustedUsers."
+        )
+    section = made.get("faultTolerance")
+    if isinstance(section, dict):
+        made["faultTolerance"] = {
+            key: f"{value}ns" if key != "retryLimit" and type(value) is int else value
+            for key, value in section.items()
+        }
+    return made
 
 
 def _used(raw: object) -> dict[str, str]:
@@ -319,7 +353,9 @@ def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -
             *(one for one in BUILT_IN if (one.group, one.kind) not in own),
         ),
         brake=BrakeRules(config.evacuation_brake.percent, seconds(config.evacuation_brake.window)),
+        trusted_users=frozenset(config.trusted_users),
         set_=frozenset(names[key] for key in told if key in names),
         excluded=frozenset(),
+        wrapped=frozenset(),
         mark_key=b"",
     )

@@ -116,7 +116,10 @@ def _begun(
     if attempt is None:
         return Creation(status=status, actions=(create,), next=_wait(what, None))
     if attempt.fatal:
-        return Creation(status=status, fatal=f"{where}: {what} was refused: {attempt.error}")
+        return Creation(
+            status=_with(status, i, _errored(known, attempt, now)),
+            fatal=f"{where}: {what} was refused: {attempt.error}",
+        )
     if attempt.unclear and not one.confirmed:
         return Creation(
             status=status,
@@ -125,7 +128,8 @@ def _begun(
         )
     if over(c.since(status, c.DEPLOYED) or now, p.admission, now):
         return Creation(
-            status=status, late=f"{where}: {what} could not be created: {attempt.error}"
+            status=_with(status, i, _errored(known, attempt, now)),
+            late=f"{where}: {what} could not be created: {attempt.error}",
         )
     again = attempt.at + _pause(attempt)
     if now >= again:
@@ -143,6 +147,12 @@ def _pause(attempt: Attempt) -> timedelta:
 def _created(known: ComponentStatus, uid: str, now: datetime) -> ComponentStatus:
     return c.put_component(
         replace(known, uid=uid), c.DEPLOYED, True, "ComponentCreatedSuccessfully", now=now
+    )
+
+
+def _errored(known: ComponentStatus, attempt: Attempt, now: datetime) -> ComponentStatus:
+    return c.put_component(
+        known, c.DEPLOYED, False, "ComponentCreationErrored", attempt.error, now=now
     )
 
 

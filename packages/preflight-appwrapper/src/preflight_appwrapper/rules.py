@@ -75,6 +75,8 @@ class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
 
     ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
     pod counts: ``unreplaced`` until its controller has made up for it, ``any`` always.
+    ``trusted_users``: who may wrap what the controller may create, without being asked about.
+    ``wrapped``: the resources that the controller may create, each before its group; empty: any.
     ``excluded``: namespaces of which nothing is created. ``mark_key``: see :mod:`.marks`; empty:
     nobody marks, and no mark is asked for.
     """
@@ -94,6 +96,8 @@ class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
     autopilot: Autopilot = Autopilot()
     failure_rules: tuple[FailureRule, ...] = BUILT_IN
     brake: BrakeRules = BrakeRules()
+    trusted_users: frozenset[str] = frozenset()
+    wrapped: frozenset[str] = frozenset()
     set_: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
     mark_key: bytes = b""

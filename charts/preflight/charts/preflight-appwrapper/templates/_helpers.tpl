@@ -76,7 +76,7 @@ labels:
 {{/* Keys of the values that are the service's configuration; every other key says how it is deployed. */}}
 {{- define "preflight-appwrapper.config" -}}
 {{- $own := dict -}}
-{{- range $key, $value := pick .Values "faultTolerance" "autopilot" "defaultQueueName" "schedulerName" "failureRules" "nodeHealth" "evacuationBrake" "leaseDuration" "logLevel" -}}
+{{- range $key, $value := pick .Values "faultTolerance" "autopilot" "defaultQueueName" "schedulerName" "failureRules" "nodeHealth" "evacuationBrake" "trustedUsers" "leaseDuration" "logLevel" -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $own $key (include "preflight-appwrapper.pruned" $value | fromJson).it -}}{{- end -}}
 {{- end -}}
 {{- $shared := ((.Values.global).preflight).sickNodeConditions -}}

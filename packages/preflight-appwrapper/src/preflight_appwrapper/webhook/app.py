@@ -140,6 +140,8 @@ class Reviewer:
         judged = created(wrapper, self._rules, namespace=request.namespace, served=served)
         info = request.user_info
         user = UserInfo(username=info.username, uid=info.uid, groups=info.groups, extra=info.extra)
+        if user.username in self._rules.trusted_users:
+            return judged
         wanted = reviews(wrapper, user, request.namespace, served)
         answers: dict[Kind, SubjectAccessReviewStatus] = {}
         failed: list[KubeError] = []

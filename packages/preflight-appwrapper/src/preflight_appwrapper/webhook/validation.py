@@ -54,7 +54,7 @@ def created(
     problems = [
         *_of_name(wrapper),
         *_of_size(wrapper),
-        *_of_components(wrapper, namespace, served),
+        *_of_components(wrapper, namespace, served, rules.wrapped),
         *_of_pod_sets(wrapper),
     ]
     return ValidationResult(
@@ -98,7 +98,10 @@ def _of_size(wrapper: AppWrapper) -> Iterator[str]:
 
 
 def _of_components(
-    wrapper: AppWrapper, namespace: str, served: Mapping[Kind, Served] | None
+    wrapper: AppWrapper,
+    namespace: str,
+    served: Mapping[Kind, Served] | None,
+    wrapped: frozenset[str],
 ) -> Iterator[str]:
     seen: dict[tuple[str, str, str], int] = {}
     for i, component in enumerate(wrapper.spec.components):
@@ -119,7 +122,7 @@ def _of_components(
         if (group, kind) == ("trainer.kubeflow.org", "TrainJob"):
             yield f"{where}: is a TrainJob, whose pods cannot be told from here, so that its quota would be given back while they run; wrap the JobSet that its runtime describes."
         yield from _of_namespace(component, namespace, where)
-        yield from _of_kind((group, version, kind), served, where)
+        yield from _of_kind((group, version, kind), served, where, wrapped)
         labels = _at(component.template, "metadata", "labels")
         if isinstance(labels, dict) and labels.get(LABEL) not in (None, wrapper.metadata.name):
             yield f"{where}.metadata.labels: {LABEL} has another value than the wrapper's name; remove it."
@@ -136,7 +139,9 @@ def _of_namespace(component: Component, namespace: str, where: str) -> Iterator[
         yield f"{where}.metadata.namespace: is {printable(str(found), 63)}, and only the wrapper's own, {namespace}, is possible; remove it."
 
 
-def _of_kind(kind: Kind, served: Mapping[Kind, Served] | None, where: str) -> Iterator[str]:
+def _of_kind(
+    kind: Kind, served: Mapping[Kind, Served] | None, where: str, wrapped: frozenset[str]
+) -> Iterator[str]:
     if served is None:
         return
     shown = printable(f"{kind[0]}/{kind[1]} {kind[2]}".removeprefix("/"), 120)
@@ -145,6 +150,8 @@ def _of_kind(kind: Kind, served: Mapping[Kind, Served] | None, where: str) -> It
         yield f"{where}: the API server does not serve {shown}; install what defines it, or correct apiVersion and kind."
     elif not known.namespaced:
         yield f"{where}: {shown} belongs to the whole cluster, and a component to a namespace; create it beside the wrapper."
+    elif wrapped and f"{known.resource}.{kind[0]}".rstrip(".") not in wrapped:
+        yield f"{where}: {shown} is not among the kinds that the controller may create; have an administrator add it to wrappedKinds, or create it beside the wrapper."
 
 
 def _of_pod_sets(wrapper: AppWrapper) -> Iterator[str]:
@@ -159,7 +166,7 @@ def _of_pod_sets(wrapper: AppWrapper) -> Iterator[str]:
             yield f"{where}.template: {error}."
         total += max(len(declared), len(inferred))
         yield from _of_declared(component, wrapper.metadata.name, where)
-        if declared and inferred:
+        if declared and inferred and podsets.kueue_knows(component.template):
             yield from _differences(declared, inferred, where)
         elif not declared:
             for one in inferred:
@@ -208,7 +215,7 @@ def _differences(
             yield f"{where}.podSets: has none at {path}, where this kind makes {one.count} pods; add it, or declare none at all."
         elif known[path].count != one.count:
             yield f"{where}.podSets: says {known[path].count} pods at {path}, and the template {one.count}; make them equal."
-    for path in known:
+    for path in known if wanted else ():
         if path and path not in wanted:
             yield f"{where}.podSets: {printable(path, 120)} makes no pods of this kind; remove it."
 
@@ -217,6 +224,8 @@ def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
     yield from (problem for _, problem in parameters(wrapper.metadata.annotations, rules).problems)
     for i, component in enumerate(wrapper.spec.components):
         where = f"spec.components[{i}]"
+        if component.pod_sets and not podsets.kueue_knows(component.template):
+            yield from _differences(component.pod_sets, _inferred(component.template), where)
         lost = sorted(FAULT_TOLERANCE & component.annotations.keys())
         below = _at(component.template, "metadata", "annotations")
         if isinstance(below, dict):
@@ -227,6 +236,13 @@ def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
         labels = _at(component.template, "metadata", "labels")
         if isinstance(labels, dict) and QUEUE_LABEL in labels:
             yield f"{where}.template.metadata.labels: {QUEUE_LABEL} would queue this component by itself; write it on the wrapper."
+
+
+def _inferred(template: object) -> tuple[PodSet, ...]:
+    try:
+        return podsets.inferred(template)
+    except podsets.PodSetError:
+        return ()
 
 
 def _job_warnings(template: object, where: str) -> Iterator[str]:
