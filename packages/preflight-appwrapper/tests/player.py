@@ -89,12 +89,12 @@ class Player:
         """One look; a controller that dies in it is followed by another."""
         self.looks += 1
         before = self.world.read()
-        made = step(before, self.world.seen(), self.rules, self.world.now)
+        made = step(before, self.world.seen(), self.rules, self.world.clock)
         self.last = made
         try:
             self.world.do(made, before)
         except DiedError:
-            self.world.restart()
+            self.world.restart(self.world.skew.total_seconds())
         if made.row and (not self.rows or self.rows[-1] != made.row):
             self.rows.append(made.row)
         return made

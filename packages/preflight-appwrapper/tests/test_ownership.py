@@ -25,12 +25,11 @@ from preflight_testing.waiting import until
 from world import START
 
 JOB = ("batch", "v1", "Job")
+NOWHERE = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="tests")
 
 
 def mirrors(changed: list[Any]) -> WrapperMirrors:
-    nowhere = Connection("https://127.0.0.1:1", ssl.create_default_context())
-    asks = Client(nowhere, agent="tests")
-    return WrapperMirrors(asks, ServedKinds(asks), WrapperRules(), changed.append)
+    return WrapperMirrors(NOWHERE, ServedKinds(NOWHERE), WrapperRules(), changed.append)
 
 
 def raw(name: str, label: str, owner: dict[str, Any]) -> Loose:

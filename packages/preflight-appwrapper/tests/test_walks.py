@@ -40,7 +40,7 @@ def walk(seed: int) -> Histories:
         lambda: made.a_request_goes_wrong(
             number=draw.randint(1, 4), fault=draw.choice(["lost", "answer lost"])
         ): 1,
-        made.another_leads: 1,
+        lambda: made.another_leads(skew=draw.choice([-600, -5, 0, 5, 600])): 1,
         made.a_pod_hangs: 1,
         lambda: lost(made, draw): 1,
         lambda: made.it_is_deleted() if draw.random() < 0.1 else None: 1,

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec.structs import replace
+from preflight_appwrapper.conditions import Written
+from preflight_appwrapper.conditions import written as written_at
 from preflight_appwrapper.objects import LABEL, AppWrapper, pod_from, wrapper_from, written
 from preflight_appwrapper.seen import (
     AddFinalizer,
@@ -83,6 +86,9 @@ class World:
         )  # by number of the request: "", "lost", "answer lost"
         self.makes_pods = True
         self.lag: WrapperView | None = None
+        self.skewed = False
+        self.skew = timedelta(0)  # of the leader's clock, which the status has its times from
+        self.ahead: dict[Written, datetime] = {}
 
     # --- what the controller sees
 
@@ -107,7 +113,7 @@ class World:
                     SeenComponent(
                         state="absent",
                         confirmed=i in memory.confirmed,
-                        attempt=memory.creates.get(i),
+                        attempt=self._attempt(i),
                     )
                 )
                 continue
@@ -124,7 +130,7 @@ class World:
                     owner=f"{owner.get('kind')} {owner.get('name')}" if owner else "",
                     finalizers=tuple(metadata.get("finalizers", ())),
                     verdict=verdict(found),
-                    attempt=memory.creates.get(i),
+                    attempt=self._attempt(i),
                 )
             )
         strays = [
@@ -146,11 +152,30 @@ class World:
             pods=tuple(pod_from(one) for one in self.pods.values()),
             nodes=self.nodes,
             strays=tuple(strays),
-            attempts=dict(memory.attempts),
-            empty=tuple(memory.empty),
+            attempts={key: at + self.skew for key, at in memory.attempts.items()},
+            empty=tuple(at + self.skew for at in memory.empty),
+            first_seen=self._first_seen(wrapper),
             suffix=f"{self.uids:05d}",
             said=frozenset(memory.said),
         )
+
+    def _attempt(self, i: int) -> Attempt | None:
+        found = self.memory.creates.get(i)
+        return replace(found, at=found.at + self.skew) if found is not None else None
+
+    @property
+    def clock(self) -> datetime:
+        """What the leader takes for now."""
+        return self.now + self.skew
+
+    def _first_seen(self, wrapper: AppWrapper) -> dict[Written, datetime]:
+        times = {written_at(it): it.last_transition_time for it in wrapper.status.conditions}
+        self.ahead = {
+            key: self.ahead.get(key, self.now)
+            for key, at in times.items()
+            if at is not None and (at > self.clock or key in self.ahead)
+        }
+        return {key: at + self.skew for key, at in self.ahead.items()}
 
     # --- what the controller does; each may be lost, or its answer
 
@@ -177,8 +202,10 @@ class World:
                 self.memory.said.add(one.key)
                 self.events.append(f"{one.reason}: {one.message}")
 
-    def restart(self) -> None:
-        self.memory = Memory()
+    def restart(self, skew: float = 0) -> None:
+        """Another leads, whose clock is ``skew`` seconds ahead."""
+        self.skewed = self.skewed or bool(skew)
+        self.memory, self.skew, self.ahead = Memory(), timedelta(seconds=skew), {}
 
     def _write(self, made: WrapperStep) -> None:
         assert self.wrapper is not None

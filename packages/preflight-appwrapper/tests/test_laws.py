@@ -1,0 +1,163 @@
+"""Two laws on generated clusters: what is healthy is never reset, and whose pod a pod is follows
+from its owners in whatever order things are seen.
+
+APPWRAPPER_DECISIONS is how many steps are taken at least (4000); the gate takes 200,000.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+from preflight_appwrapper.health import judge
+from preflight_appwrapper.objects import (
+    AppWrapper,
+    AppWrapperSpec,
+    AppWrapperStatus,
+    Component,
+    ComponentStatus,
+    Condition,
+    Metadata,
+    Pod,
+    PodSet,
+    pod_from,
+)
+from preflight_appwrapper.rules import WrapperRules, parameters
+from preflight_appwrapper.seen import SeenComponent, WrapperView
+from preflight_appwrapper.verdicts import ComponentVerdict
+from test_ownership import JOB, a_job, mirrors, raw, seen
+
+DECISIONS = int(os.environ.get("APPWRAPPER_DECISIONS", "4000"))
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+OLD = NOW - timedelta(hours=1)
+PARAMETERS = parameters({}, WrapperRules())
+
+
+def ray(replicas: int, least: int) -> dict[str, Any]:
+    groups = [{"replicas": replicas, "minReplicas": least}]
+    spec = {"enableInTreeAutoscaling": True, "workerGroupSpecs": groups}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": spec}
+
+
+def a_pod(name: str, phase: str, owner: str, going: bool = False) -> Pod:
+    metadata: dict[str, Any] = {"name": name, "uid": name}
+    metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
+    if going:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return pod_from({"metadata": metadata, "status": {"phase": phase}})
+
+
+def healthy(draw: Random) -> tuple[AppWrapper, WrapperView]:
+    """Parts of any kind: each that goes on has as many pods as it needs, and what has ended has
+    left whatever it likes.
+    """
+    known, views, components, pods = [], [], [], []
+    for i in range(draw.randint(1, 4)):
+        expected, owns = draw.randint(0, 6), draw.random() < 0.5
+        ended = draw.random() < 0.4
+        least = draw.randint(0, expected) if draw.random() < 0.3 else expected
+        template = ray(expected, least) if least < expected else {}
+        sets = (PodSet(path="template", replicas=expected),) if expected else ()
+        created = (Condition(type="ResourcesDeployed", status="True", last_transition_time=OLD),)
+        known.append(
+            ComponentStatus(
+                name=f"c{i}",
+                kind="K",
+                api_version="v1",
+                uid=f"c{i}",
+                pod_sets=sets,
+                conditions=created,
+            )
+        )
+        verdict = ComponentVerdict(says="finished" if ended else "nothing", owns_pods=owns)
+        absent = ended and draw.random() < 0.3
+        state = SeenComponent(
+            state="absent" if absent else "present",
+            ours=not absent,
+            uid="" if absent else f"c{i}",
+            verdict=verdict,
+        )
+        views.append(state)
+        components.append(Component(template=template))
+        owner = f"c{i}" if owns else draw.choice([f"child-{i}", "child"])
+        for j in range(draw.randint(0, expected) if ended else draw.randint(least, expected)):
+            phase = "Succeeded" if ended or draw.random() < 0.1 else "Running"
+            going = ended and draw.random() < 0.3
+            pods.append(a_pod(f"p-{i}-{j}", phase, owner, going))
+    ready = draw.choice(["True", "False"])
+    conditions = (
+        Condition(type="ResourcesDeployed", status="True", last_transition_time=OLD),
+        Condition(type="PodsReady", status=ready, last_transition_time=OLD),
+    )
+    status = AppWrapperStatus(phase="Running", conditions=conditions, component_status=tuple(known))
+    spec = AppWrapperSpec(components=tuple(components))
+    draw.shuffle(pods)
+    of = AppWrapper(metadata=Metadata(name="w", uid="w"), spec=spec, status=status)
+    return of, WrapperView(components=tuple(views), pods=tuple(pods))
+
+
+@pytest.mark.timeout(900)
+def test_what_is_healthy_is_never_reset_whatever_has_ended_or_shrunk_beside_it() -> None:
+    results: dict[str, int] = {}
+    for seed in range(DECISIONS):
+        of, view = healthy(Random(seed))
+        found = judge(of, view, PARAMETERS, WrapperRules(), NOW)
+        assert found.result in {"healthy", "succeeded"}, f"seed {seed}: {found.holding.sentence}"
+        results[found.result] = results.get(found.result, 0) + 1
+        if found.result == "succeeded":
+            assert not any(pod.status.phase == "Running" for pod in view.pods), f"seed {seed}"
+    assert min(results.values()) > DECISIONS / 100, results
+
+
+def history(seed: int) -> int:
+    """Jobs of two wrappers and their pods, seen in any order, with labels that change."""
+    draw = Random(seed)
+    made = mirrors([])
+    jobs = {f"j{i}": draw.choice("ab") for i in range(3)}
+    owners: dict[str, str] = {}  # of pods: job, or a child that no mirror has
+    labels: dict[str, str] = {}
+    shown, ever, settled = set[str](), set[str](), dict[str, str]()
+    steps = 40
+    for _ in range(steps):
+        what = draw.random()
+        if what < 0.25:
+            job = draw.choice(sorted(jobs))
+            gone = job in shown and draw.random() < 0.4
+            made._thing_changed(seen(a_job(job, jobs[job]), "deleted" if gone else "modified"), JOB)
+            (shown.discard if gone else shown.add)(job)
+            ever.add(job)
+        else:
+            pod = f"p{draw.randint(0, 5)}"
+            gone = pod in labels and what > 0.9
+            owners.setdefault(pod, draw.choice([*sorted(jobs), "child"]))
+            labels[pod] = draw.choice("ab")
+            about = {"apiVersion": "batch/v1", "kind": "Job", "uid": f"uid-{owners[pod]}"}
+            change = seen(raw(pod, labels[pod], about), "deleted" if gone else "modified")
+            made._pod_changed(change)
+            if gone:
+                del labels[pod], owners[pod]
+                settled.pop(pod, None)
+        for pod, owner in owners.items():
+            if owner in shown:
+                settled[pod] = jobs[owner]
+        wanted = {f"uid-{pod}": settled.get(pod, labels[pod]) for pod in labels}
+        found = {uid: key[1] for key, held in made._pods.items() for uid in held}
+        assert found == wanted, f"seed {seed}"
+    for pod in list(labels):
+        about = {"apiVersion": "batch/v1", "kind": "Job", "uid": f"uid-{owners[pod]}"}
+        made._pod_changed(seen(raw(pod, labels[pod], about), "deleted"))
+    assert (made._pods, made._pod_places, made._unowned) == ({}, {}, {}), f"seed {seed}"
+    return steps
+
+
+@pytest.mark.timeout(900)
+def test_a_pod_is_its_owners_in_whatever_order_things_are_seen() -> None:
+    steps = 0
+    for seed in count():
+        steps += history(seed)
+        if steps >= DECISIONS:
+            break
