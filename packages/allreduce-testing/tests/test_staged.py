@@ -22,6 +22,8 @@ BLAMED = frozenset(
         "slow leaf, labels lie",
         "slow uplink",
         "slow leaf, labels lie, layout known",
+        "slow leaf with one member, labels lie",
+        "slow leaf with one member, stale labels",
         "rails, lone node",
         "rails, lone node, labels lie",
         "rails, small rack",

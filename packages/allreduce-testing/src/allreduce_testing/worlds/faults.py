@@ -65,7 +65,9 @@ class Sick:
 class Beyond:
     """What is beyond the nodes: a line ``card``, a ``leaf``, its ``uplink``, the ``spine``.
 
-    ``members``: nodes of the gang behind it; for an uplink they stand behind a leaf of their own.
+    ``members``: nodes of the gang behind it; for an uplink, or one behind a slow leaf, they stand
+    behind a leaf of their own. ``lasts``: seconds in which somebody else's traffic
+    fills it, None: it is slow for good.
     ``unequal``: each port of the card is slow by itself. ``counts``: links through it count errors.
     ``capacity``: of a spine, this part of what the nodes of each leaf can send.
     """
@@ -76,6 +78,7 @@ class Beyond:
     unequal: bool = False
     counts: bool = False
     capacity: tuple[float, float] | None = None
+    lasts: tuple[float, float] | None = None
 
     def strike(self, fabric: StagedFabric) -> None:
         """Draw who is behind it, and slow it."""
@@ -102,10 +105,13 @@ class Beyond:
                 if len(touched) == 1:  # nothing distinguishes it from the node's own port
                     fabric.truth.blamable.update(touched)
             case "leaf" | "uplink":
-                fabric.slow((self.what, shape.leaf[touched[0]]), share, nodes=touched)
+                begin = random.uniform(-10, 0)
+                until = begin + random.uniform(*self.lasts) if self.lasts else FOREVER
+                spans = ((begin if self.lasts else -FOREVER, until),)
+                fabric.slow((self.what, shape.leaf[touched[0]]), share, spans, touched)
             case _:
                 raise ValueError(f"a fault beyond the nodes is none of {self.what!r}")
-        if len(touched) == 1:
+        if len(touched) == 1 and not self.lasts:
             fabric.truth.named.update(touched)
         for i in touched if self.counts else ():
             fabric.tell(i, "errors")
@@ -113,7 +119,7 @@ class Beyond:
     def _touched(self, fabric: StagedFabric) -> list[int]:
         random, shape = fabric.random, fabric.shape
         count = min(random.randint(*self.members), max(1, shape.size // 2))
-        if self.what == "uplink":
+        if self.what == "uplink" or (self.what == "leaf" and self.members == (1, 1)):
             those = random.sample(range(shape.size), count)
             shape.move(those)
             return those

@@ -13,7 +13,7 @@ __all__ = ["WORLDS"]
 W = StagedWorld
 TRUE: Final = ("true",)
 BLIND: Final = ("absent",)
-LIES: Final = ("shuffled", "one", "own", "stale")
+LIES: Final = ("shuffled", "one", "coarse", "own", "stale")
 FACTS: Final = ("errors", "rate", "pcie", "replay")
 CARD, LEAF, UPLINK = Beyond("card"), Beyond("leaf"), Beyond("uplink")
 LONE, RACK = Beyond("uplink", (1, 1)), Beyond("uplink", (2, 4))
@@ -62,6 +62,12 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("slow uplink, lone node", (LONE,), rail=False),
     W("slow spine", (Beyond("spine", share=(0.3, 0.7)),)),
     W("oversubscribed", (Beyond("spine", capacity=(0.25, 0.7)),)),
+    known("slow leaf with one member", Beyond("leaf", (1, 1))),
+    known("slow leaf with one member, labels lie", Beyond("leaf", (1, 1)), labels=LIES),
+    known("slow leaf with one member, stale labels", Beyond("leaf", (1, 1)), labels=("stale",)),
+    known("another job fills a leaf", Beyond("leaf", lasts=(30, 120)), leaves=(2, 8)),
+    known("another job fills a leaf with one member", Beyond("leaf", (1, 1), lasts=(30, 120))),
+    known("another job fills a small rack's uplink", Beyond("uplink", (2, 4), lasts=(30, 120))),
     # A rail-optimised fabric: hairpins pass the spine.
     W("rails, lone node", (LONE,), rail=True),
     W("rails, lone node, true labels", (LONE,), rail=True, labels=TRUE),

@@ -66,9 +66,10 @@ ALIKE: Final = 0.13
 """By the natural logarithm, so near to such a rate."""
 SEEN_FROM: Final = 4
 """Rounds into the test in which a fault may begin, at most, for eight rounds to see it."""
-LABELS: Final = ("true", "true", "shuffled", "one", "own", "stale", "half", "absent")
+LABELS: Final = ("true", "true", "shuffled", "one", "coarse", "own", "stale", "half", "absent")
 """What a gang's labels may be, each as often as it is here: true; those of other nodes; one for
-all; one for each; a few of nodes that have moved; of half of the nodes; none.
+all; one for two leaves, as a rack's is; one for each; a few of nodes that have moved; of half of
+the nodes; none.
 """
 
 
@@ -468,6 +469,8 @@ class StagedFabric:
                 random.shuffle(true)
             case "one":
                 true = ["leaf-0"] * size
+            case "coarse":
+                true = [f"rack-{one // 2}" for one in leaf]
             case "own":
                 true = [f"leaf-{i}" for i in range(size)]
             case "stale":
