@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .stages import Spans, StagedFabric
 
-__all__ = ["Beyond", "Busy", "Collisions", "Hosts", "Kinds", "Pauses", "Sick"]
+__all__ = ["Beyond", "Busy", "Collisions", "Hosts", "Kinds", "Marks", "Pauses", "Sick"]
 
 FOREVER: Final = 1e9
 SLOW: Final = (0.2, 0.7)
@@ -254,6 +254,21 @@ class Pauses:
         truth.blamable.add(one)
         truth.named.add(one)
         fabric.crowd([("leaf", shape.leaf[one])], (one,), random.uniform(*self.share))
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Facts of devices that slow nothing: one of them, of this ``share`` of the nodes."""
+
+    share: float = 0.02
+    tells: tuple[str, ...] = ("errors", "pcie", "replay")
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the fact and the nodes, and let their devices tell."""
+        fact = fabric.random.choice(self.tells)
+        for i in range(fabric.shape.size):
+            if fabric.random.random() < self.share:
+                fabric.tell(i, fact)
 
 
 def _groups(fabric: StagedFabric, least: int) -> list[list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from .faults import Beyond, Busy, Collisions, Hosts, Kinds, Pauses, Sick
+from .faults import Beyond, Busy, Collisions, Hosts, Kinds, Marks, Pauses, Sick
 from .stages import Fault, StagedWorld
 
 __all__ = ["WORLDS"]
@@ -133,6 +133,13 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("hairpins late, line card", (CARD,), unjudged=0.5),
     W("short of time, sick", (Sick(),), budget=60.0, seconds=(6.0, 12.0)),
     W("short of time, neighbour's traffic", (LASTING,), budget=60.0, seconds=(6.0, 12.0)),
+    # Devices that tell of what slows nothing.
+    W("marks", (Marks(),), counted=True),
+    W("marks and a line card", (Marks(), CARD), counted=True),
+    W("marks and a slow uplink", (Marks(), LONE), counted=True, rail=False),
+    W("marks and a neighbour's traffic", (Marks(), LASTING), counted=True),
+    W("marks on all and a line card", (Marks(1.0), CARD), counted=True),
+    W("marks on all and a lone node", (Marks(1.0), LONE), counted=True, rail=True),
     # Latencies that show no tiers, or false ones.
     W("a fast pair, lone node", (LONE,), fast_pairs=1),
     known("a fast pair, sick", Sick(), fast_pairs=1),
