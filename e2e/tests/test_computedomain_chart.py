@@ -24,7 +24,10 @@ ON = {"HostManagedIMEX": True}
 CHANNEL = "compute-domain-default-channel.nvidia.com"
 POLICIES = {
     f"preflight-computedomain-{one}"
-    for one in ("slices", "templates", "finalizers", "allocation-mode")
+    for one in (
+        *("slices", "templates", "finalizers", "allocation-mode"),
+        *("controller-events", "controller-leases"),
+    )
 }
 
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from preflight_kube.rights import Account, Chart, Held, Right
+from preflight_kube.rights import Account, Chart, Constraint, Right
 
 CHARTS = Path(__file__).resolve().parents[2] / "charts" / "preflight" / "charts"
-SERVICES = ("preflight_gpu_scheduler",)
+SERVICES = ("preflight_computedomain", "preflight_gpu_scheduler")
 OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
 KEPT = ("managedFields", "resourceVersion", "generation")
 """What the API server itself keeps of an object's metadata."""
@@ -190,7 +190,7 @@ def policy(account: Account, name: str, rights: list[Right]) -> list[str]:
     validations = ["    - expression: variables.changed == []"]
     validations += refusal(user, fields, "variables.changed.join(', ')")
     for right in rights:
-        named = Held(
+        named = Constraint(
             f"o.?metadata.?name.orValue('') in {listed(right.names)}",
             f"its name is {' or '.join(right.names)}",
         )

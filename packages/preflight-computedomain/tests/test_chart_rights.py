@@ -179,11 +179,11 @@ async def test_the_controller_does_all_it_does_with_the_charts_rights_and_uses_e
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"spec": {"numNodes": 3}}, "immutable|its own finalizer and the status alone"),
-        ({"metadata": {"labels": {"a": "b"}}}, "its own finalizer and the status alone"),
+        ({"spec": {"numNodes": 3}}, "immutable|this request changes spec;"),
+        ({"metadata": {"labels": {"a": "b"}}}, "this request changes metadata.labels;"),
         (
             {"metadata": {"finalizers": ["example.com/other"]}},
-            "its own finalizer and the status alone",
+            "this request changes metadata.finalizers;",
         ),
     ],
 )
@@ -197,7 +197,7 @@ async def test_of_a_computedomain_the_controllers_account_writes_its_finalizer_a
             await client.merge_patch(user.at(DOMAINS, "train-a"), change)
     if "metadata" in change:  # the definition's own rule is before any policy
         policy = "preflight-computedomain-finalizers"
-        assert "alone" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
+        assert "nothing else" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
 
 
 async def test_a_computedomain_without_a_spec_gets_its_finalizer_and_is_told_what_is_wrong(
@@ -238,24 +238,26 @@ async def test_the_controllers_account_leaves_foreign_templates_alone(
     await user.make_template(body)
     async with Client(to(guarded, tmp_path, "c", token(guarded, CONTROLLER)), agent="t") as client:
         await _policies_hold(client)
-        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+        with pytest.raises(KubeError, match="its configuration is a ComputeDomainChannelConfig"):
             await client.delete(user.at(TEMPLATES, "foreign"))
         ours = {"metadata": {"labels": {LABEL: "d0000000-0000-0000-0000-000000000001"}}}
-        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+        with pytest.raises(KubeError, match="its configuration is a ComputeDomainChannelConfig"):
             await client.merge_patch(user.at(TEMPLATES, "foreign"), ours)
         # Nor is it the controller's with a label that somebody else gave it.
         await user.patch(TEMPLATES, "foreign", ours)
-        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+        with pytest.raises(KubeError, match="its configuration is a ComputeDomainChannelConfig"):
             await client.delete(user.at(TEMPLATES, "foreign"))
-        with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+        with pytest.raises(KubeError, match="its configuration is a ComputeDomainChannelConfig"):
             await client.merge_patch(
                 user.at(TEMPLATES, "foreign"), {"metadata": {"labels": {LABEL: None}}}
             )
         for metadata in ({"name": "another"}, {"name": "another", **ours["metadata"]}):
-            with pytest.raises(KubeError, match="ResourceClaimTemplates of ComputeDomains alone"):
+            with pytest.raises(
+                KubeError, match="its configuration is a ComputeDomainChannelConfig"
+            ):
                 await client.create(user.at(TEMPLATES), {**body, "metadata": metadata})
     policy = "preflight-computedomain-templates"
-    assert "alone" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
+    assert "nothing else" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
 
 
 async def _policies_hold(client: Client) -> None:
@@ -398,17 +400,17 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
 
         said = await until(refused)
         assert {
-            "another-node": f"The plugin of node {mine} writes",
-            "all-nodes": "of that node alone",
-            "by-selector": "of that node alone",
-            "by-device": "of that node alone",
-            "no-node": "not bound to a node",
-            "another-driver": f"driver {DRIVER} alone",
-            "another-pool": f"belongs to the pool of that name, not to {other}",
+            "another-node": "the token's own node",
+            "all-nodes": "and no other selection",
+            "by-selector": "and no other selection",
+            "by-device": "and no other selection",
+            "no-node": "the token's own node",
+            "another-driver": f"its driver is {DRIVER}",
+            "another-pool": "its pool is of the token's own node",
             "counters": "the device channel-0 alone or none, and no sharedCounters",
             "another-device": "the device channel-0 alone or none",
             "two-devices": "the device channel-0 alone or none",
-            "another-name": f"has the name {mine}-{DRIVER}",
+            "another-name": f"its name is that of the token's own node, and -{DRIVER}",
         }[how] in said
         policy = "preflight-computedomain-slices"
         assert f"ValidatingAdmissionPolicy '{policy}'" in said
@@ -416,10 +418,10 @@ async def test_the_plugins_account_writes_the_slice_of_its_own_node_alone(
         if how == "another-node":  # nor may it change or delete what is there
             theirs = {**body, "metadata": {"name": f"theirs-{other}"}}
             await user.client.create(path, theirs)
-            with pytest.raises(KubeError, match="of that node alone"):
+            with pytest.raises(KubeError, match="the token's own node, and no other selection"):
                 await client.delete(f"{path}/theirs-{other}")
             found = await user.client.get(f"{path}/theirs-{other}", dict)
-            with pytest.raises(KubeError, match="of that node alone"):
+            with pytest.raises(KubeError, match="the token's own node, and no other selection"):
                 await client.replace(
                     f"{path}/theirs-{other}", {**found, "spec": {**found["spec"], "devices": []}}
                 )

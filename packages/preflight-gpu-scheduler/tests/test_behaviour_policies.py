@@ -12,7 +12,7 @@ import pytest
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.rights import RIGHTS
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
-from preflight_testing.fields import ADMISSION, OURS, RBAC, Answer, Cluster, Row, rows
+from preflight_testing.fields import ADMISSION, OURS, RBAC, Answer, Impersonator, RightCase, rows
 from preflight_testing.helm import UMBRELLA, Object, render
 
 pytestmark = pytest.mark.timeout(400)
@@ -33,13 +33,13 @@ def account(part: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
     folder = assets()
     if folder is None:
         pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
     home = tmp_path_factory.mktemp("policies")
     with ApiServer(home, folder, authorization="RBAC") as server:
-        found = Cluster(server, NAME, EXEMPT)
+        found = Impersonator(server, NAME, EXEMPT)
         try:
             for name in (HOME, "team", names.LOCK_NAMESPACE):
                 found.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -104,7 +104,7 @@ def lease(name: str, **about: Any) -> Object:
     }
 
 
-def example(row: Row) -> tuple[str, Object]:
+def example(row: RightCase) -> tuple[str, Object]:
     """Where an object is that the row is for, and the object."""
     right = row.right
     match right.resource:
@@ -240,7 +240,9 @@ WRITTEN: dict[str, tuple[set[str], set[str]]] = {
 @pytest.mark.parametrize(
     "row", [row for row in rows(RIGHTS, WORDS) if row.right.resource != "pods/binding"], ids=str
 )
-def test_what_an_account_writes_is_what_the_table_says(cluster: Cluster, row: Row) -> None:
+def test_what_an_account_writes_is_what_the_table_says(
+    cluster: Impersonator, row: RightCase
+) -> None:
     path, body = example(row)
     name = body["metadata"]["name"] if row.component == "agent" else ""
     tried = cluster.tries(row, path, body, account(row.component), node=name)
@@ -250,7 +252,7 @@ def test_what_an_account_writes_is_what_the_table_says(cluster: Cluster, row: Ro
 
 
 def test_of_a_pod_the_controllers_account_changes_three_annotations_and_its_own_gate_alone(
-    cluster: Cluster,
+    cluster: Impersonator,
 ) -> None:
     cluster.create(PODS, pod("p"))
     path, user, policy = f"{PODS}/p?dryRun=All", account("controller"), "controller-pods"
@@ -272,7 +274,7 @@ def test_of_a_pod_the_controllers_account_changes_three_annotations_and_its_own_
 
 
 def test_a_pod_with_more_annotations_than_can_be_compared_is_refused_at_once(
-    cluster: Cluster,
+    cluster: Impersonator,
 ) -> None:
     cluster.create(PODS, pod("many", **{f"k{n}": "" for n in range(20_000)}))
     body = {"metadata": {"annotations": {names.NUDGED_ANNOTATION: "1"}}}
@@ -282,7 +284,7 @@ def test_a_pod_with_more_annotations_than_can_be_compared_is_refused_at_once(
 
 
 def test_of_a_node_the_controllers_account_changes_the_counted_resource_alone(
-    cluster: Cluster,
+    cluster: Impersonator,
 ) -> None:
     cluster.create("/api/v1/nodes", node("n"))
     path, user = "/api/v1/nodes/n/status?dryRun=All", account("controller")
@@ -298,7 +300,7 @@ def test_of_a_node_the_controllers_account_changes_the_counted_resource_alone(
 
 
 def test_a_binding_of_the_scheduler_brings_a_pod_its_node_and_its_gpus_alone(
-    cluster: Cluster,
+    cluster: Impersonator,
 ) -> None:
     zone = {"topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r", "rack": "1"}
     cluster.create("/api/v1/nodes", {"metadata": {"name": "zoned", "labels": zone}})
@@ -349,7 +351,7 @@ VARIABLES = ("nvidia-visible-devices", "cuda-visible-devices")
 
 @pytest.mark.parametrize("namespace", ["team", "kube-system", HOME])
 def test_a_pod_is_made_and_bound_by_nobody_else_with_gpus_that_it_says_it_has(
-    cluster: Cluster, namespace: str
+    cluster: Impersonator, namespace: str
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -388,7 +390,7 @@ def test_a_pod_is_made_and_bound_by_nobody_else_with_gpus_that_it_says_it_has(
 
 
 def test_a_pod_is_passed_over_as_a_mirror_where_a_kubelet_makes_it_and_nobody_else(
-    cluster: Cluster,
+    cluster: Impersonator,
 ) -> None:
     cluster.create("/api/v1/namespaces", {"metadata": {"name": "mirrors"}})
     guarding = {NAME: {**VALUES[NAME], "guardOthers": True}}
@@ -420,7 +422,7 @@ def test_a_pod_is_passed_over_as_a_mirror_where_a_kubelet_makes_it_and_nobody_el
         assert cluster.ask("DELETE", f"{path}/mirrors").status == 200
 
 
-def test_an_agent_makes_a_status_of_its_node_and_nothing_beside_it(cluster: Cluster) -> None:
+def test_an_agent_makes_a_status_of_its_node_and_nothing_beside_it(cluster: Impersonator) -> None:
     path = f"{names.STATUSES}?dryRun=All"
     good = {
         "apiVersion": names.API_VERSION,
@@ -462,7 +464,7 @@ def test_an_agent_makes_a_status_of_its_node_and_nothing_beside_it(cluster: Clus
     assert (written.body["spec"], written.body["status"]) == ({"nodeName": "mine"}, {"total": 0})
 
 
-def test_of_a_claim_the_controllers_account_writes_the_status_alone(cluster: Cluster) -> None:
+def test_of_a_claim_the_controllers_account_writes_the_status_alone(cluster: Impersonator) -> None:
     claims = f"/apis/{names.API_VERSION}/namespaces/team/gpuclaims"
     body = {
         "apiVersion": names.API_VERSION,
@@ -485,7 +487,9 @@ def test_of_a_claim_the_controllers_account_writes_the_status_alone(cluster: Clu
     assert cluster.ask("PATCH", f"{claims}/one", change[:1], user=user).status == 403
 
 
-def test_the_controllers_account_speaks_and_leads_in_its_own_name_alone(cluster: Cluster) -> None:
+def test_the_controllers_account_speaks_and_leads_in_its_own_name_alone(
+    cluster: Impersonator,
+) -> None:
     user, spoken = account("controller"), "gpu-scheduler-controller"
 
     def said(component: str, reporter: str) -> Answer:
@@ -512,7 +516,7 @@ def test_the_controllers_account_speaks_and_leads_in_its_own_name_alone(cluster:
     assert leads("gpu-scheduler-kube", "controller").policy == "controller-leases"
 
 
-def test_the_webhooks_account_writes_nothing(cluster: Cluster) -> None:
+def test_the_webhooks_account_writes_nothing(cluster: Impersonator) -> None:
     assert (
         cluster.ask("POST", f"{PODS}?dryRun=All", pod("w"), user=account("webhook")).status == 403
     )
@@ -522,7 +526,7 @@ def _good(answer: Answer) -> bool:
     return answer.status == 200
 
 
-def test_the_clusters_own_roles_read_and_write_claims(cluster: Cluster) -> None:
+def test_the_clusters_own_roles_read_and_write_claims(cluster: Impersonator) -> None:
     made = render(UMBRELLA, VALUES, namespace=HOME)
     ours = [
         o

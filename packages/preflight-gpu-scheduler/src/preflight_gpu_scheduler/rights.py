@@ -10,7 +10,7 @@ from preflight_kube.rights import (
     OWN_NODE,
     Account,
     Chart,
-    Held,
+    Constraint,
     Right,
     certificate_account,
     leader,
@@ -36,7 +36,9 @@ _LOCKS: Final = Right(
         f"metadata.annotations[{names.PREFIX}*]",
     ),
 )
-_OWN: Final = Held(f"o.metadata.name in {OWN_NODE}", "its name is that of the token's own node")
+_OWN: Final = Constraint(
+    f"o.metadata.name in {OWN_NODE}", "its name is that of the token's own node"
+)
 
 
 def _annotations(*keys: str) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ RIGHTS: Final = Chart(
                     fields=("spec.nodeName",),
                     holds=(_OWN,),
                     gives=(
-                        Held(
+                        Constraint(
                             "o.?spec.?nodeName.orValue('') == o.metadata.name",
                             "spec.nodeName is its name",
                         ),

@@ -21,7 +21,7 @@ __all__ = [
     "OWN_NODE",
     "Account",
     "Chart",
-    "Held",
+    "Constraint",
     "Right",
     "certificate_account",
     "leader",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Held:
+class Constraint:
     """``cel`` holds of ``o``; ``sentence`` says so to whoever is refused."""
 
     cel: str
@@ -57,8 +57,8 @@ class Right:
     verbs: str
     group: str | tuple[str, ...] = ""
     fields: tuple[str, ...] = ()
-    holds: tuple[Held, ...] = ()
-    gives: tuple[Held, ...] = ()
+    holds: tuple[Constraint, ...] = ()
+    gives: tuple[Constraint, ...] = ()
     namespace: str = ""
     names: tuple[str, ...] = ()
     when: str = ""
@@ -103,7 +103,7 @@ def speaker(component: str) -> Right:
         verbs="create",
         fields=(*EVENT, "eventTime", "reportingInstance"),
         gives=(
-            Held(
+            Constraint(
                 f"o.?reportingComponent.orValue('') == '{component}'"
                 f" && o.?source.?component.orValue('') == '{component}'",
                 f"reportingComponent and source.component are {component}",
@@ -130,7 +130,9 @@ def certificate_account(secret: str, *kinds: str, configuration: str = "{name}")
     """Who keeps a webhook's certificate: the CA bundle of its configurations of these kinds, and
     one Secret of one type (another type would make it a ServiceAccount's token).
     """
-    typed = Held("o.?type.orValue('') == 'kubernetes.io/tls'", "its type is kubernetes.io/tls")
+    typed = Constraint(
+        "o.?type.orValue('') == 'kubernetes.io/tls'", "its type is kubernetes.io/tls"
+    )
     return Account(
         component="certs",
         when="selfManaged",

@@ -25,9 +25,9 @@ __all__ = [
     "OURS",
     "RBAC",
     "Answer",
-    "Cluster",
     "Fields",
-    "Row",
+    "Impersonator",
+    "RightCase",
     "Tried",
     "kept",
     "rows",
@@ -56,7 +56,7 @@ class Tried(NamedTuple):
     refused: set[str]
 
 
-class Row(NamedTuple):
+class RightCase(NamedTuple):
     """One right of one account, and by which of its verbs it is tried: create or update."""
 
     component: str
@@ -67,7 +67,7 @@ class Row(NamedTuple):
         return f"{self.component}-{self.right.resource.replace('/', '-')}-{self.verb}"
 
 
-def rows(chart: Any, words: Mapping[str, str]) -> Iterator[Row]:
+def rows(chart: Any, words: Mapping[str, str]) -> Iterator[RightCase]:
     """Of a service's table: every right that writes. ``words``: what the chart's helpers say."""
 
     def filled(text: str) -> str:
@@ -84,7 +84,7 @@ def rows(chart: Any, words: Mapping[str, str]) -> Iterator[Row]:
             verbs = set(right.verbs.split())
             for verb, by in (("create", {"create"}), ("update", {"update", "patch"})):
                 if verbs & by:
-                    yield Row(account.component, right, verb)
+                    yield RightCase(account.component, right, verb)
 
 
 def kept(whole: Object, fields: Iterable[str]) -> Object:
@@ -225,7 +225,7 @@ class Fields:
         return ["x", 1]  # a number or a text
 
 
-class Cluster:
+class Impersonator:
     """An API server that is asked in others' names.
 
     ``release``: what the policies' names begin with. ``admin``: an administrator whom they exempt.
@@ -269,7 +269,8 @@ class Cluster:
             headers += [("Impersonate-Group", one) for one in ("system:authenticated", *groups)]
         if node:
             headers.append(("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node))
-        content = b"" if body is None else json.dumps(body).encode()
+        # Without spaces: the API server compares the bytes of a RawExtension.
+        content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         self._http.putrequest(method, path)
         for name, value in (*headers, ("Content-Length", str(len(content)))):
             self._http.putheader(name, value)
@@ -376,7 +377,7 @@ class Cluster:
                 break
         return tried
 
-    def tries(self, row: Row, path: str, body: Object, user: str, *, node: str = "") -> Tried:
+    def tries(self, row: RightCase, path: str, body: Object, user: str, *, node: str = "") -> Tried:
         """All of one row: every field of ``body``, which is created at ``path``; another namespace,
         another object, another node. The last two are refused, as is every field that the row does
         not name.
@@ -404,7 +405,7 @@ class Cluster:
             good = 201 if new else 200
             self.until(lambda answer: answer.status == good, lambda: ask(path, body, {}))
             if not (suffix and "." in right.group and not right.group.endswith("k8s.io")):
-                foreign = {"annotations": {"example.com/foreign": "x"}}
+                foreign = {"finalizers": ["example.com/foreign"]}
                 self.until(lambda answer: bool(answer.policy), lambda: ask(path, body, foreign))
             tried = (
                 self.creates(path, body, right, user, node=node)
