@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler import names
 from preflight_gpu_scheduler.admission import tolerates
-from preflight_gpu_scheduler.allocation import Reserved, Start, written
+from preflight_gpu_scheduler.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.controls import (
     Gate,
     capacity,
@@ -128,7 +128,7 @@ def test_ended_members_and_pods_without_a_gang_are_no_members() -> None:
 
 
 def stamped(member: Member, start: str, need: int, **spec: Any) -> Member:
-    text = written(Start(start=start, need=need))
+    text = written(GangStart(start=start, need=need))
     name = member.pod.metadata.name
     return Member(
         pod=pod(name, annotations={names.RESERVED_ANNOTATION: text}, **spec), claim=member.claim
@@ -140,7 +140,7 @@ def more(found: Gang, *members: Member) -> Gang:
 
 
 def test_what_a_gang_waits_for_is_said() -> None:
-    assert isinstance(start(gang(2)), Start)
+    assert isinstance(start(gang(2)), GangStart)
     assert start(gang(2, size=3)) == "1 of 3 members are missing"
     unknown = Gang(key=("team", "job", ""), size=None, members=gang(2).members)
     assert "not known" in str(start(unknown))
@@ -149,7 +149,7 @@ def test_what_a_gang_waits_for_is_said() -> None:
 def test_those_that_start_together_are_one_start_however_often_one_looks() -> None:
     whole = gang(3)
     first = start(whole)
-    assert isinstance(first, Start)
+    assert isinstance(first, GangStart)
     assert first.need == 3
     again = replace(whole, members=tuple(stamped(one, first.start, 3) for one in whole.members))
     assert start(again) == first
@@ -157,7 +157,7 @@ def test_those_that_start_together_are_one_start_however_often_one_looks() -> No
     assert start(more(again, late)) == first, "who comes later joins"
     lost = replace(again, members=again.members[1:])
     other = start(more(lost, late))
-    assert isinstance(other, Start)
+    assert isinstance(other, GangStart)
     assert other.start != first.start, "one of them has gone: the others start anew"
 
 
@@ -165,12 +165,12 @@ def test_who_runs_counts_for_a_replacement_of_the_same_owner_only() -> None:
     running = [stamped(one, "x", 3, node_name="n0") for one in gang(2).members]
     fresh = Member(pod=pod("job-9"), claim=JOB)
     owned = Gang(key=("team", "job", "uid"), size=3, members=(*running, fresh))
-    assert start(owned) == Start(start="x", need=1)
+    assert start(owned) == GangStart(start="x", need=1)
     nobodys = Gang(key=("team", "job", ""), size=3, members=(*running, fresh))
     assert start(nobodys) == "2 of 3 members are missing"
     extra = stamped(fresh, "x", 2)
     elastic = Gang(key=("team", "job", ""), size=2, members=(*running, extra))
-    assert start(elastic) == Start(start="x", need=1), "it was there when they started"
+    assert start(elastic) == GangStart(start="x", need=1), "it was there when they started"
 
 
 def test_two_owners_never_share_a_gang_and_many_controllers_of_one_job_set_do() -> None:
@@ -234,7 +234,7 @@ def test_the_longest_names_and_most_gpus_are_read_as_they_were_written() -> None
     )
     found = pod(annotations={names.RESERVED_ANNOTATION: written(reserved), **RECLAIMED})
     assert found.reserved == reserved
-    assert found.start == Start(start=reserved.start, need=reserved.need)
+    assert found.start == GangStart(start=reserved.start, need=reserved.need)
 
 
 def test_plans_are_named_by_what_they_give() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from mirrors import Mirrors
 from preflight_gpu_scheduler import messages, names
-from preflight_gpu_scheduler.allocation import Start, written
+from preflight_gpu_scheduler.allocation import GangStart, written
 from preflight_gpu_scheduler.objects import Pod
 from preflight_gpu_scheduler.verbs import FilterArgs
 from shapes import node, pod
@@ -37,7 +37,7 @@ class Gangs(Mirrors):
         self.claim(name, each, gang=name)
         said = {
             names.CLAIM_ANNOTATION: name,
-            names.RESERVED_ANNOTATION: written(Start(start=name, need=need)),
+            names.RESERVED_ANNOTATION: written(GangStart(start=name, need=need)),
         }
         self.show(
             "pod",

@@ -15,8 +15,8 @@ from . import names
 
 __all__ = [
     "Allocation",
+    "GangStart",
     "Reserved",
-    "Start",
     "binding_annotations",
     "literal_ids",
     "parse_allocated",
@@ -49,7 +49,7 @@ class Allocation(msgspec.Struct, frozen=True):
         return f"{self.node}:{','.join(map(str, self.ids))}"
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class GangStart(msgspec.Struct, frozen=True, kw_only=True):
     """Which pods of a gang start together: those with the same ``start``, and ``need`` of them at
     least, or none.
     """
@@ -58,7 +58,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     need: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
-class Reserved(Start, frozen=True, kw_only=True):
+class Reserved(GangStart, frozen=True, kw_only=True):
     """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all
     members of one plan, ``members`` how many those are. ``first``, ``first_uid``: the member of the
     same namespace whose Binding decides for all (see :mod:`.gangs`)."""
@@ -103,18 +103,18 @@ def parse_reserved(text: str) -> Reserved | None:
 
 
 @lru_cache(maxsize=_MOST_RESERVED)
-def parse_start(text: str) -> Start | None:
+def parse_start(text: str) -> GangStart | None:
     """Of a member that waits for its gang, and of one that has what its plan gave it."""
     if not text or len(text) > MOST_RESERVED_TEXT:
         return None
     try:
-        found = msgspec.json.decode(text, type=Start)
+        found = msgspec.json.decode(text, type=GangStart)
     except msgspec.DecodeError:
         return None
     return found if found.start else None
 
 
-def written(reserved: Start) -> str:
+def written(reserved: GangStart) -> str:
     """The text of the annotation by which a gang starts; :func:`parse_start` and
     :func:`parse_reserved` read it.
     """

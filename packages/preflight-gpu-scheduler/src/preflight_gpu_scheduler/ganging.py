@@ -13,7 +13,7 @@ from preflight_kube.logs import get_logger
 
 from . import allocation, controls
 from . import plan as planning
-from .allocation import Start
+from .allocation import GangStart
 from .gangs import Assignment, tell
 from .holding import Sightings
 from .meters import ControllerMeters
@@ -82,7 +82,7 @@ class Ganging:
             await self._start(gang, found)
             await self._finish(gang, found)
 
-    async def _start(self, gang: Gang, start: Start) -> None:
+    async def _start(self, gang: Gang, start: GangStart) -> None:
         """Those that may start together know it, and are not gated any more."""
         for member in gang.open:
             pod, known = member.pod, member.pod.start
@@ -97,7 +97,7 @@ class Ganging:
             except KubeError as error:
                 log.warning("a member is not started", pod="/".join(pod.key), error=str(error))
 
-    async def _finish(self, gang: Gang, start: Start) -> None:
+    async def _finish(self, gang: Gang, start: GangStart) -> None:
         """Where as many as are needed have their leases they are told; then they may be bound."""
         made = [found for one in gang.open if (found := self._assigned(one, start)) is not None]
         if len(made) < start.need:
@@ -116,7 +116,7 @@ class Ganging:
         said = f"gang {gang.key[1]} is reserved whole, {len(made)} members; GPUs {first.node}:{ids}"
         await self._say(first.pod, "GangReserved", said, True)
 
-    def _assigned(self, member: Member, start: Start) -> Assignment | None:
+    def _assigned(self, member: Member, start: GangStart) -> Assignment | None:
         pod, leases = member.pod, self._seen.held_by(member.pod.metadata.uid)
         own = own_ids(leases, pod)
         if pod.start is None or (pod.start.start, pod.start.need) != (start.start, start.need):

@@ -15,7 +15,7 @@ from enum import Enum
 
 import msgspec
 
-from .allocation import Reserved, Start
+from .allocation import GangStart, Reserved
 from .leases import Need, give_back, take
 from .objects import Lease, Pod
 from .protocol import Conflict, Look, Lost, Missing, ReadPod, ReservePod, Steps, Stored, only
@@ -87,7 +87,7 @@ def tell(assignments: Sequence[Assignment], leases: Sequence[Lease]) -> Steps[Re
     told: list[Pod] = []
     ordered = sorted(assignments, key=lambda one: one is not first)
     for one in ordered:
-        start = one.pod.start or Start()
+        start = one.pod.start or GangStart()
         reserved = Reserved(
             number=one.pod.number,
             node=one.node,

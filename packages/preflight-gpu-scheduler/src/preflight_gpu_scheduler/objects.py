@@ -248,7 +248,7 @@ class Pod(_Object, frozen=True, kw_only=True):
         return found if found is not None and found.number == self.number else None
 
     @property
-    def start(self) -> allocation.Start | None:
+    def start(self) -> allocation.GangStart | None:
         """With whom it starts, where it is a gang's member whose gang may start."""
         return allocation.parse_start(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
 

@@ -18,7 +18,7 @@ from preflight_proto import names as preflight
 from preflight_proto.stamp import ContractError, decode_stamp
 
 from . import messages, names
-from .allocation import Start
+from .allocation import GangStart
 from .choice import Chosen, choose, mask_of
 from .claim import Claim, Want
 from .objects import Pod
@@ -121,7 +121,7 @@ def _stamped(pod: Pod) -> int | None:
     return found if found is not None and 0 < found <= MOST_MEMBERS else None
 
 
-def start(gang: Gang) -> Start | str:
+def start(gang: Gang) -> GangStart | str:
     """How those start that wait; or what they wait for.
 
     Pods that are bound count where the same owner's gang runs already: then as many start together
@@ -150,9 +150,9 @@ def start(gang: Gang) -> Start | str:
         )
     )
     if known and (running or max(known.values()) >= need):
-        return Start(start=known.most_common(1)[0][0], need=need)
+        return GangStart(start=known.most_common(1)[0][0], need=need)
     uids = "\n".join(sorted(one.pod.metadata.uid for one in waiting))
-    return Start(start=hashlib.sha256(f"{need} {uids}".encode()).hexdigest()[:16], need=need)
+    return GangStart(start=hashlib.sha256(f"{need} {uids}".encode()).hexdigest()[:16], need=need)
 
 
 def _of(pod: Pod) -> str:

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from . import messages, verbs
-from .allocation import Start
+from .allocation import GangStart
 from .claim import Claim
 from .config import Config
 from .gangs import Assignment, acquire
@@ -43,7 +43,7 @@ _LOOK: Final = 0.5
 class _Attempt:
     """What is known of the pods that start together."""
 
-    def __init__(self, start: Start, now: float) -> None:
+    def __init__(self, start: GangStart, now: float) -> None:
         self.start, self.since = start, now
         self.pods: dict[Key, Pod] = {}  # those that wait, as a mirror has them
         self.asked: dict[str, tuple[float, frozenset[str]]] = {}  # by uid: when, and which nodes
@@ -70,8 +70,8 @@ class Starting:
 
     def __init__(self, state: State, config: Config, performer: Performer) -> None:
         self._state, self._config, self._performer = state, config, performer
-        self._tries: dict[Start, _Attempt] = {}
-        self._of: dict[Key, Start] = {}
+        self._tries: dict[GangStart, _Attempt] = {}
+        self._of: dict[Key, GangStart] = {}
         self._grown: dict[str, tuple[int, float]] = {}  # free GPUs, and since when there are more
         self._kept: tuple[_Attempt | None, float, Mapping[str, int]] = (None, 0.0, {})
 
@@ -80,7 +80,7 @@ class Starting:
     def changed(self, key: Key, pod: Pod | None) -> None:
         """A pod is another one now, or None: gone."""
         start = pod.start if pod is not None and pod.open else None
-        start = Start(start=start.start, need=start.need) if start is not None else None
+        start = GangStart(start=start.start, need=start.need) if start is not None else None
         before = self._of.get(key)
         if before is not None and before != start:
             self._left(key, before)
@@ -102,7 +102,7 @@ class Starting:
         ):
             self._fail(mine)  # the scheduler has no node for it beside the others
 
-    def _left(self, key: Key, start: Start) -> None:
+    def _left(self, key: Key, start: GangStart) -> None:
         del self._of[key]
         mine = self._tries[start]
         pod = mine.pods.pop(key)
@@ -141,7 +141,7 @@ class Starting:
         """
         now, pod = self._state.now(), question.pod
         self._expire(now)
-        mine = self._tries.get(self._of.get(pod.key, Start()))
+        mine = self._tries.get(self._of.get(pod.key, GangStart()))
         if mine is None or pod.key not in mine.pods:
             return messages.GANG_NOT_RESERVED
         uid = pod.metadata.uid
@@ -318,7 +318,7 @@ class Starting:
         """
         uid, now = pod.metadata.uid, self._state.now()
         self._expire(now)
-        mine = self._tries.get(self._of.get(pod.key, Start()))
+        mine = self._tries.get(self._of.get(pod.key, GangStart()))
         if mine is None or mine.begun is None or mine.placed.get(uid, ("",))[0] != node:
             return messages.GANG_NOT_RESERVED
         begun = mine.begun
