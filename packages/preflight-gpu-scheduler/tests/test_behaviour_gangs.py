@@ -175,6 +175,13 @@ def test_a_gang_of_pods_with_two_claims_starts_when_all_of_them_fit(
     anyio.run(body)
 
 
+async def _gated_or_told(world: Plane, name: str) -> bool:
+    """Whether the controller has said of a member what its gang waits for, or opened its gate."""
+    events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
+    said = any(one["reason"] == "GangWaiting" for one in events["items"])
+    return said or not (await world.read_pod(name)).gated
+
+
 def _gone(world: Plane, name: str) -> bool:
     return name not in world.watcher.given.values()
 
@@ -230,7 +237,8 @@ def test_the_second_job_of_one_claim_is_a_gang_of_its_own(real_api_server: ApiSe
             await world.until("it runs", lambda: _bound(world, "first-")() == 4)
             for n in range(4):
                 await world.pod(f"second-{n}", "g", gang_size="4", owner="second")
-                await anyio.sleep(0.3)  # one after the other, as a Job makes them
+                told = partial(_gated_or_told, world, f"second-{n}")
+                await world.until("the services have seen it", told)
             await world.until("it waits", lambda: _waits(world, "second-3"))
             assert _bound(world, "second-")() == 0
             for n in range(2):
