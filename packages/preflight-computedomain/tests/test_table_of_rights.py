@@ -59,7 +59,9 @@ def example(row: RightCase) -> tuple[str, Object]:
             )
             return f"{DRA}/namespaces/default/resourceclaimtemplates", template.body(domain)
         case "resourceslices":
-            return f"{DRA}/resourceslices", slices.body(NODE, "a-uid")
+            return f"{DRA}/resourceslices", slices.body(
+                NODE, "a-uid", slices.channel("0.7", "570.158.1")
+            )
         case "leases":
             return f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases", {
                 "apiVersion": "coordination.k8s.io/v1",
