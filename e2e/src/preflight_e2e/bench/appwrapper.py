@@ -27,6 +27,7 @@ __all__ = ["PROGRAM", "add_arguments", "controller", "run"]
 
 PROGRAM = "preflight-appwrapper"
 CONFIG = """
+evacuationBrake: {percent: 100}
 faultTolerance:
   admissionGracePeriod: 1h
   warmupGracePeriod: 1h
