@@ -569,3 +569,22 @@ def test_the_clusters_own_roles_read_and_write_claims(cluster: Impersonator) -> 
         assert cluster.ask("PATCH", f"{claims}/c/status", {}, user=role).status == 403
         status = {**body, "kind": "GpuNodeStatus"}
         assert cluster.ask("POST", names.STATUSES, status, user=role).status == 403
+
+
+def test_a_pod_with_as_much_as_can_be_compared_is_still_the_controllers_to_write(
+    cluster: Impersonator,
+) -> None:
+    most = {f"example.com/{'k' * 50}-{n}": "v" * 150 for n in range(998)}
+    labels = {f"example.com/{'k' * 50}-{n}": "v" for n in range(999)}
+    body = pod("full", **{names.CLAIM_ANNOTATION: "two", **most})
+    body["metadata"]["labels"] = labels
+    body["spec"]["containers"] = [{"name": f"c-{n}", "image": "x" * 200} for n in range(500)]
+    cluster.create(PODS, body)
+    patch = {"metadata": {"annotations": {names.NUDGED_ANNOTATION: "1"}}}
+    path, user = f"{PODS}/full?dryRun=All", account("controller")
+    cluster.until(
+        lambda answer: answer.status != 403, lambda: cluster.ask("PATCH", path, patch, user=user)
+    )
+    assert cluster.ask("PATCH", path, patch, user=user).status == 200
+    foreign = {"metadata": {"annotations": {"example.com/more": "1"}}}
+    assert cluster.ask("PATCH", path, foreign, user=user).policy == "controller-pods"
