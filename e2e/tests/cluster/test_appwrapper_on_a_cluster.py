@@ -62,6 +62,8 @@ VALUES: dict[str, Any] = {
         "leaseDuration": "3s",
         "labeler": {"enabled": True},
         "crd": {"keep": False},
+        # Of four nodes the brake lets one go in ten minutes, and each test here makes one sick.
+        "evacuationBrake": {"percent": 100},
         "faultTolerance": {
             "failureGracePeriod": "1s",
             "retryPausePeriod": "2s",

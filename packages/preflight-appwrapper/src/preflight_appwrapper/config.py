@@ -85,7 +85,14 @@ class EvacuationBrake(_Section, frozen=True, kw_only=True):
     """At most ``percent`` of the running workloads (the controller) and of the nodes (the labeler)
     are evacuated in ``window``, or one if that is more; what is beyond it waits. 100: no brake."""
 
-    percent: Annotated[int, Meta(ge=1, le=100)] = 10
+    percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="Most of the running workloads, and of the nodes, that are evacuated within the window, or one; 100: no brake.",
+        ),
+    ] = 10
     window: Duration = "10m"
 
 
@@ -103,7 +110,10 @@ class Config(_Section, frozen=True, kw_only=True):
     evacuation_brake: EvacuationBrake = EvacuationBrake()
     trusted_users: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^*]+$")], ...],
-        Meta(max_length=16),
+        Meta(
+            max_length=16,
+            description="Accounts whose own rights are not asked for, as MultiKueue's; no account of people.",
+        ),
     ] = ()
     lease_duration: Duration = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
