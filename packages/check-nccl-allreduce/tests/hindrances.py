@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
 from allreduce_testing.worlds.simulation import play, worlds
-from check_nccl_allreduce.localise import State, Verdict, table
-from check_nccl_allreduce.localise.obstacles import ObstacleRule
+from check_nccl_allreduce.localise import State, Verdict, table, witness
 
 NOT_SUSPECT = "not a suspect at the end"
 ANOTHER = "another verdict, or the cap"
-RULES = [NOT_SUSPECT, *map(str, ObstacleRule), ANOTHER]
+RULES = [NOT_SUSPECT, *(rule.name for rule in witness.RULES), ANOTHER]
 
 
 @dataclass

@@ -22,7 +22,9 @@ from check_nccl_allreduce.localise import (
     Fact,
     FactKind,
     Grade,
+    Local,
     Phase,
+    PortFault,
     Probe,
     Result,
     Role,
@@ -38,6 +40,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NORMAL = 100.0
+DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
 SLOW_ZONES = [zone for zone in Zone if zone is not Zone.PASSED]
 
 
@@ -162,7 +165,7 @@ def test_blame_needs_known_good_peers_in_three_rounds_and_the_node_itself_in_two
         own = [e for e in verdict.matrix if e.role is Role.HAIRPIN and e.a == suspect.member]
         assert [e.grade for e in own] == [Grade.BAD] * 2
         assert suspect.score is not None
-        assert suspect.score.value >= FATAL
+        assert suspect.score.noise >= FATAL
 
 
 @given(gangs(), chances)
@@ -224,8 +227,10 @@ def test_where_nothing_is_noisy_the_order_of_the_members_and_the_seed_do_not_dec
     One that met nobody but culprits in both matchings (about one in 1,500 of these gangs) has a
     round less against it: it is named at least.
     """
-    endpoints = tuple(Endpoint(f"n{i}", "a", "x") for i in range(size))
     bad = data.draw(st.sets(st.integers(0, size - 1), max_size=max(1, min(3, size // 10))))
+    endpoints = tuple(
+        Endpoint(f"n{i}", "a", "x", local=Local((DOWN,) if i in bad else ())) for i in range(size)
+    )
     order = data.draw(st.permutations(range(size)))
     seeds = data.draw(st.tuples(st.integers(0, 2**32), st.integers(0, 2**32)))
     one, state, *_ = play(State(endpoints, seeds[0]).after_gang(Zone.BELOW), _oracle(bad))
@@ -366,7 +371,10 @@ def test_where_suspects_outnumber_the_known_good_a_third_matching_seeks_partners
 def test_a_suspect_in_a_small_domain_is_confirmed_on_paths_of_which_good_ones_are_known(
     seed: int,
 ) -> None:
-    endpoints = tuple(Endpoint(f"n{i}", domain="x" if i < 4 else "y") for i in range(7))
+    endpoints = tuple(
+        Endpoint(f"n{i}", domain="x" if i < 4 else "y", local=Local((DOWN,) if i == 5 else ()))
+        for i in range(7)
+    )
     assert play(State(endpoints, seed).after_gang(Zone.BELOW), _oracle({5}))[0].fatal_for == (5,)
 
 

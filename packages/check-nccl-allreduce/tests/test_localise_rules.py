@@ -13,6 +13,8 @@ from check_nccl_allreduce.localise import (
     APART,
     Endpoint,
     Grade,
+    Layout,
+    Local,
     Phase,
     Probe,
     Result,
@@ -25,15 +27,17 @@ from check_nccl_allreduce.localise import (
     table,
 )
 from check_nccl_allreduce.localise.evidence import weigh
-from check_nccl_allreduce.localise.obstacles import ObstacleRule
 from check_nccl_allreduce.localise.silence import halved
 
 
 def gang(size: int, seed: int = 7, domains: int = 0) -> State:
     ends = (
-        Endpoint(f"n{i}", "k", f"d{i * 31 % domains}" if domains else None) for i in range(size)
+        Endpoint(
+            f"n{i}", "k", f"d{i * 31 % domains}" if domains else None, local=Local(silence=60.0)
+        )
+        for i in range(size)
     )
-    return State(tuple(ends), seed).after_gang(Zone.BELOW, 40.0)
+    return State(tuple(ends), seed, layout=Layout.LEAF).after_gang(Zone.BELOW, 40.0)
 
 
 def ok(share: float = 1.0, latency: float = 0.0) -> Result:
@@ -55,7 +59,7 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
     assert isinstance(first, Round)
     # Behind three switches, and not as the labels say.
     answers = [
-        ok(latency=(2e-6 if probe.members[0] // 3 == probe.members[1] // 3 else 4e-6))
+        ok(latency=(18e-6 if probe.members[0] // 3 == probe.members[1] // 3 else 19e-6))
         for probe in first.probes
     ]
     second = next(state.after(first, answers, 5.0))
@@ -68,11 +72,11 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
     "key",
     ["one to three, labels random", "one to three, labels coarse", "drift", "two generations"],
 )
-def test_labels_that_lie_drift_and_two_generations_cost_no_recall(key: str) -> None:
-    world = of_the_bench(key, 150)
+def test_where_labels_lie_nobody_healthy_is_blamed_and_who_is_bad_is_named(key: str) -> None:
+    world = of_the_bench(key, 40)
     tally = simulate([world])[world.name]
     assert tally.healthy_blamed == 0
-    assert tally.bad_blamed >= 0.97 * tally.judged
+    assert tally.bad_named >= 0.98 * tally.bad
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -143,19 +147,19 @@ def test_equally_slow_suspects_keep_together_and_two_are_measured_apart() -> Non
     assert halved([0, 0, 1, 1, 1, 1], [0, 1, 2, 3], shares) == [0, 2]
 
 
-def test_labels_clear_nobody_of_slowing_others_until_latencies_confirm_them() -> None:
-    state = gang(8, domains=2)
+def test_labels_clear_nobody_of_slowing_others_until_latencies_bear_them_out() -> None:
+    state = gang(24, domains=6)
     first = next(state)
     assert isinstance(first, Round)
     untold = weigh(state.after(first, [ok() for _ in first.probes], 5.0)).map
     assert max(untold.domain) > 0
     assert set(untold.seen) == {-1}
     where = untold.domain
-    tiers = [ok(latency=2e-6 if where[a] == where[b] else 4e-6) for (a, b), *_ in first.probes]
+    tiers = [ok(latency=18e-6 if where[a] == where[b] else 19e-6) for (a, b), *_ in first.probes]
     state = state.after(first, tiers, 5.0)
     second = next(state)
     assert isinstance(second, Round)
-    tiers = [ok(latency=2e-6 if where[a] == where[b] else 4e-6) for (a, b), *_ in second.probes]
+    tiers = [ok(latency=18e-6 if where[a] == where[b] else 19e-6) for (a, b), *_ in second.probes]
     told = weigh(state.after(second, tiers, 10.0)).map
     assert told.seen == told.domain
 
@@ -163,7 +167,7 @@ def test_labels_clear_nobody_of_slowing_others_until_latencies_confirm_them() ->
 def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_before_a_third_matching() -> (
     None
 ):
-    fabric = Fabric(of_the_bench("labels", 1, "victims"), 10)
+    fabric = Fabric(of_the_bench("labels", 1, "victims"), 21)
     verdict, state = play(fabric.state, fabric.measure)
     assert [played.round.phase for played in state.rounds][:4] == [
         Phase.MATCH,
@@ -174,17 +178,19 @@ def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_b
     assert set(verdict.blamed) <= set(fabric.bad)
 
 
-@pytest.mark.parametrize(("to_itself", "rules"), [(0.5, ()), (1.0, (ObstacleRule.LOCAL,))])
+@pytest.mark.parametrize(
+    ("to_itself", "rules"), [(0.6, ()), (1.0, ("good to itself", "not bad to itself"))]
+)
 def test_the_rules_between_a_suspect_and_blame_are_told(
-    to_itself: float, rules: tuple[ObstacleRule, ...]
+    to_itself: float, rules: tuple[str, ...]
 ) -> None:
     def measure(one: Round) -> list[Result]:
         return [
-            ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.5)
+            ok(1.0 if 2 not in p.members else to_itself if p.role is Role.HAIRPIN else 0.6)
             for p in one.probes
         ]
 
-    verdict, state = play(gang(12), measure)
+    verdict, state = play(gang(12, domains=2), measure)
     found = set(table.hindered(state)[2])
     assert set(rules) <= found
     assert (2 in verdict.blamed) is not bool(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from allreduce_testing.worlds.simulation import play
@@ -11,6 +12,9 @@ from check_nccl_allreduce.localise import (
     Fact,
     FactKind,
     Kind,
+    Layout,
+    Local,
+    PortFault,
     Probe,
     Result,
     Round,
@@ -26,12 +30,28 @@ Answer = Callable[[Probe, int], Result]
 NORMAL = 100.0
 
 
-def gang(size: int, per_domain: int | None = None, *, zone: Zone = Zone.BELOW) -> State:
+SILENT = Local(silence=60.0)
+DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
+
+
+def gang(
+    size: int, per_domain: int | None = 32, *, zone: Zone = Zone.BELOW, down: Sequence[int] = ()
+) -> State:
+    """A leaf layout whose adapters nobody else uses; ports of those that are ``down`` are."""
+
     def domain(i: int) -> str | None:
         return f"leaf-{i // per_domain}" if per_domain else None
 
-    endpoints = tuple(Endpoint(f"node-{i}", "H100/8", domain(i)) for i in range(size))
-    return State(endpoints, seed=7).after_gang(zone, 40.0)
+    endpoints = tuple(
+        Endpoint(
+            f"node-{i}",
+            "H100/8",
+            domain(i),
+            local=Local((DOWN,), silence=60.0) if i in down else SILENT,
+        )
+        for i in range(size)
+    )
+    return State(endpoints, seed=7, layout=Layout.LEAF).after_gang(zone, 40.0)
 
 
 def localized(state: State, answer: Answer) -> Verdict:
@@ -42,7 +62,7 @@ def ok(share: float = 1.0) -> Result:
     return Result(Status.OK, NORMAL * share)
 
 
-def slow(*bad: int, share: float = 0.5) -> Answer:
+def slow(*bad: int, share: float = 0.6) -> Answer:
     return lambda probe, _: ok(share if set(bad) & set(probe.members) else 1.0)
 
 
@@ -209,20 +229,23 @@ def test_a_domain_without_any_good_node_is_its_switch_and_not_its_nodes() -> Non
 
 
 def test_a_slow_leaf_that_most_paths_between_leaves_lead_into_is_not_its_nodes() -> None:
-    verdict = localized(gang(16, 8), slow(*range(8)))
+    verdict = localized(gang(16, 8), slow(*range(8), share=0.5))
     assert (verdict.kind, verdict.domains) == (Kind.DOMAIN, ("leaf-0",))
     assert nobody_is_blamed(verdict)
 
 
 def test_a_bad_node_elsewhere_is_blamed_beside_a_dark_domain() -> None:
-    answer = slow(4, 5, 6, 7, 20)
+    dark, alone = slow(4, 5, 6, 7), slow(20, share=0.35)
+
+    def answer(probe: Probe, number: int) -> Result:
+        return min(dark(probe, number), alone(probe, number), key=lambda one: one.gbps)
 
     def told(probe: Probe, number: int) -> Result:
         """Latencies confirm the labels."""
         near = len({i // 4 for i in probe.members}) == 1
         return answer(probe, number)._replace(latency=2e-6 if near else 4e-6)
 
-    verdict = localized(gang(32, 4), told)
+    verdict = localized(gang(32, 4, down=(20,)), told)
     assert (verdict.kind, verdict.fatal_for, verdict.domains) == (
         Kind.NODE,
         (20,),
@@ -231,12 +254,9 @@ def test_a_bad_node_elsewhere_is_blamed_beside_a_dark_domain() -> None:
 
 
 def test_more_culprits_than_one_run_may_blame_are_correlated() -> None:
-    verdict = localized(gang(16, 8), slow(1, 4, 9, 13))
-    assert (verdict.kind, verdict.fails, verdict.named) == (
-        Kind.CORRELATED,
-        True,
-        (1, 4, 9, 13),
-    )
+    ones = (1, 4, 9, 13)
+    verdict = localized(gang(16, 8, down=ones), slow(*ones))
+    assert (verdict.kind, verdict.fails, verdict.named) == (Kind.CORRELATED, True, ones)
     assert nobody_is_blamed(verdict)
 
 
@@ -247,17 +267,78 @@ def beyond(*ones: int, share: float = 0.5) -> Answer:
     )
 
 
-def test_without_labels_nodes_that_are_equally_slow_may_share_a_switch_and_are_only_named() -> None:
+def both(first: float, second: float) -> Answer:
+    return lambda probe, _: ok(
+        first if 1 in probe.members else second if 5 in probe.members else 1.0
+    )
+
+
+def test_nodes_that_are_equally_slow_have_one_cause_wherever_they_are() -> None:
     verdict = localized(gang(16), beyond(1, 5))
     assert (verdict.kind, verdict.named) == (Kind.CORRELATED, (1, 5))
     assert nobody_is_blamed(verdict)
+    assert nobody_is_blamed(localized(gang(16), both(0.6, 0.6)))
 
 
-def test_without_labels_nodes_that_are_differently_slow_are_both_blamed() -> None:
-    def answer(probe: Probe, _: int) -> Result:
-        return ok(0.3 if 1 in probe.members else 0.6 if 5 in probe.members else 1.0)
+def test_two_slow_nodes_are_blamed_where_each_has_a_fact_of_its_own_and_else_not() -> None:
+    assert localized(gang(16, down=(1, 5)), both(0.6, 0.6)).fatal_for == (1, 5)
+    assert localized(gang(16, down=(1,)), both(0.6, 0.6)).fatal_for == ()
+    assert localized(gang(16), both(0.3, 0.6)).fatal_for == ()
+    assert localized(gang(16, None, down=(1,)), both(0.3, 0.6)).fatal_for == (1,)
 
-    assert localized(gang(16), answer).fatal_for == (1, 5)
+
+def other_than(state: State, **known: object) -> State:
+    """The gang, with other things known of node 2."""
+    ends = (replace(one, **known) if i == 2 else one for i, one in enumerate(state.endpoints))  # type: ignore[arg-type]
+    return replace(state, endpoints=tuple(ends))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        gang(8, None),
+        replace(gang(8), layout=Layout.RAIL),
+        replace(gang(8), layout=Layout.UNKNOWN),
+        other_than(gang(8, 4), domain="far"),
+        other_than(gang(8), local=Local()),
+    ],
+    ids=["no labels", "rails", "layout not known", "alone behind its leaf", "nothing counted"],
+)
+def test_without_a_witness_a_slow_node_is_named_and_not_blamed(state: State) -> None:
+    verdict = localized(state, slow(2))
+    assert (verdict.named, nobody_is_blamed(verdict)) == ((2,), True)
+    assert "test it with a good node behind the same leaf" in verdict.reason
+
+
+def test_a_node_that_carried_somebody_elses_bytes_in_silence_is_busy_and_nobody_is_judged() -> None:
+    busy = other_than(gang(8), local=Local((DOWN,), silence=60.0, foreign=5.0))
+    verdict = localized(busy, slow(2))
+    assert (verdict.kind, verdict.inconclusive, verdict.named) == (Kind.BUSY, True, (2,))
+    assert nobody_is_blamed(verdict)
+    assert "node-2 5 GB/s" in verdict.reason
+
+
+@pytest.mark.parametrize("share", [0.25, 0.4, 0.5, 0.53])
+def test_a_node_as_slow_as_links_of_a_lower_rate_is_of_another_kind_unless_its_device_says_why(
+    share: float,
+) -> None:
+    verdict = localized(gang(8), slow(2, share=share))
+    assert nobody_is_blamed(verdict)
+    assert "compare the kinds of the adapters" in verdict.reason
+    assert localized(gang(8, down=(2,)), slow(2, share=share)).fatal_for == (2,)
+
+
+def test_what_a_node_was_before_it_throttled_does_not_clear_it() -> None:
+    heat = PortFault("GPU 3", "throttle", "is slowed by heat", "others are not")
+
+    def answer(probe: Probe, number: int) -> Result:
+        return ok(0.6 if 2 in probe.members and number > 3 else 1.0)
+
+    assert localized(gang(8), answer).named == (2,)
+    hot = other_than(gang(8), local=Local((heat,), silence=60.0))
+    verdict, last = play(hot, lambda one: [answer(probe, one.number) for probe in one.probes])
+    assert verdict.fatal_for == (2,)
+    assert last.rounds[2].at - last.rounds[0].at >= 60
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 8, 33])
@@ -269,7 +350,7 @@ def test_a_slow_node_is_blamed_and_nobody_else(size: int) -> None:
         (2,),
         (2,),
     )
-    assert "node-2 reached 50% of normal" in verdict.reason
+    assert "node-2 reached 60% of normal" in verdict.reason
     assert len({e.round for e in verdict.suspects[0].evidence}) >= 3
 
 
@@ -392,7 +473,8 @@ def with_details(rails: Callable[[Probe], tuple[float, ...]]) -> Answer:
 
 def test_the_last_confirmation_names_the_rail_and_the_direction() -> None:
     verdict = localized(
-        gang(16), with_details(lambda p: (50, 12, 50, 50) if 3 in p.members else (50, 50, 50, 50))
+        gang(16, down=(3,)),
+        with_details(lambda p: (50, 12, 50, 50) if 3 in p.members else (50, 50, 50, 50)),
     )
     assert verdict.fatal_for == (3,)
     assert verdict.suspects[0].note == "rail 1; sending"
@@ -411,13 +493,13 @@ def test_the_matrix_of_a_small_gang_shows_every_measurement_as_a_share_of_normal
     assert lines[5:] == [
         "node-0 to itself: 100/100",
         "node-1 to itself: 100/100",
-        "node-2 to itself: 50/50",
+        "node-2 to itself: 60/60",
     ]
     assert lines[1:5] == [
         "········ ····0 ····1",
         "0 node-0",
         "1 node-1 ··100",
-        "2 node-2 50/50 50/50",
+        "2 node-2 60/60 60/60",
     ]
 
 

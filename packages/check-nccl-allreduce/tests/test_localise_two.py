@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from check_nccl_allreduce.control.rounds import ProbeRound, Probes
@@ -12,7 +13,9 @@ from check_nccl_allreduce.localise import (
     MAX_ROUNDS,
     Endpoint,
     Kind,
+    Local,
     Phase,
+    PortFault,
     Result,
     Role,
     Round,
@@ -26,6 +29,7 @@ from check_nccl_allreduce.probing import LONGER, EndpointMap, last_start
 
 NORMAL, SECONDS = 100.0, 5.0
 HAIRPIN = 50.0
+DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
 Share = Callable[[int, float], float]
 """What a node's adapter does to itself, of normal, by its position and the time."""
 
@@ -37,10 +41,7 @@ def played(
     zone: Zone = Zone.BELOW,
 ) -> tuple[Verdict, list[Round]]:
     """A pair is as fast as the slowest of both adapters and the path between them."""
-    ends = ends or (
-        Endpoint("a", "H100/8", pair_floor=80.0),
-        Endpoint("b", "H100/8", pair_floor=80.0),
-    )
+    ends = ends or ends_of()
     now, rounds = 0.0, []
 
     def pair() -> float:
@@ -58,20 +59,31 @@ def played(
     return step, rounds
 
 
+def ends_of(down: int | None = None) -> tuple[Endpoint, Endpoint]:
+    """Two nodes of one kind, a port of one of which is down."""
+    a, b = (
+        Endpoint(name, "H100/8", pair_floor=80.0, local=Local((DOWN,)) if i == down else Local())
+        for i, name in enumerate("ab")
+    )
+    return a, b
+
+
 def slow_inside(bad: int, share: float = 0.4, until: float = 1e9) -> Share:
     return lambda one, now: share if one == bad and now < until else 1.0
 
 
 @pytest.mark.parametrize("bad", [0, 1])
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.7])
-def test_the_one_that_is_slow_to_itself_where_the_other_is_not_is_blamed(
+def test_the_one_that_is_slow_to_itself_and_whose_device_says_why_is_blamed(
     bad: int, share: float
 ) -> None:
     verdict, rounds = played(slow_inside(bad, share))
+    assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.PAIR, (), (bad,))
+    verdict, rounds = played(slow_inside(bad, share), ends=ends_of(bad))
     assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.NODE, (bad,), (bad,))
     [suspect] = verdict.suspects
     assert suspect.score is not None
-    assert (suspect.score.value >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
+    assert (suspect.score.noise >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
     assert verdict.rounds <= MAX_ROUNDS
     assert sum(one.wait for one in rounds) <= APART
 
@@ -99,19 +111,23 @@ def test_a_pair_that_is_well_when_it_is_measured_again_blames_nobody() -> None:
     assert (verdict.fatal_for, verdict.named) == ((), (1,))
 
 
-def test_nodes_that_labels_put_behind_different_switches_are_not_blamed_but_named() -> None:
-    ends = (
-        Endpoint("a", "H100/8", "leaf-1", pair_floor=80.0),
-        Endpoint("b", "H100/8", "leaf-2", pair_floor=80.0),
-    )
-    verdict, _ = played(slow_inside(0), ends=ends)
-    assert (verdict.kind, verdict.fatal_for, verdict.named) == (Kind.PAIR, (), (0,))
+@pytest.mark.parametrize("other", [0, 1])
+def test_who_carried_somebody_elses_bytes_is_busy_and_the_gang_is_not_judged(other: int) -> None:
+    ends = list(ends_of(1))
+    ends[other] = replace(ends[other], local=Local((), silence=50.0, foreign=9.0))
+    verdict, _ = played(slow_inside(1), ends=(ends[0], ends[1]))
+    assert (verdict.kind, verdict.inconclusive, verdict.fatal_for) == (Kind.BUSY, True, ())
+    assert set(verdict.named) >= {other}
+    assert f"{'ab'[other]} 9 GB/s" in verdict.reason
 
 
 def test_nodes_of_one_nvlink_domain_meet_over_it_so_that_a_slow_adapter_does_not_explain_their_pair() -> (
     None
 ):
-    ends = (Endpoint("a", "GB200/4", nvlink="c1.1"), Endpoint("b", "GB200/4", nvlink="c1.1"))
+    ends = (
+        Endpoint("a", "GB200/4", nvlink="c1.1", local=Local((DOWN,))),
+        Endpoint("b", "GB200/4", nvlink="c1.1"),
+    )
     verdict, _ = played(slow_inside(0), ends=ends)
     assert (verdict.fatal_for, verdict.named) == ((), (0,))
 

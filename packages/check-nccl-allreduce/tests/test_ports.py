@@ -416,7 +416,7 @@ def test_a_sick_port_that_counts_errors_is_told_in_the_verdict_of_the_gang(tmp_p
     verdict = Folders(tmp_path, 8, {2: 10**6}, slow=2).run()
     assert (verdict.blamed, verdict.metadata["named"]) == ({}, "node-2")
     assert "node-2: mlx5_1:1 counted" in verdict.reason
-    assert "look at that port, its cable and the switch port at its other end" in verdict.named[2]
+    assert "to settle it: measure it to itself over its own NICs" in verdict.named[2]
 
 
 def test_errors_that_all_nodes_count_are_told_of_none(tmp_path: Path) -> None:

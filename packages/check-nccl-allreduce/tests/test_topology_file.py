@@ -117,10 +117,10 @@ def test_a_gang_above_its_floor_keeps_its_file() -> None:
     assert (one.run().outcome, len(one.launches())) == ("passed", 1)
 
 
-def test_a_slow_node_is_found_and_blamed_when_the_file_is_not_the_cause() -> None:
+def test_a_slow_node_is_found_and_named_when_the_file_is_not_the_cause() -> None:
     one = world(slow(1), took(4 * HEALTHY))
     verdict = one.run()
-    assert (verdict.code, verdict.blamed) == ("LOW_BANDWIDTH", {1: "NODE_SLOW"})
+    assert (verdict.code, verdict.metadata["named"]) == ("LOW_BANDWIDTH", "node-1")
     assert (
         f"without NCCL's topology file it is 0.00786, so the cause is not {MINE} (every member); "
         in verdict.reason

@@ -19,11 +19,24 @@ from check_nccl_allreduce.control.messages import (
     VerdictMessage,
 )
 from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
+from check_nccl_allreduce.ports import PortFault
 from check_nccl_allreduce.settings import Settings
 
-__all__ = ["HEALTHY", "Answer", "World", "hangs", "slow", "split", "spoils", "took", "troubled"]
+__all__ = [
+    "HEALTHY",
+    "Answer",
+    "World",
+    "hangs",
+    "sick",
+    "slow",
+    "split",
+    "spoils",
+    "took",
+    "troubled",
+]
 
 MIB = 1024**2
+DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
 HEALTHY = 0.2
 """Seconds of one all-reduce between two good nodes."""
 ROUND = 2.0
@@ -73,6 +86,8 @@ class World:
     """A gang whose members answer as told. ``pods``: members on each node, of ``workers`` each;
     ``gang``: the gang's own answer.
 
+    ``down``: nodes one of whose ports is.
+
     ``share``: percent of starts without a floor in which nodes are compared; ``clock``: seconds of
     probing so far. ``files``: topology files, by rank; ``bare``: the gang's answer without them,
     for which there are ``spare`` seconds.
@@ -95,6 +110,7 @@ class World:
     rounds: list[LaunchRound | ProbeRound] = field(default_factory=list)
     share: int = 100
     clock: float = 0.0
+    down: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -111,6 +127,7 @@ class World:
                 topology_file=self.files.get(rank, ""),
                 topology_content=self.contents.get(rank, ""),
                 variables=self.variables.get(rank, ""),
+                ports=(DOWN,) if rank // self.pods in self.down else (),
             )
             for rank in range(self.size)
         }
@@ -163,3 +180,30 @@ def split(
 ) -> tuple[dict[int, RankReport], dict[int, RankStage]]:
     results = {rank: one for rank, one in answers.items() if isinstance(one, RankReport)}
     return results, {rank: one for rank, one in answers.items() if isinstance(one, RankStage)}
+
+
+def sick(
+    nodes: int,
+    one: int = 1,
+    answer: Answer | None = None,
+    *,
+    gang: dict[int, RankReport | RankStage] | None = None,
+    pods: int = 1,
+    workers: int = 2,
+    threshold: float | None = 0.015,
+    left: float = 100.0,
+    share: int = 100,
+) -> World:
+    """A gang one of whose nodes is slow, or answers otherwise, and whose port is down."""
+    return World(
+        nodes,
+        answer or slow(*range(one * pods, (one + 1) * pods)),
+        gang=gang,
+        pods=pods,
+        workers=workers,
+        backend="nccl",
+        threshold=threshold,
+        left=left,
+        share=share,
+        down=(one,),
+    )

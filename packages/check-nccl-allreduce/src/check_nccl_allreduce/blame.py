@@ -1,9 +1,9 @@
 """From what localisation found to the one verdict of all, and from that to each member's own
 events. Pure.
 
-Only members on a node against which two independent kinds of evidence speak raise a fatal event,
-each about its own node; all others raise one that accuses nobody, and on a node that is named says
-what would settle it.
+Only members on a node that a witness shows to be the cause raise a fatal event, each about its own
+node; all others raise one that accuses nobody, and on a node that is named says what would settle
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MESSAGES: Final = {
     "TOPOLOGY_FILE": "a topology file makes NCCL slow in this gang",
 }
 _CULPRIT: Final = {
-    "NODE_SLOW": "each path to this node that was measured is slow, and by another kind of evidence so is the node itself, where other nodes are not",
+    "NODE_SLOW": "each path to this node that was measured is slow where other nodes' are not, and a witness shows that the cause is the node's own",
     "NODE_WRONG_DATA": "an all-reduce with this node gives wrong data, and the other nodes are right among themselves",
     "NODE_HUNG": "an all-reduce with this node does not end, and those of the other nodes do",
     "NODE_BROKEN": "an all-reduce with this node fails, and those of the other nodes do not",
@@ -124,6 +124,8 @@ def together(one: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]
 
 def _outcome(base: VerdictMessage, zone: Zone, found: Localized) -> tuple[str, str]:
     kind = found.verdict.kind
+    if kind is Kind.BUSY:
+        return "inconclusive", "BUSY_NODE"
     if found.verdict.inconclusive:
         return "inconclusive", "MEMBER_LOST"
     if kind in {Kind.DEVICE, Kind.MEMBER} and found.causes:
@@ -168,21 +170,24 @@ def _named(found: Localized) -> dict[int, str]:
         one = scores.get(node)
         if one is None:
             continue
-        how = f", as {localise.beside(one.score)}" if one.score is not None else ""
         told |= dict.fromkeys(
             found.shape.ranks[node],
-            f"it is named and not blamed{how}; to settle it: {localise.settle(one)}",
+            f"it is named and not blamed; to settle it: {one.settle or 'test it with other nodes'}",
         )
     return told
 
 
 def _evidence(found: Localized) -> dict[int, str]:
-    """By rank, which kinds of evidence speak against a blamed node, and what else was looked at."""
-    scores = {one.member: one.score for one in found.verdict.suspects if one.score is not None}
-    blamed = [node for node in found.verdict.fatal_for if node in scores]
+    """By rank, which kinds of evidence speak against a blamed node, and the witness."""
+    told = {
+        one.member: f"evidence: {', '.join(one.score.kinds)}; {one.witness}"
+        for one in found.verdict.suspects
+        if one.score is not None
+    }
     return {
-        rank: f"evidence: {', '.join(scores[node].kinds)}; {localise.beside(scores[node])}"
-        for node in blamed
+        rank: told[node]
+        for node in found.verdict.fatal_for
+        if node in told
         for rank in found.shape.ranks[node]
     }
 

@@ -32,14 +32,14 @@ from preflight_proto.check.topology import find_topology
 from preflight_proto.durations import format_duration, gang_run
 from preflight_proto.roster import Roster
 
-from . import blame, domains, fallback, judge, memory, network, nics, sysfs, tuning
+from . import blame, domains, fallback, judge, network, nics, sysfs, tuning
 from .budget import Budget
 from .control.leader import Leader, Rounds
 from .control.member import MemberSession
 from .control.messages import Failure, Hello, LaunchOrder, VerdictMessage
 from .control.rounds import LaunchRound, Probes
 from .ranks import TOPOLOGY_FILE, Ranks
-from .settings import DEFAULT_SIZE, Settings
+from .settings import Settings
 
 __all__ = ["CHECK", "main"]
 
@@ -140,7 +140,6 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
         ),
         topology_file=equipment.topology_file,
         topology_content=topology_content,
-        past=roster.past,
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
@@ -149,9 +148,7 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
     run.progress(f"memory of this process, which holds no torch: {_peak():.1f} MB at most")
     if verdict is None:
         return None
-    size = run.settings.size or DEFAULT_SIZE[equipment.backend]
-    details = memory.details(hello, roster.nnodes or 0, verdict, size)
-    return equipment.own or replace(blame.verdict_of(verdict, roster.rank), details=details)
+    return equipment.own or blame.verdict_of(verdict, roster.rank)
 
 
 def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:

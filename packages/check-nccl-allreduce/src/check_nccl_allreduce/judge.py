@@ -23,7 +23,6 @@ from . import (
     floors,
     gate,
     localise,
-    memory,
     probing,
     syndrome,
     topology,
@@ -171,9 +170,9 @@ def _localized(
     )
     if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
         shape = shape.counted(one.results for one in (last, *probed))
-    state = localise.State(shape.endpoints, plan.seed).after_gang(
-        zone, gbps, _corrupted(shape, hellos, last, zone)
-    )
+    state = localise.State(
+        shape.endpoints, plan.seed, layout=localise.Layout(plan.settings.layout)
+    ).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
     state = probing.replay(state, shape, hellos, last.start, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
     step, in_time = localise.next(state, plan.now, until), True
@@ -219,10 +218,7 @@ def _localized(
     }
     if scores:
         plan.say(f"likelihoods: {json.dumps(scores)}")
-    verdict = blame.verdict(
-        base, zone, blame.Localized(step, shape, probing.causes(probed), in_time)
-    )
-    return msgspec.structs.replace(verdict, seen=memory.seen(shape.ranks, state))
+    return blame.verdict(base, zone, blame.Localized(step, shape, probing.causes(probed), in_time))
 
 
 def _corrupted(
@@ -241,8 +237,8 @@ def zone_of(
     That is: it passed, somebody could not take part, or what it says is known already. A gang that
     moves its data by gloo and has no floor is not compared among itself: the machines under it are
     shared, and it says nothing about hardware. Without a floor, nothing says that the gang is slow:
-    its nodes are compared where its own ranks' times differ, where it is slower than what its nodes
-    usually reach, and in a share of starts that ``seed`` chooses.
+    its nodes are compared where its own ranks' times differ, and in a share of starts that ``seed``
+    chooses.
     """
     if last.left or last.lost:
         return None
@@ -270,11 +266,9 @@ def zone_of(
 
 
 def _curious(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int) -> bool:
-    """Whether a gang without a floor is looked into: a member's own times stand out, its nodes
-    usually reach more, or it is its turn.
+    """Whether a gang without a floor is looked into: a member's own times stand out, or it
+    is its turn.
     """
-    if memory.slower(hellos, last.start, gate.compare_with_floor(settings, hellos, last).busbw):
-        return True
     middles = sorted(median(result.times) for result in last.results.values())
     if middles[-1] > CONTRAST * middles[len(middles) // 2]:
         return True

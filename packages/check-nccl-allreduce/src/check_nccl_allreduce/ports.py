@@ -81,8 +81,8 @@ Reading = Mapping[tuple[str, str], int]
 
 
 class PortFault(msgspec.Struct, frozen=True):
-    """What is wrong with a port: ``kind`` is state, rate, pcie or missing; ``found`` and
-    ``expected`` make a clause together.
+    """What is wrong with a device: ``kind`` is state, rate, pcie, replay or missing of a port, and
+    throttle of a GPU; ``found`` and ``expected`` make a clause together.
     """
 
     port: str
@@ -114,13 +114,17 @@ class PortErrors(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct, frozen=True):
-    """What a node knows of its own ports. ``counted``: its error counters can be read, so that none
-    in ``errors`` means that none grew.
+    """What a node knows of its own devices. ``counted``: its error counters can be read, so that
+    none in ``errors`` means that none grew. ``silence``: seconds in which nothing of ours ran and
+    its adapters' byte counters were read, 0 where they cannot be; ``foreign``: GB/s that somebody
+    else moved through them in the busiest such while.
     """
 
     faults: tuple[PortFault, ...] = ()
     errors: tuple[PortErrors, ...] = ()
     counted: bool = False
+    silence: float = 0.0
+    foreign: float = 0.0
 
 
 UNKNOWN: Final = Local()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from . import domains, equipment, floors, hairpin, localise, memory
+from . import domains, equipment, floors, hairpin, localise
 from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
@@ -95,7 +95,6 @@ class EndpointMap:
                     pair_floor=floor,
                     nic=nic,
                     nvlink=rack,
-                    past=memory.known(hello, start.size),
                     local=equipment.of_node(hellos, adapters, ranks)
                     if start.backend == "nccl"
                     else UNKNOWN,

@@ -76,6 +76,12 @@ class Settings(TopologySettings):
         default="",
         help="the network between the nodes, as the table of known hardware calls it; by default what the node's adapters show, and where they show none no floor of the table applies",
     )
+    layout: str = setting(
+        "FABRIC_LAYOUT",
+        one_of("leaf", "rail"),
+        default="",
+        help="how the nodes of this cluster are cabled: leaf where all adapters of a node are behind one leaf switch, rail where each is behind a leaf of its own; unset is not known, and then as with rail only a fact of its own device blames a node for its network",
+    )
     domain_label: str = setting(
         "NCCL_ALLREDUCE_DOMAIN_LABEL",
         text("a node label", "e.g. example.com/rack, one of the gang controller's topologyLabels"),

@@ -18,6 +18,7 @@ from typing import Final
 from check_nccl_allreduce import localise
 from check_nccl_allreduce.localise import (
     Endpoint,
+    Layout,
     Local,
     PortErrors,
     PortFault,
@@ -38,6 +39,8 @@ SECONDS: Final = 5.0
 TIERS: Final = (2e-6, 4e-6, 7e-6)
 """Seconds of a small message behind one leaf, in one pod, and beyond."""
 LATENCY_NOISE: Final = 0.04
+SILENCE: Final = 50.0
+"""Seconds in which nothing runs, and nobody else's bytes were seen."""
 RACK: Final = 18
 """Nodes of one NVLink domain, as GB200 NVL72 has."""
 NVLINK: Final = 2.2
@@ -195,6 +198,7 @@ class Fabric:
                 for i in range(size)
             ),
             seed=number,
+            layout=Layout.LEAF,
         ).after_gang(Zone.BELOW)
         for fault in self.faults:
             if fault.name == "link":
@@ -291,7 +295,7 @@ class Fabric:
         """What this node's ports say, drawn apart from all else."""
         said = self.world.ports
         if not said:
-            return Local()
+            return Local(silence=SILENCE)
         random = Random(f"{self.world.name}/{number}/ports/{one}")
         fault = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
         has = ("sick" in said and one in self.bad) or ("some" in said and random.random() < 0.02)
@@ -306,7 +310,7 @@ class Fabric:
         errors = (
             (PortErrors("mlx5_3:1", "symbol_error", int(rate * 60) + 1, 60.0, 7),) if rate else ()
         )
-        return Local((fault,) if has else (), errors, counted=True)
+        return Local((fault,) if has else (), errors, counted=True, silence=SILENCE)
 
     def _bad_nodes(self) -> dict[int, float]:
         world, random, size = self.world, self.random, self.size

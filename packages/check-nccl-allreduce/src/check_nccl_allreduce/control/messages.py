@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from preflight_proto.history import Past, Sighting
 
 from ..ports import PortErrors, PortFault
 
@@ -131,8 +130,6 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Whether TCP would be a fallback here: the pod may use adapters that do better, and its
     workload has not chosen TCP.
     """
-    past: Past | None = None
-    """What is remembered of the node from other gangs, as it came with the roster."""
     trouble: Failure | None = None
     standing: Standing | None = None
     """Where the run had begun already, under another leader."""
@@ -318,8 +315,6 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     """Of the members on nodes at fault, by rank: by which kinds of evidence, and what else was
     looked at.
     """
-    seen: dict[int, Sighting] = {}
-    """By rank, what localisation has seen of the member's node, for the gangs to come."""
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):

@@ -10,23 +10,17 @@ it returns, adds the results to the state and calls again::
         await sleep(step.wait)
         state = state.after(step, await run(step), now())
 
-Floors decide whether the gang fails. A node is blamed where two independent kinds of evidence say
-so: it is slow, wrong or dead with known-good partners on paths that serve others well (*path*), and
-it is so to itself, over its own NICs, where known-good nodes are not (*local*; *data* where it
-computes wrong sums, or its part of the gang's own sum was what was wrong there), or so it was in
-other gangs, at other times and with other partners (*time*). What a node's own ports say belongs to
-*local*. With one kind alone it is named, with what would settle it.
-
-What other gangs have found comes with the endpoints (:attr:`Endpoint.past`), and :func:`sightings`
-says what this one has.
+Floors decide whether the gang fails. Contrast convicts a position: a node that is slow, wrong or
+dead with known-good partners on paths that serve others well (*path*), and to itself, over its own
+NICs, where known-good nodes are not (*local*; *data* where it computes wrong sums), is named. It is
+blamed where a witness (:mod:`.witness`) shows that the cause is its own: a fact of its own device,
+or a good node that shares all that its hairpin passes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-
-from preflight_proto.history import Past, Sighting, Spell, Usual
 
 from ..ports import Local, PortErrors, PortFault
 from . import rounds, score, table, two
@@ -41,6 +35,7 @@ from .model import (
     Gang,
     Grade,
     Kind,
+    Layout,
     Measured,
     Phase,
     Played,
@@ -57,10 +52,9 @@ from .model import (
 )
 from .rounds import chance
 from .score import APART, FATAL, Hairpins, hairpins
-from .seen import sightings
 from .silence import crowded, halved
 from .table import many
-from .words import beside, matrix, settle
+from .words import matrix
 
 __all__ = [
     "APART",
@@ -74,9 +68,9 @@ __all__ = [
     "Gang",
     "Grade",
     "Kind",
+    "Layout",
     "Local",
     "Measured",
-    "Past",
     "Phase",
     "Played",
     "PortErrors",
@@ -86,26 +80,24 @@ __all__ = [
     "Role",
     "Round",
     "Score",
-    "Sighting",
-    "Spell",
     "State",
     "Status",
     "Suspect",
-    "Usual",
     "Verdict",
     "Zone",
-    "beside",
     "chance",
     "many",
     "matrix",
     "most_rounds",
     "next",
-    "settle",
-    "sightings",
     "suspected",
 ]
 
 
+HEATED = 60.0
+"""Seconds from the first round, after which pairs that were all good are measured once more: what
+throttles has become warm by then.
+"""
 MATCHINGS = 4
 """Of a slow gang all of whose edges are good: so many see a node that is bad half of the time with
 a probability of 15 in 16.
@@ -152,7 +144,7 @@ def suspected(state: State) -> tuple[int, ...]:
         return ()
     evidence = weigh(state)
     if len(state.endpoints) == 2:
-        one = two.contrast(hairpins(state, evidence))
+        one = two.culprit(state, hairpins(state, evidence))
         return () if one is None else (one,)
     return tuple(one for one in evidence.suspects if evidence.rounds_against(one))
 
@@ -194,6 +186,8 @@ def _following(
     hairpin = phases.index(Phase.HAIRPIN) if Phase.HAIRPIN in phases else None
     looked = hairpin is not None and Phase.CONFIRM not in phases[:hairpin]
     limit = MAX_ROUNDS if not evidence.suspects else PAIR_ROUNDS
+    if evidence.suspects and evidence.suspect_set <= set(evidence.turned):
+        limit += 1  # they were found late: one look at themselves must do
     if looked and evidence.suspects and not _apart(evidence, found, phases):
         limit += 1
     if (
@@ -218,6 +212,8 @@ def _following(
         and (confirmation := rounds.confirm(state, evidence, found.bad if looked else None))
         is not None
     ):
+        if not evidence.suspects and Phase.CONFIRM in phases:
+            return _wait(confirmation, state, state.rounds[0].at + HEATED, now, until)
         at_once = confirmation.phase is Phase.SILENCE or not (looked or Phase.CONFIRM in phases)
         return confirmation if at_once else _later(state, evidence, confirmation, now, until)
     dirty = (
@@ -234,6 +230,8 @@ def _following(
             state, evidence, detail=rounds.CONTROLS if phases.count(Phase.MATCH) == 2 else 0
         )
         if others.probes:
+            if phases.count(Phase.MATCH) == 2:
+                others = _wait(others, state, state.rounds[0].at + HEATED, now, until)
             return others
     return rounds.halves(state, evidence, halved) if halved < 2 else None
 
@@ -260,9 +258,13 @@ def _later(
                 slow[one] = min(edge.at, slow.get(one, edge.at))
     if not slow:
         return step
-    first = max(slow.values())
+    return _wait(step, state, max(slow.values()) + score.APART, now, until)
+
+
+def _wait(step: Round, state: State, to: float, now: float | None, until: float | None) -> Round:
+    """The round, not before that second where there is time for it."""
     moment = state.rounds[-1].at if now is None else now
-    wait = max(0.0, first + score.APART - moment)
+    wait = max(0.0, to - moment)
     return step if until is not None and moment + wait > until else step._replace(wait=wait)
 
 

@@ -172,11 +172,64 @@ class Evidence:
                     mark[one] = 1
         self.met = Counter(met)
         self._witnessed = witnessed
+        self.turned = self._turned()
+        for one in self.turned:
+            good[one] = slow_good[one] = 0
         self.strong = good
         self.good = bytearray(
             g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True)
         )
         self._accuse(bad, gray)
+
+    def _turned(self) -> list[int]:
+        """Endpoints that were good, and with two other partners or more bad ever since: what they
+        were before says no more what they are. Their partners were good as well, and are not so.
+        """
+        last: dict[int, float] = {}
+        after: dict[int, dict[int, int]] = defaultdict(dict)  # by endpoint: round of each partner
+        for edge in self.edges:  # in the order of time
+            if edge.grade is _GOOD:
+                for one in (edge.a, edge.b):
+                    last[one] = edge.at
+                    after.pop(one, None)
+            elif edge.grade is _BAD and not edge.dropped:
+                for one, other in ((edge.a, edge.b), (edge.b, edge.a)):
+                    after[one][other] = edge.round
+        turned = {
+            one: partners
+            for one, partners in after.items()
+            if one in last and len(set(partners.values())) > 1 and len(partners) > 1
+        }
+        return [
+            one
+            for one, partners in sorted(turned.items())
+            if sum(1 for other in partners if other in last and other not in turned) > 1
+        ]
+
+    @cached_property
+    def late(self) -> list[int]:
+        """Known-good ends of a path that was bad after both of them had been good, and of which
+        nothing was measured since: which of them has changed, other partners show.
+        """
+        last: dict[int, Measured] = {}
+        before: set[int] = set()
+        for edge in self.edges:
+            if edge.grade is _NONE:
+                continue
+            for one in (edge.a, edge.b):
+                if edge.grade is _GOOD:
+                    before.add(one)
+                last[one] = edge
+        return sorted(
+            {
+                one
+                for edges in self.among_good.values()
+                for edge in edges
+                if {edge.a, edge.b} <= before and edge in (last[edge.a], last[edge.b])
+                for one in (edge.a, edge.b)
+                if last[one] is edge
+            }
+        )
 
     def tells(self, one: int, key: EdgeClass) -> bool:
         """Whether a good edge of this class shows that this end is good: not where the other end's
@@ -428,6 +481,11 @@ class Evidence:
             and total / count < MILD
             and (least < MILD_EDGES or 1 - total / count > MILD_SIGMAS * spread / count**0.5)
         )
+
+    @property
+    def spread(self) -> float:
+        """How far noise spreads edges about what is usual, as a share; at least 1.5 %."""
+        return self._shares[1]
 
     def crossing(self) -> float:
         """What paths between domains reach as a share of those inside, where that is least; 1 where

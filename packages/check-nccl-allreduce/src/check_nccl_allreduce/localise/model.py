@@ -13,8 +13,6 @@ from enum import IntEnum, StrEnum
 from math import isfinite
 from typing import NamedTuple
 
-from preflight_proto.history import Past
-
 from ..ports import UNKNOWN, Local
 
 __all__ = [
@@ -27,6 +25,7 @@ __all__ = [
     "Gang",
     "Grade",
     "Kind",
+    "Layout",
     "Measured",
     "Phase",
     "Played",
@@ -61,11 +60,9 @@ class Endpoint:
     unknown. ``intra``: whether the bandwidth inside the node reached its floor, None when not
     measured. ``pair_floor``: GB/s of bus bandwidth that two nodes of this kind must reach, None
     where no table knows them. ``nic``: what its NICs *can* do (number, highest rate), whatever they
-    do now: nodes whose NICs differ are not compared. ``nvlink``: the NVLink domain that it shares
-    with other endpoints; what two of one such domain exchange passes no NIC. ``past``: what is
-    remembered of it from other gangs since its last repair, None where nothing is; its spells name
-    as ``partners`` endpoints of this gang that found it bad then. ``local``: what it knows of its
-    own ports, so far; it changes no round.
+    do now, empty where that is not known: nodes whose NICs differ are not compared. ``nvlink``: the
+    NVLink domain that it shares with other endpoints; what two of one such domain exchange passes
+    no NIC. ``local``: what it knows of its own devices, so far; it changes no round.
     """
 
     name: str
@@ -75,7 +72,6 @@ class Endpoint:
     pair_floor: float | None = None
     nic: str = ""
     nvlink: str | None = None
-    past: Past | None = None
     local: Local = UNKNOWN
 
 
@@ -102,6 +98,19 @@ class Gang:
     zone: Zone
     gbps: float = 0.0
     corrupted: int = -1
+
+
+class Layout(StrEnum):
+    """How the fabric is cabled, and so what is between two adapters of one node.
+
+    ``LEAF``: all adapters of a node are behind one leaf, and a hairpin passes nothing beyond it.
+    ``RAIL``: each is behind a leaf of its own, and a hairpin passes the spine: it says as much of
+    the path as of the node. Where that is not known, it is taken for the latter.
+    """
+
+    UNKNOWN = ""
+    LEAF = "leaf"
+    RAIL = "rail"
 
 
 class FactKind(StrEnum):
@@ -222,7 +231,7 @@ class Played(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class State:
     """Everything :func:`.next` may look at. ``seed`` chooses the partners; every member must use
-    the same one.
+    the same one. ``layout``: what a hairpin passes.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -230,6 +239,7 @@ class State:
     gang: Gang | None = None
     rounds: tuple[Played, ...] = ()
     facts: tuple[Fact, ...] = ()
+    layout: Layout = Layout.UNKNOWN
 
     def after_gang(self, zone: Zone, gbps: float = 0.0, corrupted: int = -1) -> State:
         """The state once the gang's own all-reduce (round 1) has been judged."""
@@ -292,6 +302,7 @@ class Kind(StrEnum):
     FABRIC = "fabric"
     DOMAIN = "domain"
     CORRELATED = "correlated"
+    BUSY = "busy"
     NODE = "node"
     SUSPECT = "suspect"
     INTERMITTENT = "intermittent"
@@ -302,38 +313,38 @@ class Kind(StrEnum):
 
 
 class Score(NamedTuple):
-    """How much likelier the measurements are if the fault is the endpoint's own than under each
-    other explanation.
+    """How much likelier the measurements are if they have a lasting cause at this endpoint or its
+    link than under two other explanations; not whose cause it is, which witnesses say.
 
-    ``noise``: every bad measurement is chance. ``place``: what is slow is the path, the switch or
-    the domain. ``spell``: somebody else kept the endpoint busy for a while. ``value`` is the least
-    of the three. ``kinds``: the independent kinds of evidence there are: ``path``, ``local``,
-    ``data``, ``time``. ``settle``: what would decide. ``again``: other gangs that found it bad with
-    other partners, in how many namespaces. ``ports``: what its own ports say, where other nodes' do
-    not; ``itself``: in how many rounds it was bad to itself.
+    ``noise``: every bad measurement is chance, each independent of the others. ``spell``: somebody
+    else kept the endpoint busy for less than 45 s. ``path``, ``local``: what its pairs, and its
+    hairpins and devices, multiply against chance, each at most 1,000. ``kinds``: the kinds of
+    evidence that reach that: ``path``, ``local``, ``data``. ``ports``: what its own devices say,
+    where other nodes' do not; ``itself``: in how many rounds it was bad to itself, and ``fine`` it
+    was good.
     """
 
-    value: float
     noise: float
-    place: float
     spell: float
+    path: float
+    local: float
     kinds: tuple[str, ...] = ()
-    settle: str = ""
-    again: int = 0
     ports: str = ""
     itself: int = 0
+    fine: int = 0
 
     def figures(self) -> dict[str, object]:
         """The model's numbers, for machines: three digits each, None where there is no bound."""
-        factors = zip(("value", "noise", "place", "spell"), self[:4], strict=True)
+        factors = zip(("noise", "spell", "path", "local"), self[:4], strict=True)
         told = {name: float(f"{f:.3g}") if isfinite(f) else None for name, f in factors}
-        return {**told, "kinds": self.kinds, "again": self.again}
+        return {**told, "kinds": self.kinds}
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """Why an endpoint is named: its symptom, its share of normal (0 where nothing was measured),
-    its bad edges.
+    its bad edges. ``witness``: what shows that the cause is its own, empty where nothing does;
+    ``settle``: what would decide about one that is only named.
     """
 
     member: int
@@ -342,6 +353,8 @@ class Suspect:
     evidence: tuple[Measured, ...]
     note: str = ""
     score: Score | None = None
+    witness: str = ""
+    settle: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from .model import State
 __all__ = ["GROWTH", "NOTHING", "SURE", "Own", "owned"]
 
 SURE = 1e3
-"""A port that is missing, not active, or below its own ability or its siblings', where other nodes'
-are not so: as much as one kind of evidence may count.
+"""A GPU that is slowed by heat or power, or a port that is missing, not active, or below its own
+ability or its siblings', where other nodes' are not so: as much as one kind of evidence may count.
 """
 GROWTH = 1e2
 """The most that error counters count: they speak of the link, of which the port is one end."""
@@ -26,6 +26,8 @@ HABIT = 0.25
 """Of the nodes of a kind, the share that may have such a fault, or as many errors, or one node:
 where more have it, it says nothing.
 """
+ALONE = 8.0
+"""How much likelier such growth is of a bad node, at least, where no other node's came near it."""
 SIMILAR = 0.1
 """A counter that grew by this share of another one's growth grew as much: of nodes all of which
 count some errors, one always counts most.
@@ -107,8 +109,10 @@ def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
     as_much = len(rates) - bisect_left(rates, SIMILAR * error.rate)
     if as_much > max(1, HABIT * counted):
         return 1.0
-    share = min(1.0, as_much / counted)
-    return min(GROWTH, (1 / share) ** min(error.rounds, 64))
+    unlike = counted / as_much
+    return min(
+        GROWTH, (max(ALONE, unlike) if as_much == 1 < counted else unlike) ** min(error.rounds, 64)
+    )
 
 
 def _told(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from .model import Grade, Phase, Played, Probe, Result, Role, State, Status
-from .places import latencies, near, trusted
+from .places import read
 
 __all__ = [
     "BAD",
@@ -76,7 +76,8 @@ class EdgeMap:
         domains: dict[str, int] = {}
         racks: dict[str, int] = {}
         self.kind = [kinds.setdefault((e.kind, e.nic), len(kinds)) for e in state.endpoints]
-        self.believed = trusted(state.endpoints, state.rounds)
+        labels = read(state.endpoints, state.rounds)
+        self.believed, self.apart = labels
         self.domain = [
             -1
             if e.domain is None or not self.believed
@@ -89,11 +90,9 @@ class EdgeMap:
         ]
         if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
             self.rack = [-1] * len(self.rack)
-        # Where no latency shows whether labels lie, nobody is cleared of having slowed another one
-        # by a label.
-        self.seen = (
-            self.domain if near(latencies(state.rounds)) is not None else [-1] * len(self.domain)
-        )
+        # Where no latency bears labels out, nobody is cleared of having slowed another one by a
+        # label.
+        self.seen = self.domain if labels.apart else [-1] * len(self.domain)
         self.domain_names = tuple(domains)
         self.size = len(state.endpoints)
         self.labeled = all(d >= 0 for d in self.domain)

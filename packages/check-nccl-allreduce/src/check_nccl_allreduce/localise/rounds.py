@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from .evidence import EdgeMap, Evidence
+from .evidence import RESTLESS, EdgeMap, Evidence
 from .model import MAX_ROUNDS, PAIR_ROUNDS, Grade, Phase, Probe, Role, Round, State
 
 __all__ = [
@@ -175,9 +175,11 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     """
     suspects, edges = unsettled(evidence), open_edges(evidence)
     open_still = {*evidence.gray, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
+    late = evidence.late if len(evidence.late) <= RESTLESS else []
     gray = sorted(
         {one for one in open_still if evidence.confirmed[one] < CONFIRMATIONS}
         | set(evidence.restless)
+        | set(late)
     )
     if not suspects and not edges and not gray:
         return None

@@ -1,9 +1,8 @@
-"""One number for each suspect: how much likelier its measurements are if the fault is its own than
-under any other explanation.
+"""How sure it is that what was measured of a suspect has a lasting cause at that node or its link.
 
-Likelihood ratios are multiplied only over what is independent, each is at least 1 in expectation
-under none of the other explanations, and no number of rounds is fixed in advance: so the product
-may be read at any time. Pure.
+Whether the cause is the node's own, :mod:`.witness` says. Factors are multiplied as if measurements
+of different rounds were independent but for what the two named explanations share; no figure says
+how often a fabric breaks that. Pure.
 """
 
 from __future__ import annotations
@@ -11,18 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from . import past
 from .evidence import Evidence
 from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
 from .own import NOTHING, Own, owned
-from .places import PositionSharing, latencies, near, shared
 
 __all__ = ["FATAL", "NAMED", "Hairpins", "hairpins", "scored"]
 
 FATAL = 1e6
-"""From here on a node is blamed."""
+"""From here on neither chance nor a busy spell explains what was measured."""
 NAMED = 1e2
-"""And from here on it is named, whatever else is known."""
+"""From here on what a node's own devices say is a fact of its own, and names it whatever else is
+known."""
 KIND = 1e3
 """The most that one kind of evidence counts: what all its measurements have in common may still be
 another cause.
@@ -45,8 +43,6 @@ EXPLAINED = 2 / 3
 this part of what they lack, on a log scale, has not shown what slows them."""
 AS_SLOW = 0.5
 """How many of the healthy hairpins that are bad by chance are as bad as the paths are, at most."""
-
-LOOK = "look at that port, its cable and the switch port at its other end"
 
 GOOD = 0.88
 """A good hairpin's share of what the controls of the same round reach, as that of an edge; what is
@@ -138,9 +134,7 @@ def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
 
 
 def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score]:
-    """Of each suspect, and of each endpoint whose own ports say something."""
-    known = latencies(state.rounds)
-    close = near(known)
+    """Of each suspect, and of each endpoint whose own devices say something."""
     noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
     corrupted = state.gang.corrupted if state.gang is not None else -1
     ports = owned(state)
@@ -153,47 +147,20 @@ def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score
     often = {one: len(rows) - 2 * len(found.good.get(one, [])) for one, rows in explained.items()}
     ranked = sorted(often[one] for one in asked)
     return {
-        one: _with_past(
-            state,
+        one: _score(
             one,
             evidence,
-            _score(
-                one,
-                evidence,
-                found,
-                (known, close, noise),
-                explained=explained[one],
-                asked=len(asked) / (len(asked) - bisect_left(ranked, often[one]))
-                if one in asked
-                else 1.0,
-                corrupted=one == corrupted,
-                ports=ports.get(one, NOTHING),
-            ),
+            found,
+            noise,
+            explained=explained[one],
+            asked=len(asked) / (len(asked) - bisect_left(ranked, often[one]))
+            if one in asked
+            else 1.0,
+            corrupted=one == corrupted,
+            ports=ports.get(one, NOTHING),
         )
         for one in {**dict.fromkeys(evidence.suspects), **dict.fromkeys(ports)}
     }
-
-
-def _with_past(state: State, one: int, evidence: Evidence, score: Score) -> Score:
-    """The score with what other gangs say. Of another time, it speaks against chance and against a
-    busy spell. Against what lies behind the node it speaks where the node was bad to itself then,
-    and known-good partners find it bad now."""
-    accusers = {e.b if e.a == one else e.a for e in evidence.against.get(one, ())}
-    counting = past.spells(state, one, accusers)
-    if not counting or not accusers:
-        return score
-    own = [s for s in counting if s.own]
-    noise, place = score.noise * past.factor(counting), score.place * past.factor(own)
-    spell = score.spell * past.factor(counting)
-    kinds = (*score.kinds, "time") if past.factor(own) >= KIND else score.kinds
-    return score._replace(
-        value=min(noise, place, spell),
-        noise=noise,
-        place=place,
-        spell=spell,
-        kinds=kinds,
-        again=past.sources(counting),
-    )
 
 
 def _noise(evidence: Evidence, found: Hairpins, *, broken: bool) -> float:
@@ -214,9 +181,7 @@ def _score(
     one: int,
     evidence: Evidence,
     found: Hairpins,
-    known: tuple[
-        dict[tuple[int, int], float], frozenset[tuple[int, int]] | None, tuple[float, float]
-    ],
+    noises: tuple[float, float],
     *,
     explained: list[Measured],
     asked: float,
@@ -225,9 +190,8 @@ def _score(
 ) -> Score:
     """``explained``: its bad hairpins that are bad enough for its paths. ``asked``: how many
     suspects' hairpins were judged for each that is as bad to itself. ``corrupted``: its part of the
-    gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what they
-    say themselves."""
-    seconds, close, noises = known
+    gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what its
+    devices say themselves."""
     against = evidence.against.get(one, [])
     rounds = {e.round for e in against}
     own = found.bad.get(one, [])
@@ -235,13 +199,7 @@ def _score(
     everything = [*against, *own]
     broken = bool(everything) and all(e.status is not Status.OK for e in everything)
     noise = noises[broken]
-    partners = len({e.b if e.a == one else e.a for e in against})
-    place = _place(one, evidence, seconds, close)
-    path = (
-        min(KIND, (1 / noise) ** len(rounds))
-        if place is not PositionSharing.ALONE and partners
-        else 1.0
-    )
+    path = min(KIND, (1 / noise) ** len(rounds))
     local = _local(explained, fine, noise, asked) if explained else 0.1 if fine else 1.0
     sum_told = KIND if corrupted else 1.0
     # A node that is as fast to itself as others are, or nearly, has a port that does not matter;
@@ -264,25 +222,13 @@ def _score(
         else (1 / BUSY) * (1 / noise) ** len(late) * (device if late else 1.0)
     )
     chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * sum_told * device
-    kinds = []
-    if path >= KIND:
-        kinds.append("path")
+    kinds = ["path"] if path >= KIND else []
     if local >= KIND:
         kinds.append(
             "data" if corrupted or (own and all(e.status is Status.WRONG for e in own)) else "local"
         )
-    value = min(chance, path * local, spell)
-    settle = (
-        _settle(place, kinds, fine, own, spell, explained=bool(explained))
-        if everything or fine or not ports.told
-        else ""
-    )
-    if device > 1:
-        settle = f"{LOOK}{f'; {settle}' if settle else ''}"
-    told = ports.told if device > 1 else ""
-    return Score(
-        value, chance, path * local, spell, tuple(kinds), settle, ports=told, itself=len(own)
-    )
+    told = ports.told if device >= NAMED else ""
+    return Score(chance, spell, path, local, tuple(kinds), told, len(own), fine)
 
 
 def _explained(one: int, evidence: Evidence, found: Hairpins) -> list[Measured]:
@@ -302,56 +248,3 @@ def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> 
     """
     often = len(explained) - 2 * fine
     return min(KIND, (1 / noise) ** often, (1 / (noise * AS_SLOW)) ** often / asked)
-
-
-def _place(
-    one: int,
-    evidence: Evidence,
-    seconds: dict[tuple[int, int], float],
-    close: frozenset[tuple[int, int]] | None,
-) -> PositionSharing:
-    """Whether somebody known good stands where this one stands: else what is slow may be that
-    place.
-    """
-    shape = evidence.map
-    by_latency = shared(one, seconds, close, evidence.good)
-    if shape.domain[one] < 0:
-        return by_latency
-    if by_latency is PositionSharing.SHARED:
-        return PositionSharing.SHARED
-    good_there = any(
-        evidence.good[i]
-        for i in range(shape.size)
-        if i != one and shape.domain[i] == shape.domain[one]
-    )
-    return (
-        PositionSharing.SHARED
-        if good_there
-        else PositionSharing.ALONE
-        if shape.labeled
-        else by_latency
-    )
-
-
-def _settle(
-    place: PositionSharing,
-    kinds: list[str],
-    fine: int,
-    own: list[Measured],
-    spell: float,
-    *,
-    explained: bool,
-) -> str:
-    if fine and not own:
-        return "to itself it is as fast as others: look at its cable, its switch port and the path behind it"
-    if place is PositionSharing.ALONE:
-        return "test it with a neighbour behind the same switch, or in another place: no other node is where it is"
-    if own and not explained:
-        return "it is slow to itself, but its paths are slower by far: look at its cable, its switch port and the path behind it"
-    if not own:
-        return "measure it to itself over its own NICs, beside a healthy node"
-    if spell < FATAL:
-        return f"measure it again, at least {APART:g} s after the first time"
-    if "path" not in kinds:
-        return "measure it with more nodes that are known good"
-    return "measure it again in another gang"

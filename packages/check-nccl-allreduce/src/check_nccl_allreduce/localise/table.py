@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from . import own, past, two, words
+from . import own, two, words
 from .evidence import BAD, Evidence, weigh
 from .model import (
     Fact,
@@ -22,10 +22,10 @@ from .model import (
     Verdict,
     Zone,
 )
-from .obstacles import ObstacleRule, obstacles
 from .score import FATAL, NAMED, Hairpins, scored
 from .score import hairpins as hairpins_of
 from .silence import alike
+from .witness import Court, foreign, settle
 
 __all__ = ["by_facts", "cap", "early", "hindered", "many", "verdict", "without_rounds"]
 
@@ -40,7 +40,14 @@ _CONFIRMED = frozenset(
         Kind.LINK,
     }
 )
-_UNPROVEN = frozenset({ObstacleRule.CONTRAST, ObstacleRule.CONFIRMED, ObstacleRule.ROUNDS})
+_UNPROVEN = frozenset(
+    {
+        "no known-good node in its domain",
+        "fewer than two confirmations",
+        "evidence in too few rounds",
+    }
+)
+_SHADOW = "perhaps another suspect's doing"
 
 
 def cap(size: int) -> int:
@@ -154,67 +161,65 @@ def persistent(evidence: Evidence) -> list[tuple[int, int]]:
 
 
 def _pair(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
-    """Two endpoints: which of them is bad to itself, where the other is not."""
+    """Two endpoints: which of them is bad to itself, where the other is not, or has a fact of its
+    own device against it. Only the latter is blamed: the other end is no witness.
+    """
     assert state.gang is not None
-    one = two.contrast(hairpins)
-    itself = tuple(hairpins.bad[one]) if one is not None else ()
+    one = two.culprit(state, hairpins)
     rows = (*evidence.edges, *hairpins.rows)
-    if one is None or len(itself) < 2:
-        before = _less_than_usual(state, hairpins) or [
-            other for other in (0, 1) if past.spells(state, other, {1 - other})
-        ]
-        ports = {other: said for other, said in own.owned(state).items() if said.factor >= NAMED}
-        lacking = [] if before else list(ports)
+    ports = {other: said for other, said in own.owned(state).items() if said.factor >= NAMED}
+    busy = [other for other in (0, 1) if foreign(state, evidence, other)]
+    if one is None:
+        lacking = list(ports)
+        named = tuple(busy or lacking)
         return Verdict(
-            Kind.PAIR,
-            words.pair(state, None, before, lacking) + words.ports(state, ports),
+            Kind.BUSY if busy else Kind.PAIR,
+            (words.busy(state, busy) if busy else words.pair(state, None, lacking))
+            + words.ports(state, ports),
             state.gang.zone in _BELOW,
-            named=tuple(before or lacking) if len(before or lacking) == 1 else (0, 1),
+            inconclusive=bool(busy),
+            named=named if len(named) == 1 else (0, 1),
             undecided=(words.TWO_ENDPOINTS,),
             rounds=_spent(state),
             matrix=rows,
         )
+    itself = tuple(hairpins.bad.get(one, ()))
     shares = sorted(row.gbps / row.reference for row in itself)
+    score = two.scored(state, hairpins, one)
+    guilty = (
+        not busy
+        and one in ports
+        and state.gang.zone is Zone.BELOW
+        and min(score.noise, score.spell, score.path * score.local) >= FATAL
+    )
     suspect = Suspect(
         one,
-        itself[-1].status,
-        shares[len(shares) // 2],
+        itself[-1].status if itself else Status.OK,
+        shares[len(shares) // 2] if shares else 0.0,
         itself,
-        score=two.scored(state, hairpins, one),
+        score=score,
+        witness=f"its own devices say why: {ports[one].told}" if guilty else "",
+        settle=two.settle(score),
     )
-    guilty = (
-        state.gang.zone is Zone.BELOW and suspect.score is not None and suspect.score.value >= FATAL
-    )
+    kind = Kind.NODE if guilty else Kind.BUSY if busy else Kind.PAIR
+    said = words.ports(state, {other: fact for other, fact in ports.items() if not guilty})
     return Verdict(
-        Kind.NODE if guilty else Kind.PAIR,
-        words.inside(state, suspect) if guilty else words.pair(state, suspect),
+        kind,
+        words.inside(state, suspect)
+        if guilty
+        else words.busy(state, busy) + said
+        if busy
+        else words.pair(state, suspect) + said,
         state.gang.zone in _BELOW,
+        inconclusive=kind is Kind.BUSY,
         blamed=(one,) if guilty else (),
-        named=(one,),
+        named=tuple(sorted({one, *busy})),
         fatal_for=(one,) if guilty else (),
         suspects=(suspect,),
         undecided=() if guilty else (words.TWO_ENDPOINTS,),
         rounds=_spent(state),
         matrix=rows,
     )
-
-
-def _less_than_usual(state: State, hairpins: Hairpins) -> list[int]:
-    """Of two endpoints those that reach less to themselves than they usually do, each time, where
-    that is known of both.
-    """
-    found = []
-    for one in (0, 1):
-        known = state.endpoints[one].past
-        less = [
-            past.below(row.gbps, known.own)
-            for row in hairpins.rows
-            if row.a == one and known is not None
-        ]
-        if not less or None in less:
-            return []
-        found += [one] if all(less) else []
-    return found
 
 
 def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
@@ -234,23 +239,22 @@ def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
         kind,
         reason,
         fails=state.gang.zone in _BELOW or kind in _CONFIRMED,
+        inconclusive=kind is Kind.BUSY,
         blamed=blamed,
         named=tuple(named),
         fatal_for=blamed,
         suspects=tuple(found.suspect(one) for one in named),
         links=tuple(found.persistent),
         domains=dark,
-        undecided=tuple(
-            words.undecided(state, evidence, kind, found.dark, guilty=bool(found.alike))
-        ),
+        undecided=tuple(words.undecided(state, evidence, kind, found.dark)),
         rounds=_spent(state),
         matrix=(*evidence.edges, *found.inside.edges, *hairpins.rows),
     )
 
 
-def hindered(state: State) -> dict[int, tuple[ObstacleRule, ...]]:
-    """At the end of a run: each suspect, and the rules that keep it from being blamed. Beside them,
-    only another verdict or the cap does.
+def hindered(state: State) -> dict[int, tuple[str, ...]]:
+    """At the end of a run: each suspect, and the names of the rules that keep it from being blamed.
+    Beside them, only another verdict or the cap does.
     """
     evidence = weigh(state)
     return _Findings(state, evidence, hairpins_of(state, evidence)).obstacles
@@ -272,13 +276,18 @@ class _Findings:
         self.scores = scored(state, evidence, hairpins)
         self.own = hairpins
         self.dark = _dark_domains(evidence)
-        self.obstacles = obstacles(state, evidence, hairpins, self.scores, self.dark)
+        self.ports = own.owned(state)
+        self.court = Court(state, evidence, hairpins, self.scores, self.ports, self.dark)
+        self.obstacles = {
+            one: tuple(rule.name for rule in self.court.obstacles(one)) for one in evidence.suspects
+        }
         self.proven = [s for s in evidence.suspects if not _UNPROVEN & set(self.obstacles[s])]
-        guilty = [s for s in self.proven if set(self.obstacles[s]) <= {ObstacleRule.SHADOW}]
+        guilty = [s for s in self.proven if set(self.obstacles[s]) <= {_SHADOW}]
+        self.busy = [s for s in evidence.suspects if self.court.busy(s)]
         self.too_many = len(guilty) > cap(evidence.map.size)
         self.blamed = [s for s in guilty if not self.obstacles[s]]
         rest = [s for s in self.proven if s not in set(self.blamed)]
-        self.alike = frozenset() if evidence.map.labeled else _alike(evidence, rest)
+        self.alike = _alike(evidence, rest)
         weak = {
             *evidence.gray,
             *evidence.mild(),
@@ -286,9 +295,7 @@ class _Findings:
             *evidence.ends,
             *self.inside.suspects,
         }
-        self.again = self._again()
-        self.ports = own.owned(state)
-        self.doubtful = {*evidence.suspects, *weak, *evidence.intermittent, *self.again}
+        self.doubtful = {*evidence.suspects, *weak, *evidence.intermittent}
         lacking = {one for one, said in self.ports.items() if said.factor >= NAMED}
         self.named = sorted(self.doubtful | lacking)
         self.halves = _halves(state)
@@ -298,19 +305,6 @@ class _Findings:
             if edge.grade:
                 self.seen[edge.a].append(edge)
                 self.seen[edge.b].append(edge)
-
-    def _again(self) -> list[int]:
-        """Known-good endpoints that have a bad path here, and had one in another gang with other
-        partners; nobody where they are many.
-        """
-        accusers: dict[int, set[int]] = defaultdict(set)
-        for a, b in self.evidence.among_good:
-            accusers[a].add(b)
-            accusers[b].add(a)
-        found = [
-            one for one, others in sorted(accusers.items()) if past.spells(self.state, one, others)
-        ]
-        return found if len(found) <= cap(self.evidence.map.size) else []
 
     def row(self) -> tuple[Kind, str]:
         state, evidence = self.state, self.evidence
@@ -324,6 +318,8 @@ class _Findings:
             return Kind.FABRIC, words.fabric(state, self.persistent, shared)
         if (rail := _common_rail(state)) is not None:
             return Kind.FABRIC, words.rail(rail)
+        if self.busy and set(self.busy) == evidence.suspect_set:
+            return Kind.BUSY, words.busy(state, self.busy)
         dark = [evidence.map.domain_names[d] for d in self.dark]
         if dark and not self.blamed:
             return Kind.DOMAIN, words.domain(state, dark)
@@ -333,8 +329,6 @@ class _Findings:
             return Kind.NODE, words.node(state, [self.suspect(s) for s in self.blamed], dark)
         if len(self.proven) > 1 and set(self.proven) <= self.alike:
             return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
-        if self.again and not evidence.suspects:
-            return Kind.INTERMITTENT, words.again(state, self.again)
         doubtful = [
             one
             for one in sorted(self.doubtful)
@@ -380,6 +374,7 @@ class _Findings:
         edges = edges or tuple(self.inside.against.get(one, ()))
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
+        suspected = one in self.evidence.suspect_set
         return Suspect(
             one,
             symptom,
@@ -387,6 +382,8 @@ class _Findings:
             edges,
             self.notes.get(one, ""),
             self.scores.get(one),
+            self.court.witness(one) if suspected else "",
+            settle(self.court, one) if suspected else "",
         )
 
 

@@ -1,9 +1,8 @@
 """Two endpoints: neither has another partner. Each is measured to itself; where one is slow there
 and the other is not, both once more, later. Pure.
 
-What convicts among many is asked of two as well: the pair is slow at two moments (*path*), its
-other end being good to itself, and the node is slow to itself over its own NICs where that one is
-not (*local*).
+The other end is no witness: who is slow to itself may be so by its leaf's port. So only a fact of a
+node's own device blames it, where the pair is slow at two moments (*path*).
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from . import score
 from .evidence import BAD
 from .model import Measured, Phase, Probe, Role, Round, Score, State, Status, Zone
 from .own import NOTHING, owned
-from .score import BUSY, FATAL, KIND, LEAST_NOISE, Hairpins
+from .score import BUSY, FATAL, KIND, LEAST_NOISE, NAMED, Hairpins
 
-__all__ = ["MOST_ROUNDS", "ask", "contrast", "scored"]
+__all__ = ["MOST_ROUNDS", "ask", "culprit", "scored", "settle"]
 
 AGAIN = (Phase.MATCH, Phase.HAIRPIN, Phase.HAIRPIN)
 """What follows the first hairpins where they differ: the pair, and each to itself twice. The gang's
@@ -24,11 +23,13 @@ MOST_ROUNDS = 2 + len(AGAIN)
 """With the gang's own all-reduce and the first hairpins."""
 
 
-def contrast(found: Hairpins) -> int | None:
-    """Which of the two was bad to itself, each time, where the other was not; None where that is
-    neither or both.
+def culprit(state: State, found: Hairpins) -> int | None:
+    """Which of the two was bad to itself, each time, where the other was not; or, where there are
+    no hairpins, has a fact of its own device against it. None where that is neither or both.
     """
     bad = [one for one in (0, 1) if found.bad.get(one) and not found.good.get(one)]
+    if not found.bad and not found.good:
+        bad = [one for one, said in owned(state).items() if said.factor >= NAMED]
     return bad[0] if len(bad) == 1 else None
 
 
@@ -38,13 +39,13 @@ def ask(state: State, found: Hairpins, now: float | None, until: float | None) -
     done, number = len(state.rounds), len(state.rounds) + 2
     if not done:
         return Round(number, Phase.HAIRPIN, _alone())
-    if contrast(found) is None:
+    if culprit(state, found) is None:
         return None
     if (
         state.gang.zone is not Zone.BELOW
     ):  # nothing would be blamed: a hairpin more tells chance from what lasts
         return Round(number, Phase.HAIRPIN, _alone()) if done == 1 else None
-    if done > len(AGAIN):
+    if done > (len(AGAIN) if found.bad else 1):
         return None
     if AGAIN[done - 1] is Phase.HAIRPIN:
         return Round(number, Phase.HAIRPIN, _alone())
@@ -61,25 +62,26 @@ def _alone() -> tuple[Probe, ...]:
 
 
 def scored(state: State, found: Hairpins, one: int) -> Score:
-    """Of the endpoint that is bad to itself. The explanations are those of larger gangs."""
+    """Of the culprit. The explanations are those of larger gangs."""
     own = found.bad.get(one, [])
     slow, fine = _pairs(state)
     bad = 1 + len(slow)  # with the gang's own all-reduce
-    path = min(KIND, (1 / LEAST_NOISE) ** (bad - 2 * len(fine))) if _not_alone(state) else 1.0
-    local = min(KIND, (1 / LEAST_NOISE) ** len(own))
-    chance = (1 / LEAST_NOISE) ** (bad - 2 * len(fine) + len(own))
-    late = [at for at in (*slow, *_times(own)) if own and at >= own[0].at + score.APART]
-    spell = (1 / BUSY) * (1 / LEAST_NOISE) ** len(late)
+    device = owned(state).get(one, NOTHING)
+    path = min(KIND, (1 / LEAST_NOISE) ** (bad - 2 * len(fine))) if not _by_nvlink(state) else 1.0
+    local = min(KIND, (1 / LEAST_NOISE) ** len(own) * device.factor)
+    chance = (1 / LEAST_NOISE) ** (bad - 2 * len(fine) + len(own)) * device.factor
+    first = state.rounds[0].at if state.rounds else 0.0
+    late = [at for at in (*slow, *_times(own)) if at >= first + score.APART]
+    spell = (1 / BUSY) * (1 / LEAST_NOISE) ** len(late) * (device.factor if late else 1.0)
     kinds = tuple(kind for kind, value in (("path", path), ("local", local)) if value >= KIND)
-    value = min(chance, path * local, spell)
-    if not own or own[0].status is not Status.OK:
-        settle = "test it with a third node"
-    elif spell < FATAL:
-        settle = f"measure it again, at least {score.APART:g} s after the first time"
-    else:
-        settle = "test it with a third node"
-    ports = owned(state).get(one, NOTHING).told
-    return Score(value, chance, path * local, spell, kinds, settle, ports=ports, itself=len(own))
+    return Score(chance, spell, path, local, kinds, device.told, itself=len(own))
+
+
+def settle(score_: Score) -> str:
+    """What would decide about the one that is only named."""
+    if score_.itself and score_.spell < FATAL:
+        return f"measure it again, at least {score.APART:g} s after the first time"
+    return "test it with a third node, behind the same leaf"
 
 
 def _times(rows: list[Measured]) -> list[float]:
@@ -101,10 +103,7 @@ def _pairs(state: State) -> tuple[list[float], list[float]]:
     return slow, fine
 
 
-def _not_alone(state: State) -> bool:
-    """Whether what the two share is no reason: not where labels put them behind different switches,
-    nor where they meet over NVLink.
-    """
+def _by_nvlink(state: State) -> bool:
+    """Whether what the two share passes no NIC."""
     a, b = state.endpoints
-    apart = a.domain is not None and b.domain is not None and a.domain != b.domain
-    return not apart and (a.nvlink is None or a.nvlink != b.nvlink)
+    return a.nvlink is not None and a.nvlink == b.nvlink

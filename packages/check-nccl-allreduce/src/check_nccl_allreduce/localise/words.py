@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from . import past
 from .evidence import Evidence
 from .model import (
     Fact,
@@ -12,7 +11,6 @@ from .model import (
     Grade,
     Kind,
     Measured,
-    Score,
     State,
     Status,
     Suspect,
@@ -20,7 +18,6 @@ from .model import (
     Zone,
 )
 from .own import Own
-from .score import FATAL
 
 __all__ = ["matrix"]
 
@@ -86,14 +83,7 @@ def at_once(state: State, facts: Sequence[Fact]) -> str:
 
 
 def alone(state: State) -> str:
-    only = f"{gang(state)}, and {state.endpoints[0].name} is the only one"
-    known, value = state.endpoints[0].past, state.gang.gbps if state.gang else 0.0
-    usual = known.alone if known else None
-    if usual is None or value <= 0 or (less := past.below(value, usual)) is None:
-        return f"{only}; run the loopback check on it."
-    if less:
-        return f"{only}; it reaches {value / usual.gbps:.0%} of what it did in its last {usual.count} gangs ({usual.gbps:.4g} GB/s): run the loopback check on it."
-    return f"{only}; it reaches what it did in its last {usual.count} gangs ({usual.gbps:.4g} GB/s): look at its settings, and run the loopback check on it."
+    return f"{gang(state)}, and {state.endpoints[0].name} is the only one; run the loopback check on it."
 
 
 def intra(state: State, culprit: int) -> str:
@@ -106,35 +96,41 @@ def intra(state: State, culprit: int) -> str:
 
 def inside(state: State, culprit: Suspect) -> str:
     one, other = state.endpoints[culprit.member].name, state.endpoints[1 - culprit.member].name
-    told = f"; {beside(culprit.score)}" if culprit.score else ""
-    return (
-        f"{gang(state)}, and the cause is known: {one} to itself, over its own NICs, reached {culprit.share:.0%} of what {other} did "
-        f"in {len(culprit.evidence)} rounds, and the pair stayed slow{told}; take {one} out of service."
+    itself = (
+        f"{one} to itself, over its own NICs, reached {culprit.share:.0%} of what {other} did in {len(culprit.evidence)} rounds, "
+        if culprit.evidence
+        else ""
     )
+    return f"{gang(state)}, and the cause is known: {itself}the pair stayed slow, and of {one} {culprit.witness}; take {one} out of service."
 
 
-def pair(
-    state: State, bad: Suspect | None, before: Sequence[int] = (), lacking: Sequence[int] = ()
-) -> str:
-    if bad is not None:
+def pair(state: State, bad: Suspect | None, lacking: Sequence[int] = ()) -> str:
+    if bad is not None and bad.evidence:
         one, other = state.endpoints[bad.member].name, state.endpoints[1 - bad.member].name
         return (
             f"{gang(state)}, and {one} is bad to itself as well, over its own NICs, where {other} is not. "
-            f"What would settle it: {settle(bad)}."
+            f"What would settle it: {bad.settle}."
         )
-    if len(before) == 1:
-        one, other = state.endpoints[before[0]].name, state.endpoints[1 - before[0]].name
-        return (
-            f"{gang(state)}: {names(state, (0, 1))} or the path between them, and of the two {one} is worse than it used to be "
-            f"or was found bad by others before, {other} is not; test {one} with a third node, which settles it."
-        )
+    lacking = [bad.member] if bad is not None else lacking
     if len(lacking) == 1:
         one = state.endpoints[lacking[0]].name
         return (
-            f"{gang(state)}: {names(state, (0, 1))} or the path between them, and of the two {one} has a port that is not as it should be; "
-            f"look at that port first, and test {one} with a third node."
+            f"{gang(state)}: {names(state, (0, 1))} or the path between them, and of the two {one} has a device that is not as it should be; "
+            f"look at that first, and test {one} with a third node."
         )
     return f"{gang(state)}: {names(state, (0, 1))} or the path between them; test each with a third node."
+
+
+def busy(state: State, members: Sequence[int]) -> str:
+    each = "; ".join(
+        f"{state.endpoints[one].name} {state.endpoints[one].local.foreign:.3g} GB/s"
+        for one in members[:MOST]
+    )
+    more = f" and {len(members) - MOST} more" if len(members) > MOST else ""
+    return (
+        f"{gang(state)}, and while nothing of it ran, somebody else's traffic passed the adapters of {each}{more}: "
+        "busy nodes are not judged; try again when that has ended, or look for who shares these nodes."
+    )
 
 
 def lacking(state: State, members: Sequence[int]) -> str:
@@ -185,14 +181,14 @@ def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
     why = (
         "more than one run may blame"
         if too_many
-        else "about equally slow, and no topology labels distinguish them"
+        else "about equally slow, so that one cause is likely"
     )
     return f"{gang(state)}; {len(members)} nodes look bad ({names(state, members)}), {why}: look for what they share."
 
 
 def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
     told = "; ".join(
-        f"{state.endpoints[s.member].name} {_finding(s)}, {_besides(s)}{f'; {beside(s.score)}' if s.score else ''}"
+        f"{state.endpoints[s.member].name} {_finding(s)}{', and to itself as well' if s.score and s.score.itself else ''}; {s.witness}"
         for s in suspects[:MOST]
     )
     more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
@@ -205,30 +201,10 @@ def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> s
     return f"{gang(state)}, and the cause is known: {told}{more}; take {them} out of service.{dark}"
 
 
-def _besides(s: Suspect) -> str:
-    """The other kind of evidence, beside the paths."""
-    if s.score is None or "data" in s.score.kinds or ("local" in s.score.kinds and s.score.itself):
-        return "and to itself as well"
-    if "local" in s.score.kinds:
-        return "and its own ports say why"
-    return "and to itself as well, which other gangs have found"
-
-
-def beside(score: Score) -> str:
-    """What else than the node itself was looked at, and whether it explains as much."""
-    others = (
-        ("chance", score.noise),
-        ("its path or switch", score.place),
-        ("somebody else's traffic", score.spell),
-    )
-    left = [what for what, factor in others if factor < FATAL]
-    told = (
-        f"{' or '.join(filter(None, (', '.join(left[:-1]), left[-1])))} may explain that as well"
-        if left
-        else f"neither {', nor '.join(what for what, _ in others)} explains that"
-    )
-    more = [*(["other gangs found it bad too"] if score.again else []), score.ports]
-    return told + (f" ({'; '.join(filter(None, more))})" if any(more) else "")
+def _found(s: Suspect) -> str:
+    """What was measured of one that is only named; empty where nothing was judged."""
+    judged = [e for e in s.evidence if e.status is not Status.OK or e.reference > 0]
+    return f", which {_finding(s)}" if judged and s.score is not None else ""
 
 
 def _finding(s: Suspect) -> str:
@@ -248,7 +224,7 @@ def _finding(s: Suspect) -> str:
 def suspect(state: State, suspects: Sequence[Suspect], unreached: Sequence[int]) -> str:
     told = names(state, [s.member for s in suspects])
     hints = [
-        f"{state.endpoints[s.member].name}: {settle(s, s.member in unreached)}"
+        f"{state.endpoints[s.member].name}{_found(s)}: {settle(s, s.member in unreached)}"
         for s in suspects[:MOST]
     ]
     return f"{gang(state)}, and {told} could not be cleared, nor proven bad. What would settle it: {'; '.join(hints)}."
@@ -258,22 +234,13 @@ def settle(s: Suspect, unreached: bool = False) -> str:
     """What would decide about a node that is only named."""
     if unreached:
         return "no path to it came up, and its partners reach each other: look at its NIC, cable and switch port"
-    if s.score is None or not s.score.settle:
-        return "test it with other nodes"
-    return s.score.settle
+    return s.settle or "test it with other nodes"
 
 
 def intermittent(state: State, members: Sequence[int]) -> str:
     return (
         f"{gang(state)}; every path that was bad has {names(state, members)} at its end, but not each time: it may come and go. "
         "Test it for longer, and look at its cable and error counters."
-    )
-
-
-def again(state: State, members: Sequence[int]) -> str:
-    return (
-        f"{gang(state)}; {names(state, members)} has a bad path here, had one in another gang with other partners, and good ones both "
-        "times: it may come and go. Test it for longer, and look at its cable and error counters."
     )
 
 
@@ -319,8 +286,6 @@ def undecided(
     evidence: Evidence,
     kind: Kind,
     dark: Sequence[int],
-    *,
-    guilty: bool,
 ) -> Iterator[str]:
     """What this run could not decide, one clause each."""
     shape = evidence.map
@@ -330,8 +295,6 @@ def undecided(
     single = [s for s in evidence.suspects if shape.domain[s] >= 0 and sizes[shape.domain[s]] == 1]
     if single:
         yield f"for {names(state, single)}, whether the node or the switch that only it is behind is slow"
-    if guilty and not shape.labeled:
-        yield "without topology labels on every node, whether a slow node shares its switch with at most two others"
     unlike = [s for s in evidence.suspects if not evidence.against[s] and s not in single]
     if unlike and kind is not Kind.SYSTEMIC:
         yield f"for {names(state, unlike)}, whether the node is bad, since no comparable path was measured good"
