@@ -58,6 +58,13 @@ def _cable(gang: SwitchedGang, culprit: int) -> None:
     gang.shape(culprit, SICK, beyond=True)
 
 
+def _port(gang: SwitchedGang, culprit: int) -> None:
+    """The same cable, and hairpins that turn at the leaf, as those of two adapters do."""
+    for rank in range(gang.size):
+        gang.loop_at_leaf(rank)
+    _cable(gang, culprit)
+
+
 def _uplink(gang: SwitchedGang, _: int) -> None:
     gang.share_uplink(tuple(range(gang.size // 2, gang.size)), SLOW_UPLINK)
 
@@ -69,6 +76,10 @@ def _blamed(run: dict[str, Any], culprit: int) -> bool:
 def _cleared(run: dict[str, Any], culprit: int) -> bool:
     """Named, with the reason that its hairpin gives, and nobody blamed."""
     return bool(run["blamed"] == [] and run["named"] == f"node-{culprit}" and FAST in run["reason"])
+
+
+def _named(run: dict[str, Any], culprit: int) -> bool:
+    return bool(run["blamed"] == [] and run["named"] == f"node-{culprit}")
 
 
 def _nobody(run: dict[str, Any], _: int) -> bool:
@@ -87,6 +98,13 @@ KINDS = (
         3,
         _cleared,
         _cable,
+    ),
+    RealCase(
+        "slow-port",
+        "a node whose switch port is slow, and so its hairpin, is named, not blamed",
+        3,
+        _named,
+        _port,
     ),
     RealCase(
         "two-members", "of two members the one that is slow inside is blamed", 2, _blamed, _adapter

@@ -208,6 +208,18 @@ class SwitchedGang(GangUnderTest):
             "permanent",
         )
 
+    def loop_at_leaf(self, rank: int) -> None:
+        """Have what this node sends to itself pass its cable and come back by its switch port, as
+        what two adapters of one node exchange does.
+        """
+        for device, words in (
+            (f"pf{rank}", ("hairpin", "off", "learning", "off")),
+            (f"cable{rank}", ("learning", "off")),
+            (f"port{rank}", ("hairpin", "on")),
+        ):
+            run("ip", "-n", self.hub, "link", "set", device, "type", "bridge_slave", *words)
+        run("ip", "-n", self.hub, "link", "set", f"nic{rank}", "type", "bridge", "fdb_flush")
+
     def shape(
         self, rank: int, sends: int, receives: int | None = None, *, beyond: bool = False
     ) -> None:
