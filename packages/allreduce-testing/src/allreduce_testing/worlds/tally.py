@@ -37,7 +37,7 @@ class Tally:
     by_size: dict[int, list[int]] = field(
         default_factory=dict
     )  # power of two: gangs, rounds in all, most rounds
-    seconds: float = 0.0
+    seconds: float = 0.0  # of a processor
 
     def add(
         self,
