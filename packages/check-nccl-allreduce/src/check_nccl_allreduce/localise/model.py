@@ -103,7 +103,8 @@ class Gang:
 class Layout(StrEnum):
     """How the fabric is cabled, and so what is between two adapters of one node.
 
-    ``LEAF``: all adapters of a node are behind one leaf, and a hairpin passes nothing beyond it.
+    ``LEAF``: all adapters of a node are behind one leaf, which its domain is known to name, and a
+    hairpin passes nothing beyond it.
     ``RAIL``: each is behind a leaf of its own, and a hairpin passes the spine: it says as much of
     the path as of the node. Where that is not known, it is taken for the latter.
     """
