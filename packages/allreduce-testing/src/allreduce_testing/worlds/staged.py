@@ -58,7 +58,6 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("slow uplink", (UPLINK,)),
     known("slow leaf, all known", LEAF, leaves=(2, 8)),
     known("slow uplink, all known", UPLINK),
-    W("slow leaf, labels lie, layout known", (LEAF,), leaves=(2, 8), labels=LIES, configured=True),
     W("slow uplink, lone node", (LONE,), rail=False),
     W("slow spine", (Beyond("spine", share=(0.3, 0.7)),)),
     W("oversubscribed", (Beyond("spine", capacity=(0.25, 0.7)),)),

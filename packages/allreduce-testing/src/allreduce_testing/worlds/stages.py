@@ -89,7 +89,7 @@ class StagedWorld:
     fabric is rail-optimised, None: either. ``labels``: one of them. ``hairpins``: what a hairpin
     passes: ``switch``, ``adapter`` (it loops inside), or ``none`` (there is none).
     ``counted``: whether nodes can read their counters, ``configured``: whether the fabric's layout
-    is told, None: either. ``latency``: seconds of eight
+    is told where labels are true, None: either. ``latency``: seconds of eight
     bytes between neighbours, and of each hop more. ``seconds`` of a round; ``budget``: of them all.
     ``unjudged``: the share of hairpins that do not come up in time.
     """
@@ -231,6 +231,8 @@ class StagedFabric:
         for fault in world.faults:
             fault.strike(self)
         self.labels = random.choice(world.labels)
+        # Whoever tells the layout vouches for the labels, too.
+        self.configured = self.configured and self.labels == "true"
         self._base, self._hop = random.uniform(*world.latency), random.uniform(*world.hop)
         self._fast = {tuple(sorted(random.sample(range(size), 2))) for _ in range(world.fast_pairs)}
         gbps = self._measured(Probe(tuple(range(size)), Role.GANG), {}).gbps

@@ -107,7 +107,8 @@ def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
     if error.counter not in LINK or error.rate <= LINK[error.counter][2] or counted < 1:
         return 1.0
     as_much = len(rates) - bisect_left(rates, SIMILAR * error.rate)
-    if as_much > max(1, HABIT * counted):
+    many = len(rates) - bisect_left(rates, LINK[error.counter][2])
+    if max(as_much, many) > max(1, HABIT * counted):
         return 1.0
     unlike = counted / as_much
     return min(
