@@ -115,6 +115,7 @@ def test_nobody_may_write_pods_but_the_controller_and_nobody_leases_but_those_th
             ("patch", "nodes/status"),
             ("create", "events"),
             ("patch", "gpuclaims/status"),
+            ("delete", "gpunodestatuses"),
         },
         "people": {
             (verb, "gpuclaims")

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from check_nccl_allreduce.tuning import digest
-from worlds import World, slow
+from worlds import sick
 
 
 def test_a_slow_node_is_blamed_where_all_members_set_the_same() -> None:
-    one = World(4, slow(1), variables=dict.fromkeys(range(4), "aa"))
+    one = replace(sick(4), variables=dict.fromkeys(range(4), "aa"))
     assert one.run().blamed == {1: "NODE_SLOW"}
 
 
 def test_a_member_that_alone_sets_a_variable_blames_no_node() -> None:
-    verdict = World(4, slow(1), variables={1: "aa"}).run()
+    verdict = replace(sick(4), variables={1: "aa"}).run()
     assert verdict.code == "LOW_BANDWIDTH"
     assert verdict.blamed == {}
 
 
 def test_a_member_whose_topology_file_has_another_content_blames_no_node() -> None:
     contents = {0: "aa", 1: "bb", 2: "aa", 3: "aa"}
-    assert (
-        World(4, slow(1), files=dict.fromkeys(range(4), "/same.xml"), contents=contents)
-        .run()
-        .blamed
-        == {}
-    )
+    files = dict.fromkeys(range(4), "/same.xml")
+    assert replace(sick(4), files=files, contents=contents).run().blamed == {}
 
 
 def test_variables_of_nccl_and_its_plugins_count_and_those_of_others_do_not() -> None:
