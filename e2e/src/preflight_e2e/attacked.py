@@ -105,7 +105,7 @@ def at(pointer: str, value: Any) -> Any:
     return value
 
 
-class Answered(msgspec.Struct):
+class ApiReply(msgspec.Struct):
     status: int
     body: Any
 
@@ -140,7 +140,7 @@ class Attacked:
         groups: tuple[str, ...] = (),
         node: str = "",
         media: str = "application/json",
-    ) -> Answered:
+    ) -> ApiReply:
         """One request, as the administrator where there is no ``user``, and as nobody for `-`."""
         self._http.putrequest(method, path)
         if user != "-":
@@ -158,7 +158,7 @@ class Attacked:
         self._http.endheaders(data)
         answer = self._http.getresponse()
         text = answer.read()
-        return Answered(answer.status, json.loads(text) if text.startswith(b"{") else {})
+        return ApiReply(answer.status, json.loads(text) if text.startswith(b"{") else {})
 
     def learn(self) -> None:
         """Find which resources there are, and where."""
@@ -225,7 +225,7 @@ class Attacked:
                 return {"user": f"system:serviceaccount:{rest}:default", "groups": groups}
         return {"user": name}
 
-    def does(self, attack: Attack) -> Answered:
+    def does(self, attack: Attack) -> ApiReply:
         """What the API server, or the webhook that is called, answers."""
         verb, what, *more = attack.does.split()
         if verb == "call":
@@ -240,7 +240,7 @@ class Attacked:
         sends = None if verb in {"get", "list", "delete"} else body
         return self.ask(VERBS[verb], path, sends, media=media, **self.who(attack.who))
 
-    def call(self, webhook: str, path: str, review: Object) -> Answered:
+    def call(self, webhook: str, path: str, review: Object) -> ApiReply:
         """One review that somebody on the pods' network sends, who has no certificate; status 0
         where nothing is answered.
         """
@@ -254,15 +254,15 @@ class Attacked:
                 response = json.load(answer)["response"]
         except urllib.error.HTTPError as refused:
             with refused:
-                return Answered(refused.code, {"message": refused.read().decode()})
+                return ApiReply(refused.code, {"message": refused.read().decode()})
         except OSError:  # no handshake, or cut off after one
-            return Answered(0, {})
+            return ApiReply(0, {})
         if patch := response.pop("patch", None):
             response["patch"] = json.loads(base64.b64decode(patch))
         denied = {} if response["allowed"] else {"message": response["status"]["message"]}
-        return Answered(200 if response["allowed"] else 403, response | denied)
+        return ApiReply(200 if response["allowed"] else 403, response | denied)
 
-    def judged(self, attack: Attack, answer: Answered) -> str:
+    def judged(self, attack: Attack, answer: ApiReply) -> str:
         """Why the attack is neither refused as its row says, nor harmless as it says; empty where
         it is.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -37,6 +38,8 @@ __all__ = ["attacked", "missing"]
 
 PAGE: Final = ATTACKS.parents[1] / "docs" / "threat-model.md"
 PATIENCE: Final = 120.0
+ATTEMPTS: Final = 3
+"""To start a program: somebody else may take its port before it listens."""
 PORTS: Final = {
     "preflight-injector": ("preflight-webhook", "--port", "--plain-port"),
     "preflight-gpu-scheduler-webhook": ("preflight-gpu-scheduler", "--admission-port", "--port"),
@@ -149,16 +152,19 @@ def _install(cluster: Attacked, stack: ExitStack, home: Path, world: Object) -> 
     _people(cluster, objects, world)
     authority = trustme.CA()
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-    health = []
-    for name, (program, port_option, plain_option) in PORTS.items():
-        port, plain = free_port(), free_port()
-        [o] = [o for o in objects if o["kind"] == "Deployment" and o["metadata"]["name"] == name]
-        more = [port_option, str(port), plain_option, str(plain), "--host", "127.0.0.1"]
-        _start(cluster, stack, home / name, o, objects, program, more, authority)
-        cluster.webhooks[name] = port
-        health.append(plain)
-    for plain in health:
-        _until(lambda: _ready(plain), f"a webhook at {plain} is ready")  # noqa: B023
+    started = {name: _serve(cluster, stack, home, name, objects, authority) for name in PORTS}
+    for name in PORTS:
+        for _ in range(ATTEMPTS):
+            process, plain = started[name]
+            _until(
+                lambda: process.poll() is not None or _ready(plain),  # noqa: B023
+                f"{name} is ready",
+            )
+            if process.poll() is None:
+                break
+            started[name] = _serve(cluster, stack, home, name, objects, authority)
+        else:
+            raise AssertionError(f"{name} does not start: {(home / name / 'log').read_text()}")
     for o in hooks:
         for hook in o["webhooks"]:
             service = hook["clientConfig"].pop("service")
@@ -171,6 +177,24 @@ def _install(cluster: Attacked, stack: ExitStack, home: Path, world: Object) -> 
         answer = cluster.ask("POST", cluster.path(plurals[o["kind"]]), o)
         assert answer.status == 201, answer
     _in_force(cluster)
+
+
+def _serve(
+    cluster: Attacked,
+    stack: ExitStack,
+    home: Path,
+    name: str,
+    objects: list[Object],
+    authority: trustme.CA,
+) -> tuple[subprocess.Popen[bytes], int]:
+    """The program of a webhook on ports that are free, and its plain one."""
+    program, port_option, plain_option = PORTS[name]
+    port, plain = free_port(), free_port()
+    [o] = [o for o in objects if o["kind"] == "Deployment" and o["metadata"]["name"] == name]
+    more = [port_option, str(port), plain_option, str(plain), "--host", "127.0.0.1"]
+    shutil.rmtree(home / name, ignore_errors=True)
+    cluster.webhooks[name] = port
+    return _start(cluster, stack, home / name, o, objects, program, more, authority), plain
 
 
 def _people(cluster: Attacked, objects: list[Object], world: Object) -> None:
@@ -222,7 +246,7 @@ def _start(
     program: str,
     more: list[str],
     authority: trustme.CA,
-) -> None:
+) -> subprocess.Popen[bytes]:
     """A Deployment's program, with its own arguments, configuration and account."""
     folder.mkdir()
     pod = deployment["spec"]["template"]["spec"]
@@ -261,6 +285,7 @@ def _start(
         )
     stack.callback(process.wait)
     stack.callback(process.kill)
+    return process
 
 
 def _ready(port: int) -> bool:

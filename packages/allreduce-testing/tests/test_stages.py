@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from allreduce_testing.worlds.faults import Beyond, Busy, Kinds, Sick
+from allreduce_testing.worlds.faults import Beyond, Busy, Kinds, SickNode
 from allreduce_testing.worlds.simulation import play_staged, simulate
 from allreduce_testing.worlds.staged import WORLDS
-from allreduce_testing.worlds.stages import NORMAL, Fault, StagedFabric, StagedWorld
+from allreduce_testing.worlds.stages import NORMAL, StagedFabric, StagedWorld, WorldFault
 from check_nccl_allreduce.localise import Phase, Probe, Role, Round
 
 
-def quiet(*faults: Fault, **changed: object) -> StagedFabric:
+def quiet(*faults: WorldFault, **changed: object) -> StagedFabric:
     """A gang whose measurements are exact."""
     world = StagedWorld("exact", faults, nodes=(16, 16), leaves=(4, 4), noise=(0, 0), spread=0)
     for key, value in {"dips": 0.0, "restless": 0.0, **changed}.items():
@@ -27,7 +27,7 @@ def share(fabric: StagedFabric, *members: int) -> float:
 
 @pytest.mark.parametrize("stage", ["adapter", "link", "port"])
 def test_what_is_between_a_node_and_its_leaf_slows_its_pairs_and_its_hairpin(stage: str) -> None:
-    fabric = quiet(Sick(stage=stage, share=(0.5, 0.5)))
+    fabric = quiet(SickNode(stage=stage, share=(0.5, 0.5)))
     (bad,) = fabric.truth.blamable
     assert fabric.truth.sick == ({bad} if stage == "adapter" else set())
     assert (share(fabric, bad), share(fabric, bad, (bad + 1) % 16)) == (0.5, 0.5)
@@ -35,7 +35,7 @@ def test_what_is_between_a_node_and_its_leaf_slows_its_pairs_and_its_hairpin(sta
 
 
 def test_a_loop_inside_the_adapter_passes_no_cable() -> None:
-    fabric = quiet(Sick(stage="link", share=(0.5, 0.5)), hairpins="adapter")
+    fabric = quiet(SickNode(stage="link", share=(0.5, 0.5)), hairpins="adapter")
     (bad,) = fabric.truth.blamable
     assert (share(fabric, bad), share(fabric, bad, (bad + 1) % 16)) == (1.0, 0.5)
 
@@ -77,7 +77,7 @@ def test_of_a_kind_that_is_visible_the_endpoint_says_so() -> None:
 
 
 def test_what_a_sick_nodes_device_counts_comes_with_the_rounds() -> None:
-    fabric = quiet(Sick(tells=("errors",)), counted=True)
+    fabric = quiet(SickNode(tells=("errors",)), counted=True)
     (bad,) = fabric.truth.sick
     _, state = play_staged(fabric)
     assert [i for i, one in enumerate(state.endpoints) if one.local.errors] == [bad]

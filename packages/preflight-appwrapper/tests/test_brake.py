@@ -15,7 +15,7 @@ from preflight_appwrapper.health import RELEASE
 from preflight_appwrapper.labeler import HELD, Labeler, NodeCondition, code
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.seen import Held
+from preflight_appwrapper.seen import HeldEvacuation
 from preflight_kube.lease import Leadership
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until
@@ -88,10 +88,10 @@ def sick(player: Player) -> None:
 def held(player: Player, sentence: str = "the brake") -> None:
     at = player.world.now.replace(year=2027)
     seen = player.world.seen
-    player.world.seen = lambda: _with(seen(), Held(sentence=sentence, at=at))  # type: ignore[method-assign]
+    player.world.seen = lambda: _with(seen(), HeldEvacuation(sentence=sentence, at=at))  # type: ignore[method-assign]
 
 
-def _with(view: Any, value: Held) -> Any:
+def _with(view: Any, value: HeldEvacuation) -> Any:
     import msgspec
 
     return msgspec.structs.replace(view, held=value)

@@ -52,7 +52,7 @@ class Looks:
         self.said: list[str] = []
 
     def look(self, node: dict[str, Any], silence: float = 60.0) -> None:
-        self._file.write_text(json.dumps(node))
+        self._file.write_text(json.dumps({"driver_version": "580.65.06"} | node))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{silence}\n")

@@ -36,7 +36,7 @@ from .seen import (
     Create,
     Delete,
     DeletePod,
-    Held,
+    HeldEvacuation,
     List,
     RemoveFinalizer,
     WrapperAction,
@@ -186,7 +186,7 @@ class _Leader:
         )
         return 1.0
 
-    def _held(self, key: Key, now: datetime) -> Held | None:
+    def _held(self, key: Key, now: datetime) -> HeldEvacuation | None:
         total = sum(self._mirrors.by_phase[phase] for phase in _DEPLOYED)
         wait = self._brake.wait(key, total)
         if wait is None:
@@ -194,7 +194,7 @@ class _Leader:
         why = self._rules.brake.sentence("the running workloads")
         suspect = suspicion(self._leaving.values())
         sentence = f"{suspect}; {why}" if suspect else why
-        return Held(sentence=sentence, at=now + timedelta(seconds=wait))
+        return HeldEvacuation(sentence=sentence, at=now + timedelta(seconds=wait))
 
     def _leave(self, key: Key, made: WrapperStep, seen: WrapperView, taken: list[Key]) -> None:
         """What is evacuated takes its share of the brake, unless somebody has released it."""

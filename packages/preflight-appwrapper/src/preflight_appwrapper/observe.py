@@ -14,7 +14,7 @@ from .cluster import Thing
 from .conditions import Written, written
 from .memory import Absent, Memory, VersionedPod
 from .objects import AppWrapper, ComponentStatus, Pod
-from .seen import Held, SeenComponent, Stray, WrapperView
+from .seen import HeldEvacuation, SeenComponent, Stray, WrapperView
 from .served import Kind, kind_of
 from .verdicts import ComponentVerdict
 
@@ -48,7 +48,7 @@ def observe(
     suffix: str,
     now: datetime,
     clock: float,
-    held: Held | None = None,
+    held: HeldEvacuation | None = None,
 ) -> WrapperView:
     """``memory`` loses what the mirrors have passed. ``now`` and ``clock`` are the same moment, the
     latter monotonic.

@@ -23,7 +23,7 @@ from .seen import (
     AddFinalizer,
     Confirm,
     Figures,
-    Held,
+    HeldEvacuation,
     Holding,
     Next,
     RemoveFinalizer,
@@ -267,9 +267,7 @@ def running(look: Look) -> WrapperStep:
 
 
 def _marked(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> AppWrapperStatus:
-    """What the judgement says of readiness, and which components have ended well: their objects may
-    go.
-    """
+    """What the judgment says of readiness, and which components have ended well and may go."""
     status = _readiness(look, status, found.holding.figures)
     components = tuple(
         c.put_component(one, c.FINISHED, True, "ComponentFinished", now=look.now)
@@ -329,10 +327,10 @@ def _healthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> Wra
     return look.stay(status, next=waits, holding=found.holding)
 
 
-def _held(look: Look, status: AppWrapperStatus, found: HealthJudgment, held: Held) -> WrapperStep:
-    """The workload is left as it is. What is said is the same for as long as it waits, so that it
-    is written once.
-    """
+def _held(
+    look: Look, status: AppWrapperStatus, found: HealthJudgment, held: HeldEvacuation
+) -> WrapperStep:
+    """The workload stays; what is said is the same while it waits, so that it is written once."""
     known, say = c.find(status.conditions, c.HELD), tuple[WrapperEvent, ...]()
     if known is None or known.status != "True" or not known.message.endswith(held.sentence):
         message = f"{found.holding.sentence}; {held.sentence}"

@@ -20,7 +20,7 @@ __all__ = [
     "Delete",
     "DeletePod",
     "Figures",
-    "Held",
+    "HeldEvacuation",
     "Holding",
     "List",
     "Next",
@@ -66,7 +66,7 @@ class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
     attempt: Attempt | None = None
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldEvacuation(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing more may be evacuated now, and until when at least."""
 
     sentence: str
@@ -106,7 +106,7 @@ class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
     empty: tuple[datetime, ...] = ()
     suffix: str = "00000"
     said: frozenset[str] = frozenset()
-    held: Held | None = None
+    held: HeldEvacuation | None = None
     first_seen: Mapping[tuple[str, str, datetime | None], datetime] = {}
 
     def component(self, index: int) -> SeenComponent:

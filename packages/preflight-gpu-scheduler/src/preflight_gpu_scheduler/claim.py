@@ -17,10 +17,10 @@ from . import names
 __all__ = [
     "RULES",
     "Claim",
+    "ClaimRule",
     "Devices",
     "Mode",
     "Policy",
-    "Rule",
     "Selector",
     "Spec",
     "Topology",
@@ -129,7 +129,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return (self.namespace, self.spec.gang_ref) if self.spec.gang_ref else None
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRule(msgspec.Struct, frozen=True, kw_only=True):
     """What a schema cannot say: as CEL on the spec for the API server, and the same sentence from
     here.
     """
@@ -139,33 +139,33 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RULES: Final = (
-    Rule(cel="self == oldSelf", message="spec: cannot be changed; make another GpuClaim."),
-    Rule(
+    ClaimRule(cel="self == oldSelf", message="spec: cannot be changed; make another GpuClaim."),
+    ClaimRule(
         cel="!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
         "(has(self.devices.policy) && self.devices.policy == 'preferIds')",
         message="spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
     ),
-    Rule(
+    ClaimRule(
         cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
         "(has(self.devices.preferIds) && size(self.devices.preferIds) > 0)",
         message="spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
     ),
-    Rule(
+    ClaimRule(
         cel="!has(self.devices) || !has(self.devices.preferIds) || "
         "self.devices.preferIds.all(x, self.devices.preferIds.exists_one(y, x == y))",
         message="spec.devices.preferIds: has an id twice; name each once.",
     ),
-    Rule(
+    ClaimRule(
         cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
         "!has(self.topology.mode) || self.topology.mode == 'Preferred'",
         message="spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
     ),
-    Rule(
+    ClaimRule(
         cel="!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
         "(has(self.topology.mode) && self.topology.mode == 'Required')",
         message="spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),
-    Rule(
+    ClaimRule(
         cel=f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
         message=f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .stages import Spans, StagedFabric
 
-__all__ = ["Beyond", "Busy", "Collisions", "Hosts", "Kinds", "Marks", "Pauses", "Sick"]
+__all__ = ["Beyond", "Busy", "Collisions", "Hosts", "Kinds", "Marks", "Pauses", "SickNode"]
 
 FOREVER: Final = 1e9
 SLOW: Final = (0.2, 0.7)
@@ -19,7 +19,7 @@ SLOW: Final = (0.2, 0.7)
 
 
 @dataclass(frozen=True, slots=True)
-class Sick:
+class SickNode:
     """Nodes whose own device is at fault (``adapter``, ``device``), or whose own cable (``link``)
     or switch port (``port``) is.
 

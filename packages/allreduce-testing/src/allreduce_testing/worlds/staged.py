@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from .faults import Beyond, Busy, Collisions, Hosts, Kinds, Marks, Pauses, Sick
-from .stages import Fault, StagedWorld
+from .faults import Beyond, Busy, Collisions, Hosts, Kinds, Marks, Pauses, SickNode
+from .stages import StagedWorld, WorldFault
 
 __all__ = ["WORLDS"]
 
@@ -22,7 +22,7 @@ BURSTS = Busy(lasts=(10, 10), pause=(5, 30))
 MILD: Final = (0.60, 0.70)
 
 
-def known(name: str, *faults: Fault, **changed: Any) -> StagedWorld:
+def known(name: str, *faults: WorldFault, **changed: Any) -> StagedWorld:
     """A world in which gangs know all that can be known: labels, counters, layout."""
     all_known = W(name, faults, labels=TRUE, counted=True, configured=True, rail=False)
     return replace(all_known, **changed)
@@ -32,18 +32,23 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     # Nothing, or what is a node's own.
     W("healthy"),
     W("healthy, heavy noise", noise=(0.05, 0.12), dips=0.03, spread=0.04),
-    known("sick", Sick()),
-    W("sick, whatever the labels", (Sick(),)),
-    W("sick, device tells", (Sick(tells=FACTS),), labels=TRUE, counted=True),
-    W("sick, device tells, no labels", (Sick(tells=FACTS),), labels=BLIND, counted=True),
-    known("two or three sick", Sick((2, 3)), nodes=(8, 72)),
-    known("sick in a gang of hundreds", Sick((1, 3)), nodes=(128, 1024), gangs=1000),
-    W("two sick behind one leaf", (Sick((2, 2), together=True),), nodes=(8, 72), leaves=(4, 16)),
-    W("two sick, equally", (Sick((2, 2), equal=True),), nodes=(8, 72)),
-    known("sick, a little", Sick(share=MILD)),
-    known("sick in a gang of three to five", Sick(), nodes=(3, 5), leaves=(3, 5)),
-    W("slow cable", (Sick(stage="link", tells=("", "errors")),)),
-    W("slow switch port", (Sick(stage="port", tells=("", "errors")),)),
+    known("sick", SickNode()),
+    W("sick, whatever the labels", (SickNode(),)),
+    W("sick, device tells", (SickNode(tells=FACTS),), labels=TRUE, counted=True),
+    W("sick, device tells, no labels", (SickNode(tells=FACTS),), labels=BLIND, counted=True),
+    known("two or three sick", SickNode((2, 3)), nodes=(8, 72)),
+    known("sick in a gang of hundreds", SickNode((1, 3)), nodes=(128, 1024), gangs=1000),
+    W(
+        "two sick behind one leaf",
+        (SickNode((2, 2), together=True),),
+        nodes=(8, 72),
+        leaves=(4, 16),
+    ),
+    W("two sick, equally", (SickNode((2, 2), equal=True),), nodes=(8, 72)),
+    known("sick, a little", SickNode(share=MILD)),
+    known("sick in a gang of three to five", SickNode(), nodes=(3, 5), leaves=(3, 5)),
+    W("slow cable", (SickNode(stage="link", tells=("", "errors")),)),
+    W("slow switch port", (SickNode(stage="port", tells=("", "errors")),)),
     # What is beyond the nodes.
     W("line card", (CARD,)),
     known("line card, all known", CARD, leaves=(4, 16)),
@@ -73,7 +78,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("rails, lone node, labels lie", (LONE,), rail=True, labels=LIES),
     W("rails, small rack", (RACK,), rail=True),
     W("rails, small rack, true labels", (RACK,), rail=True, labels=TRUE),
-    W("rails, sick", (Sick(),), rail=True, labels=TRUE, counted=True),
+    W("rails, sick", (SickNode(),), rail=True, labels=TRUE, counted=True),
     W("rails, line card", (CARD,), rail=True),
     W("rails, one node's flows collide", (Collisions(node=True),), rail=True, leaves=(2, 6)),
     W("one node's flows collide", (Collisions(node=True),), rail=False, leaves=(2, 6)),
@@ -85,7 +90,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     known("two kinds, hidden, all known", Kinds()),
     known("two kinds, hidden, one node, all known", Kinds(count=(1, 1))),
     W("two kinds, visible", (Kinds(visible=True),)),
-    W("two kinds, hidden, and a sick node", (Kinds(count=(2, 6)), Sick())),
+    W("two kinds, hidden, and a sick node", (Kinds(count=(2, 6)), SickNode())),
     # Somebody else's traffic.
     W("neighbour's traffic of 10 to 50 s", (SHORT,)),
     W("neighbour's traffic of 60 to 150 s", (MINUTES,), counted=True),
@@ -99,17 +104,17 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("neighbour's traffic in bursts", (BURSTS,)),
     W(
         "neighbour's traffic and a sick node",
-        (LASTING, Sick()),
+        (LASTING, SickNode()),
         nodes=(6, 72),
         labels=TRUE,
         counted=True,
     ),
     W("everybody's traffic in bursts", (Busy(lasts=(5, 10), pause=(20, 60), everybody=True),)),
     W("two nodes, a neighbour's traffic", (LASTING,), nodes=(2, 2)),
-    W("two nodes, sick", (Sick(),), nodes=(2, 2), leaves=(2, 2)),
+    W("two nodes, sick", (SickNode(),), nodes=(2, 2), leaves=(2, 2)),
     W(
         "two nodes, sick, device tells",
-        (Sick(tells=FACTS),),
+        (SickNode(tells=FACTS),),
         nodes=(2, 2),
         leaves=(2, 2),
         labels=TRUE,
@@ -121,16 +126,16 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("hosts of two, one sick", (Hosts(sick=True),), nodes=(6, 72)),
     W("hosts of two beside hosts of one", (Hosts((1, 6), contended=True),), nodes=(6, 72)),
     W("pause frames", (Pauses(),), leaves=(3, 8)),
-    W("throttles", (Sick(stage="device", tells=("throttle",), onset=(-10, 60)),), counted=True),
-    W("throttles, nobody says why", (Sick(stage="device", onset=(-10, 60)),), counted=False),
+    W("throttles", (SickNode(stage="device", tells=("throttle",), onset=(-10, 60)),), counted=True),
+    W("throttles, nobody says why", (SickNode(stage="device", onset=(-10, 60)),), counted=False),
     # What a gang cannot measure.
-    W("hairpins inside adapters, slow cable", (Sick(stage="link"),), hairpins="adapter"),
-    W("hairpins inside adapters, sick", (Sick(),), hairpins="adapter", labels=TRUE),
+    W("hairpins inside adapters, slow cable", (SickNode(stage="link"),), hairpins="adapter"),
+    W("hairpins inside adapters, sick", (SickNode(),), hairpins="adapter", labels=TRUE),
     W("hairpins inside adapters, lone node", (LONE,), hairpins="adapter"),
-    W("no hairpins, sick", (Sick(tells=("", *FACTS)),), hairpins="none"),
+    W("no hairpins, sick", (SickNode(tells=("", *FACTS)),), hairpins="none"),
     W("no hairpins, line card that counts", (Beyond("card", counts=True),), hairpins="none"),
     W("hairpins late, line card", (CARD,), unjudged=0.5),
-    W("short of time, sick", (Sick(),), budget=60.0, seconds=(6.0, 12.0)),
+    W("short of time, sick", (SickNode(),), budget=60.0, seconds=(6.0, 12.0)),
     W("short of time, neighbour's traffic", (LASTING,), budget=60.0, seconds=(6.0, 12.0)),
     # Devices that tell of what slows nothing.
     W("marks", (Marks(),), counted=True),
@@ -141,11 +146,11 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("marks on all and a lone node", (Marks(1.0), LONE), counted=True, rail=True),
     # Latencies that show no tiers, or false ones.
     W("a fast pair, lone node", (LONE,), fast_pairs=1),
-    known("a fast pair, sick", Sick(), fast_pairs=1),
+    known("a fast pair, sick", SickNode(), fast_pairs=1),
     W("restless latencies, small rack", (RACK,), restless=0.2),
     # Several things at once.
-    W("line card and a sick node", (CARD, Sick()), nodes=(8, 72)),
-    W("lone node and a sick node", (LONE, Sick()), nodes=(6, 72)),
+    W("line card and a sick node", (CARD, SickNode()), nodes=(8, 72)),
+    W("lone node and a sick node", (LONE, SickNode()), nodes=(6, 72)),
     W("lone node and a neighbour's traffic", (LONE, LASTING), nodes=(6, 72)),
-    W("many things", (CARD, LONE, MINUTES, Kinds((0.5,), (1, 2)), Sick()), nodes=(16, 72)),
+    W("many things", (CARD, LONE, MINUTES, Kinds((0.5,), (1, 2)), SickNode()), nodes=(16, 72)),
 )

@@ -45,7 +45,7 @@ from check_nccl_allreduce.localise import (
     Zone,
 )
 
-__all__ = ["LABELS", "NORMAL", "Fault", "Shape", "StagedFabric", "StagedWorld", "Truth"]
+__all__ = ["LABELS", "NORMAL", "Shape", "StagedFabric", "StagedWorld", "Truth", "WorldFault"]
 
 Stage = tuple[str, int]
 Spans = tuple[tuple[float, float], ...]
@@ -73,7 +73,7 @@ the nodes; none.
 """
 
 
-class Fault(Protocol):
+class WorldFault(Protocol):
     """One thing that is wrong in a world."""
 
     def strike(self, fabric: StagedFabric) -> None:
@@ -95,7 +95,7 @@ class StagedWorld:
     """
 
     name: str
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[WorldFault, ...] = ()
     gangs: int = 3000
     nodes: tuple[int, int] = (3, 72)
     leaves: tuple[int, int] = (2, 16)
