@@ -419,7 +419,11 @@ class Losses(RuleBasedStateMachine):
             for gpu in pod.allocated.ids:
                 lease = world.leases.get(names.lease_name(pod.allocated.node, gpu))
                 assert lease is not None, "a lost lease is not made again"
-                assert lease.holder == pod.metadata.uid
+                # A plan that was under way when the locks were lost may have locked it meanwhile:
+                # nobody is bound by that, and it is collected when the other one is bound elsewhere
+                # or its reservation is over, neither of which comes here.
+                others = {one.metadata.uid: one for one in world.pods.values()}
+                assert lease.holder == pod.metadata.uid or not others[lease.holder].bound
 
 
 Losses.TestCase.settings = settings(
