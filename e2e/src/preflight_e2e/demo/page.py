@@ -10,7 +10,7 @@ from typing import Any
 from preflight_testing.matrix.facts import GPUS
 from preflight_testing.matrix.scenario import Scenario
 
-from .story import DemoCheck, DemoStory, PodStory
+from .story import DemoCheck, DemoStory, PodStory, nobody
 
 __all__ = ["page"]
 
@@ -125,7 +125,7 @@ def _why(pod: PodStory, check: DemoCheck, columns: int) -> str:
         for event in accused
         for e in event["entitiesImpacted"]
     )
-    on = named or (pod.node if accused else "nobody: this node is not to blame")
+    on = named or (pod.node if accused else nobody(pod))
     reported = "".join(
         f"<dd>{escape(e['checkName'])}, {'<b>fatal</b>' if e['isFatal'] else 'not fatal'}, {escape(e['recommendedAction'])}, <code>{escape(','.join(e['errorCode']))}</code></dd>"
         for e in pod.unhealthy

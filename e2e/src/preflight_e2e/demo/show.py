@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from .story import DemoCheck, DemoStory, PodStory, State, changes, tell
+from .story import DemoCheck, DemoStory, PodStory, State, changes, nobody, tell
 
 __all__ = ["Screen", "final"]
 
@@ -109,7 +109,7 @@ def _why(pod: PodStory, check: DemoCheck) -> RenderableType:
     on = ", ".join(f"{pod.name_of(uuid)} of {pod.node}" for uuid in blamed) or (
         pod.node if accused else ""
     )
-    table.add_row("on", on or "nobody: this node is not to blame")
+    table.add_row("on", on or nobody(pod))
     for event in pod.unhealthy:
         table.add_row("reported", _event(pod, event))
     if not pod.unhealthy:

@@ -12,7 +12,7 @@ from typing import Any
 
 from preflight_testing.matrix.facts import uuids
 
-__all__ = ["DemoCheck", "DemoStory", "PodStory", "changes", "tell"]
+__all__ = ["DemoCheck", "DemoStory", "PodStory", "changes", "nobody", "tell"]
 
 GANG_LABEL = "app.kubernetes.io/gang-id"
 CHECK_PREFIX = "preflight-"
@@ -226,3 +226,9 @@ def _result(ended: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         return {}
     return found
+
+
+def nobody(pod: PodStory) -> str:
+    """What is said of a pod whose check blames neither a GPU nor its node."""
+    named = any("named and not blamed" in event["message"] for event in pod.unhealthy)
+    return f"nobody: this node is {'named, and not blamed' if named else 'not to blame'}"
