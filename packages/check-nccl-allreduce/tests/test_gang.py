@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
+from pathlib import Path
 
 import pytest
+import trees
 from allreduce_testing.gangs import preloaded
 from allreduce_testing.gangs.gang import CHECK, MUTANTS, GangUnderTest
 from needs import needs_torch
@@ -88,6 +90,47 @@ def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: GangUn
         )
         # On a busy machine one of the two may look slower to itself, and is named for it.
         assert event.message.startswith("the gang's all-reduce was too slow; ")
+
+
+SHARED = """
+import os, time
+from pathlib import Path
+from check_nccl_allreduce import check, nics, ranks, sysfs
+
+ranks.LEAST_SILENCE = 0.0
+root, real = Path(os.environ["TREE"]), sysfs.counters
+
+def counters(watched, _):
+    words = int(float(os.environ["OTHERS_GBPS"]) * 1e9 / 4 * time.monotonic())
+    for name in ("port_xmit_data", "port_rcv_data"):
+        (root / f"sys/class/infiniband/mlx5_0/ports/1/counters/{name}").write_text(str(words))
+    return real(watched, root)
+
+sysfs.counters = counters
+sysfs.interface = lambda _: nics.ports(sysfs.snapshot(root))
+check.main()
+"""
+"""The check on a node whose adapter carries somebody else's bytes all the time."""
+
+
+def test_a_slow_gang_one_of_whose_nodes_carries_somebody_elses_bytes_is_not_judged(
+    gang: GangUnderTest, tmp_path: Path
+) -> None:
+    for rank, others in enumerate(["0", "100"]):
+        tree = tmp_path / f"tree-{rank}"
+        trees.write(tree, trees.counters(trees.node(1, 400)))
+        own = {"TREE": str(tree), "OTHERS_GBPS": others}
+        gang.start(rank, code=SHARED, NCCL_ALLREDUCE_THRESHOLD_GBPS="5000", **own)
+    gang.seal()
+    ends = gang.all_ended()
+    assert [(end.result.outcome, end.result.code) for end in ends] == [
+        ("inconclusive", "BUSY_NODE")
+    ] * 2
+    assert "somebody else's traffic passed the adapters of node-1 100 GB/s" in ends[0].result.reason
+    assert "without anything of the gang's, others moved 100 GB/s" in ends[1].output
+    assert "without anything of the gang's" not in ends[0].output  # its counters count nothing
+    for connector in gang.connectors:
+        assert not any(event.is_fatal for event in connector.events)
 
 
 def test_a_gang_whose_nccl_says_that_it_went_by_tcp_fails_where_its_pods_have_better(

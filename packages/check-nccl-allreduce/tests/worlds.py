@@ -111,6 +111,8 @@ class World:
     share: int = 100
     clock: float = 0.0
     down: tuple[int, ...] = ()
+    leaf: bool = False
+    """Whether all nodes are behind one leaf, and the operator says so."""
 
     @property
     def size(self) -> int:
@@ -127,6 +129,7 @@ class World:
                 topology_file=self.files.get(rank, ""),
                 topology_content=self.contents.get(rank, ""),
                 variables=self.variables.get(rank, ""),
+                topology={"network.topology.nvidia.com/leaf": "a"} if self.leaf else {},
                 ports=(DOWN,) if rank // self.pods in self.down else (),
             )
             for rank in range(self.size)
@@ -149,7 +152,11 @@ class World:
     def step(self) -> LaunchOrder | Probes | VerdictMessage:
         """What the leader does next."""
         settings = Settings(
-            threshold=self.threshold, size=4 * MIB, backend=self.backend, localize_share=self.share
+            threshold=self.threshold,
+            size=4 * MIB,
+            backend=self.backend,
+            localize_share=self.share,
+            layout="leaf" if self.leaf else "",
         )
         plan = judge.JudgePlan(
             settings,

@@ -100,7 +100,10 @@ async def probe(run: Run[Settings]) -> Verdict:
     )
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
-    counters = sysfs.Counters(adapters.watched if run.settings.backend != "gloo" else ())
+    watched = adapters.watched if run.settings.backend != "gloo" else ()
+    # What moves by TCP passes the interface of the pod's address.
+    watched = watched or sysfs.interface(network.interface_of(run.gang.settings.pod_ip))
+    counters = sysfs.Counters(watched)
     async with Ranks(environ, run.gang.settings.pod_ip, run.progress, counters) as ranks:
         while True:
             ended = await _once(
@@ -143,6 +146,7 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
+    await ranks.listen()
     member = MemberSession(roster, hello, run.gang.settings.pod_ip, run.progress)
     verdict = await _take_part(run, roster, member, ranks)
     run.progress(f"memory of this process, which holds no torch: {_peak():.1f} MB at most")

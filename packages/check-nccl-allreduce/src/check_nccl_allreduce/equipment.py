@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from . import nics
 from .control.messages import Hello, RankReport
-from .ports import Local, PortFault, bounded, merged
+from .ports import AGES, Local, PortFault, bounded, merged
 
-__all__ = ["Comparable", "errors", "of_gang", "of_node"]
+__all__ = ["Comparable", "errors", "of_gang", "of_node", "silence"]
 
 USUAL = 0.5
 """Of the nodes with these GPUs, more than this share must have the same adapters, to be what such a
@@ -125,3 +125,20 @@ def errors(ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]) -> 
         for round_ in reports
         if round_
     )
+
+
+def silence(
+    ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]
+) -> tuple[float, float]:
+    """Of their node in these rounds: seconds in which nothing of the gang ran and all its members
+    counted what passed, and GB/s of somebody else's in the busiest such while. Figures that cannot
+    be are left out.
+    """
+    silent, most = 0.0, 0.0
+    for results in rounds:
+        of_node = [results[rank] for rank in ranks if rank in results]
+        spans = [one.silence for one in of_node if 0 <= one.silence < AGES]
+        silent += min(spans) if len(spans) == len(ranks) else 0.0
+        rates = [one.foreign for one in of_node if one.foreign is not None]
+        most = max([most, *(rate for rate in rates if 0 <= rate < AGES)])
+    return silent, most

@@ -168,8 +168,10 @@ def _localized(
     shape = probing.EndpointMap.of(
         hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold
     )
-    if last.start.backend == "nccl":  # gloo moves its data over whatever the pod's address is on
-        shape = shape.counted(one.results for one in (last, *probed))
+    # gloo moves its data over whatever the pod's address is on.
+    shape = shape.counted(
+        (one.results for one in (last, *probed)), ports=last.start.backend == "nccl"
+    )
     state = localise.State(
         shape.endpoints, plan.seed, layout=localise.Layout(plan.settings.layout)
     ).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))

@@ -17,6 +17,7 @@ from .ports import PortFault, bounded
 __all__ = [
     "APERTURES",
     "IMEX",
+    "NET",
     "PCIE",
     "PORTS",
     "UVERBS",
@@ -43,7 +44,13 @@ IMEX: Final = "dev/nvidia-caps-imex-channels"
 PCIE: Final = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 """What the kernel says of an adapter's own PCIe link, now and at best."""
 
+NET: Final = "sys/class/net"
 _AMAZON: Final = "0x1d0f"
+_VIRTUAL: Final = frozenset(
+    f"0x15b3:{one}"
+    for one in ("0x1012", "0x1014", "0x1016", "0x1018", "0x101a", "0x101c", "0x101e")
+)
+"""PCI numbers of Mellanox's virtual functions, as the kernel's mlx5 driver lists them."""
 _ACTIVE: Final = "ACTIVE"
 _MOST_LISTED: Final = 64
 """Names of ports that a message takes."""
@@ -77,6 +84,13 @@ class Port:
     def name(self) -> str:
         """As ``NCCL_IB_HCA`` writes it."""
         return f"{self.device}:{self.number}"
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is one of a port's virtual functions, each of which counts its own bytes
+        alone: that it carries none says nothing of the others.
+        """
+        return self.model.rpartition(" ")[2] in _VIRTUAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from typing import Final
 import msgspec
 
 __all__ = [
+    "AGES",
+    "BYTES",
     "LINK",
     "MOST",
     "TRANSPORT",
@@ -25,6 +27,7 @@ __all__ = [
     "PortFault",
     "Reading",
     "bounded",
+    "carried",
     "grown",
     "merged",
     "number",
@@ -38,7 +41,7 @@ MOST: Final = 16
 TEXT: Final = 96
 """Characters of each text in them."""
 
-_AGES: Final = 1e9
+AGES: Final = 1e9
 """Seconds, more than any round takes."""
 _PER_HOUR: Final = 120 / 3600
 """Errors a second on a link within its specification, at most: NVSentinel's bound on symbol errors,
@@ -75,6 +78,23 @@ TRANSPORT: Final[Mapping[str, str]] = {
 """Of congestion, of adaptive routing, or of any place between the two ends: the log has them, and
 they are not evidence about a node.
 """
+
+BYTES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ib": ("ports/{port}/counters/port_xmit_data", "ports/{port}/counters/port_rcv_data"),
+    "roce": (
+        "ports/{port}/counters/port_xmit_data",
+        "ports/{port}/counters/port_rcv_data",
+        "device/net/*/statistics/tx_bytes",
+        "device/net/*/statistics/rx_bytes",
+    ),
+    "efa": ("ports/{port}/hw_counters/tx_bytes", "ports/{port}/hw_counters/rx_bytes"),
+    "net": ("statistics/tx_bytes", "statistics/rx_bytes"),
+}
+"""By kind of fabric, what a port has carried, whoever sent it: files below the adapter's folder."""
+_WAYS: Final = ({"port_xmit_data": 4, "tx_bytes": 1}, {"port_rcv_data": 4, "rx_bytes": 1})
+"""Out and in, and the bytes that each counts by: those of InfiniBand count words of four."""
+_FULL: Final = 2**32 - 1
+"""Where a counter of 32 bits stops: nothing is seen of what comes after."""
 
 Reading = Mapping[tuple[str, str], int]
 """By port and counter."""
@@ -150,7 +170,9 @@ def paths(device: str, port: str, kind: str) -> dict[str, str]:
     found = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(
         TRANSPORT
     )
-    return {name: f"{device}/{folder.format(port=port)}/{name}" for name, folder in found.items()}
+    whole = [f"{folder.format(port=port)}/{name}" for name, folder in found.items()]
+    whole += [path.format(port=port) for path in BYTES.get(kind, ())]
+    return {path.rpartition("/")[2]: f"{device}/{path}" for path in whole}
 
 
 def number(text: str) -> int | None:
@@ -172,6 +194,22 @@ def grown(before: Reading, after: Reading, seconds: float) -> tuple[PortErrors, 
     return tuple(sorted(found, key=lambda one: -one.count))
 
 
+def carried(before: Reading, after: Reading) -> int | None:
+    """Bytes that the ports carried in between, in the direction with more of them. None where that
+    is not known: there is no counter, or one was reset, is full or could not be read again.
+    """
+    ways = []
+    for units in _WAYS:
+        keys = {key for key in before.keys() | after.keys() if key[1] in units}
+        grew = [(before.get(key, -1), after.get(key, -1), units[key[1]]) for key in keys]
+        if {port for port, _ in keys} != {port for port, _ in after} or any(
+            not 0 <= was <= now or now == _FULL for was, now, _ in grew
+        ):
+            return None
+        ways.append(sum((now - was) * unit for was, now, unit in grew))
+    return max(ways) if after else None
+
+
 def totals(errors: Iterable[PortErrors]) -> str:
     """Of all ports together, each counter's growth in words."""
     found: dict[str, int] = {}
@@ -190,7 +228,7 @@ def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
     watched = 0.0
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for seconds, errors in rounds:
-        if not 0 < seconds < _AGES:
+        if not 0 < seconds < AGES:
             continue
         watched += seconds
         most: dict[tuple[str, str], int] = {}

@@ -102,19 +102,22 @@ class EndpointMap:
             )
         return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
 
-    def counted(self, rounds: Iterable[Mapping[int, RankReport]]) -> EndpointMap:
-        """The same, with the error counters that grew in these rounds, each with its members'
-        reports by rank.
+    def counted(
+        self, rounds: Iterable[Mapping[int, RankReport]], *, ports: bool = True
+    ) -> EndpointMap:
+        """The same, with what grew in these rounds and passed in the silences before them, each
+        with its members' reports by rank. ``ports``: whether ports' errors count.
         """
         reports = [one for one in rounds if any(result.watched for result in one.values())]
         if not reports:
             return self
-        errors = [equipment.errors(ranks, reports) for ranks in self.ranks]
-        endpoints = tuple(
-            replace(one, local=Local(one.local.faults, found.errors, found.counted))
-            for one, found in zip(self.endpoints, errors, strict=True)
-        )
-        return replace(self, endpoints=endpoints)
+        endpoints = []
+        for one, ranks in zip(self.endpoints, self.ranks, strict=True):
+            grew = equipment.errors(ranks, reports) if ports else UNKNOWN
+            quiet = equipment.silence(ranks, reports)
+            known = Local(one.local.faults, grew.errors, grew.counted, *quiet)
+            endpoints.append(replace(one, local=known))
+        return replace(self, endpoints=tuple(endpoints))
 
     def told(self) -> str:
         """What is known of the switches between the nodes, in a few words."""

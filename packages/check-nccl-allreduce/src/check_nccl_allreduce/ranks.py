@@ -39,6 +39,10 @@ member fared.
 """
 REPORT: Final = 1.0
 """And those for the answer to reach the leader."""
+LEAST_SILENCE: Final = 1.0
+"""Seconds without anything of the gang's from which on the adapters' bytes are somebody else's: of
+less, the last packets of the round before are too great a part.
+"""
 
 
 class Ranks:
@@ -64,6 +68,11 @@ class Ranks:
         self._gpus: tuple[Gpu, ...] = ()
         self._renewed = 0
         self._looped = False
+        self._quiet: tuple[ports.Reading, float] | None = None
+        """What the counters said when the last of ours was done, and when; None where it may go on.
+        """
+        self._counting = False
+        """Whether the byte counters have been seen to count a round of ours."""
 
     async def __aenter__(self) -> Ranks:
         await self._group.__aenter__()
@@ -94,13 +103,17 @@ class Ranks:
         self._roster, self._count, self._joined = roster, count, anyio.current_time()
         self._variables, self._gpus = variables, gpus
 
+    async def listen(self) -> None:
+        """Nothing of the gang runs here until the next order: what passes is somebody else's."""
+        self._quiet = await self._counters.read(), anyio.current_time()
+
     async def execute(
         self, order: Order, changed: Callable[[RankStage], None]
     ) -> RankReport | Opened:
         """Do what the leader orders."""
         match order:
             case LaunchOrder():
-                return await self._watched(self.measure(order, changed))
+                return await self._watched(order, self.measure(order, changed))
             case StoreOrder():
                 agent = await self._probers(
                     order.round, fresh=order.fresh, looped=order.hairpin, time=order.within
@@ -108,21 +121,43 @@ class Ranks:
                 opened = await agent.open(order.round, self._address, store=order.store)
                 return msgspec.structs.replace(opened, trouble=await self._told(opened.trouble))
             case ProbeOrder():
-                return await self._watched(self._probe(order, changed))
+                return await self._watched(order, self._probe(order, changed))
 
-    async def _watched(self, work: Coroutine[None, None, RankReport]) -> RankReport:
-        """What the work reports, with the error counters of this node's ports that
-        grew meanwhile.
+    async def _watched(
+        self, order: LaunchOrder | ProbeOrder, work: Coroutine[None, None, RankReport]
+    ) -> RankReport:
+        """What the work reports, with the error counters of this node's ports that grew meanwhile,
+        and what they carried in the silence before.
         """
+        quiet, self._quiet = self._quiet, None
         try:
             before, since = await self._counters.read(), anyio.current_time()
         except BaseException:
             work.close()
             raise
         result = await work
-        after, seconds = await self._counters.read(), anyio.current_time() - since
+        after, now = await self._counters.read(), anyio.current_time()
+        seconds = now - since
+        # Workers in trouble, and those that are late with a part, may go on.
+        if result.trouble is None and (
+            isinstance(order, LaunchOrder) or not order.detail or result.detail is not None
+        ):
+            self._quiet = after, now
         if not before or not after:
             return result
+        # Where they do not count what is ours, they would not count what is others' either.
+        self._counting = self._counting or (ports.carried(before, after) or 0) >= order.size
+        silence = since - quiet[1] if quiet is not None else 0.0
+        if quiet is not None and self._counting and silence >= LEAST_SILENCE:
+            strange = ports.carried(quiet[0], before)
+            if strange is not None:
+                gbps = strange / silence / 1e9
+                self._say(
+                    f"round {result.round}: in {silence:.1f} s before it, without anything of the gang's, others moved {gbps:.3g} GB/s"
+                )
+                result = msgspec.structs.replace(
+                    result, silence=silence if self._counters.whole else 0.0, foreign=gbps
+                )
         found = ports.grown(before, after, seconds)
         errors = tuple(one for one in found if one.counter in ports.LINK)[: ports.MOST]
         for one in errors:

@@ -80,7 +80,7 @@ class Settings(TopologySettings):
         "FABRIC_LAYOUT",
         one_of("leaf", "rail"),
         default="",
-        help="how the nodes of this cluster are cabled: leaf where all adapters of a node are behind one leaf switch and the nodes' topology labels are known to name the right one, rail where each is behind a leaf of its own; unset is not known, and then as with rail only a fact of its own device blames a node for its network",
+        help="how the nodes of this cluster are cabled: leaf where all adapters of a node are behind one leaf switch and the nodes' topology labels are known to name the right one (byte counters that pods can read show that nobody else used them), rail where each is behind a leaf of its own; unset is not known, and then as with rail only a fact of its own device blames a node for its network",
     )
     domain_label: str = setting(
         "NCCL_ALLREDUCE_DOMAIN_LABEL",

@@ -20,7 +20,7 @@ import anyio
 
 from . import nics, ports
 
-__all__ = ["Counters", "counters", "snapshot"]
+__all__ = ["Counters", "counters", "interface", "snapshot"]
 
 _DEVICE: Final = f"{nics.PORTS}/*/device"
 _FILES: Final = (
@@ -63,12 +63,22 @@ def counters(watched: Sequence[nics.Port], root: Path = Path("/")) -> dict[tuple
     found: dict[tuple[str, str], int] = {}
     for port in watched[:_MOST_FILES]:
         for name, pattern in ports.paths(port.device, port.number, port.kind).items():
-            whole = f"{nics.PORTS}/{pattern}"
+            whole = f"{nics.NET if port.kind == 'net' else nics.PORTS}/{pattern}"
             for path in _matching(root, whole) if "*" in pattern else [root / whole]:
                 value = ports.number(_text(path) or "")
                 if value is not None:
                     found[port.name, name] = found.get((port.name, name), 0) + value
     return found
+
+
+def interface(name: str | None, root: Path = Path("/")) -> tuple[nics.Port, ...]:
+    """The network interface with this name as a port, where it is an adapter's own: one end of a
+    pair, a bridge or a virtual function carries what is its pod's alone, and shows no neighbor.
+    """
+    device = root / nics.NET / (name or "lo") / "device"
+    if not device.exists() or (device / "physfn").exists():
+        return ()
+    return (nics.Port(name or "", "0", "net", "", "ACTIVE", 0.0, usable=True),)
 
 
 class Counters:
@@ -80,6 +90,11 @@ class Counters:
         self, watched: Sequence[nics.Port], root: Path = Path("/"), within: float = _WITHIN
     ) -> None:
         self._watched, self._root, self._within = tuple(watched), root, within
+
+    @property
+    def whole(self) -> bool:
+        """Whether these ports' bytes are all that pass them, whoever sends them."""
+        return not any(port.shared for port in self._watched)
 
     async def read(self) -> Mapping[tuple[str, str], int]:
         """Empty where there are none, and for good once they did not come in time."""

@@ -285,6 +285,12 @@ class RankReport(msgspec.Struct, frozen=True, tag="result"):
     """Error counters of the node's ports that grew in this round."""
     watched: float = 0.0
     """Seconds between the two readings of these counters; 0 where there are none to read."""
+    silence: float = 0.0
+    """Seconds before this round in which nothing of the gang ran here and all that passed the
+    node's adapters was counted; 0 where it cannot be.
+    """
+    foreign: float | None = None
+    """GB/s that somebody else moved through them meanwhile; None where that is not known."""
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
