@@ -186,7 +186,9 @@ async def judged(expected):
             "accused": accused, "clears": len(verdict.clears), "source": source,
             "facts": [{name: repr(getattr(one, name)) for name in one.__dataclass_fields__} for one in facts],
             "silent": sorted(await alive.silent(found, world["within"])) if "within" in world else [],
-            "domain": await counters.nvlink_domain(found) if facts else ""}
+            "domain": await counters.nvlink_domain(found) if facts else "",
+            "samples": [[one.uuid, one.reasons, one.pcie_replays]
+                for one in await counters.sample(found)] if world.get("sampled") else []}
 
 while world:
     with open(os.environ["FAKE_NODE_JSON"], "w") as file:
@@ -305,6 +307,17 @@ def test_no_healthy_gpu_is_accused(start: Start, model: str, driver: int) -> Non
     assert len(answer["facts"]) == len(node["gpus"]) * slices
     rack = "6f0c2a3e-0000-4000-8000-00000000aa00.32766"
     assert answer["domain"] == (rack if model == "gb200" and driver >= 525 else "")
+
+
+@pytest.mark.parametrize("driver", [470, 580])
+def test_one_sample_says_why_clocks_are_low_and_how_often_pcie_repeated_itself(
+    start: Start, driver: int
+) -> None:
+    node = nvml_node("h100", {3: {"reasons": 0x48, "pcie_replays_grow": 50}})
+    samples = {uuid: said for uuid, *said in start(driver).look(node, sampled=True)["samples"]}
+    assert len(samples) == 8
+    assert (samples["GPU-2"], samples["GPU-3"][0]) == ([0, 0], 0x48)
+    assert samples["GPU-3"][1] > 0
 
 
 @pytest.mark.parametrize(

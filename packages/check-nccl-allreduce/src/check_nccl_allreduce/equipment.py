@@ -12,7 +12,7 @@ from . import nics
 from .control.messages import Hello, RankReport
 from .ports import AGES, Local, PortFault, bounded, merged
 
-__all__ = ["Comparable", "errors", "of_gang", "of_node", "silence"]
+__all__ = ["GPUS", "Comparable", "devices", "errors", "of_gang", "of_node", "silence"]
 
 USUAL = 0.5
 """Of the nodes with these GPUs, more than this share must have the same adapters, to be what such a
@@ -21,6 +21,8 @@ node has.
 FEW = 0.25
 """And at most this share, or one node, may lack some: else there are two sorts of nodes."""
 NAMES = 4
+GPUS = {"CurrentClocksEventReasons": "throttle", "PcieReplayCounter": "replay"}
+"""By NVML's name of what is read, the kinds of what GPUs say of themselves."""
 
 
 class Comparable(NamedTuple):
@@ -125,6 +127,20 @@ def errors(ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]) -> 
         for round_ in reports
         if round_
     )
+
+
+def devices(
+    ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]
+) -> tuple[PortFault, ...]:
+    """What their GPUs said in these rounds, each once, with the round in which it was first so."""
+    found: dict[tuple[str, str], PortFault] = {}
+    for result in (results[rank] for results in rounds for rank in ranks if rank in results):
+        for fault in bounded(result.devices):
+            since = f"has said since round {result.round}: {fault.found}"
+            if fault.kind in GPUS.values():
+                told = PortFault(fault.port, fault.kind, since, "which few other nodes' do")
+                found.setdefault((fault.port, fault.kind), told)
+    return tuple(found.values())
 
 
 def silence(

@@ -48,7 +48,7 @@ NET: Final = "sys/class/net"
 _AMAZON: Final = "0x1d0f"
 _VIRTUAL: Final = frozenset(
     f"0x15b3:{one}"
-    for one in ("0x1012", "0x1014", "0x1016", "0x1018", "0x101a", "0x101c", "0x101e")
+    for one in ("0x1012", "0x1014", "0x1016", "0x1018", "0x101a", "0x101c", "0x101e", "0xa2d3")
 )
 """PCI numbers of Mellanox's virtual functions, as the kernel's mlx5 driver lists them."""
 _ACTIVE: Final = "ACTIVE"
@@ -79,6 +79,8 @@ class Port:
     usable: bool
     physical: str = ""
     pcie: tuple[tuple[int, float], tuple[int, float]] | None = None
+    split: bool = False
+    """Whether its adapter has virtual functions, which others may use."""
 
     @property
     def name(self) -> str:
@@ -87,10 +89,10 @@ class Port:
 
     @property
     def shared(self) -> bool:
-        """Whether it is one of a port's virtual functions, each of which counts its own bytes
-        alone: that it carries none says nothing of the others.
+        """Whether others' virtual functions may be on it, or it is one: each function counts its
+        own bytes alone, and that it carries none says nothing of the others.
         """
-        return self.model.rpartition(" ")[2] in _VIRTUAL
+        return self.split or self.model.rpartition(" ")[2] in _VIRTUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,7 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
                     device in open_to_us,
                     physical,
                     _pcie([tree.get(f"{PORTS}/{device}/device/{name}", "") for name in PCIE]),
+                    tree.get(f"{PORTS}/{device}/device/sriov_numvfs", "0") != "0",
                 )
             )
     return found

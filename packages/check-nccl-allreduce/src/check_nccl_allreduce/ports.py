@@ -101,8 +101,8 @@ Reading = Mapping[tuple[str, str], int]
 
 
 class PortFault(msgspec.Struct, frozen=True):
-    """What is wrong with a device: ``kind`` is state, rate, pcie, replay or missing of a port, and
-    throttle of a GPU; ``found`` and ``expected`` make a clause together.
+    """What is wrong with a device: ``kind`` is state, rate, pcie or missing of a port, and throttle
+    or replay of a GPU; ``found`` and ``expected`` make a clause together.
     """
 
     port: str

@@ -12,7 +12,7 @@ from . import domains, equipment, floors, hairpin, localise
 from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
-from .ports import UNKNOWN, Local
+from .ports import UNKNOWN, Local, bounded
 
 __all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
 
@@ -105,17 +105,17 @@ class EndpointMap:
     def counted(
         self, rounds: Iterable[Mapping[int, RankReport]], *, ports: bool = True
     ) -> EndpointMap:
-        """The same, with what grew in these rounds and passed in the silences before them, each
-        with its members' reports by rank. ``ports``: whether ports' errors count.
+        """The same, with what grew in these rounds, what passed in the silences before them and
+        what GPUs said after them, each with its members' reports by rank. ``ports``: whether ports'
+        errors count.
         """
-        reports = [one for one in rounds if any(result.watched for result in one.values())]
-        if not reports:
-            return self
+        reports = list(rounds)
         endpoints = []
         for one, ranks in zip(self.endpoints, self.ranks, strict=True):
             grew = equipment.errors(ranks, reports) if ports else UNKNOWN
             quiet = equipment.silence(ranks, reports)
-            known = Local(one.local.faults, grew.errors, grew.counted, *quiet)
+            faults = bounded((*one.local.faults, *equipment.devices(ranks, reports)))
+            known = Local(faults, grew.errors, grew.counted, *quiet)
             endpoints.append(replace(one, local=known))
         return replace(self, endpoints=tuple(endpoints))
 

@@ -11,11 +11,12 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_proto.check import Gpu, alive
+from preflight_proto.check import Gpu, alive, counters
 from preflight_proto.check import gpus as devices
+from preflight_proto.check.scan import CounterSample, DeviceFacts, load
 from preflight_proto.roster import Roster
 
-from . import failures, hairpin, ports, tuning
+from . import equipment, failures, hairpin, ports, tuning
 from .control.messages import (
     Failure,
     LaunchOrder,
@@ -39,6 +40,8 @@ member fared.
 """
 REPORT: Final = 1.0
 """And those for the answer to reach the leader."""
+SAMPLE_WITHIN: Final = 2.0
+"""And those to say why clocks are slow: after a round that went well it answers in milliseconds."""
 LEAST_SILENCE: Final = 1.0
 """Seconds without anything of the gang's from which on the adapters' bytes are somebody else's: of
 less, the last packets of the round before are too great a part.
@@ -71,6 +74,7 @@ class Ranks:
         self._quiet: tuple[ports.Reading, float] | None = None
         """What the counters said when the last of ours was done, and when; None where it may go on.
         """
+        self._sample: tuple[CounterSample, ...] = ()
         self._counting = False
         """Whether the byte counters have been seen to count a round of ours."""
 
@@ -105,6 +109,7 @@ class Ranks:
 
     async def listen(self) -> None:
         """Nothing of the gang runs here until the next order: what passes is somebody else's."""
+        await self._faults_of_gpus()
         self._quiet = await self._counters.read(), anyio.current_time()
 
     async def execute(
@@ -143,6 +148,10 @@ class Ranks:
             isinstance(order, LaunchOrder) or not order.detail or result.detail is not None
         ):
             self._quiet = after, now
+            faults = await self._faults_of_gpus()
+            for fault in faults:
+                self._say(f"round {result.round}: {fault.port} says: {fault.found}")
+            result = msgspec.structs.replace(result, devices=faults)
         if not before or not after:
             return result
         # Where they do not count what is ours, they would not count what is others' either.
@@ -169,6 +178,29 @@ class Ranks:
                 f"round {result.round}: of congestion or another end, no evidence about this node: {other}"
             )
         return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
+
+    async def _faults_of_gpus(self) -> tuple[ports.PortFault, ...]:
+        """Why the driver or the hardware slows their clocks down now, and what PCIe has repeated
+        since they were last asked. Not asked under load, nor where something is wrong: a driver
+        that hangs must have no other question when it is to say which GPU is lost.
+        """
+        was, self._sample = self._sample, ()
+        with anyio.move_on_after(SAMPLE_WITHIN):
+            self._sample = await counters.sample(self._gpus) if self._gpus else ()
+        before, after = (
+            [DeviceFacts(one.uuid, pcie_replays=one.pcie_replays) for one in sample]
+            for sample in (was, self._sample)
+        )
+        return tuple(
+            ports.PortFault(
+                sign.uuid,
+                equipment.GPUS[sign.source],
+                f"{sign.says} ({sign.found})" if sign.found else sign.says,
+                "",
+            )
+            for sign in load(before, after, self._sample)
+            if sign.source in equipment.GPUS
+        )[: ports.MOST]
 
     async def measure(self, start: LaunchOrder, changed: Callable[[RankStage], None]) -> RankReport:
         """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay

@@ -28,7 +28,7 @@ _FILES: Final = (
     f"{nics.PORTS}/*/ports/*/link_layer",
     f"{nics.PORTS}/*/ports/*/state",
     f"{nics.PORTS}/*/ports/*/phys_state",
-    *(f"{_DEVICE}/{name}" for name in ("vendor", "device", *nics.PCIE)),
+    *(f"{_DEVICE}/{name}" for name in ("vendor", "device", "sriov_numvfs", *nics.PCIE)),
     f"{nics.VERBS}/uverbs*/ibdev",
 )
 _PRESENT: Final = (f"{nics.UVERBS}/uverbs*", f"{nics.APERTURES}/*", f"{nics.IMEX}/channel*")

@@ -291,6 +291,10 @@ class RankReport(msgspec.Struct, frozen=True, tag="result"):
     """
     foreign: float | None = None
     """GB/s that somebody else moved through them meanwhile; None where that is not known."""
+    devices: tuple[PortFault, ...] = ()
+    """What its GPUs say after this round: ``throttle``, why their clocks are slowed down, and
+    ``replay``, PCIe transfers that were repeated since the round before.
+    """
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):

@@ -19,7 +19,7 @@ from .. import nvml
 from .facts import CounterSample, DeviceFacts
 from .gpus import Gpu
 
-__all__ = ["look", "nvlink_domain", "sampled"]
+__all__ = ["look", "nvlink_domain", "sample", "sampled"]
 
 T = TypeVar("T")
 
@@ -70,6 +70,11 @@ async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
     """
     found = await _asked(_domains, gpus) or []
     return found[0] if len(found) == len(gpus) and len(set(found)) == 1 else ""
+
+
+async def sample(gpus: Sequence[Gpu]) -> tuple[CounterSample, ...]:
+    """One sample of each of ``gpus``; empty as with :func:`look`."""
+    return await _asked(_sample, gpus) or ()
 
 
 @asynccontextmanager
@@ -279,4 +284,5 @@ def _one_sample(handle: Any, uuid: str) -> CounterSample:
         power=_watts(_ask(pynvml.nvmlDeviceGetPowerUsage, handle)),
         pcie_generation=_ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
         pcie_width=_ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        pcie_replays=_ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
     )

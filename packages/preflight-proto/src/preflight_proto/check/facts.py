@@ -72,6 +72,7 @@ class CounterSample:
     power: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
+    pcie_replays: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

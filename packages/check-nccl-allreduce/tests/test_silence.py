@@ -1,0 +1,310 @@
+"""What a node tells of itself besides its ports: what others moved while nothing of the gang ran,
+and what its GPUs say of their clocks and of PCIe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+import trees
+from check_nccl_allreduce import equipment, nics, ports, probing, ranks, sysfs
+from check_nccl_allreduce.control.messages import ProbeOrder, RankReport, RankStage, decode, encode
+from check_nccl_allreduce.ports import PortFault
+from preflight_testing.fakes import NVML, build_nvml, nvml_node
+from test_judge import hellos, start, trouble
+from worlds import HEALTHY, World, took
+
+BYTES = ("port_xmit_data", "port_rcv_data")
+
+
+def test_words_of_four_bytes_are_counted_by_the_busier_direction(tmp_path: Path) -> None:
+    tree = trees.node(2, 400)
+    for number, (sent, received) in enumerate([(100, 7), (50, 3)]):
+        folder = f"sys/class/infiniband/mlx5_{number}/ports/1/counters"
+        tree |= {f"{folder}/port_xmit_data": str(sent), f"{folder}/port_rcv_data": str(received)}
+    trees.write(tmp_path, tree)
+    read = sysfs.counters(nics.ports(tree), tmp_path)
+    assert ports.carried(dict.fromkeys(read, 0), read) == 600
+    assert ports.carried({key: min(value, 60) for key, value in read.items()}, read) == 160
+
+
+def test_efa_roce_and_plain_interfaces_count_bytes(tmp_path: Path) -> None:
+    tree = trees.node(1, 100, "Ethernet") | trees.node(
+        1, 100, "Unspecified", pci=trees.EFA, name="rdmap", first=1
+    )
+    roce = "sys/class/infiniband/mlx5_0"
+    tree |= {
+        f"{roce}/ports/1/counters/port_xmit_data": "2",
+        f"{roce}/ports/1/counters/port_rcv_data": "1",
+        f"{roce}/device/net/eth2/statistics/tx_bytes": "100",
+        f"{roce}/device/net/eth2/statistics/rx_bytes": "9",
+        "sys/class/infiniband/rdmap1/ports/1/hw_counters/tx_bytes": "1000",
+        "sys/class/infiniband/rdmap1/ports/1/hw_counters/rx_bytes": "8",
+        "sys/class/net/eth0/device/vendor": "0x8086",
+        "sys/class/net/eth0/statistics/tx_bytes": "20000",
+        "sys/class/net/eth0/statistics/rx_bytes": "5",
+    }
+    trees.write(tmp_path, tree)
+    watched = [*nics.ports(tree), *sysfs.interface("eth0", tmp_path)]
+    read = sysfs.counters(watched, tmp_path)
+    assert ports.carried(dict.fromkeys(read, 0), read) == 8 + 100 + 1000 + 20000
+
+
+def test_an_interface_that_shows_no_neighbor_is_not_watched(tmp_path: Path) -> None:
+    for path in ("veth0/statistics/tx_bytes", "eth1/device/physfn/vendor"):
+        trees.write(tmp_path, {f"sys/class/net/{path}": "1"})
+    for name in ("veth0", "eth1", "gone", None):
+        assert sysfs.interface(name, tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {}),
+        ({("a", "symbol_error"): 0}, {("a", "symbol_error"): 0}),  # no bytes are counted
+        ({("a", name): 5 for name in BYTES}, {("a", name): 4 for name in BYTES}),  # reset
+        ({("a", name): 5 for name in BYTES}, {("a", name): 2**32 - 1 for name in BYTES}),  # full
+        ({("a", name): 5 for name in BYTES}, {("a", BYTES[0]): 6}),
+        ({("a", BYTES[0]): 5}, {("a", name): 6 for name in BYTES}),
+        (
+            {(port, name): 5 for port in "ab" for name in BYTES},
+            {("a", BYTES[0]): 5, ("a", BYTES[1]): 5, ("b", "symbol_error"): 0},
+        ),
+    ],
+)
+def test_where_bytes_cannot_be_counted_they_are_unknown_and_not_none_at_all(
+    before: ports.Reading, after: ports.Reading
+) -> None:
+    assert ports.carried(before, after) is None
+
+
+class Clocked(sysfs.Counters):
+    """Counters of one port, with what they say at each reading, and a clock that goes on by ten
+    seconds with each.
+    """
+
+    def __init__(self, *sent: int, model: str = "ib 0x15b3:0x1021") -> None:
+        super().__init__([nics.Port("a", "1", "ib", model, "ACTIVE", 400, usable=True)])
+        self.sent, self.now = list(sent), 0.0
+
+    async def read(self) -> Mapping[tuple[str, str], int]:
+        self.now += 10
+        return dict.fromkeys((("a:1", name) for name in BYTES), self.sent.pop(0) // 4)
+
+
+def silences(
+    counters: Clocked, monkeypatch: pytest.MonkeyPatch, *results: RankReport, detail: bool = False
+) -> list[tuple[float, float | None]]:
+    """What a member that has just joined says of the silence before each round."""
+    monkeypatch.setattr("anyio.current_time", lambda: counters.now)
+
+    async def given(result: RankReport) -> RankReport:
+        return result
+
+    async def all_of_them() -> list[RankReport]:
+        member = ranks.Ranks({}, "127.0.0.1", print, counters)
+        await member.listen()
+        order = ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 10**9, 3, 1, 1.0, 2.0, detail=detail)
+        return [await member._watched(order, given(one)) for one in results]
+
+    return [(one.silence, one.foreign) for one in anyio.run(all_of_them)]
+
+
+G = 10**9
+
+
+def test_a_member_tells_what_others_moved_while_nothing_of_the_gang_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quiet = Clocked(0, 20 * G, 90 * G, 90 * G, 200 * G)
+    assert silences(quiet, monkeypatch, RankReport(1), RankReport(2)) == [(10.0, 2.0), (10.0, 0.0)]
+
+
+def test_counters_that_do_not_count_the_gangs_own_bytes_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blind = Clocked(5, 5, 9, 9, 9)
+    assert silences(blind, monkeypatch, RankReport(1), RankReport(2)) == [(0.0, None)] * 2
+
+
+def test_of_a_virtual_function_others_bytes_count_and_silence_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    virtual = Clocked(0, 20 * G, 90 * G, model="ib 0x15b3:0x101e")
+    assert silences(virtual, monkeypatch, RankReport(1)) == [(0.0, 2.0)]
+
+
+def test_of_an_adapter_that_is_split_silence_does_not_count(tmp_path: Path) -> None:
+    tree = trees.node(2, 400)
+    tree["sys/class/infiniband/mlx5_1/device/sriov_numvfs"] = "8"
+    tree["sys/class/infiniband/mlx5_0/device/sriov_numvfs"] = "0"
+    trees.write(tmp_path, tree)
+    watched = nics.recognize(sysfs.snapshot(tmp_path)).watched
+    assert [sysfs.Counters([port]).whole for port in watched] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("first", "detail"),
+    [(RankReport(1, trouble=trouble("class").trouble), False), (RankReport(1), True)],
+)
+def test_what_may_still_run_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, first: RankReport, detail: bool
+) -> None:
+    told = silences(
+        Clocked(0, 0, 9 * G, 50 * G, 90 * G), monkeypatch, first, RankReport(2), detail=detail
+    )
+    assert told == [(10.0, 0.0), (0.0, None)]
+
+
+def test_a_node_was_silent_where_all_its_pods_say_so_and_is_as_busy_as_the_busiest_while() -> None:
+    both = {0: RankReport(1, silence=30, foreign=0.5), 1: RankReport(1, silence=20, foreign=0.0)}
+    blind = {0: RankReport(2, silence=45, foreign=3.0), 1: RankReport(2)}
+    assert equipment.silence((0, 1), [both, blind]) == (20, 3.0)
+    hostile = {0: RankReport(3, silence=-1.0, foreign=1e300), 1: RankReport(3, silence=1e300)}
+    assert equipment.silence((0, 1), [hostile, {}]) == (0.0, 0.0)
+
+
+def test_what_others_moved_comes_as_it_was_sent_and_an_older_member_says_nothing() -> None:
+    report = RankReport(1, silence=45.5, foreign=0.0)
+    assert decode(encode(report)) == report
+    old = msgspec.json.decode(encode(report))
+    del old["silence"], old["foreign"]
+    assert decode(msgspec.json.encode(old)) == RankReport(1)
+    results = {0: msgspec.structs.replace(report, watched=1.0), 1: RankReport(1)}
+    shape = probing.EndpointMap.of(hellos(2), start(2)).counted([results])
+    assert [one.local.silence for one in shape.endpoints] == [45.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("silence", "foreign", "outcome", "blamed"),
+    [
+        (45.0, 0.0, "failed", {1: "NODE_SLOW"}),
+        (0.0, None, "failed", {}),  # nobody knows what else passed
+        (45.0, 9.0, "inconclusive", {}),
+        (0.0, 9.0, "inconclusive", {}),
+    ],
+)
+def test_a_slow_node_beside_good_ones_on_its_leaf_is_blamed_where_its_adapters_were_silent(
+    silence: float, foreign: float | None, outcome: str, blamed: dict[int, str]
+) -> None:
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        result = msgspec.structs.replace(took(HEALTHY * (6 if 1 in group else 1)), watched=1.0)
+        own = msgspec.structs.replace(result, silence=silence, foreign=foreign)
+        return {rank: own if rank == 1 else result for rank in group}
+
+    verdict = World(8, told, backend="nccl", workers=2, leaf=True).run()
+    assert (verdict.outcome, verdict.blamed) == (outcome, blamed)
+    assert verdict.metadata["named"] == "node-1"
+
+
+HOT = PortFault("GPU-3", "throttle", "the hardware slows the clocks down for heat (800 MHz)", "")
+
+
+def test_what_gpus_say_is_told_once_with_the_round_since_which_it_is_so() -> None:
+    nonsense = PortFault("GPU-3", "state", "x", "y")
+    rounds = [
+        {0: RankReport(1), 1: RankReport(1, devices=(HOT,))},
+        {0: RankReport(2, devices=(HOT, nonsense))},
+        {0: RankReport(3, devices=(HOT,))},
+    ]
+    [fault] = equipment.devices((0,), rounds)
+    assert (fault.port, fault.kind) == ("GPU-3", "throttle")
+    assert fault.told.startswith("GPU-3 has said since round 2: the hardware slows the clocks down")
+    shape = probing.EndpointMap.of(hellos(2), start(2)).counted(rounds)
+    assert [len(one.local.faults) for one in shape.endpoints] == [1, 1]
+
+
+def test_what_gpus_say_comes_as_it_was_sent_and_is_bounded() -> None:
+    report = RankReport(1, devices=(HOT,))
+    assert decode(encode(report)) == report
+    shouts = tuple(PortFault(f"\x1b{i}", "replay", "y" * 9000, "z") for i in range(99))
+    found = equipment.devices((0,), [{0: RankReport(1, devices=shouts)}])
+    assert len(found) == ports.MOST
+    assert all(one.told.isprintable() and len(one.told) < 400 for one in found)
+
+
+def test_a_slow_node_whose_gpu_says_that_it_is_slowed_down_is_blamed_with_the_reason() -> None:
+    def told(group: tuple[int, ...]) -> dict[int, RankReport | RankStage]:
+        result = took(HEALTHY * (6 if 1 in group else 1))
+        hot = msgspec.structs.replace(result, round=3, devices=(HOT,))
+        return {rank: hot if rank == 1 else result for rank in group}
+
+    verdict = World(8, told, backend="nccl", workers=2).run()
+    assert verdict.blamed == {1: "NODE_SLOW"}
+    assert "GPU-3 has said since round 3: the hardware slows the clocks down" in verdict.reason
+
+
+PROGRAM = """
+import json, sys
+import anyio
+from check_nccl_allreduce import ranks
+from check_nccl_allreduce.control.messages import Failure, ProbeOrder, RankReport
+from preflight_proto import nvml
+from preflight_proto.check import Gpu
+
+nvml.start(print)
+ranks.SAMPLE_WITHIN = 60.0  # on a busy machine a process takes its time to start
+said = []
+
+async def told():
+    member = ranks.Ranks({}, "127.0.0.1", said.append)
+    member._gpus = tuple(Gpu(i, f"GPU-{i}", "H100", f"00000000:{0x1B + 16 * i:02X}:00.0") for i in range(8))
+    await member.listen()
+    order = ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 1, 3, 1, 1.0, 2.0)
+    async def ended(report):
+        return report
+    good = await member._watched(order, ended(RankReport(4)))
+    bad = await member._watched(order, ended(RankReport(5, trouble=Failure("peer", "X", "y"))))
+    return [[[one.port, one.kind, one.found] for one in report.devices] for report in (good, bad)]
+
+print("TOLD " + json.dumps([anyio.run(told), said]))
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None and shutil.which("gcc") is None,
+    reason="no C compiler here: no NVML stand-in",
+)
+def test_a_member_asks_the_driver_after_a_round_that_went_well_and_after_no_other(
+    tmp_path: Path,
+) -> None:
+    build_nvml(NVML, tmp_path / "libnvidia-ml.so.1")
+    node = nvml_node(
+        "h100", {3: {"reasons": 0x48, "clock": 800}, 5: {"pcie_replays_grow": 50, "reasons": 4}}
+    )
+    (tmp_path / "node.json").write_text(json.dumps(node))
+    here = {
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
+        "NVIDIA_VISIBLE_DEVICES": "all",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **here},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    [line] = [one for one in done.stdout.splitlines() if one.startswith("TOLD ")] or [done.stderr]
+    (good, bad), said = json.loads(line.removeprefix("TOLD "))
+    (replay, throttle) = sorted(good)[::-1]
+    assert throttle == [
+        "GPU-3",
+        "throttle",
+        "the hardware slows the clocks down for heat (800 MHz, 40 C)",
+    ]
+    assert replay[:2] == ["GPU-5", "replay"]
+    assert replay[2].startswith("PCIe repeated transfers under load (+")
+    assert bad == []
+    assert (
+        "round 4: GPU-3 says: the hardware slows the clocks down for heat (800 MHz, 40 C)" in said
+    )
