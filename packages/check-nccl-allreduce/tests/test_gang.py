@@ -126,8 +126,9 @@ def test_a_slow_gang_one_of_whose_nodes_carries_somebody_elses_bytes_is_not_judg
     assert [(end.result.outcome, end.result.code) for end in ends] == [
         ("inconclusive", "BUSY_NODE")
     ] * 2
-    assert "somebody else's traffic passed the adapters of node-1 100 GB/s" in ends[0].result.reason
-    assert "without anything of the gang's, others moved 100 GB/s" in ends[1].output
+    busy = r"somebody else's traffic passed the adapters of node-1 \S+ GB/s: "
+    assert re.search(busy, ends[0].result.reason)
+    assert "without anything of the gang's, others moved " in ends[1].output
     assert "without anything of the gang's" not in ends[0].output  # its counters count nothing
     for connector in gang.connectors:
         assert not any(event.is_fatal for event in connector.events)

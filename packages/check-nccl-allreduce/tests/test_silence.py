@@ -19,6 +19,7 @@ import trees
 from check_nccl_allreduce import equipment, nics, ports, probing, ranks, sysfs
 from check_nccl_allreduce.control.messages import ProbeOrder, RankReport, RankStage, decode, encode
 from check_nccl_allreduce.ports import PortFault
+from preflight_proto.check import Gpu
 from preflight_testing.fakes import NVML, build_nvml, nvml_node
 from test_judge import hellos, start, trouble
 from worlds import HEALTHY, World, took
@@ -243,6 +244,35 @@ def test_a_slow_node_whose_gpu_says_that_it_is_slowed_down_is_blamed_with_the_re
     assert "GPU-3 has said since round 3: the hardware slows the clocks down" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("timeout", "asked"), [(60.0, [2.0, 2.0]), (12.0, [2.0, 0.5]), (9.0, [2.0])]
+)
+def test_gpus_are_asked_for_no_longer_than_a_quarter_of_what_the_round_has_left(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, asked: list[float]
+) -> None:
+    clock, times = Clocked(0, 0, 0), []
+
+    async def sample(_: object, within: float) -> tuple[()]:
+        times.append(within)
+        return ()
+
+    async def given() -> RankReport:
+        return RankReport(1)
+
+    async def one_round() -> None:
+        member = ranks.Ranks({}, "127.0.0.1", print, clock)
+        member._gpus = (Gpu(0, "GPU-0", "H100", "0:0"),)
+        await member.listen()
+        await member._watched(
+            ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 1, 3, 1, 1.0, timeout), given()
+        )
+
+    monkeypatch.setattr("anyio.current_time", lambda: clock.now)
+    monkeypatch.setattr("preflight_proto.check.counters.sample", sample)
+    anyio.run(one_round)
+    assert times == asked
+
+
 PROGRAM = """
 import json, sys
 import anyio
@@ -259,7 +289,7 @@ async def told():
     member = ranks.Ranks({}, "127.0.0.1", said.append)
     member._gpus = tuple(Gpu(i, f"GPU-{i}", "H100", f"00000000:{0x1B + 16 * i:02X}:00.0") for i in range(8))
     await member.listen()
-    order = ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 1, 3, 1, 1.0, 2.0)
+    order = ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 1, 3, 1, 1.0, 600.0)
     async def ended(report):
         return report
     good = await member._watched(order, ended(RankReport(4)))

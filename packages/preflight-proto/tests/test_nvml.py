@@ -188,7 +188,8 @@ async def judged(expected):
             "silent": sorted(await alive.silent(found, world["within"])) if "within" in world else [],
             "domain": await counters.nvlink_domain(found) if facts else "",
             "samples": [[one.uuid, one.reasons, one.pcie_replays]
-                for one in await counters.sample(found)] if world.get("sampled") else []}
+                for one in await counters.sample(found, world["sampled"])] if "sampled" in world else [],
+            "then": len(await counters.look(found)) if "sampled" in world else 0}
 
 while world:
     with open(os.environ["FAKE_NODE_JSON"], "w") as file:
@@ -314,10 +315,16 @@ def test_one_sample_says_why_clocks_are_low_and_how_often_pcie_repeated_itself(
     start: Start, driver: int
 ) -> None:
     node = nvml_node("h100", {3: {"reasons": 0x48, "pcie_replays_grow": 50}})
-    samples = {uuid: said for uuid, *said in start(driver).look(node, sampled=True)["samples"]}
+    samples = {uuid: said for uuid, *said in start(driver).look(node, sampled=60.0)["samples"]}
     assert len(samples) == 8
     assert (samples["GPU-2"], samples["GPU-3"][0]) == ([0, 0], 0x48)
     assert samples["GPU-3"][1] > 0
+
+
+def test_a_sample_that_does_not_come_frees_the_driver_for_the_next_question(start: Start) -> None:
+    node = nvml_node("h100", {3: {"faults": "nvmlDeviceGetClockInfo=hang"}})
+    answer = start(580).look(node, sampled=0.2, silence=3.0)
+    assert (answer["samples"], answer["then"]) == ([], 8)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Ranks:
 
     async def listen(self) -> None:
         """Nothing of the gang runs here until the next order: what passes is somebody else's."""
-        await self._faults_of_gpus()
+        await self._faults_of_gpus(SAMPLE_WITHIN)
         self._quiet = await self._counters.read(), anyio.current_time()
 
     async def execute(
@@ -148,7 +148,8 @@ class Ranks:
             isinstance(order, LaunchOrder) or not order.detail or result.detail is not None
         ):
             self._quiet = after, now
-            faults = await self._faults_of_gpus()
+            # A report that comes too late would be a hang.
+            faults = await self._faults_of_gpus(min(SAMPLE_WITHIN, (order.timeout - seconds) / 4))
             for fault in faults:
                 self._say(f"round {result.round}: {fault.port} says: {fault.found}")
             result = msgspec.structs.replace(result, devices=faults)
@@ -179,14 +180,14 @@ class Ranks:
             )
         return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
 
-    async def _faults_of_gpus(self) -> tuple[ports.PortFault, ...]:
+    async def _faults_of_gpus(self, within: float) -> tuple[ports.PortFault, ...]:
         """Why the driver or the hardware slows their clocks down now, and what PCIe has repeated
         since they were last asked. Not asked under load, nor where something is wrong: a driver
         that hangs must have no other question when it is to say which GPU is lost.
         """
         was, self._sample = self._sample, ()
-        with anyio.move_on_after(SAMPLE_WITHIN):
-            self._sample = await counters.sample(self._gpus) if self._gpus else ()
+        if self._gpus and within > 0:
+            self._sample = await counters.sample(self._gpus, within)
         before, after = (
             [DeviceFacts(one.uuid, pcie_replays=one.pcie_replays) for one in sample]
             for sample in (was, self._sample)

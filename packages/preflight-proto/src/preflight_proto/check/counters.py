@@ -72,9 +72,11 @@ async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
     return found[0] if len(found) == len(gpus) and len(set(found)) == 1 else ""
 
 
-async def sample(gpus: Sequence[Gpu]) -> tuple[CounterSample, ...]:
-    """One sample of each of ``gpus``; empty as with :func:`look`."""
-    return await _asked(_sample, gpus) or ()
+async def sample(gpus: Sequence[Gpu], within: float) -> tuple[CounterSample, ...]:
+    """One sample of each of ``gpus``; empty where NVML does not give it ``within`` so many seconds,
+    after which it is free for other questions.
+    """
+    return await _asked(_sample, gpus, within) or ()
 
 
 @asynccontextmanager
@@ -104,12 +106,15 @@ async def sampled(gpus: Sequence[Gpu]) -> AsyncIterator[list[CounterSample]]:
         group.cancel_scope.cancel()
 
 
-async def _asked(question: Callable[[tuple[Gpu, ...]], T], gpus: Sequence[Gpu]) -> T | None:
+async def _asked(
+    question: Callable[[tuple[Gpu, ...]], T], gpus: Sequence[Gpu], within: float | None = None
+) -> T | None:
     """None where there is no answer in time."""
+    patience = PATIENCE if within is None else within
     ask: Callable[[], T | None] = partial(
-        nvml.ask, question, tuple(gpus), patience=PATIENCE, otherwise=lambda _: None
+        nvml.ask, question, tuple(gpus), patience=patience, otherwise=lambda _: None
     )
-    with anyio.move_on_after(PATIENCE + _BESIDES):
+    with anyio.move_on_after(patience + _BESIDES):
         return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
     return None
 
