@@ -16,6 +16,8 @@ import yaml
 from lab import Lab
 from leading import leads
 from player import job
+from preflight_appwrapper.brake import BrakeRules
+from preflight_appwrapper.rules import WrapperRules
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -153,7 +155,8 @@ async def test_sixty_four_wrappers_of_one_node_all_leave_it(lab: Lab, scheduler:
     await lab.client.merge_patch(
         f"/api/v1/nodes/{sick}/status", {"status": {"capacity": room, "allocatable": room}}
     )
-    async with leads(lab.target, lab.namespace) as leading:
+    rules = WrapperRules(brake=BrakeRules(percent=100))
+    async with leads(lab.target, lab.namespace, rules=rules) as leading:
         names = [f"w{i:02}" for i in range(64)]
         for name in names:
             await lab.wrap(

@@ -74,7 +74,7 @@ async def _leading(
         await opt_in(client, namespace, names.NAMESPACE_ENABLED)
         async with (
             played(client, namespace) as cluster,
-            replica(target, namespace, folder / "one", kubeconfig=kubeconfig) as one,
+            replica(target, namespace, folder / "one", kubeconfig=kubeconfig, lease=5) as one,
         ):
             await until(lambda: one.leads, "it leads")
             await cluster.pair()
