@@ -444,7 +444,7 @@ async def test_health_is_asked_through_the_sockets(world: World) -> None:
     assert await world.ask("/healthz") == (200, "ok\n")
     _, metrics = await world.ask("/metrics")
     assert (
-        'nvidia_dra_requests_total{driver="compute-domain.nvidia.com",operation="NodePrepareResources"}'
+        'nvidia_dra_requests_total{driver="compute-domain.nvidia.com",operation="prepare"}'
         in metrics
     )
     assert 'compute_domain_slice_writes_total{verb="create"} 1.0' in metrics

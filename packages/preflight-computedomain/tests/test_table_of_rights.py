@@ -98,14 +98,14 @@ WRITTEN: dict[str, tuple[set[str], set[str]]] = {
     "controller-leases-create": ({"spec.holderIdentity"}, METADATA | OWNED | {"metadata.name"}),
     "controller-leases-update": ({"spec.holderIdentity"}, METADATA | OWNED),
     "kubelet-plugin-resourceslices-create": (
-        {"metadata.ownerReferences longer", "spec.pool.generation"},
+        {"metadata.ownerReferences longer", "spec.pool.generation", "spec.devices shorter"},
         METADATA
         | {"metadata.finalizers longer", "metadata.name", "spec.pool.name", "spec.driver"}
-        | {"spec.nodeName", "spec.devices[0].name", "spec.devices shorter"},
+        | {"spec.nodeName", "spec.devices[0].name"},
     ),
     "kubelet-plugin-resourceslices-update": (
-        {*METADATA, "spec.pool.generation"},
-        {"metadata.finalizers longer", "spec.devices shorter"},
+        {*METADATA, "spec.pool.generation", "spec.devices shorter"},
+        {"metadata.finalizers longer"},
     ),
 }
 """By row: some fields of which it must be known that they are accepted, or refused."""
