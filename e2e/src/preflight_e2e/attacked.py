@@ -5,7 +5,6 @@ installed (:mod:`.everything`), and what must come of it.
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import ssl
 import tomllib
@@ -16,14 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from preflight_testing.apidouble.patches import merge_patch
 from preflight_testing.apiserver import ApiServer
+from preflight_testing.fields import Answer, Impersonator
 from preflight_testing.helm import Object
 
 __all__ = ["ATTACKS", "HOME", "MEDIA", "Attack", "Attacked", "merged", "read", "rows"]
 
 ATTACKS: Final = Path(__file__).parents[2] / "attacks"
 HOME: Final = "preflight"
-AUTHENTICATED: Final = "system:authenticated"
 MEDIA: Final = {"patch": "application/merge-patch+json", "json": "application/json-patch+json"}
 VERBS: Final = {
     **{"create": "POST", "update": "PUT", "patch": "PATCH", "json": "PATCH", "delete": "DELETE"},
@@ -75,16 +75,8 @@ def rows() -> list[Attack]:
 
 
 def merged(into: Any, change: Any) -> Any:
-    """A JSON merge patch (RFC 7386) of ``into``."""
-    if not isinstance(change, Mapping):
-        return change
-    found = dict(into) if isinstance(into, Mapping) else {}
-    for key, value in change.items():
-        if value == "absent":
-            found.pop(key, None)
-        else:
-            found[key] = merged(found.get(key), value)
-    return found
+    """A JSON merge patch (RFC 7386) of ``into``, in which `absent` takes something away."""
+    return merge_patch(into, nulls(change))
 
 
 def nulls(change: Any) -> Any:
@@ -105,60 +97,14 @@ def at(pointer: str, value: Any) -> Any:
     return value
 
 
-class ApiReply(msgspec.Struct):
-    status: int
-    body: Any
-
-    @property
-    def words(self) -> str:
-        return str(self.body.get("message", "")) if self.status >= 400 else ""
-
-
-class Attacked:
+class Attacked(Impersonator):
     """The cluster. Everything that an attacker sends is a dry run, so that rows are independent."""
 
     def __init__(self, server: ApiServer) -> None:
-        self.server = server
+        super().__init__(server)
         self.webhooks: dict[str, int] = {}
-        self._trusted = ssl.create_default_context(cafile=str(server.ca))
-        self._http = http.client.HTTPSConnection(
-            "127.0.0.1", int(server.server.rpartition(":")[2]), context=self._trusted, timeout=60
-        )
         self.kinds: dict[str, tuple[str, Object]] = {}
         self.objects: dict[str, Object] = {}
-
-    def close(self) -> None:
-        self._http.close()
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        user: str = "",
-        groups: tuple[str, ...] = (),
-        node: str = "",
-        media: str = "application/json",
-    ) -> ApiReply:
-        """One request, as the administrator where there is no ``user``, and as nobody for `-`."""
-        self._http.putrequest(method, path)
-        if user != "-":
-            self._http.putheader("Authorization", f"Bearer {self.server.token}")
-        if user not in {"", "-"}:
-            self._http.putheader("Impersonate-User", user)
-            for group in (AUTHENTICATED, *groups):
-                self._http.putheader("Impersonate-Group", group)
-        if node:
-            key = "Impersonate-Extra-authentication.kubernetes.io%2Fnode-name"
-            self._http.putheader(key, node)
-        data = b"" if body is None else json.dumps(body).encode()
-        self._http.putheader("Content-Type", media)
-        self._http.putheader("Content-Length", str(len(data)))
-        self._http.endheaders(data)
-        answer = self._http.getresponse()
-        text = answer.read()
-        return ApiReply(answer.status, json.loads(text) if text.startswith(b"{") else {})
 
     def learn(self) -> None:
         """Find which resources there are, and where."""
@@ -225,7 +171,7 @@ class Attacked:
                 return {"user": f"system:serviceaccount:{rest}:default", "groups": groups}
         return {"user": name}
 
-    def does(self, attack: Attack) -> ApiReply:
+    def does(self, attack: Attack) -> Answer:
         """What the API server, or the webhook that is called, answers."""
         verb, what, *more = attack.does.split()
         if verb == "call":
@@ -240,7 +186,7 @@ class Attacked:
         sends = None if verb in {"get", "list", "delete"} else body
         return self.ask(VERBS[verb], path, sends, media=media, **self.who(attack.who))
 
-    def call(self, webhook: str, path: str, review: Object) -> ApiReply:
+    def call(self, webhook: str, path: str, review: Object) -> Answer:
         """One review that somebody on the pods' network sends, who has no certificate; status 0
         where nothing is answered.
         """
@@ -254,15 +200,15 @@ class Attacked:
                 response = json.load(answer)["response"]
         except urllib.error.HTTPError as refused:
             with refused:
-                return ApiReply(refused.code, {"message": refused.read().decode()})
+                return Answer(refused.code, {"message": refused.read().decode()})
         except OSError:  # no handshake, or cut off after one
-            return ApiReply(0, {})
+            return Answer(0, {})
         if patch := response.pop("patch", None):
             response["patch"] = json.loads(base64.b64decode(patch))
         denied = {} if response["allowed"] else {"message": response["status"]["message"]}
-        return ApiReply(200 if response["allowed"] else 403, response | denied)
+        return Answer(200 if response["allowed"] else 403, response | denied)
 
-    def judged(self, attack: Attack, answer: ApiReply) -> str:
+    def judged(self, attack: Attack, answer: Answer) -> str:
         """Why the attack is neither refused as its row says, nor harmless as it says; empty where
         it is.
         """

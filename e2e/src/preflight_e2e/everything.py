@@ -12,12 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trustme
 from preflight_testing.apiserver import ApiServer, free_port
@@ -33,11 +32,11 @@ from preflight_testing.helm import (
 )
 
 from .attacked import ATTACKS, HOME, MEDIA, Attacked, merged, read
+from .installed import until
 
 __all__ = ["attacked", "missing"]
 
 PAGE: Final = ATTACKS.parents[1] / "docs" / "threat-model.md"
-PATIENCE: Final = 120.0
 ATTEMPTS: Final = 3
 """To start a program: somebody else may take its port before it listens."""
 PORTS: Final = {
@@ -156,7 +155,7 @@ def _install(cluster: Attacked, stack: ExitStack, home: Path, world: Object) -> 
     for name in PORTS:
         for _ in range(ATTEMPTS):
             process, plain = started[name]
-            _until(
+            until(
                 lambda: process.poll() is not None or _ready(plain),  # noqa: B023
                 f"{name} is ready",
             )
@@ -294,13 +293,6 @@ def _ready(port: int) -> bool:
     return False
 
 
-def _until(holds: Any, what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.1)
-
-
 def _in_force(cluster: Attacked) -> None:
     """Wait for what was made last: a policy of its own, and the webhooks."""
     last = {"metadata": {"name": "last"}}
@@ -335,5 +327,5 @@ def _in_force(cluster: Attacked) -> None:
         pod = cluster.objects["gpu-pod"]
         return "initContainers" in cluster.ask("POST", path, pod).body.get("spec", {})
 
-    _until(refused, "policies in force")
-    _until(injected, "webhooks called")
+    until(refused, "policies in force")
+    until(injected, "webhooks called")

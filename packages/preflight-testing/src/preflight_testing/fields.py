@@ -133,6 +133,11 @@ class Answer(NamedTuple):
     body: Any
     policy: str = ""
 
+    @property
+    def words(self) -> str:
+        """Why the request was refused; else empty."""
+        return str(self.body.get("message", "")) if self.status >= 400 else ""
+
 
 class Fields:
     """Every field of a kind, by the OpenAPI of the API server, each with values to try."""
@@ -252,19 +257,19 @@ class Impersonator:
         user: str = "",
         groups: Sequence[str] = (),
         node: str = "",
+        media: str = "",
     ) -> Answer:
-        """As ``user`` (the administrator where there is none) with a token of ``node``."""
+        """As ``user`` (the administrator where there is none, nobody for ``-``) with a token of
+        ``node``. ``media``: the body's type, where its shape does not say it.
+        """
         patch = "json-patch" if isinstance(body, list) else "strategic-merge-patch"
-        headers = [
-            ("Authorization", f"Bearer {self.server.token}"),
-            (
-                "Content-Type",
-                f"application/{patch}+json" if method == "PATCH" else "application/json",
-            ),
-        ]
+        shape = f"application/{patch}+json" if method == "PATCH" else "application/json"
+        headers = [("Content-Type", media or shape)]
+        if user != "-":
+            headers.append(("Authorization", f"Bearer {self.server.token}"))
         if not user and self._admin:
             user, groups = self._admin, ("system:masters", *groups)
-        if user:
+        if user not in {"", "-"}:
             headers.append(("Impersonate-User", user))
             headers += [("Impersonate-Group", one) for one in ("system:authenticated", *groups)]
         if node:
@@ -276,10 +281,10 @@ class Impersonator:
             self._http.putheader(name, value)
         self._http.endheaders(content)
         answer = self._http.getresponse()
-        found = json.loads(answer.read())
-        said = str(found.get("message", "")) if answer.status >= 400 else ""
-        policy = said.partition("ValidatingAdmissionPolicy '")[2].partition("'")[0]
-        return Answer(answer.status, found, policy.removeprefix(f"{self._release}-"))
+        text = answer.read()
+        found = Answer(answer.status, json.loads(text) if text.startswith(b"{") else {})
+        policy = found.words.partition("ValidatingAdmissionPolicy '")[2].partition("'")[0]
+        return found._replace(policy=policy.removeprefix(f"{self._release}-"))
 
     def create(self, path: str, body: Object) -> Object:
         """As the administrator; AssertionError where it cannot be."""
