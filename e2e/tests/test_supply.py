@@ -28,6 +28,8 @@ class Advisories(ThreadingHTTPServer):
     def __init__(self, bad: str = "") -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
         self.bad, self.asked = bad, set[str]()
+        self.deaf = False
+        """To questions about commits."""
 
     @property
     def url(self) -> str:
@@ -40,6 +42,9 @@ class _Answers(JsonHandler):
     def do_POST(self) -> None:
         queries = json.loads(self.rfile.read(int(self.headers["content-length"])))["queries"]
         names = [query.get("commit") or query["package"]["name"] for query in queries]
+        if self.server.deaf and "commit" in queries[0]:
+            self.send_error(503)
+            return
         self.server.asked |= set(names)
         known = {"vulns": [{"id": "PYSEC-0000-1", "modified": "2024-01-01T00:00:00Z"}]}
         self.say({"results": [known if name == self.server.bad else {} for name in names]})
@@ -108,6 +113,17 @@ def test_an_advisory_about_a_compiled_source_fails_and_names_its_image(
     advisories.bad = source.commit
     assert supply.audit(advisories.url) == 1
     assert f"dcgm-4 {source.version}: PYSEC-0000-1; in {image.image}" in capsys.readouterr().out
+
+
+def test_what_is_found_is_told_though_compiled_sources_could_not_be_asked_about(
+    advisories: Advisories, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advisories.bad, advisories.deaf = "uvicorn", True
+    assert supply.audit(advisories.url) == 1
+    told = capsys.readouterr()
+    assert "PYSEC-0000-1 it is bad" in told.out
+    assert "0 compiled sources" in told.out
+    assert "could not be asked about compiled sources: HTTP Error 503" in told.err
 
 
 @pytest.mark.parametrize(("required", "status"), [("", 0), ("0", 0), ("1", 1)])

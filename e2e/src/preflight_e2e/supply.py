@@ -171,16 +171,13 @@ def audit(service: str | None = None) -> int:
     try:
         said = _uv("audit", *SHIPPED, *quiet, *asked, codes=(0, VULNERABLE)).stdout
         found = json.loads(said)
+    except (SupplyError, json.JSONDecodeError) as error:
+        return _not_asked(error)
+    status, compiled, about = 0, [], sum(len(component.sources) for component in COMPONENTS)
+    try:
         compiled = _compiled(service or OSV)
-    except (SupplyError, OSError, ValueError, KeyError) as error:
-        required = os.environ.get(REQUIRED) == "1"
-        then = (
-            f"{REQUIRED}=1 asks for it, so this fails"
-            if required
-            else f"nothing is known; {REQUIRED}=1 makes this fail"
-        )
-        print(f"audit: the advisories could not be asked: {error}; {then}.", file=sys.stderr)
-        return 1 if required else 0
+    except (OSError, ValueError, KeyError, TypeError) as error:  # what uv has found is still told
+        status, about = _not_asked(error, " about compiled sources"), 0
     told = found["vulnerabilities"] + found.get("adverse_statuses", [])
     images = {component.image: packages(component) for component in COMPONENTS} if told else {}
     for one in told:
@@ -196,12 +193,23 @@ def audit(service: str | None = None) -> int:
         )
     for component, source, advisory in compiled:
         print(f"{source.name} {source.version}: {advisory}; in {component.image}")
-    asked_about = sum(len(component.sources) for component in COMPONENTS)
     print(
-        f"audit: {found['summary']['audited_packages']} locked packages and {asked_about} compiled sources, "
+        f"audit: {found['summary']['audited_packages']} locked packages and {about} compiled sources, "
         f"{len(told) + len(compiled)} with an advisory"
     )
-    return 1 if told or compiled else 0
+    return 1 if told or compiled else status
+
+
+def _not_asked(error: Exception, what: str = "") -> int:
+    """Say that the advisories could not be asked; the exit status."""
+    required = os.environ.get(REQUIRED) == "1"
+    then = (
+        f"{REQUIRED}=1 asks for it, so this fails"
+        if required
+        else f"nothing is known; {REQUIRED}=1 makes this fail"
+    )
+    print(f"audit: the advisories could not be asked{what}: {error}; {then}.", file=sys.stderr)
+    return 1 if required else 0
 
 
 def _compiled(service: str) -> list[tuple[ImageTable, PinnedSource, str]]:
