@@ -57,7 +57,7 @@ def changed(after: str, before: str, at: Tree, path: str = "") -> Iterator[str]:
     """CEL lists of the paths below `path` that differ and may not."""
     keys = [key.strip("[]") for key in at if key[0] == "["]
     dot = f"{path}." if path else ""
-    if path.endswith("schedulingGates") or path.endswith("finalizers"):
+    if path.endswith(("schedulingGates", "finalizers")):
         items = listed(key.lstrip("-") for key in keys)
         name = "g.name" if path.endswith("schedulingGates") else "g"
         left = f"{before}.filter(g, !({name} in {items}))"
@@ -84,9 +84,7 @@ def changed(after: str, before: str, at: Tree, path: str = "") -> Iterator[str]:
         yield from differing(after, before, free, f"'{dot}' + k" if dot else "k")
         for key, below in at.items():
             if below:
-                yield from changed(
-                    *(of(one, key, below) for one in (after, before)), below, dot + key
-                )
+                yield from changed(*(of(one, key) for one in (after, before)), below, dot + key)
 
 
 def joined(lists: Iterable[str]) -> list[str]:
@@ -94,12 +92,16 @@ def joined(lists: Iterable[str]) -> list[str]:
     return [f"        {'+ ' if number else ''}{each}" for number, each in enumerate(lists)]
 
 
-def of(value: str, key: str, below: Tree) -> str:
+def nothing(key: str) -> str:
+    """CEL: what a field that is not there is compared as."""
+    return "[]" if key in {"webhooks", "finalizers", "schedulingGates"} else "{}"
+
+
+def of(value: str, key: str) -> str:
     """CEL: a field of a map, empty where it is not there."""
     if re.fullmatch(r"variables\.(after|before)\w*", value):
         return f"{value}_{key}"
-    empty = "[]" if key in {"webhooks", "finalizers", "schedulingGates"} else "{}"
-    return f"{value}[?'{key}'].orValue({empty})"
+    return f"{value}[?'{key}'].orValue({nothing(key)})"
 
 
 def differing(after: str, before: str, free: str, named: str) -> Iterator[str]:
@@ -115,11 +117,10 @@ def variables(trees: Iterable[Tree]) -> Iterator[tuple[str, str]]:
     def walk(at: Tree, name: str) -> None:
         for key, below in at.items():
             if below and key[0] not in "![":
-                empty = "[]" if key in {"webhooks", "finalizers", "schedulingGates"} else "{}"
                 for side in ("after", "before"):
                     seen.setdefault(
                         f"{side}{name}_{key}",
-                        f"variables.{side}{name}[?'{key}'].orValue(dyn({empty}))",
+                        f"variables.{side}{name}[?'{key}'].orValue(dyn({nothing(key)}))",
                     )
                 walk(below, f"{name}_{key}")
 
