@@ -194,15 +194,16 @@ def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
 
 def fatal_subjects(folder: Path = MATRIX) -> frozenset[tuple[str, bool]]:
     """What the matrix' fatal events are about: the node condition that each becomes, and whether it
-    names a GPU.
+    names a GPU. Who is blamed for a fault of a gang's fabric is a node.
     """
     pods = [pod for row in load_all(folder) for step in row.steps for pod in step.pods]
+    blamed = any(row.blames for row in load_faults(folder))
     return frozenset(
         (event.check_name, event.gpu is not None)
         for pod in pods
         for event in pod.events
         if event.fatal
-    )
+    ) | ({("NCCLAllReduceTest", False)} if blamed else set())
 
 
 def load_faults(folder: Path = MATRIX) -> tuple[Fault, ...]:
