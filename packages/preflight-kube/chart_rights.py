@@ -18,7 +18,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from preflight_kube.rights import Account, Chart, Constraint, Right
+from preflight_kube.api.rights import Account, Chart, Constraint, Right
 
 CHARTS = Path(__file__).resolve().parents[2] / "charts" / "preflight" / "charts"
 SERVICES = ("preflight_computedomain", "preflight_gpu_scheduler")

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from leading import OneNamespace
-from preflight_kube.client import Conflict, Gone
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Conflict, Gone
 
 __all__ = ["ConflictingClient", "ForgetfulClient"]
 

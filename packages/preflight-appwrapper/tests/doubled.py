@@ -8,8 +8,8 @@ import ssl
 from typing import Any
 
 from preflight_appwrapper.objects import LABEL
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_testing.apidouble import RESOURCES, ApiAnswer, ApiDouble, ApiRequest, Resource
 
 APPWRAPPERS = Resource(

@@ -18,7 +18,7 @@ from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Application, Reviews
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from prometheus_client import CollectorRegistry
 
 __all__ = ["Hook", "denied", "hooked", "serving"]

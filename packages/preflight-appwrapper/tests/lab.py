@@ -18,8 +18,8 @@ from typing import Any
 
 import anyio
 from player import PREFIX
-from preflight_kube.client import Client, Conflict, Invalid, KubeError, NotFound
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, Conflict, Invalid, KubeError, NotFound
 from preflight_testing.apiserver import ApiServer
 from versions import Seen, condition, problems
 

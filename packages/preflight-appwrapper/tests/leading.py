@@ -12,9 +12,9 @@ import anyio
 from preflight_appwrapper.controller import Controller
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.rules import WrapperRules
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.lease import Leadership
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.lease import Leadership
 
 __all__ = ["Leading", "OneNamespace", "leads"]
 

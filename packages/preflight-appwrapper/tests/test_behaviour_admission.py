@@ -10,8 +10,8 @@ from hooks import serving
 from lab import Lab
 from player import PREFIX, bare_pod, job, service
 from preflight_appwrapper.rules import WrapperRules
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from lab import Lab, condition
 from leading import leads
 from player import PREFIX, bare_pod, job, service
 from preflight_appwrapper.objects import LABEL
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_testing.grove_kinds import crd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]

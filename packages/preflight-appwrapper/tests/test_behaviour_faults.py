@@ -18,7 +18,7 @@ from disturbed import ConflictingClient
 from lab import Lab, condition
 from leading import OneNamespace, leads
 from player import bare_pod, job, service
-from preflight_kube.client import Client, KubeError
+from preflight_kube.client.client import Client, KubeError
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from disturbed import ForgetfulClient
 from lab import Lab
 from leading import leads
 from player import bare_pod, job, service
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

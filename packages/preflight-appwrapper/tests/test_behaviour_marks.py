@@ -16,8 +16,8 @@ from leading import leads
 from player import bare_pod, job, service
 from preflight_appwrapper.marks import MARK
 from preflight_appwrapper.rules import WrapperRules
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

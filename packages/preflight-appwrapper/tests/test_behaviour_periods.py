@@ -17,7 +17,7 @@ import pytest
 from lab import Lab, condition
 from leading import leads
 from player import job, service
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -16,7 +16,7 @@ from preflight_appwrapper.labeler import HELD, Labeler, NodeCondition, code
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.seen import HeldEvacuation
-from preflight_kube.lease import Leadership
+from preflight_kube.runtime.lease import Leadership
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until
 

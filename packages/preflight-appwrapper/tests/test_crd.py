@@ -8,7 +8,7 @@ import pytest
 from lab import Lab, condition
 from player import job
 from preflight_appwrapper.crd import crd
-from preflight_kube.client import Invalid
+from preflight_kube.client.client import Invalid
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from preflight_appwrapper.seen import (
     WrapperView,
 )
 from preflight_appwrapper.step import step
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from world import START
 
 

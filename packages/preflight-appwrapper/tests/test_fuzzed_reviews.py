@@ -17,7 +17,7 @@ from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.webhook.app import MUTATE, VALIDATE, Reviewer
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Reviews
-from preflight_kube.client import Client, NotFound
+from preflight_kube.client.client import Client, NotFound
 from prometheus_client import CollectorRegistry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]

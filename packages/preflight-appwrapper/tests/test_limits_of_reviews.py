@@ -15,7 +15,7 @@ from preflight_appwrapper.webhook.app import Reviewer
 from preflight_kube.admission.review import AdmissionRequest, Response, UserInfo
 from preflight_kube.admission.review import GroupVersionKind as Kind
 from preflight_kube.admission.review import GroupVersionResource as Resource
-from preflight_kube.client import Client, NotFound
+from preflight_kube.client.client import Client, NotFound
 
 pytestmark = pytest.mark.anyio
 

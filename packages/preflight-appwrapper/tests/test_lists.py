@@ -15,8 +15,8 @@ from preflight_appwrapper.cluster import Loose
 from preflight_appwrapper.lists import PodLists
 from preflight_appwrapper.memory import Listed
 from preflight_appwrapper.objects import LABEL
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, KubeError
 
 pytestmark = pytest.mark.anyio
 

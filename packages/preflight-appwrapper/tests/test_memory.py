@@ -20,8 +20,8 @@ from preflight_appwrapper.cluster import loose
 from preflight_appwrapper.kinds import ServedKinds
 from preflight_appwrapper.mirrors import WrapperMirrors
 from preflight_appwrapper.rules import WrapperRules
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.auth.connection import Connection
 
 def resident():
     fields = open("/proc/self/statm").read().split()

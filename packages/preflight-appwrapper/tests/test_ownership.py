@@ -18,9 +18,9 @@ from preflight_appwrapper.objects import LABEL, pod_from, wrapper_from
 from preflight_appwrapper.observe import Mirrored, observe
 from preflight_appwrapper.rules import WrapperRules
 from preflight_appwrapper.webhook.validation import created
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.reflector import Change
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.reflector import Change
 from preflight_testing.waiting import until
 from world import START
 

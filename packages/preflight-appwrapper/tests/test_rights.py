@@ -20,9 +20,9 @@ from preflight_appwrapper.config import NodeHealth
 from preflight_appwrapper.labeler import Labeler
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.objects import LABEL
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import Connection, connection
-from preflight_kube.lease import Leadership
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.lease import Leadership
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.grove_kinds import crd
 from preflight_testing.helm import PARTS, Object, render

@@ -15,9 +15,9 @@ from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
 from preflight_computedomain.controller.metrics import ControllerMetrics
 from preflight_computedomain.controller.page import Controller
 from preflight_computedomain.names import API_VERSION, CHANNEL_CLASS, DRIVER, KIND
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.lease import Leadership, lead
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.lease import Leadership, lead
 
 __all__ = ["CLAIMS", "User", "leads", "until"]
 

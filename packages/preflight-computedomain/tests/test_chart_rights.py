@@ -30,8 +30,8 @@ from preflight_computedomain.names import (
 )
 from preflight_computedomain.plugin import slices
 from preflight_computedomain.plugin.claims import KubeletClaim
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, KubeError
 from preflight_testing import apiserver
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import UMBRELLA, Object, render

@@ -15,8 +15,8 @@ from preflight_computedomain.controller.page import SLICES, Controller
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import FINALIZER, LABEL, TARGET_LABEL
 from preflight_computedomain.plugin import slices
-from preflight_kube.client import Client, Invalid, KubeError
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, Invalid, KubeError
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio

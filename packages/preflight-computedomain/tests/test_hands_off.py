@@ -21,8 +21,8 @@ from kubelet import Kubelet
 from preflight_computedomain.crd import crd
 from preflight_computedomain.names import DRIVER
 from preflight_computedomain.plugin.claims import KubeletClaim
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer
 from processed import MachineNode, library
 

@@ -29,8 +29,8 @@ from preflight_computedomain.plugin.claims import KubeletClaim
 from preflight_computedomain.plugin.fabric import FabricInfo
 from preflight_computedomain.plugin.slices import channel
 from preflight_computedomain.startup import CommandFailed, Start
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer, free_port
 from preflight_testing.tcp import TcpServer
 

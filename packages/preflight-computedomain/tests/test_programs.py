@@ -23,8 +23,8 @@ from preflight_computedomain.controller.actor import DOMAINS
 from preflight_computedomain.crd import crd
 from preflight_computedomain.gates import OFF
 from preflight_computedomain.names import FINALIZER, LABEL
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer, free_port
 
 BIN = Path(sys.executable).parent

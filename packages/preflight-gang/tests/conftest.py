@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from preflight_kube.client import Client, Conflict
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, Conflict
 from preflight_proto import names
 from preflight_testing.plugin import ApiFixture, api, real_api_server
 

@@ -12,9 +12,9 @@ from played import Cluster
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
 from preflight_gang.metrics import Metrics
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.lease import Leadership
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.lease import Leadership
 from wire import Wire, wired
 
 __all__ = ["Leading", "leads", "settled"]

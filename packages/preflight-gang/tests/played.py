@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-from preflight_kube.client import Client
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_proto import names
 from preflight_proto.roster import ContractError, Roster, decode_roster
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash

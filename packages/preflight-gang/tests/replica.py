@@ -17,8 +17,8 @@ from typing import Any
 import anyio
 import httpx
 from preflight_gang.service import LEASE
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_testing.apidouble import write_kubeconfig
 from preflight_testing.waiting import until
 from prometheus_client.parser import text_string_to_metric_families

@@ -13,8 +13,8 @@ from leading import Leading, leads, settled
 from played import Cluster, played
 from played import opt_in as label
 from preflight_gang import config
-from preflight_kube.client import Client, Conflict
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, Conflict
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig

@@ -13,8 +13,8 @@ import anyio
 import pytest
 import trustme
 from played import Cluster, opt_in, played
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client
 from preflight_proto import names
 from preflight_testing.apidouble import write_kubeconfig
 from preflight_testing.apiserver import ASSETS, ApiServer, assets

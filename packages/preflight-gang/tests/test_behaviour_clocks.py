@@ -13,11 +13,11 @@ from played import Cluster
 from preflight_gang.config import Config
 from preflight_gang.controller import Controller
 from preflight_gang.metrics import Metrics
-from preflight_kube.client import Client
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_kube.clock import Clock
-from preflight_kube.connection import Connection
-from preflight_kube.lease import lead
-from preflight_kube.workqueue import Queue
+from preflight_kube.runtime.lease import lead
+from preflight_kube.runtime.workqueue import Queue
 from preflight_testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from leading import leads
 from played import CHECKS, Json, played
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
 from preflight_testing.apidouble import RESOURCES, ApiDouble, write_kubeconfig

@@ -6,8 +6,8 @@ import pytest
 from leading import Leading, leads, settled
 from played import Cluster, container
 from preflight_gang.gangs import delivery, waiting
-from preflight_kube.client import NotFound
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import NotFound
 from preflight_proto import names
 from preflight_testing.waiting import until
 

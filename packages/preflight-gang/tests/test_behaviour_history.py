@@ -13,8 +13,8 @@ from leading import Leading, leads
 from played import Cluster, container, opt_in
 from preflight_gang.config import Config, parse
 from preflight_gang.pods import history_store as memory
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_proto import names
 from preflight_proto.history import Past, Sighting, digest, said
 from preflight_testing.waiting import until

@@ -15,7 +15,7 @@ import pytest
 from hostile import DEEP, gang_map, giant_record
 from leading import Leading, leads
 from played import Cluster, container
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp
 from preflight_testing.plugin import ApiFixture

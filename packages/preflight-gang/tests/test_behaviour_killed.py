@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from leading import leads
 from played import Cluster
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
 from preflight_testing.waiting import until
 from replica import Replica, replica
 from wire import Sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, container, result_line
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ import anyio
 import pytest
 from hostile import bomb, gang_map
 from played import Cluster, played
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
 from preflight_proto import names
 from preflight_proto.stamp import configmap_name
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig

@@ -18,8 +18,8 @@ from preflight_gang.metrics import Metrics
 from preflight_gang.overrides.crd import crd
 from preflight_gang.overrides.watch import OverrideController
 from preflight_gang.writer import Writer
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ASSETS, ApiServer, assets

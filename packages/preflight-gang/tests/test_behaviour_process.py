@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 from played import Cluster
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until

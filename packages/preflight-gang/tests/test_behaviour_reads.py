@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from leading import leads
 from played import Cluster
-from preflight_kube import reflector
-from preflight_kube.connection import Connection
-from preflight_kube.decoding import MOST_BYTES
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.decoding import MOST_BYTES
+from preflight_kube.runtime import reflector
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 from replica import Replica, replica

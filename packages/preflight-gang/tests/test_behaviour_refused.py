@@ -11,7 +11,7 @@ import pytest
 from leading import Leading
 from played import Cluster
 from preflight_gang.gangs import waiting
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
 from wire import Sent, refusal

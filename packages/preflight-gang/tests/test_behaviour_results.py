@@ -10,8 +10,8 @@ from leading import Leading, leads, settled
 from played import Cluster, clock, container, opt_in, result_line
 from preflight_gang.config import parse
 from preflight_gang.pods import reports
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_proto import names
 from preflight_testing.waiting import until
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from leading import leads
 from played import Cluster, opt_in, played
-from preflight_kube.client import Client, Invalid, KubeError
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, Invalid, KubeError
 from preflight_proto import names
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.waiting import until

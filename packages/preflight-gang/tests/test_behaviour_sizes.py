@@ -11,8 +11,8 @@ import pytest
 from leading import Leading, leads, settled
 from played import Cluster, played
 from preflight_gang.config import parse
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 from played import Cluster, container, result_line
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
 from preflight_testing.waiting import until
 from replica import LEASE_SECONDS, Replica, replica, shorten
 from wire import Sent

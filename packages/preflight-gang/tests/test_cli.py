@@ -11,7 +11,7 @@ import pytest
 from preflight_gang.cli import main
 from preflight_gang.config import OWN
 from preflight_gang.metrics import Metrics
-from preflight_kube.commands import EXIT_CODES
+from preflight_kube.cli.commands import EXIT_CODES
 
 
 def said(

@@ -14,7 +14,7 @@ from preflight_gang.gangs.delivery import TooLarge, config_map, record_of, roste
 from preflight_gang.gangs.sealing import MemberAnswer
 from preflight_gang.gangs.view import RankAssignment, Record
 from preflight_gang.objects import ConfigMap
-from preflight_kube.client import Client
+from preflight_kube.client.client import Client
 from preflight_proto.roster import decode_roster
 from preflight_testing.plugin import ApiFixture
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from preflight_gang.metrics import Metrics
-from preflight_kube.decoding import Identity, Unreadable
-from preflight_kube.mirrors import Mirrors
+from preflight_kube.client.decoding import Identity, Unreadable
+from preflight_kube.client.watch_lag import Mirrors
 
 
 def test_the_gauge_is_one_while_a_mirror_is_behind_and_what_cannot_be_read_is_counted() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from preflight_gang.objects import Pod
-from preflight_kube.decoding import decode
+from preflight_kube.client.decoding import decode
 
 POD = msgspec.json.Decoder(Pod)
 

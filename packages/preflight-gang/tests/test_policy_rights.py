@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from leading import leads
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, KubeError
 from preflight_proto.policy import GROUP, KIND, VERSION, path
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import GANG, Release

@@ -13,8 +13,8 @@ import pytest
 from played import Cluster, container, played, result_line
 from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.overrides.crd import crd
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError
 from preflight_proto import names, policy
 from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
 from preflight_testing.helm import UMBRELLA, Object, render

@@ -10,7 +10,7 @@ from gangs import NS, a_member, checking, stamp, waiting
 from preflight_gang.gangs.membership import GangMember
 from preflight_gang.gangs.participants import GangSize, size
 from preflight_gang.gangs.sources import BUILT_IN
-from preflight_kube.workloads.sizes import SizedObject
+from preflight_kube.api.workloads.sizes import SizedObject
 
 META = {"metadata": {"name": "it", "namespace": NS, "uid": "u"}}
 

@@ -17,10 +17,10 @@ from preflight_gang.gangs.sealing import decide
 from preflight_gang.gangs.sources import BUILT_IN
 from preflight_gang.metrics import Metrics
 from preflight_gang.objects import ConfigMap, Node, Pod
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
-from preflight_kube.decoding import Undecodable, decode, unreadable
-from preflight_kube.reflector import Change
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
+from preflight_kube.client.decoding import Undecodable, decode, unreadable
+from preflight_kube.runtime.reflector import Change
 from preflight_proto import names
 from preflight_proto.stamp import Stamp, configmap_name, encode_stamp, gang_hash
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import trustme
 from plane import Plane
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import free_port
 
 __all__ = ["PATH", "admitting", "ask_preflight", "preflight"]

@@ -10,8 +10,8 @@ from preflight_gpu_scheduler.extender import Extender
 from preflight_gpu_scheduler.meters import ExtenderMeters
 from preflight_gpu_scheduler.objects import Metadata
 from preflight_gpu_scheduler.state import State
-from preflight_kube.client import Client
-from preflight_kube.reflector import Change
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.reflector import Change
 from prometheus_client import CollectorRegistry
 
 Kind = Literal["pod", "node", "claim", "status", "lease"]

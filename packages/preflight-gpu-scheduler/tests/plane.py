@@ -35,8 +35,8 @@ from preflight_gpu_scheduler.objects import Lease, Pod
 from preflight_gpu_scheduler.schedulerconfig import scheduler_config
 from preflight_gpu_scheduler.state import State
 from preflight_gpu_scheduler.verbs import BindingArgs, BindingResult
-from preflight_kube.client import Client, Conflict, NotFound, Params
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, Conflict, NotFound, Params
 from preflight_testing.apiserver import ASSETS, ApiServer
 from prometheus_client import CollectorRegistry
 

@@ -11,8 +11,8 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.links import Place
 from preflight_gpu_scheduler.nvml import NvmlFailed
 from preflight_gpu_scheduler.report import Facts
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from prometheus_client import CollectorRegistry
 
 GPU = Facts(uuid="GPU-a", place=Place(pci_bus_id="00000000:01:00.0"))

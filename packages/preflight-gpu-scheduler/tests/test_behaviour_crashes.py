@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from plane import Blow, Plane, bind, plane
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(400)

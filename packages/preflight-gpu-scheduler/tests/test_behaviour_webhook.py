@@ -9,7 +9,7 @@ import pytest
 from doors import admitting
 from plane import plane
 from preflight_gpu_scheduler import names
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(400)

@@ -8,8 +8,8 @@ from typing import Any, cast
 from preflight_gpu_scheduler import messages
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.state import State
-from preflight_kube.client import Client
-from preflight_kube.reflector import Change
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.reflector import Change
 from shapes import node
 
 FIRST, NEXT = "2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z"

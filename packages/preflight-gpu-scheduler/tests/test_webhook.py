@@ -11,7 +11,7 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.webhook import Webhook
 from preflight_kube.admission import review
 from preflight_kube.admission.review import Response
-from preflight_kube.client import Client
+from preflight_kube.client.client import Client
 
 MINE = {names.CLAIM_ANNOTATION: "two"}
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import yaml
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
 from preflight_testing.tcp import TcpServer
 
 __all__ = ["Sent", "Wire", "wired"]

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import anyio
-from preflight_kube.client import Client, Fenced, KubeError
-from preflight_kube.connection import connection
-from preflight_kube.lease import Leadership, lead
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, Fenced, KubeError
+from preflight_kube.runtime.lease import Leadership, lead
 
 
 async def main(kubeconfig: str, namespace: str, identity: str, duration: str) -> None:

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client
 from preflight_testing.plugin import ApiFixture, api, real_api_server
 
 __all__ = ["anyio_backend", "api", "client", "real_api_server", "target"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from preflight_kube.reflector import Change
+from preflight_kube.runtime.reflector import Change
 
 
 class Meta(msgspec.Struct, rename="camel"):

@@ -19,12 +19,12 @@ from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
-from preflight_kube.jsonpatch import add
-from preflight_kube.lease import Leadership
-from preflight_kube.manager import Election, Parts, run
-from preflight_kube.reflector import Reflector
+from preflight_kube.api.jsonpatch import add
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.manager import Election, Parts, run
+from preflight_kube.runtime.reflector import Reflector
 from prometheus_client import CollectorRegistry
 
 

@@ -19,17 +19,18 @@ import anyio
 import httpx
 import pytest
 import trustme
-from preflight_kube import looks
-from preflight_kube.admission import body, reviews, server
+from preflight_kube.admission import request_body as body
+from preflight_kube.admission import reviews, server
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import connection
-from preflight_kube.jsonpatch import add
-from preflight_kube.ports import PortTaken
+from preflight_kube.api.jsonpatch import add
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.files import polling as looks
+from preflight_kube.runtime.ports import PortTaken
 from preflight_testing import waiting
 from preflight_testing.apiserver import ApiServer
 from prometheus_client import CollectorRegistry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from preflight_kube.answers import known, refusal
+from preflight_kube.client.responses import known, refusal
 from preflight_kube.errors import KubeError, NotFound
 
 OBJECT = b'{"kind": "Pod", "metadata": {"name": "p", "resourceVersion": "7"}}'

@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import connection
-from preflight_kube.reflector import Reflector
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.reflector import Reflector
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio

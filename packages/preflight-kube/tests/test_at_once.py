@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from preflight_kube.admission.at_once import AtOnce, HttpAnswer
+from preflight_kube.admission.fast_path import AtOnce, HttpAnswer
 
 HEAD = b"POST /%s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 

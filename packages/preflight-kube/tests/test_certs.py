@@ -17,12 +17,13 @@ from typing import Any
 import anyio
 import pytest
 from cryptography import x509
-from preflight_kube import commands, logs
+from preflight_kube import logs
 from preflight_kube.admission import certs
 from preflight_kube.admission.certificates import Material
 from preflight_kube.admission.certs import CertificateTarget, Configuration, keep, publish
-from preflight_kube.client import Client, KubeError, NotFound
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.cli import commands
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.plugin import ApiFixture

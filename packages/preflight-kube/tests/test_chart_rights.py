@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from preflight_kube.rights import Account, Chart, Constraint, Right
+from preflight_kube.api.rights import Account, Chart, Constraint, Right
 
 COMPILER = Path(__file__).resolve().parents[1] / "chart_rights.py"
 spec = importlib.util.spec_from_file_location("chart_rights", COMPILER)

@@ -9,7 +9,8 @@ import anyio
 import msgspec
 import pytest
 from kube_world import Item, config_map, names
-from preflight_kube.client import (
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import (
     Client,
     Conflict,
     Fenced,
@@ -20,7 +21,6 @@ from preflight_kube.client import (
     PreconditionFailed,
     WatchEvent,
 )
-from preflight_kube.connection import Connection
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 

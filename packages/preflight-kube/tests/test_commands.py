@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_kube import commands
-from preflight_kube.commands import (
+from preflight_kube.cli import commands
+from preflight_kube.cli.commands import (
     BAD_INPUT,
     CANCELLED,
     DONE,
@@ -21,9 +21,9 @@ from preflight_kube.commands import (
     BadInput,
     CommandFailed,
 )
-from preflight_kube.configfile import ConfigError
-from preflight_kube.document import DocumentError, read
 from preflight_kube.errors import BadAccess, KubeError
+from preflight_kube.files.configfile import ConfigError
+from preflight_kube.files.yaml_document import DocumentError, read
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -196,7 +196,9 @@ def test_colors_are_for_terminals_unless_asked_for(monkeypatch: pytest.MonkeyPat
 
 # --- as processes
 
-PROGRAM = "import test_commands as t; from preflight_kube import commands; commands.main(t.make)"
+PROGRAM = (
+    "import test_commands as t; from preflight_kube.cli import commands; commands.main(t.make)"
+)
 
 
 def process(*arguments: str, **how: Any) -> subprocess.Popen[bytes]:
@@ -231,7 +233,7 @@ def test_standard_input_is_read_as_a_file() -> None:
 
 
 def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
-    code = "import sys, preflight_kube.commands, preflight_kube.document; print(*sys.modules)"
+    code = "import sys, preflight_kube.cli.commands, preflight_kube.files.yaml_document; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     ).stdout.split()

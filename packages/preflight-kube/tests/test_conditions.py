@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_kube.conditions import SICK, Condition, find, makes_sick, merge
+from preflight_kube.api.conditions import SICK, Condition, find, makes_sick, merge
 from preflight_testing.matrix.scenario import fatal_subjects
 
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"

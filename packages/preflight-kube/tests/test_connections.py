@@ -14,9 +14,9 @@ import pytest
 import trustme
 from anyio.abc import SocketAttribute, SocketStream
 from kube_world import Item
-from preflight_kube import transport
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client import transport
+from preflight_kube.client.client import Client
 from preflight_testing.apidouble import ApiDouble
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 from msgspec import UNSET, Meta, UnsetType
-from preflight_kube.conditions import Conditions
-from preflight_kube.crd import (
+from preflight_kube.api.conditions import Conditions
+from preflight_kube.api.crd import (
     Column,
     Int32,
     ValidationRule,

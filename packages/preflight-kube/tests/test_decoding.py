@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_kube.decoding import MOST_BYTES, Undecodable, decode, metadata_paths
+from preflight_kube.client.decoding import MOST_BYTES, Undecodable, decode, metadata_paths
+from preflight_kube.client.json_scan import Scanner
+from preflight_kube.client.paging import Page, TooMuch, next_limit, read_page
+from preflight_kube.client.watching import WatchEvent, events
 from preflight_kube.errors import KubeError
-from preflight_kube.paging import Page, TooMuch, next_limit, read_page
-from preflight_kube.scanning import Scanner
-from preflight_kube.watching import WatchEvent, events
 
 pytestmark = pytest.mark.anyio
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from preflight_kube.client import Client
-from preflight_kube.discovery import served, versions
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.discovery import served, versions
 from preflight_testing.plugin import ABSENT, ApiFixture
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_kube.document import Bounds, DocumentError, read, read_all
+from preflight_kube.files.yaml_document import Bounds, DocumentError, read, read_all
 
 
 def problems(text: str, bounds: Bounds | None = None) -> list[str]:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from preflight_kube.client import Client, Conflict
-from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.client.client import Client, Conflict
+from preflight_kube.runtime.events import Regarding, event, timestamp
 from preflight_testing.plugin import ApiFixture
 
 NOW = timestamp(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))

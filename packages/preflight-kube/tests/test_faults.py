@@ -15,10 +15,10 @@ import pytest
 import trustme
 from blockbuster import blockbuster_ctx
 from kube_world import Item, Kept, config_map
-from preflight_kube import transport
-from preflight_kube.client import READ_ATTEMPTS, Client, KubeError
-from preflight_kube.connection import Connection, connection
-from preflight_kube.reflector import Reflector
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client import transport
+from preflight_kube.client.client import READ_ATTEMPTS, Client, KubeError
+from preflight_kube.runtime.reflector import Reflector
 from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest, write_kubeconfig
 from preflight_testing.waiting import until
 
@@ -122,7 +122,7 @@ async def dripping() -> AsyncIterator[Connection]:
 async def test_an_answer_that_comes_byte_by_byte_is_left(
     dripping: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("preflight_kube.client.LONGEST", 0.2)
+    monkeypatch.setattr("preflight_kube.client.client.LONGEST", 0.2)
     async with Client(dripping, agent="tests") as client:
         for ask in (client.get(f"{PATH}/one", Item), client.create(PATH, config_map("one"))):
             with (

@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from preflight_kube import health
-from preflight_kube.health import HealthServer
+from preflight_kube.runtime import health
+from preflight_kube.runtime.health import HealthServer
 from prometheus_client import CollectorRegistry
 
 

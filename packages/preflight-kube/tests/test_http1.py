@@ -12,8 +12,8 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from kube_world import Item
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, KubeError
 
 pytestmark = pytest.mark.anyio
 OBJECT = b'{"metadata": {"name": "a", "uid": "u", "resourceVersion": "1"}}'

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from preflight_kube.admission.at_once import AtOnce, HttpAnswer
+from preflight_kube.admission.fast_path import AtOnce, HttpAnswer
 
 KEPT = 5
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"

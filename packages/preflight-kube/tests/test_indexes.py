@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_kube.indexes import Index, namespaced_name, owner_uids
+from preflight_kube.runtime.indexes import Index, namespaced_name, owner_uids
 
 
 @given(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_world import Item, config_map
-from preflight_kube import jsonpatch
-from preflight_kube.client import Client, PreconditionFailed
+from preflight_kube.api import jsonpatch
+from preflight_kube.client.client import Client, PreconditionFailed
 from preflight_testing.plugin import ApiFixture
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_kube.credentials import EARLY, access
-from preflight_kube.kubeconfig import KubeconfigError, chosen, paths
+from preflight_kube.auth.credentials import EARLY, access
+from preflight_kube.auth.kubeconfig import KubeconfigError, chosen, paths
 
 V1, V1BETA1 = "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"
 

@@ -17,9 +17,9 @@ import anyio.abc
 import pytest
 from anyio.streams.text import TextReceiveStream
 from kube_world import config_map
-from preflight_kube.client import Client, Fenced, NotFound
-from preflight_kube.connection import Connection
-from preflight_kube.lease import Leadership, lead
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, Fenced, NotFound
+from preflight_kube.runtime.lease import Leadership, lead
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import Proxy, proxied
 from preflight_testing.waiting import until

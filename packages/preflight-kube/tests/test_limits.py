@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from preflight_kube import budget
 from preflight_kube.admission import limits
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews
-from preflight_kube.client import Client
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client import budget
+from preflight_kube.client.client import Client
 from preflight_kube.clock import Clock
-from preflight_kube.connection import Connection
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.apidouble.store import Resource
 from preflight_testing.attacks import sent

@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 import pytest
-from preflight_kube.client import Client, Fenced, KubeError
-from preflight_kube.connection import Connection
-from preflight_kube.lock import Leadership, LeaseLock, LeaseLost
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, Fenced, KubeError
+from preflight_kube.runtime.lease_lock import Leadership, LeaseLock, LeaseLost
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 

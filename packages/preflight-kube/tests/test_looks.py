@@ -6,8 +6,8 @@ from functools import partial
 
 import anyio
 import pytest
-from preflight_kube import looks
-from preflight_kube.looks import Looks
+from preflight_kube.files import polling as looks
+from preflight_kube.files.polling import Looks
 from preflight_testing import waiting
 from prometheus_client import CollectorRegistry, Gauge
 

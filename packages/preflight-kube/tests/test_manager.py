@@ -18,15 +18,16 @@ from typing import Any
 import httpx
 import pytest
 from kube_world import config_map
-from preflight_kube import logs, manager
-from preflight_kube.client import Client, KubeError
-from preflight_kube.commands import BAD_INPUT, DONE, FAILED
-from preflight_kube.connection import Connection
-from preflight_kube.health import HealthServer
-from preflight_kube.lease import Leadership
-from preflight_kube.manager import Ended, Parts, serve
-from preflight_kube.ports import PortTaken
-from preflight_kube.workqueue import Backoff
+from preflight_kube import logs
+from preflight_kube.auth.connection import Connection
+from preflight_kube.cli.commands import BAD_INPUT, DONE, FAILED
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime import manager
+from preflight_kube.runtime.health import HealthServer
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.manager import Ended, Parts, serve
+from preflight_kube.runtime.ports import PortTaken
+from preflight_kube.runtime.workqueue import Backoff
 from preflight_testing import waiting
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied

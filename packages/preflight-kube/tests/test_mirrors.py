@@ -9,11 +9,11 @@ import logging
 import anyio
 import pytest
 from kube_world import Item
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.decoding import Identity, Unreadable
-from preflight_kube.mirrors import Mirrors, collection
-from preflight_kube.reflector import Reflector
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.client.decoding import Identity, Unreadable
+from preflight_kube.client.watch_lag import Mirrors, collection
+from preflight_kube.runtime.reflector import Reflector
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until

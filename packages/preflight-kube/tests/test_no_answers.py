@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from preflight_kube.client import Client, KubeError, NotFound
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_testing.apiserver import free_port
 
 pytestmark = pytest.mark.anyio
@@ -64,8 +64,8 @@ def answered(
 ) -> Iterator[tuple[Connection, str]]:
     """A server that gives one answer, and words of the sentence that a client makes of it."""
     if "4096" in request.param[3]:
-        for module in ("answers", "client"):
-            monkeypatch.setattr(f"preflight_kube.{module}.MOST_BYTES", 4096)
+        for module in ("responses", "client"):
+            monkeypatch.setattr(f"preflight_kube.client.{module}.MOST_BYTES", 4096)
     handler = type("Handler", (_Handler,), {"answer": request.param})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

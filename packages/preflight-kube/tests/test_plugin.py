@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 from kube_world import Item
-from preflight_kube import transport
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client import transport
+from preflight_kube.client.client import Client
 from preflight_kube.errors import BadAccess, KubeError
 from preflight_testing.apiserver import ApiServer
 

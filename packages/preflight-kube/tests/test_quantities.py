@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_kube.quantities import (
+from preflight_kube.api.quantities import (
     UNIT,
     effective_limits,
     effective_requests,

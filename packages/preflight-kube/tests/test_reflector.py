@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 from kube_world import Changes, Kept, config_map, names
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.indexes import namespaced_name
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.indexes import namespaced_name
+from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube_world import Kept
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until

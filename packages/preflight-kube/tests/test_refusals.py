@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_kube.errors import Conflict, Invalid, KubeError, PreconditionFailed
-from preflight_kube.refusals import Obstructed, Refusals
+from preflight_kube.runtime.retry import Obstructed, Refusals
 
 FORBIDDEN = KubeError(
     "create: the API server answered 403 (exceeded quota: none).", 403, "Forbidden"

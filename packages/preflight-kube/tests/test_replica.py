@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import anyio
-from preflight_kube.client import Client
-from preflight_kube.manager import STUCK, Parts, _Replica
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.manager import STUCK, Parts, _Replica
 from prometheus_client import CollectorRegistry
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import pytest
 from kube_world import Item, config_map
-from preflight_kube.client import Client, KubeError
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.clock import Clock
-from preflight_kube.connection import Connection
 from preflight_testing.apidouble import ApiAnswer, ApiDouble, ApiRequest
 from preflight_testing.waiting import until
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_world import Item
 from preflight_kube.admission.review import BadReview, Response, decode, encode, uid_of
-from preflight_kube.jsonpatch import add
+from preflight_kube.api.jsonpatch import add
 
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 POD = {"metadata": {"name": "a", "uid": "u", "resourceVersion": "1", "labels": {"x": "y"}}}

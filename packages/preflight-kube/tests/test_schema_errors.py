@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from preflight_kube.schema import problems
+from preflight_kube.files.schema import problems
 
 SCHEMA = {
     "type": "object",

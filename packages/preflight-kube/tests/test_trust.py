@@ -13,10 +13,10 @@ import pytest
 import trustme
 import yaml
 from kube_world import Item, names
-from preflight_kube import transport
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import Connection, connection
-from preflight_kube.reflector import Reflector
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client import transport
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.reflector import Reflector
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until
 

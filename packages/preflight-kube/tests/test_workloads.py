@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_kube.workloads import grove, jobset, kubeflow, labels, leaderworkerset
-from preflight_kube.workloads.model import dotted
-from preflight_kube.workloads.places import places, pods_at
-from preflight_kube.workloads.sizes import MAX_SIZE, DeclaredSize
-from preflight_kube.workloads.table import KINDS, kind_of, named, templates
+from preflight_kube.api.workloads import grove, jobset, kubeflow, labels, leaderworkerset
+from preflight_kube.api.workloads.model import dotted
+from preflight_kube.api.workloads.places import places, pods_at
+from preflight_kube.api.workloads.sizes import MAX_SIZE, DeclaredSize
+from preflight_kube.api.workloads.table import KINDS, kind_of, named, templates
 
 POD = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
 JOBSET: dict[str, Any] = {

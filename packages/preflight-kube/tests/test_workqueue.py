@@ -8,10 +8,10 @@ import itertools
 
 import anyio
 import pytest
-from preflight_kube import refusals
-from preflight_kube.client import Fenced, KubeError
+from preflight_kube.client.client import Fenced, KubeError
 from preflight_kube.clock import Clock
-from preflight_kube.workqueue import Backoff, Key, Queue
+from preflight_kube.runtime import retry as refusals
+from preflight_kube.runtime.workqueue import Backoff, Key, Queue
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio

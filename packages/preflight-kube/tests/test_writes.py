@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from kube_world import Item, config_map
-from preflight_kube.client import Client, Conflict, Invalid, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, Invalid, KubeError, NotFound
 from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio

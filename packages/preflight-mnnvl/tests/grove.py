@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 import anyio
-from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_testing.grove import (
     Labels,
     MadeClique,

@@ -21,9 +21,9 @@ import pytest
 import yaml
 from cliques import applied, decoded_set
 from grove import Driver, Grove
-from preflight_kube.client import Client, NotFound
-from preflight_kube.connection import Connection, connection
-from preflight_kube.lease import Leadership
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client, NotFound
+from preflight_kube.runtime.lease import Leadership
 from preflight_mnnvl.admission import ClusterView, Review, decide
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import Controller

@@ -12,7 +12,8 @@ import signal
 import sys
 from typing import Any
 
-from preflight_kube import client, manager
+from preflight_kube.client import client
+from preflight_kube.runtime import manager
 from preflight_mnnvl.cli import main
 
 NAMESPACE, KIND, STEP, WHEN = sys.argv[1:5]

@@ -15,8 +15,8 @@ from live import Space
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.webhook import PODCLIQUES, SETS, Webhook

@@ -19,7 +19,7 @@ import pytest
 import trustme
 from cliques import DRIVER, clique, pcs
 from live import Space, leading, space_of
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove import pods
 from preflight_testing.waiting import until

@@ -16,8 +16,8 @@ import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, group, pcs
 from live import Space, leading, space_of
-from preflight_kube.client import Client
-from preflight_kube.lease import Leadership
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.lease import Leadership
 from preflight_mnnvl import controller, turn
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import Controller

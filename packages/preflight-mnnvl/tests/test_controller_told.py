@@ -13,7 +13,7 @@ import anyio
 import pytest
 from cliques import DRIVER, clique, group, pcs, podclique, support
 from live import Space, leading, space_of
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_mnnvl import controller
 from preflight_mnnvl.explain import Told
 from preflight_mnnvl.live import explained, shown

@@ -16,8 +16,8 @@ import anyio
 import pytest
 from cliques import DRIVER, clique, container, pcs, podclique
 from live import Space, api_server, space_of
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError
 from preflight_mnnvl.config import Config
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import UMBRELLA, Object, render

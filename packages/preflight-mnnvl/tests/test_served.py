@@ -16,7 +16,7 @@ import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, pcs, podclique
 from live import api_server, fixture, leading, space_of
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_mnnvl import detection
 from preflight_mnnvl.config import Config
 from preflight_testing.apiserver import ApiServer

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from cliques import DRIVER, LITERAL, clique, container, pcs, podclique, support
 from preflight_kube.admission.review import AdmissionRequest, Response
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_mnnvl import gpus
 from preflight_mnnvl.admission import MOST_LOOKUPS
 from preflight_mnnvl.config import Config

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from cliques import DRIVER, Object, clique, group, pcs, podclique
 from live import Space, space_of
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer, free_port
 from preflight_testing.helm import UMBRELLA, render
 

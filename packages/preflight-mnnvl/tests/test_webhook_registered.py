@@ -15,7 +15,7 @@ import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, container, group, pcs, podclique
 from live import Leading, Space, leading, space_of
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 from preflight_mnnvl.config import Config
 from preflight_testing.apiserver import ApiServer
 from registered import registered

@@ -48,8 +48,8 @@ def handled(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> None:
     errors.
     """
     monkeypatch.setattr(
-        "preflight_kube.http1.connection", lambda origin, _: _Connection(handler, origin)
+        "preflight_kube.client.http1.connection", lambda origin, _: _Connection(handler, origin)
     )
     monkeypatch.setattr(
-        "preflight_kube.transport.Transport", lambda *_: httpx.MockTransport(handler)
+        "preflight_kube.client.transport.Transport", lambda *_: httpx.MockTransport(handler)
     )

@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from preflight_kube.commands import EXIT_CODES
+from preflight_kube.cli.commands import EXIT_CODES
 from preflight_webhook.metrics import Metrics
 from said import said
 

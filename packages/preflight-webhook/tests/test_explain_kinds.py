@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from preflight_kube.workloads.table import KINDS, named, templates
+from preflight_kube.api.workloads.table import KINDS, named, templates
 from said import paragraphs, said
 
 SPEC = "{containers: [{name: node, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}"

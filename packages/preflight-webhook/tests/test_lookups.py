@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from handled import handled
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
 from preflight_kube.errors import KubeError
 from preflight_webhook.admission import limits
 from preflight_webhook.admission.claims import DeviceClaim, Ref

@@ -19,8 +19,8 @@ import httpx
 import pytest
 import yaml
 from handled import handled
-from preflight_kube.connection import Connection, connection
-from preflight_kube.decoding import MOST_BYTES
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.decoding import MOST_BYTES
 from preflight_kube.errors import KubeError
 from preflight_proto.policy import GROUP, KIND, VERSION, PreflightConfigSpec, decode_spec, path
 from preflight_testing.apidouble import ApiAnswer, ApiDouble, write_kubeconfig

@@ -16,8 +16,8 @@ import pytest
 from preflight_kube.admission import certs
 from preflight_kube.admission.certificates import Material
 from preflight_kube.admission.certs import Configuration
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer
 from served import api_server, client_of, entry, wait_until, webhook
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
-from preflight_kube import jsonpatch
-from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound
+from preflight_kube.api import jsonpatch
+from preflight_kube.client.client import Client, Conflict, Fenced, KubeError, NotFound
 from preflight_kube.logs import get_logger
-from preflight_kube.refusals import cause_of
+from preflight_kube.runtime.retry import cause_of
 
 from . import cluster
 from .cluster import POD, Loose, Thing

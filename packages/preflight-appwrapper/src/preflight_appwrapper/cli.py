@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 import yaml
 from msgspec.structs import replace
-from preflight_kube import commands, document
+from preflight_kube.cli import commands
+from preflight_kube.files import yaml_document as document
 
 from .config import Config, json_schema, settings
 from .crd import crd
@@ -23,8 +24,8 @@ from .objects import API_VERSION, KIND, wrapper_from
 from .rules import WrapperRules
 
 if TYPE_CHECKING:
-    from preflight_kube.client import Client
-    from preflight_kube.manager import Parts
+    from preflight_kube.client.client import Client
+    from preflight_kube.runtime.manager import Parts
 
     from .metrics import Metrics
 
@@ -220,7 +221,7 @@ def _settings(path: Path | None) -> tuple[Config, WrapperRules]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from preflight_kube.manager import Parts
+    from preflight_kube.runtime.manager import Parts
 
     from .controller import Controller
 
@@ -235,7 +236,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _label_nodes(args: argparse.Namespace) -> int:
-    from preflight_kube.manager import Parts
+    from preflight_kube.runtime.manager import Parts
 
     from .labeler import Labeler
 
@@ -252,7 +253,7 @@ def _serve(args: argparse.Namespace) -> int:
     from preflight_kube.admission.reviews import Reviews
     from preflight_kube.admission.server import HttpServer
     from preflight_kube.admission.tls import Certificate
-    from preflight_kube.manager import Parts
+    from preflight_kube.runtime.manager import Parts
 
     from .webhook.app import Reviewer
 
@@ -280,8 +281,8 @@ def _replica(
     lease: str = "",
     linger: float = 0.0,
 ) -> int:
-    from preflight_kube.connection import connection
-    from preflight_kube.manager import Election, run
+    from preflight_kube.auth.connection import connection
+    from preflight_kube.runtime.manager import Election, run
 
     from .metrics import Metrics
 

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import document, schema_errors
-from preflight_kube.conditions import SICK, TypePatterns
-from preflight_kube.configfile import ConfigError
+from preflight_kube.api.conditions import SICK, TypePatterns
+from preflight_kube.files import schema_errors
+from preflight_kube.files import yaml_document as document
+from preflight_kube.files.configfile import ConfigError
 
 from .brake import BrakeRules
 from .rules import DEFAULT_TAINTS, Autopilot, LabelTaint, WrapperRules, seconds

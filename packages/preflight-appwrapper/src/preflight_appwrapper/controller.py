@@ -15,10 +15,17 @@ from functools import partial
 from typing import Final
 
 import anyio
-from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, PreconditionFailed
-from preflight_kube.lease import Leadership
+from preflight_kube.client.client import (
+    Client,
+    Conflict,
+    Fenced,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
 from preflight_kube.logs import get_logger
-from preflight_kube.workqueue import Key, Queue
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.workqueue import Key, Queue
 
 from . import conditions as c
 from .actor import WrapperActor

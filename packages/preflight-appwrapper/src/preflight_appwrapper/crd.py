@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from preflight_kube import crd as definitions
-from preflight_kube.crd import Column, condition_column, embedded, list_map
+from preflight_kube.api import crd as definitions
+from preflight_kube.api.crd import Column, condition_column, embedded, list_map
 
 from .objects import GROUP, KIND, AppWrapperSpec, AppWrapperStatus
 

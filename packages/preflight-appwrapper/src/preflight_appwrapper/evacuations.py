@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from preflight_kube import jsonpatch
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
+from preflight_kube.api import jsonpatch
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
 from preflight_proto.printable import printable
 
 from . import conditions as c

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, NotFound
+from preflight_kube.client.client import Client, NotFound
 
 from .served import Kind, Served, root
 

@@ -11,14 +11,14 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_kube import jsonpatch
-from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
-from preflight_kube.conditions import makes_sick
-from preflight_kube.events import Regarding, event, timestamp
-from preflight_kube.lease import Leadership
+from preflight_kube.api import jsonpatch
+from preflight_kube.api.conditions import makes_sick
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
-from preflight_kube.workqueue import Key, Queue
+from preflight_kube.runtime.events import Regarding, event, timestamp
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.workqueue import Key, Queue
 
 from .brake import Brake, BrakeRules, suspicion
 from .config import NodeHealth

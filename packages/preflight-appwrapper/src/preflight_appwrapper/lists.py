@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, KubeError
+from preflight_kube.client.client import Client, KubeError
 
 from . import cluster
 from .cluster import Loose, version_of

@@ -7,8 +7,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from preflight_kube.client import Client
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
 
 from . import cluster
 from .actor import WrapperActor

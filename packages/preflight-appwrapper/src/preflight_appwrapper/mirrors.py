@@ -14,10 +14,10 @@ from typing import Any, Final
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
-from preflight_kube.client import Client, KubeError
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
-from preflight_kube.workqueue import Key
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.workqueue import Key
 
 from . import cluster
 from .cluster import POD, Loose, Node, Thing, version_of

@@ -3,7 +3,7 @@ what follows from its kind. Pure.
 
 What :func:`inferred` finds for a kind that Kueue knows equals what Kueue finds, in order, counts,
 paths and annotations: else Kueue would see another workload, and suspend it. Paths and counts are
-those of :mod:`preflight_kube.workloads`; here stands what Kueue makes of them.
+those of :mod:`preflight_kube.api.workloads`; here stands what Kueue makes of them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.workloads.model import Keys, Object, at, dotted, whole
-from preflight_kube.workloads.places import places, pods_at
-from preflight_kube.workloads.table import kind_of
+from preflight_kube.api.workloads.model import Keys, Object, at, dotted, whole
+from preflight_kube.api.workloads.places import places, pods_at
+from preflight_kube.api.workloads.table import kind_of
 
 from .objects import PREFIX, ComponentStatus, PodSet
 from .objects import Component as _Component

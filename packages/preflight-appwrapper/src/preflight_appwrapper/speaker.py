@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import anyio
-from preflight_kube.client import Client, Fenced, KubeError
-from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.client.client import Client, Fenced, KubeError
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.events import Regarding, event, timestamp
 
 from .metrics import Metrics
 from .objects import API_VERSION, KIND, AppWrapper

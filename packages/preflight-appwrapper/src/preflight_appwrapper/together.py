@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
 import anyio
-from preflight_kube.client import KubeError
+from preflight_kube.client.client import KubeError
 
 __all__ = ["together"]
 

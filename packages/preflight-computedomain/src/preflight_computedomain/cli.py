@@ -7,8 +7,8 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from preflight_kube import commands
-from preflight_kube.configfile import ConfigError
+from preflight_kube.cli import commands
+from preflight_kube.files.configfile import ConfigError
 
 __all__ = ["main"]
 
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _values(text: str) -> object:
     """The values of the chart, or of the umbrella with a part of this name. Raises ConfigError."""
-    from preflight_kube import document
+    from preflight_kube.files import yaml_document as document
 
     from .config import CHART, OWN, problems
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube import schema
+from preflight_kube.files import schema
 
 from . import gates
 from .gates import Gates, GatesInvalid

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from preflight_kube.client import Client, KubeError, NotFound
-from preflight_kube.connection import connection
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError, NotFound
 
 from .names import DRIVER, GROUP, LABEL, PLURAL, VERSION
 from .objects import ClaimTemplate, ComputeDomain, Slice

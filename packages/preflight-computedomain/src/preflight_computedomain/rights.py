@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from preflight_kube.rights import OWN_NODE, Account, Chart, Constraint, Right, leader, speaker
+from preflight_kube.api.rights import OWN_NODE, Account, Chart, Constraint, Right, leader, speaker
 
 from .names import CHANNEL_CONFIG, DEVICE, DRIVER, FINALIZER, GROUP, LABEL, PLURAL, TARGET_LABEL
 

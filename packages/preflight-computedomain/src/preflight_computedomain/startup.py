@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from preflight_kube import commands
-from preflight_kube.commands import BadInput, CommandFailed
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.cli import commands
+from preflight_kube.cli.commands import BadInput, CommandFailed
 from preflight_kube.logs import get_logger
 
 from . import gates

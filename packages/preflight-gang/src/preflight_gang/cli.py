@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from preflight_kube import commands
+from preflight_kube.cli import commands
 
 from .config import Config, json_schema, parse, parse_values, sources_of
 
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from . import service
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube import document, schema
-from preflight_kube.configfile import ConfigError
+from preflight_kube.files import schema
+from preflight_kube.files import yaml_document as document
+from preflight_kube.files.configfile import ConfigError
 from preflight_proto import gang_source, helm_values, names
 from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.durations import parse_duration

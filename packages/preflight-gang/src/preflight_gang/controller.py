@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 import anyio
 import msgspec
-from preflight_kube.client import (
+from preflight_kube.client.client import (
     Client,
     Conflict,
     Fenced,
@@ -26,11 +26,11 @@ from preflight_kube.client import (
     Unreadable,
     Unusable,
 )
-from preflight_kube.lease import Leadership
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
-from preflight_kube.refusals import Obstructed, Refusals, cause_of
-from preflight_kube.workqueue import Queue
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.retry import Obstructed, Refusals, cause_of
+from preflight_kube.runtime.workqueue import Queue
 from preflight_proto import names
 from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.stamp import ContractError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from preflight_kube import events
-from preflight_kube.events import Regarding, timestamp
+from preflight_kube.runtime import events
+from preflight_kube.runtime.events import Regarding, timestamp
 from preflight_proto import names
 
 __all__ = ["event", "timestamp"]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 import anyio
-from preflight_kube.client import Client
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.reflector import Change, Reflector
 
 from .config import Config
 from .opt_in import Namespace, opted_in

@@ -1,11 +1,11 @@
-"""One replica from start to end: the controller's parts, run by :mod:`preflight_kube.manager`."""
+"""One replica from start to end, run by :mod:`preflight_kube.runtime.manager`."""
 
 from __future__ import annotations
 
-from preflight_kube import manager
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.lease import Leadership
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime import manager
+from preflight_kube.runtime.lease import Leadership
 
 from .config import Config
 from .controller import Controller
@@ -18,7 +18,7 @@ LEASE = "preflight-gang"
 
 def run(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
     """Run until SIGTERM or SIGINT; the exit status of the process
-    (:func:`preflight_kube.manager.run`).
+    (:func:`preflight_kube.runtime.manager.run`).
     """
     metrics = Metrics()
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from preflight_kube.client import Client, KubeError, NotFound
-from preflight_kube.connection import connection
-from preflight_kube.discovery import served
-from preflight_kube.workloads.sizes import SizedObject
+from preflight_kube.api.workloads.sizes import SizedObject
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.runtime.discovery import served
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 

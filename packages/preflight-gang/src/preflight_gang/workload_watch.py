@@ -11,11 +11,11 @@ from typing import Final
 
 import anyio
 import anyio.abc
-from preflight_kube.client import Client, KubeError, Unreadable
-from preflight_kube.discovery import served
+from preflight_kube.api.workloads.sizes import SizedObject
+from preflight_kube.client.client import Client, KubeError, Unreadable
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
-from preflight_kube.workloads.sizes import SizedObject
+from preflight_kube.runtime.discovery import served
+from preflight_kube.runtime.reflector import Change, Reflector
 
 from .gangs.sources import Sources
 from .gangs.workload_sizes import SizedKind

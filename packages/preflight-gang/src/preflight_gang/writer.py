@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import anyio
 import msgspec
-from preflight_kube.client import (
+from preflight_kube.client.client import (
     Client,
     Conflict,
     Fenced,
@@ -24,7 +24,7 @@ from preflight_kube.client import (
     PreconditionFailed,
 )
 from preflight_kube.logs import get_logger
-from preflight_kube.refusals import FIRST, Refusals
+from preflight_kube.runtime.retry import FIRST, Refusals
 
 from .fairness import FairLimiter
 from .gangs.delivery import RosterWrite, config_map, owned_by, record_of

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from preflight_kube import jsonpatch
+from preflight_kube.api import jsonpatch
 from preflight_proto.devices import IMPLICIT
 
 from . import allocation, names

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.runtime.reflector import Change, Reflector
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from . import names

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import anyio
 import msgspec
-from preflight_kube import commands
-from preflight_kube.client import Client, KubeError
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.cli import commands
+from preflight_kube.client.client import Client, KubeError
 
 from . import claim as claims
 from . import inventory as inventories
@@ -35,7 +35,7 @@ class Files(msgspec.Struct, kw_only=True):
 
 
 def files(paths: list[str]) -> Files:
-    """Raises :class:`~preflight_kube.commands.BadInput` with every problem of all files."""
+    """Raises :class:`~preflight_kube.cli.commands.BadInput` with every problem of all files."""
     found, problems = Files(), list[str]()
     for path in paths:
         try:

@@ -190,7 +190,7 @@ def _spec(raw: object) -> Spec | list[str]:
     if isinstance(raw, dict) and "spec" in raw:
         with suppress(msgspec.ValidationError, RecursionError):
             return msgspec.convert(raw["spec"], Spec)
-    from preflight_kube import schema  # loads jsonschema: memory that good claims do not cost
+    from preflight_kube.files import schema  # loads jsonschema: memory that good claims do not cost
 
     spec = spec_schema()
     whole = {"type": "object", "required": ["spec"], "properties": {"spec": spec | {"$defs": {}}}}

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import yaml
-from preflight_kube import commands, document
+from preflight_kube.cli import commands
+from preflight_kube.files import yaml_document as document
 
 from .config import Config, ConfigError, json_schema, of
 from .schedulerconfig import EXTENDER_PORT, scheduler_config
@@ -187,7 +188,7 @@ def _load(path: str | None) -> Config:
 
 
 def _extender(args: argparse.Namespace) -> int:
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from . import service
 
@@ -205,7 +206,7 @@ def _extender(args: argparse.Namespace) -> int:
 
 
 def _controller(args: argparse.Namespace) -> int:
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from . import service
 
@@ -215,7 +216,7 @@ def _controller(args: argparse.Namespace) -> int:
 
 
 def _webhook(args: argparse.Namespace) -> int:
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from . import service
 
@@ -231,7 +232,7 @@ def _webhook(args: argparse.Namespace) -> int:
 
 
 def _agent(args: argparse.Namespace) -> int:
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from . import service
 
@@ -260,7 +261,7 @@ def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _show(args: argparse.Namespace) -> int:
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from .asking import seen
     from .show import pod_text, table
@@ -283,7 +284,7 @@ def _show(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     import msgspec
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from . import names
     from .asking import files, seen

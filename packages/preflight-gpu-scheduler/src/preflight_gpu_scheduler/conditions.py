@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 import msgspec
-from preflight_kube.conditions import makes_sick
+from preflight_kube.api.conditions import makes_sick
 
 from . import names
 from .objects import Node

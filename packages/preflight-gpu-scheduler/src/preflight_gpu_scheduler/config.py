@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube.conditions import SICK, TypePatterns
+from preflight_kube.api.conditions import SICK, TypePatterns
 from preflight_proto.durations import parse_duration
 
 from . import names
@@ -130,7 +130,9 @@ def of(raw: object) -> Config:
 
 def _wrong(raw: object) -> list[str]:
     """Every problem, where the types name the first only."""
-    from preflight_kube import schema  # loads jsonschema: memory that a good file does not cost
+    from preflight_kube.files import (
+        schema,  # loads jsonschema: memory that a good file does not cost
+    )
 
     return schema.problems(json_schema(), raw, "the file")
 

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
-from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
-from preflight_kube.workqueue import Queue
+from preflight_kube.runtime.workqueue import Queue
 
 from . import controls, names
 from . import status as statuses

@@ -9,7 +9,7 @@ from enum import Enum
 from heapq import heapify, heapreplace
 from typing import Any, Final
 
-from preflight_kube.jsonpatch import set_annotation
+from preflight_kube.api.jsonpatch import set_annotation
 
 from . import names
 from .claim import Claim

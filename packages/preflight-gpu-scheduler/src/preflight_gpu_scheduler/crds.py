@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube import crd as definitions
-from preflight_kube.crd import Column, Int32
+from preflight_kube.api import crd as definitions
+from preflight_kube.api.crd import Column, Int32
 
 from . import claim, inventory, names
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, KubeError, NotFound
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.logs import get_logger
 
 from . import bind as binding

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import anyio
-from preflight_kube.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
 
 from . import allocation, controls

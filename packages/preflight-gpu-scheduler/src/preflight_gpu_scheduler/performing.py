@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
-from preflight_kube.client import (
+from preflight_kube.api.jsonpatch import add, pointer, test
+from preflight_kube.client.client import (
     Client,
     Conflict,
     Fenced,
@@ -19,8 +20,7 @@ from preflight_kube.client import (
     NotFound,
     PreconditionFailed,
 )
-from preflight_kube.decoding import decoded
-from preflight_kube.jsonpatch import add, pointer, test
+from preflight_kube.client.decoding import decoded
 
 from . import allocation, names, protocol
 from .objects import Lease, Pod

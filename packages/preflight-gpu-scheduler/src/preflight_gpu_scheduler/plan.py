@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-from preflight_kube.workloads import labels
+from preflight_kube.api.workloads import labels
 from preflight_proto import names as preflight
 from preflight_proto.stamp import ContractError, decode_stamp
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from preflight_kube.rights import (
+from preflight_kube.api.rights import (
     OWN_NODE,
     Account,
     Chart,

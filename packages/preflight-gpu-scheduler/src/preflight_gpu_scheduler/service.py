@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.lease import Leadership
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
-from preflight_kube.manager import Election, Parts, run
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.manager import Election, Parts, run
 from preflight_proto import nvml
 from prometheus_client import CollectorRegistry
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.client import Client, Unreadable
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.client.client import Client, Unreadable
+from preflight_kube.runtime.reflector import Change, Reflector
 
 from . import claim as claims
 from . import controls, names

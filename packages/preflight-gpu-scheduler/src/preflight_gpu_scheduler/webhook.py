@@ -13,8 +13,8 @@ import msgspec
 from preflight_kube.admission import limits
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Unavailable
-from preflight_kube.client import Client, KubeError, Unreadable
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.client.client import Client, KubeError, Unreadable
+from preflight_kube.runtime.reflector import Change, Reflector
 
 from . import claim as claims
 from . import names

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from preflight_kube.client import Client, Conflict, KubeError
-from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.client.client import Client, Conflict, KubeError
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.events import Regarding, event, timestamp
 
 from .inventory import CONFLICT_DRA
 from .leases import Taken

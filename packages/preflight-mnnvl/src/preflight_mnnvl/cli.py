@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from preflight_kube import commands
-from preflight_kube.commands import BadInput, command
+from preflight_kube.cli import commands
+from preflight_kube.cli.commands import BadInput, command
 
 from .config import Config, json_schema, parse
 from .names import is_name
@@ -169,7 +169,7 @@ DRA driver; what resource claims ask for is not looked up. The owner of a domain
 
 
 def _controller(args: argparse.Namespace) -> int:
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from .service import run_controller
 
@@ -180,7 +180,7 @@ def _controller(args: argparse.Namespace) -> int:
 
 def _webhook(args: argparse.Namespace) -> int:
     from preflight_kube.admission.tls import CertificateError
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from .service import run_webhook
 
@@ -201,7 +201,7 @@ def _webhook(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     import anyio
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from .live import shown as shown_live
 
@@ -245,7 +245,7 @@ def _explain(args: argparse.Namespace) -> int:
 def _explain_live(args: argparse.Namespace, config: Config) -> int:
     import anyio
     import msgspec
-    from preflight_kube.connection import connection
+    from preflight_kube.auth.connection import connection
 
     from .explain import text
     from .live import explained

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import document, schema_errors
-from preflight_kube.configfile import ConfigError
+from preflight_kube.files import schema_errors
+from preflight_kube.files import yaml_document as document
+from preflight_kube.files.configfile import ConfigError
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse"]
 

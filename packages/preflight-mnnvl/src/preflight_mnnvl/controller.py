@@ -12,11 +12,11 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, KubeError, NotFound
-from preflight_kube.lease import Leadership
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.logs import get_logger
-from preflight_kube.refusals import for_good
-from preflight_kube.workqueue import Queue
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.retry import for_good
+from preflight_kube.runtime.workqueue import Queue
 
 from .config import Config
 from .desired import Key

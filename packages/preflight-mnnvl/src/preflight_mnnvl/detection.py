@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import anyio
-from preflight_kube.client import Client, KubeError
-from preflight_kube.discovery import versions
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.discovery import versions
 
 from .config import Config
 from .names import COMPUTE_DOMAIN_GROUP, RESOURCE_GROUP

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import yaml
-from preflight_kube.jsonpatch import keys
+from preflight_kube.api.jsonpatch import keys
 
 from .admission import ClusterView, Review, ReviewAnswer, decide
 from .config import Config

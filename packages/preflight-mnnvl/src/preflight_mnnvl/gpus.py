@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.quantities import parse_quantity
+from preflight_kube.api.quantities import parse_quantity
 
 from .identity import CliqueRefused
 from .objects import Container, PodSpec, shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from preflight_kube.jsonpatch import pointer
+from preflight_kube.api.jsonpatch import pointer
 
 from .gpus import ContainerPlace
 from .names import CLAIM, FABRIC_LABEL

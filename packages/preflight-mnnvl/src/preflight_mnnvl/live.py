@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from typing import Any, Final, NamedTuple, TypeVar
 
-from preflight_kube.client import Client, KubeError, NotFound, Params
-from preflight_kube.connection import Connection
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, KubeError, NotFound, Params
 
 from .compare import differences
 from .config import Config

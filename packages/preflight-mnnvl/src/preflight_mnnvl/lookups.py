@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 from preflight_kube.admission.reviews import Unavailable
-from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 
 from .gpus import ClaimRef
 from .names import GROVE_GROUP, RESOURCE_GROUP, is_name

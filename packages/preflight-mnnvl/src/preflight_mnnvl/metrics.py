@@ -6,8 +6,8 @@ from collections import Counter as Count
 from collections.abc import Callable
 from typing import Final
 
-from preflight_kube.client import Requests
-from preflight_kube.mirrors import Mirrors
+from preflight_kube.client.client import Requests
+from preflight_kube.client.watch_lag import Mirrors
 from preflight_proto.program import package_version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from preflight_kube import manager
-from preflight_kube.client import Client
-from preflight_kube.connection import Connection
-from preflight_kube.manager import Election, Parts
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime import manager
+from preflight_kube.runtime.manager import Election, Parts
 
 from .config import Config
 from .controller import Controller

@@ -10,9 +10,9 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, NotFound, Params
+from preflight_kube.client.client import Client, NotFound, Params
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.runtime.reflector import Change, Reflector
 
 from .config import Config
 from .desired import Key

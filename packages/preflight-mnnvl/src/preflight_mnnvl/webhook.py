@@ -18,8 +18,8 @@ from preflight_kube import logs
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
-from preflight_kube.client import Client
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.reflector import Change, Reflector
 
 from . import sets
 from .admission import ClusterView, Review, ReviewAnswer, decide

@@ -10,10 +10,17 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from preflight_kube.client import Client, Conflict, Fenced, KubeError, NotFound, PreconditionFailed
-from preflight_kube.events import Regarding, event, timestamp
+from preflight_kube.client.client import (
+    Client,
+    Conflict,
+    Fenced,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
 from preflight_kube.logs import get_logger
-from preflight_kube.refusals import for_good
+from preflight_kube.runtime.events import Regarding, event, timestamp
+from preflight_kube.runtime.retry import for_good
 
 from .config import Config
 from .events import Event

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from preflight_kube import commands
+from preflight_kube.cli import commands
 from preflight_proto.names import MANAGED_BY_LABEL
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Application, Unavailable
-from preflight_kube.client import Client, KubeError
-from preflight_kube.refusals import cause_of
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.retry import cause_of
 
 from .. import podsets
 from ..kinds import ServedKinds

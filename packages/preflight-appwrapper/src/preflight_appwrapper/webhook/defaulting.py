@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from preflight_kube.jsonpatch import pointer
+from preflight_kube.api.jsonpatch import pointer
 
 from .. import podsets
 from ..components import nested_too_deeply

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 
 from ..names import FINALIZER, GROUP, PLURAL, VERSION
 from ..objects import ClaimTemplate, ComputeDomain

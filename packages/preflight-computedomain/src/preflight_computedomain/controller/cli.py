@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import NoReturn
 
-from preflight_kube import commands
+from preflight_kube.cli import commands
 
 from .. import startup
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from preflight_kube.client import Requests
-from preflight_kube.mirrors import Mirrors
+from preflight_kube.client.client import Requests
+from preflight_kube.client.watch_lag import Mirrors
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
-from preflight_kube.client import Client, Conflict, Fenced, KubeError
-from preflight_kube.events import Regarding, event, timestamp
-from preflight_kube.lease import Leadership
+from preflight_kube.client.client import Client, Conflict, Fenced, KubeError
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
+from preflight_kube.runtime.events import Regarding, event, timestamp
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.text import one_line
-from preflight_kube.workqueue import Queue
 
 from ..names import API_VERSION, DRIVER, KIND, LABEL
 from ..objects import ClaimTemplate, ComputeDomain, Metadata, Slice

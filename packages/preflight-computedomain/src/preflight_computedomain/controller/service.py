@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from preflight_kube.client import Client
-from preflight_kube.manager import Election, Parts
-from preflight_kube.manager import run as run_replica
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.manager import Election, Parts
+from preflight_kube.runtime.manager import run as run_replica
 
 from ..startup import Start, say
 from .metrics import ControllerMetrics

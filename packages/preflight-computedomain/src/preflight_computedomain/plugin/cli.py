@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from preflight_kube import commands
+from preflight_kube.cli import commands
 
 from .. import startup
 

@@ -5,7 +5,7 @@ nothing watched.
 from __future__ import annotations
 
 import msgspec
-from preflight_kube.client import Client, KubeError
+from preflight_kube.client.client import Client, KubeError
 
 from ..names import GROUP, PLURAL, VERSION
 from ..objects import ResourceClaim

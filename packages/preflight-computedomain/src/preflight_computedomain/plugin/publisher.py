@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Reflector
+from preflight_kube.runtime.reflector import Reflector
 
 from ..names import DRIVER, slice_name
 from ..objects import Slice

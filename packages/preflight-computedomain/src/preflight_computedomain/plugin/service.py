@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-from preflight_kube.client import Client
-from preflight_kube.health import HealthServer
+from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.health import HealthServer
 
 from ..names import DRIVER
 from ..startup import CommandFailed, Start, say

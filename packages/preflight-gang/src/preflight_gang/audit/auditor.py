@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 import anyio
-from preflight_kube.client import Client, KubeError
-from preflight_kube.discovery import served
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.discovery import served
 
 from ..config import Config
 from ..metrics import Metrics

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from preflight_kube import jsonpatch
+from preflight_kube.api import jsonpatch
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
 

@@ -16,7 +16,7 @@ import re
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.workloads.sizes import MAX_SIZE, beyond
+from preflight_kube.api.workloads.sizes import MAX_SIZE, beyond
 
 __all__ = ["MAX_LENGTH", "Expression", "ExpressionError", "NoNumber", "parse"]
 

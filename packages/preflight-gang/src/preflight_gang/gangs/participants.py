@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from preflight_kube.workloads.sizes import DeclaredSize, SizedObject
+from preflight_kube.api.workloads.sizes import DeclaredSize, SizedObject
 
 from .membership import GangMember, MemberStage
 from .sources import BUILT_IN, Sources

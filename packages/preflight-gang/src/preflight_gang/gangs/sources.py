@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from preflight_kube.workloads import (
+from preflight_kube.api.workloads import (
     batch,
     grove,
     jobset,
@@ -18,8 +18,8 @@ from preflight_kube.workloads import (
     podgroups,
     queues,
 )
-from preflight_kube.workloads.model import WorkloadKind
-from preflight_kube.workloads.sizes import SizedObject
+from preflight_kube.api.workloads.model import WorkloadKind
+from preflight_kube.api.workloads.sizes import SizedObject
 
 from .workload_sizes import SizedKind
 

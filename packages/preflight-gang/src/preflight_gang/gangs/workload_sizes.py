@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from preflight_kube.workloads.sizes import DeclaredSize, SizedMetadata, SizedObject, counted
+from preflight_kube.api.workloads.sizes import DeclaredSize, SizedMetadata, SizedObject, counted
 
 from .expression import Expression, NoNumber
 

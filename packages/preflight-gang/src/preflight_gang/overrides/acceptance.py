@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from preflight_kube import schema
+from preflight_kube.files import schema
 from preflight_proto import names
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, PreflightConfigSpec
 

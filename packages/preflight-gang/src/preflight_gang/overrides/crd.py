@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from preflight_kube import crd as definitions
-from preflight_kube.conditions import Conditions
-from preflight_kube.crd import Column, condition_column
+from preflight_kube.api import crd as definitions
+from preflight_kube.api.conditions import Conditions
+from preflight_kube.api.crd import Column, condition_column
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, PreflightConfigSpec
 
 from .acceptance import RULES

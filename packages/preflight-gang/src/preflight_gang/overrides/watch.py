@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 import anyio
-from preflight_kube.client import Client
+from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
-from preflight_kube.workqueue import Queue
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.workqueue import Queue
 from preflight_proto.policy import path
 
 from ..metrics import Metrics

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-from preflight_kube.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_kube.logs import get_logger
 from preflight_proto import names
 from preflight_proto.history import Past, digest, told

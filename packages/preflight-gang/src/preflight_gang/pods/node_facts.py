@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
-from preflight_kube import jsonpatch
+from preflight_kube.api import jsonpatch
 from preflight_proto import names
 
 from ..gangs.membership import gang_check

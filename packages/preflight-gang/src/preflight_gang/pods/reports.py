@@ -14,10 +14,10 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_kube.client import Client
+from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
-from preflight_kube.reflector import Change, Reflector
-from preflight_kube.workqueue import Queue
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.workqueue import Queue
 from preflight_proto import names
 
 from ..config import Config

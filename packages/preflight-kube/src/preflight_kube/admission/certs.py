@@ -26,13 +26,22 @@ from typing import Any, Final, Literal, TypeVar
 
 import anyio
 
-from .. import commands, logs
-from ..client import Client
-from ..connection import Connection, connection
-from ..errors import Conflict, KubeError, NotFound, PreconditionFailed
-from ..jsonpatch import add, pointer, test
-from ..logs import get_logger
-from .certificates import Keep, Material, Renew, issue, plan, service_names, union
+from preflight_kube import logs
+from preflight_kube.admission.certificates import (
+    Keep,
+    Material,
+    Renew,
+    issue,
+    plan,
+    service_names,
+    union,
+)
+from preflight_kube.api.jsonpatch import add, pointer, test
+from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.cli import commands
+from preflight_kube.client.client import Client
+from preflight_kube.errors import Conflict, KubeError, NotFound, PreconditionFailed
+from preflight_kube.logs import get_logger
 
 __all__ = ["MANAGED_BY", "CertificateTarget", "Configuration", "add_command", "keep", "publish"]
 

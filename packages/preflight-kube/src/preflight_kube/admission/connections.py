@@ -20,9 +20,9 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import is_ssl
 
-from ..logs import get_logger
-from .body import BODY, Body
-from .stalled import Stalled
+from preflight_kube.admission.idle_timeout import Stalled
+from preflight_kube.admission.request_body import BODY, Body
+from preflight_kube.logs import get_logger
 
 __all__ = ["Bounded", "Connections", "Counted", "Limits", "limits"]
 

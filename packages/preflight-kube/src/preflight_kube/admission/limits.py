@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ..text import one_line
-from .review import AdmissionRequest
+from preflight_kube.admission.review import AdmissionRequest
+from preflight_kube.text import one_line
 
 __all__ = [
     "CALLER_AT_ONCE",

@@ -14,8 +14,8 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from ..jsonpatch import Operation
-from ..text import one_line
+from preflight_kube.api.jsonpatch import Operation
+from preflight_kube.text import one_line
 
 __all__ = [
     "API_VERSION",

@@ -12,13 +12,14 @@ from urllib.parse import parse_qs
 import anyio
 import msgspec
 
-from .. import budget
-from ..logs import get_logger
-from . import body, limits, review
-from .at_once import HttpAnswer
-from .body import Body, Receive, ReviewRefused, Scope
-from .metrics import AdmissionMetrics
-from .review import AdmissionRequest, BadReview, Response
+from preflight_kube.admission import limits, review
+from preflight_kube.admission import request_body as body
+from preflight_kube.admission.fast_path import HttpAnswer
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope
+from preflight_kube.admission.review import AdmissionRequest, BadReview, Response
+from preflight_kube.client import budget
+from preflight_kube.logs import get_logger
 
 __all__ = ["Application", "Reviews", "Unavailable"]
 

@@ -1,7 +1,8 @@
 """An HTTPS port for a service: bounded connections, a certificate that is read again when it
 changes, an orderly end.
 
-:class:`HttpServer` serves any ASGI application, and is a :class:`~preflight_kube.manager.Server`.
+:class:`HttpServer` serves any ASGI application, and is a
+:class:`~preflight_kube.runtime.manager.Server`.
 For admission::
 
     metrics = AdmissionMetrics("my_webhook", registry)
@@ -19,14 +20,14 @@ from typing import Any, Final, Protocol
 
 import uvicorn
 
-from ..logs import get_logger
-from ..looks import Looks
-from ..ports import listen
-from .at_once import AtOnce
-from .connections import MOST, Bounded, Counted, limits
-from .port import BoundedServer
-from .stalled import Stalled
-from .tls import Certificate
+from preflight_kube.admission.connections import MOST, Bounded, Counted, limits
+from preflight_kube.admission.fast_path import AtOnce
+from preflight_kube.admission.idle_timeout import Stalled
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.admission.uvicorn_server import BoundedServer
+from preflight_kube.files.polling import Looks
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.ports import listen
 
 __all__ = ["Closing", "HttpServer"]
 
@@ -119,7 +120,7 @@ class HttpServer:
         """Serve until cancelled; then stop listening, and let requests under way end, for
         :data:`DRAIN` seconds at most.
 
-        Raises :class:`~preflight_kube.ports.PortTaken`.
+        Raises :class:`~preflight_kube.runtime.ports.PortTaken`.
         """
         listener = listen(self._host, self.port)
         self.port = int(listener.getsockname()[1])

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from ..commands import BadInput
-from ..logs import get_logger
+from preflight_kube.cli.commands import BadInput
+from preflight_kube.logs import get_logger
 
 __all__ = ["Certificate", "CertificateError"]
 

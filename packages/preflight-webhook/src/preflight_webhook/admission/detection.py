@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from preflight_kube.quantities import parse_quantity
+from preflight_kube.api.quantities import parse_quantity
 from preflight_proto.devices import IMPLICIT, may_be_gpus
 
 from ..configuration.config import Config

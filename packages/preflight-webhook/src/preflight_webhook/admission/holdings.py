@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from preflight_kube.quantities import UNIT
+from preflight_kube.api.quantities import UNIT
 
 from ..configuration.config import CheckConfig, Config
 from .claims import ClaimDevices, DeviceClaim, Ref

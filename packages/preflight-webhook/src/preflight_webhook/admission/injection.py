@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.quantities import (
+from preflight_kube.api.quantities import (
     UNIT,
     fractional_cpu,
     parse_quantity,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from preflight_kube.jsonpatch import Operation, add, keys, pointer, remove, replace
+from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, replace
 
 from .encoded import Built
 from .injection import Injection

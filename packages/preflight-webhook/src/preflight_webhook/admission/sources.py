@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
-from preflight_kube.workloads import labels as keys
+from preflight_kube.api.workloads import labels as keys
 from preflight_proto.gang_source import BUILT_IN, GangSource
 
 from ..configuration.config import GangDiscovery

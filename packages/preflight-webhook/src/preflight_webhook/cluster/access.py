@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from preflight_kube.connection import Connection, connection
+from preflight_kube.auth.connection import Connection, connection
 
 if TYPE_CHECKING:
-    from preflight_kube.client import Client
+    from preflight_kube.client.client import Client
 
 __all__ = ["ClusterAccess"]
 
@@ -40,7 +40,9 @@ class ClusterAccess:
         async with self._connecting:
             if self._client is None:
                 target = await asyncio.to_thread(self._connect)
-                from preflight_kube.client import Client  # megabytes, for who asks an API server
+                from preflight_kube.client.client import (
+                    Client,  # megabytes, for who asks an API server
+                )
 
                 self._client = Client(
                     target,

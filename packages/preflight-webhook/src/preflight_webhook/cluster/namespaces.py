@@ -27,8 +27,8 @@ from ..metrics import Metrics
 from .access import ClusterAccess
 
 if TYPE_CHECKING:
-    from preflight_kube.mirrors import Mirrors
-    from preflight_kube.reflector import Change, Reflector
+    from preflight_kube.client.watch_lag import Mirrors
+    from preflight_kube.runtime.reflector import Change, Reflector
 
 __all__ = ["NamespaceOverride", "NamespaceOverrides"]
 
@@ -141,7 +141,7 @@ class NamespaceOverrides:
             return
         self._alone, self._unconnected = False, None
         if self._reflector is None:
-            from preflight_kube.reflector import (
+            from preflight_kube.runtime.reflector import (
                 Reflector,
             )  # stands on the client, which has been loaded by now
 

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube import document, schema_errors
-from preflight_kube.configfile import ConfigError
-from preflight_kube.document import DocumentError
-from preflight_kube.quantities import parse_quantity
+from preflight_kube.api.quantities import parse_quantity
+from preflight_kube.files import schema_errors
+from preflight_kube.files import yaml_document as document
+from preflight_kube.files.configfile import ConfigError
+from preflight_kube.files.yaml_document import DocumentError
 from preflight_proto import gang_source, names
 from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.gang_source import GangSource

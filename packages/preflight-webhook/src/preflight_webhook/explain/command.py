@@ -8,11 +8,11 @@ from argparse import _SubParsersAction
 from pathlib import Path
 
 import anyio
-from preflight_kube import commands
-from preflight_kube.client import Client, KubeError
-from preflight_kube.commands import BadInput, CommandFailed
-from preflight_kube.connection import connection
-from preflight_kube.workloads.table import KINDS
+from preflight_kube.api.workloads.table import KINDS
+from preflight_kube.auth.connection import connection
+from preflight_kube.cli import commands
+from preflight_kube.cli.commands import BadInput, CommandFailed
+from preflight_kube.client.client import Client, KubeError
 
 from ..admission.claims import detects
 from ..configuration.config import parse

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.client import Client, KubeError, Params
-from preflight_kube.commands import BadInput, CommandFailed
-from preflight_kube.workloads.kubeflow import runtime_of
-from preflight_kube.workloads.model import Object, WorkloadKind
-from preflight_kube.workloads.table import KINDS, named
+from preflight_kube.api.workloads.kubeflow import runtime_of
+from preflight_kube.api.workloads.model import Object, WorkloadKind
+from preflight_kube.api.workloads.table import KINDS, named
+from preflight_kube.cli.commands import BadInput, CommandFailed
+from preflight_kube.client.client import Client, KubeError, Params
 from preflight_proto import policy
 
 from ..admission import claims
@@ -64,7 +64,7 @@ async def release_of(client: Client) -> InstalledRelease:
 
 
 def wanted_of(text: str) -> tuple[WorkloadKind, str]:
-    """KIND/NAME as a person writes it. Raises :class:`~preflight_kube.commands.BadInput`."""
+    """KIND/NAME as a person writes it. Raises :class:`~preflight_kube.cli.commands.BadInput`."""
     word, _, name = text.partition("/")
     kind = named(word)
     if kind is None or not name:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import jsonschema
-from preflight_kube import schema_errors
+from preflight_kube.files import schema_errors
 from preflight_proto.helm_values import DEPLOYED, part_of
 
 from ..configuration.config import Config, ConfigError, of, raw_of
@@ -47,7 +47,7 @@ class Given(NamedTuple):
 
 def parse(text: str) -> Given:
     """The configuration in a configuration file or in Helm values. Raises
-    :class:`~preflight_kube.configfile.ConfigError` with every problem.
+    :class:`~preflight_kube.files.configfile.ConfigError` with every problem.
     """
     part = part_of(raw_of(text), CHART, OWN, _merged)
     if part.chart is None:

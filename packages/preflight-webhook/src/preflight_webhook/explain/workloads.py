@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from preflight_kube.document import MANIFEST, DocumentError, read
-from preflight_kube.workloads.model import Object, map_of
-from preflight_kube.workloads.table import KINDS, kind_of, templates
+from preflight_kube.api.workloads.model import Object, map_of
+from preflight_kube.api.workloads.table import KINDS, kind_of, templates
+from preflight_kube.files.yaml_document import MANIFEST, DocumentError, read
 from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 

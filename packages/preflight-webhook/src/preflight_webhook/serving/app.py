@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from preflight_kube import logs
-from preflight_kube.admission.at_once import HttpAnswer
-from preflight_kube.admission.body import Body, Receive, ReviewRefused, Scope, problem, read
-from preflight_kube.looks import Looks
+from preflight_kube.admission.fast_path import HttpAnswer
+from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope, problem, read
+from preflight_kube.files.polling import Looks
 
 from ..admission import pipeline as admission
 from ..admission import review
@@ -311,7 +311,7 @@ class Plain(_Application):
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
     """The whole body of an admission request. Raises
-    :class:`~preflight_kube.admission.body.ReviewRefused` and :class:`_TooLarge`.
+    :class:`~preflight_kube.admission.request_body.ReviewRefused` and :class:`_TooLarge`.
     """
     if (refused := problem(scope, _PATHS)) is not None:
         raise refused

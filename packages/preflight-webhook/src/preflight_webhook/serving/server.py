@@ -15,8 +15,8 @@ import uvloop
 from preflight_kube.admission.connections import limits
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.commands import BadInput, CommandFailed
-from preflight_kube.configfile import ConfigFile
+from preflight_kube.cli.commands import BadInput, CommandFailed
+from preflight_kube.files.configfile import ConfigFile
 from preflight_kube.logs import get_logger
 
 from ..cluster.access import ClusterAccess
@@ -57,9 +57,9 @@ class Options:
 def serve(options: Options) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Raises :class:`~preflight_kube.commands.BadInput` (a port, the certificate) and
-    :class:`~preflight_kube.configfile.ConfigError` at the start, and
-    :class:`~preflight_kube.commands.CommandFailed` at the end where that was not asked for.
+    Raises :class:`~preflight_kube.cli.commands.BadInput` (a port, the certificate) and
+    :class:`~preflight_kube.files.configfile.ConfigError` at the start, and
+    :class:`~preflight_kube.cli.commands.CommandFailed` at the end where that was not asked for.
     """
     metrics = Metrics()
     file, certificate = (

@@ -1,0 +1,1 @@
+"""Typed subsets of Kubernetes' kinds, and pure functions over them."""

@@ -1,0 +1,110 @@
+"""An object's conditions: how they are written, read and defined; and which ones make a node sick.
+Pure.
+
+They travel as maps, so that what others wrote stays as it is, in fields that we do not know too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from preflight_kube.api.crd import list_map
+
+__all__ = ["SICK", "Condition", "Conditions", "TypePatterns", "find", "makes_sick", "merge"]
+
+TypePatterns = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)
+]
+"""Types of conditions; ``*`` stands for any characters."""
+SICK: Final[TypePatterns] = ("DcgmDiagnostic*", "NCCLLoopbackTest*", "NCCLAllReduceTest*")
+"""What the platform connector makes of the fatal findings of our checks: of a node as they are, of
+one GPU with the test's name behind."""
+
+_SCHEMA: Final[dict[str, Any]] = {
+    "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+    "properties": {
+        "type": {"type": "string", "maxLength": 316},
+        "status": {"enum": ["True", "False", "Unknown"]},
+        "reason": {"type": "string", "minLength": 1, "maxLength": 1024},
+        "message": {"type": "string", "maxLength": 32768},
+        "observedGeneration": {"type": "integer", "minimum": 0},
+        "lastTransitionTime": {"type": "string", "format": "date-time"},
+    },
+}
+"""The bounds of Kubernetes' own `metav1.Condition`."""
+
+Conditions = Annotated[
+    tuple[Annotated[dict[str, Any], Meta(extra_json_schema=_SCHEMA)], ...],
+    Meta(extra_json_schema=list_map("type")),
+]
+"""The field ``conditions`` of a status, with its schema for a CustomResourceDefinition."""
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One condition; ``last_transition_time`` is RFC 3339, and written by :func:`merge`."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    last_transition_time: str = ""
+
+
+def makes_sick(type_: str, status: str, patterns: Iterable[str] = SICK) -> bool:
+    """Whether a node's condition speaks against the node or a GPU of it. A healthy event leaves a
+    condition whose status is not True."""
+    return status == "True" and any(fnmatchcase(type_, pattern) for pattern in patterns)
+
+
+def find(conditions: Iterable[Mapping[str, Any]], type_: str) -> Condition | None:
+    """The condition of that type; None where there is none, or one that cannot be read."""
+    for one in conditions:
+        if one.get("type") == type_:
+            try:
+                return msgspec.convert(one, Condition)
+            except msgspec.ValidationError:
+                return None
+    return None
+
+
+def merge(
+    existing: Iterable[Mapping[str, Any]],
+    wanted: Iterable[Condition],
+    now: str,
+    *,
+    removed: Iterable[str] = (),
+) -> list[dict[str, Any]]:
+    """``existing`` with the ``wanted`` ones in place, each type once; equal to it where nothing is
+    to be written.
+
+    ``now`` (RFC 3339, whole seconds) is when a condition came about whose status is another than
+    before; a new reason or message alone leaves its time. ``removed``: types that go. Others stay,
+    and all keep their order; what is new stands last.
+    """
+    gone = set(removed)
+    merged = {str(one.get("type")): dict(one) for one in existing if one.get("type") not in gone}
+    for one in wanted:
+        before = merged.get(one.type, {})
+        since = (
+            str(before.get("lastTransitionTime") or "")
+            if before.get("status") == one.status
+            else ""
+        )
+        about = {
+            "type": one.type,
+            "status": one.status,
+            "reason": one.reason,
+            "message": one.message,
+            "lastTransitionTime": since or now,
+        }
+        generation = (
+            {"observedGeneration": one.observed_generation} if one.observed_generation else {}
+        )
+        merged[one.type] = {**about, **generation}
+    return list(merged.values())

@@ -1,0 +1,75 @@
+"""Jobs and CronJobs. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from preflight_kube.api.workloads.core import TEMPLATE
+from preflight_kube.api.workloads.labels import JOB_INDEX, JOB_NAME
+from preflight_kube.api.workloads.model import Keys, Object, PodMarks, WorkloadKind, map_of, whole
+from preflight_kube.api.workloads.sizes import DeclaredSize, Section, SizedObject, counted
+
+__all__ = ["CRON_JOB", "JOB", "Job", "JobSpec", "at_once", "job_marks"]
+
+
+def _of_job(item: Object, name: str, _: str) -> PodMarks:
+    return job_marks(map_of(item.get("spec")), name, "NonIndexed")
+
+
+def _of_cron_job(item: Object, name: str, _: str) -> PodMarks:
+    template = map_of(map_of(item.get("spec")).get("jobTemplate"))
+    return job_marks(map_of(template.get("spec")), f"{name}-1", "NonIndexed")
+
+
+def job_marks(spec: Object, name: str, mode: str) -> PodMarks:
+    """Of the pods of a Job called ``name``; ``mode``: its completionMode where it names none."""
+    index = {JOB_INDEX: "0"} if (spec.get("completionMode") or mode) == "Indexed" else {}
+    return PodMarks({JOB_NAME: name, **index}, index, "Job")
+
+
+def at_once(parallelism: object, completions: object) -> int:
+    """How many pods of a Job exist at the same time, when it begins; what is not a whole number
+    counts as not given (the API server's default for ``parallelism`` is 1).
+    """
+    pods = whole(parallelism, 1)
+    return min(pods, whole(completions, pods))
+
+
+def _pods(item: Object, _: Keys) -> int:
+    spec = map_of(item.get("spec"))
+    return at_once(spec.get("parallelism"), spec.get("completions"))
+
+
+class JobSpec(Section, kw_only=True):
+    """What of a Job says how many pods it has."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+
+    @property
+    def at_once(self) -> int:
+        """As :func:`at_once` has it."""
+        return at_once(self.parallelism, self.completions)
+
+
+class Job(SizedObject, kw_only=True):
+    """batch Job, Indexed."""
+
+    spec: JobSpec = msgspec.field(default_factory=JobSpec)
+
+    def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
+        return counted(self.spec.at_once, "spec.parallelism")
+
+
+JOB: Final = WorkloadKind("Job", "batch", ("v1",), "jobs", (TEMPLATE,), _of_job, pods=_pods)
+CRON_JOB: Final = WorkloadKind(
+    "CronJob",
+    "batch",
+    ("v1",),
+    "cronjobs",
+    (("spec", "jobTemplate", "spec", "template"),),
+    _of_cron_job,
+)

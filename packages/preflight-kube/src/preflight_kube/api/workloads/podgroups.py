@@ -1,0 +1,103 @@
+"""Gangs as schedulers know them: Kubernetes' own, and PodGroups with a least number of members.
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from preflight_kube.api.workloads.model import WorkloadKind
+from preflight_kube.api.workloads.sizes import DeclaredSize, Few, Section, SizedObject, counted
+
+__all__ = [
+    "COSCHEDULING",
+    "KAI",
+    "POD_GROUP",
+    "VOLCANO",
+    "WORKLOAD",
+    "MinMemberPodGroup",
+    "PodGroup",
+    "Workload",
+]
+
+
+class _GangPolicy(Section, kw_only=True):
+    min_count: int | None = None
+
+
+class _Empty(Section, kw_only=True):
+    pass
+
+
+class _Policy(Section, kw_only=True):
+    gang: _GangPolicy | None = None
+    basic: _Empty | None = None
+
+    def size(self, where: str) -> DeclaredSize:
+        if self.gang is not None:
+            return counted(self.gang.min_count, f"{where}.gang.minCount", least=True)
+        if self.basic is not None:
+            return DeclaredSize(
+                skip=f"{where} is the policy basic: its pods are not started together"
+            )
+        return DeclaredSize(unknown=f"it has no {where}")
+
+
+class _PodGroupSpec(Section, kw_only=True):
+    scheduling_policy: _Policy = msgspec.field(default_factory=_Policy)
+
+
+class PodGroup(SizedObject, kw_only=True):
+    """scheduling.k8s.io PodGroup (from 1.36)."""
+
+    spec: _PodGroupSpec = msgspec.field(default_factory=_PodGroupSpec)
+
+    def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
+        return self.spec.scheduling_policy.size("spec.schedulingPolicy")
+
+
+class _WorkloadGroup(Section, kw_only=True):
+    name: str = ""
+    policy: _Policy = msgspec.field(default_factory=_Policy)
+
+
+class _WorkloadSpec(Section, kw_only=True):
+    pod_groups: Few[_WorkloadGroup] = msgspec.field(default_factory=list)
+
+
+class Workload(SizedObject, kw_only=True):
+    """scheduling.k8s.io Workload (1.35); the gang's id is `workload/podGroup[/replica]`."""
+
+    spec: _WorkloadSpec = msgspec.field(default_factory=_WorkloadSpec)
+
+    def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
+        wanted = gang.split("/")[1] if "/" in gang else ""
+        for group in self.spec.pod_groups:
+            if group.name == wanted:
+                return group.policy.size(f"spec.podGroups[{wanted}].policy")
+        return DeclaredSize(unknown=f"it has no pod group {wanted!r}")
+
+
+class _MinMember(Section, kw_only=True):
+    min_member: int | None = None
+
+
+class MinMemberPodGroup(SizedObject, kw_only=True):
+    """The PodGroups of Volcano, of the scheduler-plugins (coscheduling) and of KAI."""
+
+    spec: _MinMember = msgspec.field(default_factory=_MinMember)
+
+    def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
+        return counted(self.spec.min_member, "spec.minMember", least=True)
+
+
+POD_GROUP: Final = WorkloadKind("PodGroup", "scheduling.k8s.io", ("v1alpha2",), "podgroups")
+WORKLOAD: Final = WorkloadKind("Workload", "scheduling.k8s.io", ("v1alpha1",), "workloads")
+VOLCANO: Final = WorkloadKind("PodGroup", "scheduling.volcano.sh", ("v1beta1",), "podgroups")
+COSCHEDULING: Final = WorkloadKind("PodGroup", "scheduling.x-k8s.io", ("v1alpha1",), "podgroups")
+KAI: Final = WorkloadKind("PodGroup", "scheduling.run.ai", ("v2alpha2",), "podgroups")

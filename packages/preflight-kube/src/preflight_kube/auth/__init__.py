@@ -1,0 +1,1 @@
+"""Connections to a cluster: kubeconfig, exec credentials, service account tokens."""

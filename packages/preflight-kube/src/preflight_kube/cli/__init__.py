@@ -1,0 +1,1 @@
+"""Command lines: verbs, exit statuses and what is printed."""

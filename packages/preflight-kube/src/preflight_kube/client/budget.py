@@ -1,0 +1,82 @@
+"""How many requests to the API server whatever is under way may still send.
+
+:class:`~.client.Client` counts for whoever set a budget: what it started counts with it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from preflight_kube.clock import Clock
+
+__all__ = ["BudgetSpent", "Callers", "requests", "spend"]
+
+_left: Final[ContextVar[_Budget | None]] = ContextVar("requests_left", default=None)
+
+
+class BudgetSpent(Exception):
+    """One request more than there may be was about to be sent; the message is one sentence."""
+
+
+class Callers:
+    """How many requests have been sent on behalf of each address: ``a_second`` are forgotten, and
+    beyond ``at_once`` no more should be. The ``most`` addresses that were heard of last are kept.
+    """
+
+    def __init__(
+        self, a_second: float, at_once: int, *, most: int = 1024, clock: Clock | None = None
+    ) -> None:
+        self.a_second, self._at_once, self._most = a_second, at_once, most
+        self._clock = clock or Clock()
+        self._sent: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def beyond(self, address: str) -> bool:
+        """Whether for this address nothing more should be sent just now."""
+        return self._now(address) >= self._at_once
+
+    def count(self, address: str) -> None:
+        """One request is about to be sent for it."""
+        self._sent[address] = self._now(address) + 1, self._clock()
+        self._sent.move_to_end(address)
+        if len(self._sent) > self._most:
+            self._sent.popitem(last=False)
+
+    def _now(self, address: str) -> float:
+        sent, then = self._sent.get(address, (0.0, 0.0))
+        return max(0.0, sent - (self._clock() - then) * self.a_second)
+
+
+@dataclass
+class _Budget:
+    left: int
+    most: int
+    callers: Callers | None
+    address: str
+
+
+@contextmanager
+def requests(most: int, callers: Callers | None = None, address: str = "") -> Iterator[None]:
+    """Let what runs within send ``most`` requests, and count them with ``callers``."""
+    before = _left.set(_Budget(most, most, callers, address))
+    try:
+        yield
+    finally:
+        _left.reset(before)
+
+
+def spend(what: str) -> None:
+    """One request is about to be sent. Raises :class:`BudgetSpent`."""
+    if (left := _left.get()) is None:
+        return
+    if left.left <= 0:
+        raise BudgetSpent(
+            f"{what} would be more than the {left.most} requests that are sent for it"
+        )
+    left.left -= 1
+    if left.callers is not None:
+        left.callers.count(left.address)

@@ -1,0 +1,482 @@
+"""One asynchronous client of the API server: typed reads, paged lists, watches and plain writes,
+over HTTP/1.1.
+
+Every object is decoded by itself into the caller's Struct, which names only the fields that are
+read: see ``decoding``.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Literal, TypeVar
+
+import anyio
+import httpx
+import msgspec
+
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client import budget
+from preflight_kube.client.decoding import MOST_BYTES, Undecodable, Unreadable, decode, decoded
+from preflight_kube.client.http1 import StreamedResponse
+from preflight_kube.client.paging import FIRST, Page, TooMuch, next_limit, read_page
+from preflight_kube.client.responses import (
+    LONGEST,
+    kind_of,
+    known,
+    refusal,
+    retry_after,
+    timely,
+    whole,
+    words,
+)
+from preflight_kube.client.throttle import Throttle
+from preflight_kube.client.transport import ConnectionPool
+from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.client.watching import WatchEvent, events
+from preflight_kube.clock import Clock
+from preflight_kube.errors import (
+    Conflict,
+    Fenced,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+    Unusable,
+)
+
+__all__ = [
+    "Client",
+    "Conflict",
+    "Fenced",
+    "Gone",
+    "Invalid",
+    "KubeError",
+    "NotFound",
+    "Params",
+    "PreconditionFailed",
+    "Propagation",
+    "Requests",
+    "Unreadable",
+    "Unusable",
+    "WatchEvent",
+]
+
+T = TypeVar("T")
+Params = Mapping[str, str | int]
+Propagation = Literal["Background", "Foreground", "Orphan"]
+"""What becomes of what an object owns: deleted after it, deleted before it, or left."""
+
+READ_ATTEMPTS: Final = 5
+WATCH_SECONDS: Final = (120, 240)
+"""For how long one watch is asked for; spread, so that the watches of all replicas do not end
+together. Not longer, because a watch says nothing while nothing happens: this is also how late a
+silent break could be noticed."""
+
+
+@dataclass
+class Requests:
+    """What was sent so far, by Kubernetes' verbs: get, list, watch, create, update,
+    patch, delete.
+    """
+
+    count: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+
+
+class Client:
+    """Use as an asynchronous context manager, within one event loop.
+
+    ``agent`` is the program's name: the API server records writes under it. ``concurrency`` bounds
+    the requests under way; watches hold connections of their own beside it. ``timeout`` (seconds)
+    bounds each step of a request: connect, send, and the wait for the next bytes. ``clock`` is for
+    all that is done with it.
+
+    Reads are repeated, ``attempts`` times in all, when the connection fails or the server answers
+    429 or 503 with Retry-After. Writes never are: whoever writes must look again whether the write
+    is still right. But where the server has asked for a pause, nothing is sent before it is over,
+    reads and writes alike.
+    """
+
+    def __init__(
+        self,
+        target: Connection,
+        *,
+        agent: str,
+        concurrency: int = 32,
+        timeout: float = 30.0,
+        attempts: int = READ_ATTEMPTS,
+        clock: Clock | None = None,
+    ) -> None:
+        self.target = target
+        self.requests = Requests()
+        self.mirrors = Mirrors()
+        self._agent, self._timeout, self._attempts = agent, timeout, attempts
+        self._slots = anyio.Semaphore(concurrency)
+        self.clock = clock or Clock()
+        self._throttle = Throttle(self.clock)
+        self._may_write: Callable[[], bool] | None = None
+        self._pool = ConnectionPool(target, agent, timeout)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Hang up; for who does not use it as a context manager."""
+        await self._pool.aclose()
+
+    def sibling(self, *, concurrency: int, timeout: float) -> Client:
+        """A client of the same server with connections of its own,
+        counted together with this one.
+        """
+        made = Client(
+            self.target,
+            concurrency=concurrency,
+            timeout=timeout,
+            attempts=self._attempts,
+            agent=self._agent,
+            clock=self.clock,
+        )
+        made.requests, made.mirrors = self.requests, self.mirrors
+        return made
+
+    def fenced(self, may_write: Callable[[], bool]) -> Client:
+        """This client, but each write asks ``may_write`` when it is about to be sent; Fenced is
+        raised when not.
+        """
+        view = copy.copy(self)
+        view._may_write = may_write
+        return view
+
+    async def get(self, path: str, type_: type[T], *, params: Params | None = None) -> T:
+        """The object at ``path``.
+
+        Raises:
+            NotFound: there is none.
+            KubeError: the server cannot be reached or refuses.
+        """
+        try:
+            data = await self._read("get", path, params, whole)
+        except TooMuch as error:
+            raise kind_of(*error.args)(
+                f"{path}: the answer has more than {MOST_BYTES} bytes, and is not read."
+            ) from None
+        try:
+            return decode(msgspec.json.Decoder(type_), data)
+        except Undecodable as error:
+            kind = kind_of(data)
+            hint = "." if kind is Unusable else "; does a proxy stand in between?"
+            raise kind(f"{path}: the API server's answer cannot be read ({error}){hint}") from None
+
+    async def get_or_none(
+        self, path: str, type_: type[T], *, params: Params | None = None
+    ) -> T | None:
+        """The object at ``path``; None where the API server says that there is none. Raises as
+        :meth:`get` otherwise.
+        """
+        try:
+            return await self.get(path, type_, params=params)
+        except NotFound:
+            return None
+
+    async def pages(
+        self,
+        path: str,
+        type_: type[T],
+        *,
+        params: Params | None = None,
+        limit: int = 500,
+        on_unreadable: Callable[[Unreadable], None] = lambda _: None,
+    ) -> AsyncGenerator[tuple[list[T], str]]:
+        """The collection at ``path``, page by page, each with the version of the whole list.
+
+        A page has ``limit`` objects at most, and fewer where they are large. What cannot be read is
+        left out, counted, and passed to ``on_unreadable``.
+
+        Raises:
+            Gone: the list has become too old while it was read; begin again.
+        """
+        decoder, token, next_ = msgspec.json.Decoder(type_), "", min(limit, FIRST)
+        while True:
+            now, at = next_, {"continue": token} if token else {}
+
+            async def page(pieces: AsyncIterator[bytes], alone: bool = now == 1) -> Page[T]:
+                return await read_page(pieces, decoder, path, alone=alone)
+
+            try:
+                found = await self._read("list", path, {**(params or {}), "limit": now, **at}, page)
+            except TooMuch:
+                next_ = next_limit(now, None, limit)
+                continue
+            for one in found.unreadable:
+                self.mirrors.cannot_read(path, one)
+                on_unreadable(one)
+            yield found.items, found.version
+            if not (token := found.token):
+                return
+            next_ = next_limit(now, found, limit)
+
+    @asynccontextmanager
+    async def watch(
+        self,
+        path: str,
+        type_: type[T],
+        *,
+        resource_version: str,
+        params: Params | None = None,
+        seconds: int | None = None,
+    ) -> AsyncGenerator[AsyncIterator[WatchEvent[T]]]:
+        """What happens in ``path`` after ``resource_version``; entered when the server has accepted
+        the watch.
+
+        The events end without an error when the server ends the watch, after ``seconds`` at the
+        latest (default: a value within ``WATCH_SECONDS``).
+
+        Raises:
+            Gone: ``resource_version`` is too old; on entering or from the events.
+            KubeError: the server refuses, or the connection broke.
+        """
+        seconds = seconds or random.randint(*WATCH_SECONDS)  # noqa: S311 - spread, not a secret
+        asked = {
+            **(params or {}),
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": seconds,
+        }
+        await self._throttle.wait()
+        self.requests.count["watch"] += 1
+        timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
+        async with self._pool.stream() as http:
+            try:
+                answer = await http.send(
+                    http.build_request("GET", path, params=asked, timeout=timeout), stream=True
+                )
+                if not answer.is_success:
+                    said = await words(answer)
+                    await answer.aclose()
+                    self._asked_to_wait(answer)
+                    raise refusal(answer.status_code, said, f"watch {path}")
+            except httpx.HTTPError as error:
+                self._pool.failed(error)
+                raise self._silence(f"watch {path}", error) from error
+            try:
+                longest = seconds + self._timeout
+                async with aclosing(
+                    self._events(answer, msgspec.json.Decoder(type_), path, longest)
+                ) as events:
+                    yield events
+            finally:
+                await answer.aclose()
+
+    async def _events(
+        self, answer: httpx.Response, decoder: msgspec.json.Decoder[T], path: str, longest: float
+    ) -> AsyncGenerator[WatchEvent[T]]:
+        try:
+            async for event in events(timely(answer, longest, f"watch {path}"), decoder, path):
+                if event.unreadable is not None:
+                    self.mirrors.cannot_read(path, event.unreadable)
+                yield event
+        except httpx.HTTPError as error:
+            raise self._silence(f"watch {path}", error) from error
+
+    async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
+        """Create ``body`` in the collection ``path``; Conflict where it exists already. ``tells``:
+        False for what is answered by a bare Status, as a pod's binding is."""
+        return await self._write("create", "POST", path, body, tells=tells)
+
+    async def ask(self, path: str, body: object, type_: type[T]) -> T:
+        """Create ``body`` in a collection that stores nothing and answers at once, as those of
+        access reviews do. Raises :class:`KubeError`.
+        """
+        said = await self._write("create", "POST", path, body, stored=False)
+        return decoded(msgspec.json.Decoder(type_), said, path)
+
+    async def replace(self, path: str, body: object) -> bytes:
+        """Replace the object at ``path``; Conflict where its resourceVersion is no longer the one
+        in ``body``.
+        """
+        return await self._write("update", "PUT", path, body)
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> bytes:
+        """Apply RFC 6902 operations, all or none; PreconditionFailed where a ``test`` does not
+        hold.
+        """
+        return await self._write(
+            "patch", "PATCH", path, operations, kind="application/json-patch+json"
+        )
+
+    async def merge_patch(self, path: str, body: object) -> bytes:
+        """Apply an RFC 7386 merge patch; Conflict where it names a resourceVersion that no longer
+        holds.
+        """
+        return await self._write("patch", "PATCH", path, body, kind="application/merge-patch+json")
+
+    async def strategic_patch(self, path: str, body: object) -> bytes:
+        """Apply a strategic merge patch, which Kubernetes' own kinds know; Conflict where it names
+        a resourceVersion or uid that no longer holds.
+        """
+        return await self._write(
+            "patch", "PATCH", path, body, kind="application/strategic-merge-patch+json"
+        )
+
+    async def replace_status(self, path: str, body: object) -> bytes:
+        """Replace the status of the object at ``path``, and nothing else of it; Conflict as for
+        :meth:`replace`.
+        """
+        return await self.replace(f"{path}/status", body)
+
+    async def apply(
+        self, path: str, body: object, *, manager: str = "", force: bool = False
+    ) -> bytes:
+        """Server-side apply: have the fields in ``body``, its apiVersion and kind among them, at
+        ``path``, new where there is no such object.
+
+        ``manager`` owns them from then on (default: ``agent``); what it applied before and leaves
+        out now is removed. With ``force`` fields that others own are taken from them, as a
+        controller does with what it alone decides.
+
+        Raises:
+            Conflict: others own some of them with other values (never with ``force``), or a
+            resourceVersion in ``body`` no longer holds.
+        """
+        params: Params = {
+            "fieldManager": manager or self._agent,
+            **({"force": "true"} if force else {}),
+        }
+        return await self._write(
+            "patch", "PATCH", path, body, kind="application/apply-patch+yaml", params=params
+        )
+
+    async def delete(
+        self,
+        path: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> bytes:
+        """Delete the object at ``path``, or all of a collection; what the server answers: the
+        object where something holds it, else a Status.
+
+        Only if it has this ``uid`` and this ``resource_version``, where given. ``grace``: seconds
+        that a pod gets to end (0: at once, which does not wait for its kubelet). ``propagation``:
+        what becomes of what it owns (default: as its kind has it).
+
+        Raises:
+            NotFound: there is none.
+            Conflict: the object there is another one, or has changed.
+        """
+        preconditions = {
+            key: value
+            for key, value in (("uid", uid), ("resourceVersion", resource_version))
+            if value
+        }
+        options = {
+            "preconditions": preconditions or None,
+            "gracePeriodSeconds": grace,
+            "propagationPolicy": propagation,
+        }
+        given = {key: value for key, value in options.items() if value is not None}
+        about = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        return await self._write("delete", "DELETE", path, {**about, **given} if given else None)
+
+    async def _read(
+        self,
+        verb: str,
+        path: str,
+        params: Params | None,
+        take: Callable[[AsyncIterator[bytes]], Awaitable[T]],
+    ) -> T:
+        """What ``take`` makes of the answer's bytes, while they come."""
+        budget.spend(f"{verb} {path}")
+        for attempt in range(1, self._attempts + 1):
+            try:
+                async with self._slots, self._pool.acquire() as http:
+                    await self._throttle.wait()
+                    self.requests.count[verb] += 1
+                    async with http.stream("GET", path, params=params) as answer:
+                        if answer.is_success:
+                            return await take(timely(answer, LONGEST, f"{verb} {path}"))
+                        said = await words(answer)
+            except httpx.HTTPError as error:
+                if attempt == self._attempts or not isinstance(error, httpx.TransportError):
+                    raise self._silence(f"{verb} {path}", error) from error
+                pause = 0.1 * 2**attempt
+            else:
+                wait = self._asked_to_wait(answer)
+                if attempt == self._attempts or wait is None:
+                    raise refusal(answer.status_code, said, f"{verb} {path}")
+                pause = wait
+            # Never earlier than asked.
+            await anyio.sleep(pause * random.uniform(1.0, 1.5))  # noqa: S311
+        raise AssertionError("unreachable")
+
+    async def _write(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        body: object | None,
+        *,
+        kind: str = "application/json",
+        params: Params | None = None,
+        stored: bool = True,
+        tells: bool = True,
+    ) -> bytes:
+        budget.spend(f"{verb} {path}")
+        data = b"" if body is None else msgspec.json.encode(body)
+        async with self._slots, self._pool.acquire() as http:
+            await self._throttle.wait()
+            if self._may_write is not None and not self._may_write():
+                raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
+            self.requests.count[verb] += 1
+            self.requests.bytes[verb] += len(data)
+            head = {"Content-Type": kind} if data else None
+            try:
+                async with http.stream(
+                    method, path, content=data or None, headers=head, params=params
+                ) as answer:
+                    pieces = timely(answer, LONGEST, f"{verb} {path}")
+                    said = await (whole(pieces) if answer.is_success else words(answer))
+            except httpx.HTTPError as error:
+                raise self._silence(f"{verb} {path}", error) from error
+            except TooMuch:
+                raise KubeError(
+                    f"{verb} {path}: the answer has more than {MOST_BYTES} bytes, and is not read."
+                ) from None
+        if answer.is_success:
+            if method != "DELETE" and stored:
+                known(answer.status_code, said, f"{verb} {path}", bare=not tells)
+            return said
+        self._asked_to_wait(answer)
+        json_patch = kind == "application/json-patch+json"
+        raise refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
+
+    def _asked_to_wait(self, answer: StreamedResponse) -> float | None:
+        """Seconds that the server asks us to wait before the next attempt; until then none is
+        sent.
+        """
+        if (seconds := retry_after(answer)) is not None:
+            self._throttle.pause(seconds)
+        return seconds
+
+    def _silence(self, what: str, error: httpx.HTTPError) -> KubeError:
+        return KubeError(
+            f"{self.target.server}: no answer to {what} ({type(error).__name__} {error}); is it reachable?"
+        )

@@ -1,0 +1,145 @@
+"""An API server's answers: their bytes within bounds of size and time, and the errors that refusals
+are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Final, Literal
+
+import anyio
+import httpx
+import msgspec
+
+from preflight_kube.client.decoding import MOST_BYTES, Undecodable, decode, unreadable
+from preflight_kube.client.http1 import StreamedResponse
+from preflight_kube.client.paging import TooMuch
+from preflight_kube.errors import KubeError, Status, Unusable, refused
+
+__all__ = ["LONGEST", "kind_of", "known", "refusal", "retry_after", "timely", "whole", "words"]
+
+LONGEST: Final = 120.0
+"""Seconds that one answer may take in all; one that comes byte by byte never meets the time for its
+next bytes.
+"""
+_MOST_WORDS: Final = 64 * 1024
+"""Bytes of a refusal that are read."""
+_STATUS: Final = msgspec.json.Decoder(Status)
+_NOT_SERVED: Final = b"404 page not found"
+"""What an API server says of an API group that it does not have; to all else that is not there it
+answers with a Status.
+"""
+_STATUS_BEGINS: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"Status"\s*,\s*"apiVersion"\s*:\s*"v1"')
+"""A Status names its object in its message before it gives its reason, and a name may be as long as
+whoever asked made it.
+"""
+
+
+class _Written(msgspec.Struct, rename="camel"):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    resource_version: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Object(msgspec.Struct):
+    metadata: _Written
+
+
+class _Done(msgspec.Struct):
+    kind: Literal["Status"]
+    status: Literal["Success"]
+
+
+_OBJECT: Final = msgspec.json.Decoder(_Object)
+_DONE: Final = msgspec.json.Decoder(_Done)
+
+
+def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
+    """Raises :class:`KubeError` where it is not an answer of an API server's, such as the page of a
+    proxy: nobody knows whether it was done.
+
+    ``bare``: a Status of success is what is answered, and not the object.
+    """
+    try:
+        if bare:
+            decode(_DONE, body)
+        else:
+            decode(_OBJECT, body)
+    except Undecodable as error:
+        raise KubeError(
+            f"{what}: the answer {code} is not an object ({error}); does a proxy stand in between?"
+        ) from None
+
+
+def retry_after(answer: StreamedResponse) -> float | None:
+    """Seconds that the server asks us to wait before the next attempt."""
+    if answer.status_code not in {429, 503}:
+        return None
+    try:
+        asked = float(answer.headers["Retry-After"])
+    except (KeyError, ValueError):
+        return None
+    return None if math.isnan(asked) else min(max(asked, 0.1), 30.0)
+
+
+def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> KubeError:
+    """The error that a refusal of ``what`` is; NotFound only where an API server itself says so."""
+    try:
+        status = decode(_STATUS, body)
+    except Undecodable:
+        cut = len(body) >= _MOST_WORDS and _STATUS_BEGINS.match(body) is not None
+        # A Status of 404 has no other reason.
+        status = Status(kind="Status", reason="NotFound") if cut and code == 404 else Status()
+    status.message = status.message or body[:200].decode(errors="replace").strip()
+    absent = (status.kind, status.reason) == ("Status", "NotFound") or body.strip() == _NOT_SERVED
+    if code == httpx.codes.NOT_FOUND and not absent:  # a proxy's: nobody knows what there is
+        return KubeError(
+            f"{what}: the API server answered {code} ({status.message}), which is not in an API server's words; "
+            "does a proxy stand in between?",
+            code,
+        )
+    return refused(what, code, status, json_patch=json_patch)
+
+
+async def whole(pieces: AsyncIterator[bytes]) -> bytes:
+    """All of an answer. Raises :class:`~.paging.TooMuch` with what came of one of more than
+    ``MOST_BYTES``.
+    """
+    kept, size = [], 0
+    async for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if size > MOST_BYTES:
+            raise TooMuch(b"".join(kept))
+    return b"".join(kept)
+
+
+def kind_of(data: bytes) -> type[KubeError]:
+    """Of the error that ``data`` cannot be read. What has no name is not an object that somebody
+    made so: another try may find a better one.
+    """
+    return Unusable if unreadable(data, "").metadata.name else KubeError
+
+
+async def timely(answer: StreamedResponse, longest: float, what: str) -> AsyncIterator[bytes]:
+    """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not
+    ended after ``longest`` seconds.
+    """
+    end = anyio.current_time() + longest
+    async for piece in answer.aiter_raw():
+        if anyio.current_time() > end:
+            raise KubeError(
+                f"{what}: the answer has not ended after {longest:g} s; does a proxy stand in between?"
+            )
+        yield piece
+
+
+async def words(answer: StreamedResponse) -> bytes:
+    """What an answer says that is none of those that are wanted."""
+    kept = b""
+    async for piece in timely(answer, LONGEST, "a refusal"):
+        kept += piece[:_MOST_WORDS]
+        if len(kept) >= _MOST_WORDS:
+            break
+    return kept
