@@ -171,25 +171,28 @@ def layers(session: nox.Session) -> None:
 
 
 def contracts() -> str:
-    """import-linter's settings: the root's, every member's module and own contracts, and in place
-    of SERVICES and the like the members of that kind."""
+    """import-linter's settings: the root's, every member's module and own contracts, with the names
+    of kinds and rooms resolved (:func:`_modules`)."""
     settings: dict[str, Any] = tomllib.loads(Path("pyproject.toml").read_text())["tool"][
         "importlinter"
     ]
     every = settings.pop("contracts")
     of_kind: dict[str, list[str]] = {name: [] for name in KINDS.values()}
-    settings["root_packages"] = []
+    places: dict[str, Path] = {}
     for folder, said in _members().values():
-        modules = [path.parent.name for path in sorted(Path(folder).glob("src/*/__init__.py"))]
-        settings["root_packages"] += modules
-        of_kind.get(KINDS.get(said.get("kind", ""), ""), []).extend(modules)
+        for init in sorted(Path(folder).glob("src/*/__init__.py")):
+            places[init.parent.name] = init.parent
+            of_kind.get(KINDS.get(said.get("kind", ""), ""), []).append(init.parent.name)
         own = tomllib.loads(Path(folder, "pyproject.toml").read_text()).get("tool", {})
         every += own.get("importlinter", {}).get("contracts", [])
+    settings["root_packages"] = list(places)
     lines = ["[tool.importlinter]", *_toml(settings)]
     for contract in every:
-        for key in ("source_modules", "modules", "forbidden_modules"):
+        for key in ("source_modules", "modules", "forbidden_modules", "containers", "ancestors"):
             if key in contract:
-                contract[key] = [m for one in contract[key] for m in of_kind.get(one, [one])]
+                contract[key] = [
+                    m for name in contract[key] for m in _modules(name, of_kind, places)
+                ]
         sources = contract.get("source_modules", [])
         if "forbidden_modules" in contract:
             contract["forbidden_modules"] = [
@@ -197,6 +200,29 @@ def contracts() -> str:
             ]
         lines += ["[[tool.importlinter.contracts]]", *_toml(contract)]
     return "\n".join(lines) + "\n"
+
+
+def _modules(
+    name: str, of_kind: Mapping[str, list[str]], places: Mapping[str, Path]
+) -> Sequence[str]:
+    """Modules that a name of a contract stands for: "SERVICES" all of a kind, "SERVICES.core" the
+    room of that name in each that has it, "package.!a !b" what a package holds but a and b."""
+    package, _, rest = name.partition(".")
+    if rest.startswith("!"):
+        kept_out = rest.replace("!", "").split()
+        parts = {p.stem for p in places[package].glob("[!_]*.py")}
+        parts |= {p.parent.name for p in places[package].glob("*/__init__.py")}
+        return [f"{package}.{part}" for part in sorted(parts - set(kept_out))]
+    packages = of_kind.get(package)
+    if packages is None:
+        return [name]
+    if not rest:
+        return packages
+    return [
+        f"{one}.{rest}"
+        for one in packages
+        if Path(places[one], rest).is_dir() or Path(places[one], f"{rest}.py").is_file()
+    ]
 
 
 def _toml(table: Mapping[str, Any]) -> list[str]:

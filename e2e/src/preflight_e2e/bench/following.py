@@ -5,17 +5,20 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from .cluster import BenchServer
 
 __all__ = ["Follow"]
 
 T = TypeVar("T")
 _SECONDS = 7200
+
+
+class _Server(Protocol):
+    def call(self, method: str, path: str) -> Any: ...
+    def connect(self) -> http.client.HTTPConnection: ...
+    def headers(self) -> dict[str, str]: ...
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -41,7 +44,7 @@ class Follow(Generic[T]):
     """
 
     def __init__(
-        self, server: BenchServer, path: str, seen: Callable[[str, T], None], type_: type[T]
+        self, server: _Server, path: str, seen: Callable[[str, T], None], type_: type[T]
     ) -> None:
         self._server, self._path, self._seen = server, path, seen
         self._decoder, self._ended = msgspec.json.Decoder(type_), False
