@@ -945,6 +945,52 @@ def fuzz(session: nox.Session) -> None:
     )
 
 
+@nox.session(venv_backend="none")
+def size(session: nox.Session) -> None:
+    """Lines by member and part, beside those of a revision: `nox -s size -- REVISION` (the last tag).
+
+    Generated files count nowhere; of the charts' templates, lines that are not blank.
+    """
+    tags = subprocess.check_output(["git", "tag", "--sort=-creatordate"], text=True)
+    before = session.posargs[0] if session.posargs else (tags.split() or ["HEAD"])[0]
+    new, old = (_lines(revision) for revision in ("", before))
+    print(f"{'':26}{'src':>16}{'tests':>16}{'charts':>16}   (in brackets: since {before})")
+    parts = ("src", "tests", "charts")
+    for row in [*sorted({name for name, _ in new | old}), "all"]:
+        sums = [
+            [sum(n for at, n in lines.items() if at[1] == part and row in (at[0], "all"))
+             for lines in (new, old)]
+            for part in parts
+        ]  # fmt: skip
+        print(f"{row:26}" + "".join(f"{f'{now} ({now - was:+})':>16}" for now, was in sums))
+
+
+def _lines(revision: str) -> dict[tuple[str, str], int]:
+    """Lines of each member's parts at a revision, "" the working tree's."""
+    where = ["--cached"] if not revision else [revision]
+    counted: dict[tuple[str, str], int] = {}
+    for pattern, files in (
+        ("", ["*.py"]),
+        (r"\S", ["charts/*/templates/*", "*/charts/*/templates/*"]),
+    ):
+        out = subprocess.run(
+            ["git", "grep", "-c", "-e", pattern, *(where if revision else []), "--", *files],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        for line in out.splitlines():
+            name, _, number = line.removeprefix(f"{revision}:" if revision else "").rpartition(":")
+            path = Path(name)
+            if "generated" in name.replace("_generated", "generated") or name.count("/") < 2:
+                continue
+            if files[0] == "*.py":
+                member = path.parts[1] if path.parts[0] == "packages" else path.parts[0]
+                part = "src" if "/src/" in name else "tests"
+            else:
+                member, part = path.parts[path.parts.index("templates") - 1], "charts"
+            counted[member, part] = counted.get((member, part), 0) + int(number)
+    return counted
+
+
 def install_as_in_its_image(session: nox.Session, member: str, into: Path) -> None:
     """A member with what it needs and no other packages beside it, and bytecode made beforehand."""
     ours = [f"--reinstall-package={name}" for name in ("preflight-proto", "preflight-kube", member)]
