@@ -56,13 +56,13 @@ def _appwrapper() -> CollectorRegistry:
 
 
 def _compute_domain_controller() -> CollectorRegistry:
-    metrics = import_module("preflight_computedomain.controller.metrics").ControllerMetrics()
+    metrics = import_module("preflight_computedomain.metrics").ControllerMetrics()
     metrics.show(_requests(), _mirrors(), dict)
     return _of(metrics)
 
 
 def _compute_domain_plugin() -> CollectorRegistry:
-    return _of(import_module("preflight_computedomain.plugin.metrics").PluginMetrics("node"))
+    return _of(import_module("preflight_computedomain.metrics").PluginMetrics("node"))
 
 
 def _gpu_scheduler() -> CollectorRegistry:
@@ -118,7 +118,7 @@ def variables(check: str) -> None:
 
 def reasons() -> None:
     """Why a claim of a ComputeDomain is not prepared, in the words of metrics and logs."""
-    found = import_module("preflight_computedomain.plugin.claims").REASONS
+    found = import_module("preflight_computedomain.core.claims").REASONS
     _table(("reason", "meaning"), [(f"`{word}`", said) for word, said in found.items()])
 
 

@@ -2,8 +2,8 @@
 ``proto``.
 
 Run it with the group ``codegen`` of preflight-proto installed; running it twice changes nothing.
-Messages alone: the services are served by grpcio, by name (see ``plugin/dra.py`` and
-``plugin/registration.py``).
+Messages alone: the services are served by grpcio, by name (see ``node/dra.py`` and
+``node/registration.py``).
 """
 
 from __future__ import annotations

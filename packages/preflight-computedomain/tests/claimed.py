@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from preflight_computedomain.names import API_VERSION, CHANNEL_CONFIG, DEVICE, DRIVER
-from preflight_computedomain.objects import ResourceClaim
-from preflight_computedomain.plugin.claims import KubeletClaim
-from preflight_computedomain.plugin.disk import Disk
-from preflight_computedomain.plugin.facts import NodeFacts, Unfit
-from preflight_computedomain.plugin.lock import Lock
-from preflight_computedomain.plugin.metrics import PluginMetrics
-from preflight_computedomain.plugin.page import ClaimPreparer, Times, Unreachable
-from preflight_computedomain.plugin.store import ClaimStore
+from preflight_computedomain.api.names import API_VERSION, CHANNEL_CONFIG, DEVICE, DRIVER
+from preflight_computedomain.api.types import ResourceClaim
+from preflight_computedomain.core.claims import KubeletClaim
+from preflight_computedomain.core.facts import NodeFacts, Unfit
+from preflight_computedomain.metrics import PluginMetrics
+from preflight_computedomain.node.atomic_file import Disk
+from preflight_computedomain.node.lock import Lock
+from preflight_computedomain.node.prepare import ClaimPreparer, Times, Unreachable
+from preflight_computedomain.node.state_dir import ClaimStore
 
 NODE = "node-1"
 CLIQUE = "00000000-0000-0000-0000-0000000000aa.7"

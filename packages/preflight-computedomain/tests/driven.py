@@ -11,10 +11,10 @@ from typing import Any
 
 import anyio
 from claimed import parameters
-from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
-from preflight_computedomain.controller.metrics import ControllerMetrics
-from preflight_computedomain.controller.page import Controller
-from preflight_computedomain.names import API_VERSION, CHANNEL_CLASS, DRIVER, KIND
+from preflight_computedomain.api.names import API_VERSION, CHANNEL_CLASS, DRIVER, KIND
+from preflight_computedomain.controller.apply import DOMAINS, TEMPLATES
+from preflight_computedomain.controller.controller import Controller
+from preflight_computedomain.metrics import ControllerMetrics
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership, lead

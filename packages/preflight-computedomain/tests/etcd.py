@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from preflight_computedomain.controller import template
-from preflight_computedomain.controller.step import (
+from preflight_computedomain.api.names import FINALIZER
+from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
+from preflight_computedomain.core import template
+from preflight_computedomain.core.reconcile import (
     Action,
     AddFinalizer,
     ConfirmGone,
@@ -26,8 +28,6 @@ from preflight_computedomain.controller.step import (
     step,
     sweep,
 )
-from preflight_computedomain.names import FINALIZER
-from preflight_computedomain.objects import ClaimTemplate, ComputeDomain
 
 NAMESPACE = "team-a"
 

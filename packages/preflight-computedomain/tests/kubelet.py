@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import grpc
-from preflight_computedomain.plugin.claims import KubeletClaim
+from preflight_computedomain.core.claims import KubeletClaim
 
 __all__ = ["Kubelet", "connection"]
 

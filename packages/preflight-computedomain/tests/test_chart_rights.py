@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 from driven import User, leads, until
-from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
-from preflight_computedomain.crd import crd
-from preflight_computedomain.names import (
+from preflight_computedomain.api.crd import crd
+from preflight_computedomain.api.names import (
     API_VERSION,
     DRIVER,
     FINALIZER,
@@ -28,8 +27,9 @@ from preflight_computedomain.names import (
     LABEL,
     TARGET_LABEL,
 )
-from preflight_computedomain.plugin import slices
-from preflight_computedomain.plugin.claims import KubeletClaim
+from preflight_computedomain.controller.apply import DOMAINS, TEMPLATES
+from preflight_computedomain.core import slices
+from preflight_computedomain.core.claims import KubeletClaim
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, KubeError
 from preflight_testing import apiserver

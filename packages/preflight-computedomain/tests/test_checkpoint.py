@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.plugin.checkpoint import (
+from preflight_computedomain.api.checkpoint import (
     ABORTED,
     COMPLETED,
     STARTED,

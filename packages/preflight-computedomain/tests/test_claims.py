@@ -10,9 +10,9 @@ import pytest
 from claimed import DOMAIN, NODE, claim, config, document, parameters, ref, result
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.objects import ResourceClaim
-from preflight_computedomain.plugin import claims, decide
-from preflight_computedomain.plugin.claims import (
+from preflight_computedomain.api.types import ResourceClaim
+from preflight_computedomain.core import claims, decide
+from preflight_computedomain.core.claims import (
     ChannelRequest,
     KubeletClaim,
     Refusal,
@@ -269,7 +269,7 @@ def test_names_with_dots_and_of_253_characters_are_fine() -> None:
 
 def test_the_words_of_metrics_and_logs_are_those_of_the_table_and_no_others() -> None:
     found = set()
-    for path in Path(claims.__file__).parent.glob("*.py"):
+    for path in Path(claims.__file__).parents[1].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
                 word = ast.unparse(node.args[0])

@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from driven import User, leads, until
-from preflight_computedomain.controller.actor import DOMAINS, TEMPLATES
-from preflight_computedomain.controller.page import SLICES, Controller
-from preflight_computedomain.crd import crd
-from preflight_computedomain.names import FINALIZER, LABEL, TARGET_LABEL
-from preflight_computedomain.plugin import slices
+from preflight_computedomain.api.crd import crd
+from preflight_computedomain.api.names import FINALIZER, LABEL, TARGET_LABEL
+from preflight_computedomain.controller.apply import DOMAINS, TEMPLATES
+from preflight_computedomain.controller.controller import SLICES, Controller
+from preflight_computedomain.core import slices
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Invalid, KubeError
 from preflight_testing.apiserver import ApiServer

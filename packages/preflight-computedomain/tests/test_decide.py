@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from claimed import CLIQUE, DOMAIN, NODE, ref, uid
-from preflight_computedomain.plugin.checkpoint import (
+from preflight_computedomain.api.checkpoint import (
     ABORTED,
     COMPLETED,
     STARTED,
@@ -13,8 +13,8 @@ from preflight_computedomain.plugin.checkpoint import (
     completed,
     entry_of,
 )
-from preflight_computedomain.plugin.claims import ChannelRequest, Refusal
-from preflight_computedomain.plugin.decide import AlreadyPrepared, Prepare, decide, known
+from preflight_computedomain.core.claims import ChannelRequest, Refusal
+from preflight_computedomain.core.decide import AlreadyPrepared, Prepare, decide, known
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 REQUEST = ChannelRequest(ref(1), "channel", DOMAIN, b'{"a":1}')

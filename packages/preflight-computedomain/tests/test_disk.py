@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 from inmemory import Files, Paths
-from preflight_computedomain.plugin import disk
-from preflight_computedomain.plugin.disk import Disk
+from preflight_computedomain.node import atomic_file as disk
+from preflight_computedomain.node.atomic_file import Disk
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from claimed import DOMAIN, document, parameters, ref
-from preflight_computedomain.controller import template
-from preflight_computedomain.doctor import before_uninstall, report
-from preflight_computedomain.explain import explain
-from preflight_computedomain.names import LABEL, TARGET_LABEL
-from preflight_computedomain.objects import ClaimTemplate, ComputeDomain, Slice
-from preflight_computedomain.plugin import slices
-from preflight_computedomain.seen import ClusterObjects, Labeled, Pod, UsedClaim
+from preflight_computedomain.api.names import LABEL, TARGET_LABEL
+from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
+from preflight_computedomain.core import slices, template
+from preflight_computedomain.report.doctor import before_uninstall, report
+from preflight_computedomain.report.explain import explain
+from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
 
 T = TypeVar("T")
 OTHER = "d0000000-0000-0000-0000-000000000002"

@@ -5,14 +5,14 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.plugin.fabric import (
+from preflight_computedomain.core.fabric import (
     COMPLETED,
     FabricBroken,
     FabricInfo,
     clique,
     unwell,
 )
-from preflight_computedomain.plugin.facts import Unfit, boot_id, driver_fits, imex_major, node_name
+from preflight_computedomain.core.facts import Unfit, boot_id, driver_fits, imex_major, node_name
 
 DEVICES = """Character devices:
   1 mem

@@ -3,46 +3,48 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.gates import IGNORED, KNOWN, Gates, GatesInvalid, read
+from preflight_computedomain.config import IGNORED, KNOWN, Gates, GatesInvalid, read_gates
 
 
 def problems(text: str, **more: str) -> tuple[str, ...]:
     with pytest.raises(GatesInvalid) as caught:
-        read(text, **more)
+        read_gates(text, **more)
     return caught.value.problems
 
 
 def test_nothing_given_is_off_and_forces_nothing() -> None:
-    assert read("") == Gates(
+    assert read_gates("") == Gates(
         host_managed=False, dns_names=True, cliques=True, crash_on_fabric_errors=True
     )
 
 
 def test_host_managed_forces_two_gates_and_says_so() -> None:
-    gates = read(" HostManagedIMEX=true , ")
+    gates = read_gates(" HostManagedIMEX=true , ")
     assert (gates.host_managed, gates.dns_names, gates.cliques) == (True, False, False)
     assert len(gates.notes) == 2
 
 
 def test_forcing_is_silent_about_what_is_false_already() -> None:
     assert (
-        read("HostManagedIMEX=true,IMEXDaemonsWithDNSNames=false,ComputeDomainCliques=false").notes
+        read_gates(
+            "HostManagedIMEX=true,IMEXDaemonsWithDNSNames=false,ComputeDomainCliques=false"
+        ).notes
         == ()
     )
 
 
 def test_gates_are_forced_before_they_are_judged() -> None:
     wrong = "ComputeDomainCliques=true,IMEXDaemonsWithDNSNames=false"
-    assert read(f"HostManagedIMEX=true,{wrong}").host_managed
+    assert read_gates(f"HostManagedIMEX=true,{wrong}").host_managed
     assert problems(wrong) == (
         "feature gate ComputeDomainCliques requires IMEXDaemonsWithDNSNames to also be enabled",
     )
 
 
 def test_the_alias_needs_gate_and_mode() -> None:
-    assert read("HostManagedIMEXDaemon=true", mode="hostManaged").host_managed
-    assert not read("HostManagedIMEXDaemon=true").host_managed
-    assert not read("HostManagedIMEXDaemon=true", mode="driverManaged").host_managed
+    assert read_gates("HostManagedIMEXDaemon=true", mode="hostManaged").host_managed
+    assert not read_gates("HostManagedIMEXDaemon=true").host_managed
+    assert not read_gates("HostManagedIMEXDaemon=true", mode="driverManaged").host_managed
     assert "HostManagedIMEX" in problems("", mode="hostManaged")[0]
 
 
@@ -71,14 +73,14 @@ def test_a_gate_given_both_ways_is_refused() -> None:
 
 
 def test_gates_of_the_other_driver_are_ignored_with_a_line_each() -> None:
-    gates = read(",".join(f"{name}=true" for name in sorted(IGNORED)))
+    gates = read_gates(",".join(f"{name}=true" for name in sorted(IGNORED)))
     assert len(gates.notes) == len(IGNORED)
 
 
 @given(st.text())
 def test_no_text_ends_in_another_error(text: str) -> None:
     try:
-        read(text, mode=text[:3], isolation=text[3:])
+        read_gates(text, mode=text[:3], isolation=text[3:])
     except GatesInvalid as error:
         assert error.problems
         assert all("\n" not in problem for problem in error.problems)
@@ -89,6 +91,6 @@ def test_host_managed_never_leaves_the_two_gates_on(chosen: dict[str, bool]) -> 
     text = ",".join(
         f"{name}={str(on).lower()}" for name, on in {**chosen, "HostManagedIMEX": True}.items()
     )
-    gates = read(text)
+    gates = read_gates(text)
     assert (gates.dns_names, gates.cliques) == (False, False)
     assert gates.crash_on_fabric_errors == chosen.get("CrashOnNVLinkFabricErrors", True)

@@ -18,9 +18,9 @@ from types import ModuleType
 import pytest
 from driven import User, until
 from kubelet import Kubelet
-from preflight_computedomain.crd import crd
-from preflight_computedomain.names import DRIVER
-from preflight_computedomain.plugin.claims import KubeletClaim
+from preflight_computedomain.api.crd import crd
+from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.core.claims import KubeletClaim
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer

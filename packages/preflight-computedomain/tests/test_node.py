@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preflight_computedomain.plugin.fabric import COMPLETED, FabricInfo
-from preflight_computedomain.plugin.facts import NodeFacts, Unfit
-from preflight_computedomain.plugin.node import (
+from preflight_computedomain.core.fabric import COMPLETED, FabricInfo
+from preflight_computedomain.core.facts import NodeFacts, Unfit
+from preflight_computedomain.node.host import (
     ChannelMajor,
     CliqueOwner,
     NvmlUnavailable,
     node_facts,
 )
-from preflight_computedomain.plugin.nvml import NvmlLibrary
+from preflight_computedomain.node.nvml import NvmlLibrary
 
 pytestmark = pytest.mark.anyio
 DEVICES = "Character devices:\n235 nvidia-caps-imex-channels\n"
@@ -234,7 +234,7 @@ int nvmlDeviceGetGpuFabricInfo(void *h, info_t *o) {
     return 0;
 }
 """
-ASK = "import sys; from preflight_computedomain.plugin.nvml import NvmlLibrary; d = NvmlLibrary(sys.argv[1]); print(d.driver_version(), d.fabric())"
+ASK = "import sys; from preflight_computedomain.node.nvml import NvmlLibrary; d = NvmlLibrary(sys.argv[1]); print(d.driver_version(), d.fabric())"
 
 
 async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ async def test_the_binding_reads_a_library_in_the_drivers_root(tmp_path: Path) -
 
 ASK_TWICE = """
 import os, sys
-from preflight_computedomain.plugin.node import NvmlUnavailable
-from preflight_computedomain.plugin.nvml import NvmlLibrary, reader
+from preflight_computedomain.node.host import NvmlUnavailable
+from preflight_computedomain.node.nvml import NvmlLibrary, reader
 reader.start(print, lasting=True)
 driver = NvmlLibrary(sys.argv[1])
 try:

@@ -17,9 +17,9 @@ from preflight_testing.fakes import DRIVERS, NVML, NvmlError, build_nvml, nvml_n
 PROGRAM = """
 import asyncio, json, sys
 from dataclasses import asdict
-from preflight_computedomain.plugin.facts import Unfit
-from preflight_computedomain.plugin.node import CliqueOwner
-from preflight_computedomain.plugin.nvml import NvmlLibrary, reader
+from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.node.host import CliqueOwner
+from preflight_computedomain.node.nvml import NvmlLibrary, reader
 
 said = []
 reader.start(said.append, lasting=True)

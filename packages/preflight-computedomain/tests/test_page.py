@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 from claimed import CLIQUE, DOMAIN, Node, claim, config, parameters, ref, result, uid
-from preflight_computedomain.names import DRIVER, cdi_file, cdi_id
-from preflight_computedomain.plugin.checkpoint import (
+from preflight_computedomain.api.checkpoint import (
     COMPLETED,
     STARTED,
     Checkpoint,
     encode,
     entry_of,
 )
-from preflight_computedomain.plugin.claims import KubeletClaim
-from preflight_computedomain.plugin.facts import Unfit
-from preflight_computedomain.plugin.metrics import PluginMetrics
-from preflight_computedomain.plugin.page import ClaimAnswer, ClaimPreparer, Times
-from preflight_computedomain.plugin.store import CHECKPOINT
+from preflight_computedomain.api.names import DRIVER, cdi_file, cdi_id
+from preflight_computedomain.core.claims import KubeletClaim
+from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.metrics import PluginMetrics
+from preflight_computedomain.node.prepare import ClaimAnswer, ClaimPreparer, Times
+from preflight_computedomain.node.state_dir import CHECKPOINT
 
 pytestmark = pytest.mark.anyio
 GIVEN = ClaimAnswer(("channel",), "node-1", "channel-0", (cdi_id(uid(1)),))
@@ -557,7 +557,7 @@ async def test_an_error_of_our_own_is_answered_and_logged(
 
 
 async def test_claims_whose_names_can_be_none_are_refused_and_not_asked_for(node: Node) -> None:
-    from preflight_computedomain.plugin.claims import KubeletClaim
+    from preflight_computedomain.core.claims import KubeletClaim
 
     bad = KubeletClaim("team-a", "../../../secrets", "u")
     page = node.page()

@@ -20,16 +20,16 @@ from urllib.parse import urlsplit
 import pytest
 from driven import CLAIMS, User, until
 from kubelet import Kubelet
-from preflight_computedomain import gates
-from preflight_computedomain.controller.actor import DOMAINS
-from preflight_computedomain.crd import crd
-from preflight_computedomain.names import DRIVER, cdi_file, cdi_id, slice_name
-from preflight_computedomain.plugin import service
-from preflight_computedomain.plugin.claims import KubeletClaim
-from preflight_computedomain.plugin.fabric import FabricInfo
-from preflight_computedomain.plugin.slices import channel
-from preflight_computedomain.startup import CommandFailed, Start
+from preflight_computedomain.api.crd import crd
+from preflight_computedomain.api.names import DRIVER, cdi_file, cdi_id, slice_name
+from preflight_computedomain.config import read_gates
+from preflight_computedomain.controller.apply import DOMAINS
+from preflight_computedomain.core.claims import KubeletClaim
+from preflight_computedomain.core.fabric import FabricInfo
+from preflight_computedomain.core.slices import channel
+from preflight_computedomain.node import plugin
 from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.cli.commands import CommandFailed
 from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer, free_port
 from preflight_testing.tcp import TcpServer
@@ -80,10 +80,11 @@ class World:
         self.running: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        start = Start(
-            self.target, gates.read("HostManagedIMEX=true"), self.environ, "127.0.0.1", self.port
+        gates = read_gates("HostManagedIMEX=true")
+        running = plugin.run(
+            self.target, gates, self.environ, ("127.0.0.1", self.port), nvml=self.nvml
         )
-        self.running = asyncio.create_task(service.run(start, nvml=self.nvml))
+        self.running = asyncio.create_task(running)
         await until(self._served)
         await self.kubelet.register()
         await until(self._ready)
@@ -254,7 +255,7 @@ async def test_what_is_offered_follows_clique_and_driver(
 ) -> None:
     await world.end()
     for name in ("LOOK", "UNKNOWN"):
-        monkeypatch.setattr(service, name, 0.05)
+        monkeypatch.setattr(plugin, name, 0.05)
     joined, world.nvml.infos = world.nvml.infos, [FabricInfo("GPU-1")]  # one of no fabric
     await world.begin()
 
@@ -478,6 +479,6 @@ async def test_a_node_that_is_not_fit_ends_the_plugin_with_a_sentence(
             made.registry.rmdir()
         else:
             setattr(made.nvml, key, value)
-    start = Start(target, gates.read("HostManagedIMEX=true"), made.environ, "127.0.0.1", made.port)
+    gates = read_gates("HostManagedIMEX=true")
     with pytest.raises(CommandFailed, match=said):
-        await service.run(start, nvml=made.nvml)
+        await plugin.run(target, gates, made.environ, ("127.0.0.1", made.port), nvml=made.nvml)

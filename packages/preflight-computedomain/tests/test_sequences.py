@@ -26,15 +26,16 @@ from claimed import FACTS, Cluster, Node, ref, uid
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inmemory import Clockwork, Files, Paths
-from preflight_computedomain.names import cdi_file
-from preflight_computedomain.objects import ResourceClaim
-from preflight_computedomain.plugin import checkpoint, disk
-from preflight_computedomain.plugin import lock as lock_file
-from preflight_computedomain.plugin.cdi import document
-from preflight_computedomain.plugin.checkpoint import COMPLETED, STARTED
-from preflight_computedomain.plugin.metrics import PluginMetrics
-from preflight_computedomain.plugin.page import ClaimPreparer, Times
-from preflight_computedomain.plugin.store import CHECKPOINT
+from preflight_computedomain.api import checkpoint
+from preflight_computedomain.api.cdi import document
+from preflight_computedomain.api.checkpoint import COMPLETED, STARTED
+from preflight_computedomain.api.names import cdi_file
+from preflight_computedomain.api.types import ResourceClaim
+from preflight_computedomain.metrics import PluginMetrics
+from preflight_computedomain.node import atomic_file as disk
+from preflight_computedomain.node import lock as lock_file
+from preflight_computedomain.node.prepare import ClaimPreparer, Times
+from preflight_computedomain.node.state_dir import CHECKPOINT
 
 NUMBER = int(os.environ.get("PREFLIGHT_SEQUENCES") or 1000)
 pytestmark = pytest.mark.timeout(180 + NUMBER)

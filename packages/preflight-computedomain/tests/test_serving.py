@@ -15,13 +15,13 @@ import grpc
 import pytest
 from claimed import Node, claim, config, parameters, ref, uid
 from kubelet import Kubelet, connection
-from preflight_computedomain.names import DRIVER, cdi_id
-from preflight_computedomain.plugin.checkpoint import COMPLETED
-from preflight_computedomain.plugin.claims import KubeletClaim
-from preflight_computedomain.plugin.facts import Unfit
-from preflight_computedomain.plugin.metrics import PluginMetrics
-from preflight_computedomain.plugin.page import Times
-from preflight_computedomain.plugin.serving import Serving
+from preflight_computedomain.api.checkpoint import COMPLETED
+from preflight_computedomain.api.names import DRIVER, cdi_id
+from preflight_computedomain.core.claims import KubeletClaim
+from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.metrics import PluginMetrics
+from preflight_computedomain.node.prepare import Times
+from preflight_computedomain.node.serving import Serving
 
 pytestmark = pytest.mark.anyio
 VERSIONS = ("v1", "v1beta1")

@@ -7,11 +7,10 @@ import msgspec
 from claimed import document, parameters, ref, result
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.names import DRIVER
-from preflight_computedomain.objects import Slice
-from preflight_computedomain.plugin import slices
-from preflight_computedomain.seen import UsedClaim
-from preflight_computedomain.sharing import Sharing
+from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.api.types import Slice, UsedClaim
+from preflight_computedomain.core import slices
+from preflight_computedomain.core.sharing import Sharing
 
 
 def used(number: int, domain: str, *nodes: str) -> UsedClaim:

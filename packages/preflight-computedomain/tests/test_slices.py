@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.names import slice_name
-from preflight_computedomain.objects import Slice
-from preflight_computedomain.plugin.slices import body, channel, wanted
+from preflight_computedomain.api.names import slice_name
+from preflight_computedomain.api.types import Slice
+from preflight_computedomain.core.slices import body, channel, wanted
 
 CLIQUE = "00010203-0405-0607-0809-0a0b0c0d0e0f.7"
 CHANNEL = channel(CLIQUE, "570.158.1")
@@ -94,7 +94,7 @@ def test_one_of_a_node_that_was_made_anew_gets_its_owner_and_keeps_its_generatio
     ).filter(lambda one: len(one) <= 253)
 )
 def test_a_slices_name_is_a_name_whatever_the_nodes_is(node: str) -> None:
-    from preflight_computedomain.names import fits_as_name
+    from preflight_computedomain.api.names import fits_as_name
 
     assert fits_as_name(slice_name(node))
 

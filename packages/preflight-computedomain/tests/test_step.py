@@ -11,8 +11,10 @@ from etcd import NAMESPACE, Died, World
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from preflight_computedomain.controller import template
-from preflight_computedomain.controller.step import (
+from preflight_computedomain.api.names import FINALIZER, LABEL, TARGET_LABEL
+from preflight_computedomain.api.types import ClaimTemplate
+from preflight_computedomain.core import template
+from preflight_computedomain.core.reconcile import (
     NOT_READY,
     READY,
     CreateTemplate,
@@ -20,8 +22,6 @@ from preflight_computedomain.controller.step import (
     MendTemplate,
     step,
 )
-from preflight_computedomain.names import FINALIZER, LABEL, TARGET_LABEL
-from preflight_computedomain.objects import ClaimTemplate
 
 FOREIGN: dict[str, Any] = {
     "metadata": {

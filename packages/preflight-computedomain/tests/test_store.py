@@ -16,9 +16,8 @@ import pytest
 from claimed import CLIQUE, DOMAIN, FACTS, Node, ref, uid
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_computedomain.names import cdi_file
-from preflight_computedomain.plugin.cdi import document
-from preflight_computedomain.plugin.checkpoint import (
+from preflight_computedomain.api.cdi import document
+from preflight_computedomain.api.checkpoint import (
     COMPLETED,
     STARTED,
     Checkpoint,
@@ -26,10 +25,11 @@ from preflight_computedomain.plugin.checkpoint import (
     encode,
     entry_of,
 )
-from preflight_computedomain.plugin.claims import ChannelRequest, Refusal
-from preflight_computedomain.plugin.decide import AlreadyPrepared
-from preflight_computedomain.plugin.facts import Unfit
-from preflight_computedomain.plugin.store import CHECKPOINT
+from preflight_computedomain.api.names import cdi_file
+from preflight_computedomain.core.claims import ChannelRequest, Refusal
+from preflight_computedomain.core.decide import AlreadyPrepared
+from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.node.state_dir import CHECKPOINT
 
 
 class Killed(BaseException):

@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_computedomain.controller import template
-from preflight_computedomain.names import API_VERSION, DRIVER, KIND
-from preflight_computedomain.objects import ComputeDomain
-from preflight_computedomain.plugin import slices
-from preflight_computedomain.rights import RIGHTS
+from preflight_computedomain.api.names import API_VERSION, DRIVER, KIND
+from preflight_computedomain.api.rights import RIGHTS
+from preflight_computedomain.api.types import ComputeDomain
+from preflight_computedomain.core import slices, template
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.fields import Impersonator, RightCase, rows
 from preflight_testing.helm import UMBRELLA, Object, render

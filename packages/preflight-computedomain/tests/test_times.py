@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 from claimed import Node, ref, uid
 from inmemory import Clockwork
-from preflight_computedomain.plugin.checkpoint import COMPLETED
-from preflight_computedomain.plugin.page import ClaimPreparer, Times
+from preflight_computedomain.api.checkpoint import COMPLETED
+from preflight_computedomain.node.prepare import ClaimPreparer, Times
 
 LONGEST = 40.0
 """Seconds that a call lasts at most; after 45 the kubelet gives it up."""

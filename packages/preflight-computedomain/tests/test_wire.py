@@ -5,7 +5,7 @@ from types import ModuleType
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_computedomain._generated.dra import Claim, NodePrepareResourcesRequest
-from preflight_computedomain.plugin.wire import TEXT, fits
+from preflight_computedomain.api.wire import TEXT, fits
 
 SHAPE = {1: {1: TEXT, 2: TEXT, 3: TEXT}}
 TEXTS = st.text(max_size=20)

@@ -1,16 +1,22 @@
-"""The program ``preflight-computedomain``: what an administrator asks. It reads; it changes
-nothing.
+"""Three programs: ``compute-domain-controller``, ``compute-domain-kubelet-plugin``, and
+``preflight-computedomain``, what an administrator asks, which reads and changes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+import os
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from preflight_kube.cli import commands
 from preflight_kube.files.configfile import ConfigError
 
-__all__ = ["main"]
+from preflight_computedomain import service
+
+__all__ = ["controller", "main", "plugin"]
+
+_LEVELS: Final = ("debug", "info", "warning", "error")
 
 _ABOUT = """Host-managed IMEX: ComputeDomains whose channel 0 reaches pods, while the operator owns nvidia-imex.
 
@@ -30,10 +36,10 @@ def main() -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import config
-    from .crd import crd
+    from preflight_computedomain import config
+    from preflight_computedomain.api.crd import crd
 
-    made, subparsers = commands.parser("preflight-computedomain", _ABOUT)
+    program, subparsers = commands.parser("preflight-computedomain", _ABOUT)
     doctor = commands.command(
         subparsers, "doctor", _doctor, help="what is wrong in the cluster, and what to do"
     )
@@ -55,14 +61,14 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_validate_config(subparsers, _values)
     commands.add_schema(subparsers, config.json_schema)
     commands.add_crd(subparsers, crd)
-    return made
+    return program
 
 
 def _values(text: str) -> object:
     """The values of the chart, or of the umbrella with a part of this name. Raises ConfigError."""
     from preflight_kube.files import yaml_document as document
 
-    from .config import CHART, OWN, problems
+    from preflight_computedomain.config import CHART, OWN, problems
 
     try:
         raw = document.read(text)
@@ -83,8 +89,8 @@ def _values(text: str) -> object:
 def _doctor(args: argparse.Namespace) -> int:
     import anyio
 
-    from .doctor import RUNBOOK, before_uninstall, report
-    from .look import look
+    from preflight_computedomain.report.doctor import RUNBOOK, before_uninstall, report
+    from preflight_computedomain.report.live import look
 
     if args.runbook:
         print(RUNBOOK, end="")
@@ -98,8 +104,8 @@ def _doctor(args: argparse.Namespace) -> int:
 def _explain(args: argparse.Namespace) -> int:
     import anyio
 
-    from .explain import explain
-    from .look import look
+    from preflight_computedomain.report.explain import explain
+    from preflight_computedomain.report.live import look
 
     lines = explain(anyio.run(look, args.namespace), args.namespace, args.name)
     if not lines:
@@ -108,3 +114,85 @@ def _explain(args: argparse.Namespace) -> int:
         )
     commands.say("\n".join(lines))
     return commands.DONE
+
+
+# --- the programs of the cluster
+
+
+def controller() -> NoReturn:
+    """Be one replica of the controller until SIGTERM."""
+    commands.main(_controller_parser)
+
+
+def plugin() -> NoReturn:
+    """Serve the kubelet of this node until SIGTERM."""
+    commands.main(_plugin_parser)
+
+
+def _controller_parser() -> argparse.ArgumentParser:
+    about = "Makes the ResourceClaimTemplates of ComputeDomains. IMEX itself is the operator's."
+    made = _program(service.CONTROLLER, about, _run_controller)
+    commands.add_lease(made)
+    made.add_argument(
+        "--lease-seconds",
+        type=commands.number(1, 3600, "number of seconds"),
+        default=15,
+        metavar="SECONDS",
+        help="a leader that has not renewed its lease for so long writes no more (%(default)s)",
+    )
+    return made
+
+
+def _plugin_parser() -> argparse.ArgumentParser:
+    about = "DRA driver of one node: puts IMEX channel 0 into pods that have the claim. IMEX itself is the operator's."
+    return _program(service.PLUGIN, about, lambda args: service.plugin(_begin(args)))
+
+
+def _program(
+    name: str, about: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog=name,
+        description=about,
+        epilog="Feature gates are read from FEATURE_GATES (Name=true,Other=false), with IMEX_MODE and IMEX_ISOLATION. "
+        "Exit status: 0 after SIGTERM; 1 it cannot work here; 2 bad input.",
+    )
+    version = commands.version_of("preflight-computedomain")
+    made.add_argument("--version", action="version", version=f"%(prog)s {version}")
+    commands.add_address(made)
+    made.add_argument(
+        "--log-level",
+        default=os.environ.get("LOG_LEVEL") or "info",
+        help="LOG_LEVEL (here %(default)s)",
+        metavar="LEVEL",
+    )
+    made.set_defaults(run=run)
+    return made
+
+
+def _run_controller(args: argparse.Namespace) -> int:
+    return service.controller(
+        _begin(args), namespace=args.namespace, lease_seconds=args.lease_seconds
+    )
+
+
+def _begin(args: argparse.Namespace) -> service.Start:
+    """Raises BadInput with every problem of gates, log level and access."""
+    from preflight_kube.auth.connection import connection
+
+    from preflight_computedomain.config import GatesInvalid, gates_of
+
+    problems: list[str] = []
+    if args.log_level not in _LEVELS:
+        problems.append(
+            f"LOG_LEVEL: {args.log_level!r:.60} is not a level; use one of {', '.join(_LEVELS)}."
+        )
+    try:
+        gates = gates_of(os.environ)
+    except GatesInvalid as error:
+        problems += error.problems
+    if problems:
+        raise commands.BadInput(problems)
+    return service.Start(
+        connection(os.environ), gates, os.environ, args.host, args.port, args.log_level
+    )

@@ -1,23 +1,39 @@
-"""What of the chart's values the programs themselves read: the feature gates, IMEX's mode, the log,
-and the leader's lease.
+"""What the programs read of the chart's values: the feature gates, IMEX's mode, the log, and the
+leader's lease; and the gates themselves: read, forced, and judged, in this order.
 
 Pure. The programs get it in their environment and arguments; ``validate-config`` judges the values
-as the programs will.
+as the programs will. The gate ``HostManagedIMEX`` says that the operator owns ``nvidia-imex``; it
+is all that this package does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 from preflight_kube.files import schema
+from preflight_kube.text import one_line
 
-from . import gates
-from .gates import Gates, GatesInvalid
-
-__all__ = ["CHART", "OWN", "Config", "gates_text", "json_schema", "judged", "problems"]
+__all__ = [
+    "CHART",
+    "GATE",
+    "IGNORED",
+    "KNOWN",
+    "OFF",
+    "OWN",
+    "Config",
+    "Gates",
+    "GatesInvalid",
+    "gates_of",
+    "gates_text",
+    "json_schema",
+    "judged",
+    "problems",
+    "read_gates",
+]
 
 CHART: Final = "preflight-computedomain"
 OWN: Final = frozenset(
@@ -88,7 +104,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of :class:`Config`; the chart's values.schema.json contains it."""
     made = _schema()
-    names = sorted({*gates.KNOWN, *gates.IGNORED})
+    names = sorted({*KNOWN, *IGNORED})
     made["$defs"]["Config"]["properties"]["featureGates"]["propertyNames"] = {"enum": names}
     return made
 
@@ -105,7 +121,7 @@ def gates_text(given: Mapping[Any, Any]) -> str:
 def judged(config: Config) -> Gates:
     """The gates that hold. Raises :class:`GatesInvalid`."""
     imex = config.resources.compute_domains.imex
-    return gates.read(gates_text(config.feature_gates), mode=imex.mode, isolation=imex.isolation)
+    return read_gates(gates_text(config.feature_gates), mode=imex.mode, isolation=imex.isolation)
 
 
 def problems(raw: object, path: str = "") -> list[str]:
@@ -122,9 +138,157 @@ def problems(raw: object, path: str = "") -> list[str]:
     try:
         decides = {key: raw[key] for key in ("featureGates", "resources") if key in raw}
         if not judged(msgspec.convert(decides, Config)).host_managed:
-            found.append(f"{path}featureGates: {gates.OFF}")
+            found.append(f"{path}featureGates: {OFF}")
     except msgspec.ValidationError:
         pass  # it is among those found
     except GatesInvalid as error:
         found += [f"{path}featureGates: {one}" for one in error.problems]
+    return found
+
+
+GATE: Final = "HostManagedIMEX"
+ALIAS: Final = "HostManagedIMEXDaemon"
+DNS_NAMES: Final = "IMEXDaemonsWithDNSNames"
+CLIQUES: Final = "ComputeDomainCliques"
+CRASH: Final = "CrashOnNVLinkFabricErrors"
+
+KNOWN: Final = {GATE: False, ALIAS: False, DNS_NAMES: True, CLIQUES: True, CRASH: True}
+"""The gates that are read, each with its default."""
+IGNORED: Final = frozenset(
+    {
+        "AllAlpha",
+        "AllBeta",
+        "ConsumableShares",
+        "ContextualLogging",
+        "DRAListTypeAttributes",
+        "DeviceMetadata",
+        "DynamicMIG",
+        "FabricManagerPartitioning",
+        "LoggingAlphaOptions",
+        "LoggingBetaOptions",
+        "MPSSupport",
+        "NVMLDeviceHealthCheck",
+        "PassthroughSupport",
+        "TimeSlicingSettings",
+    }
+)
+"""Gates of NVIDIA's driver that mean nothing here."""
+_BOOLEANS: Final = {
+    **dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False),
+}
+"""What Go's strconv.ParseBool takes, by which Kubernetes' components read their gates."""
+_MODES: Final = ("driverManaged", "hostManaged")
+_ISOLATIONS: Final = ("domain", "channel")
+
+OFF: Final = (
+    f"Feature gate {GATE} is off, and driver-managed IMEX is not part of this driver; "
+    f"set featureGates.{GATE}=true, or install NVIDIA's own driver."
+)
+
+
+class GatesInvalid(ValueError):
+    """``problems``: one sentence each, all that were found."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(" ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What holds after forcing. ``notes``: what the log is to say about it, one line each."""
+
+    host_managed: bool = False
+    dns_names: bool = True
+    cliques: bool = True
+    crash_on_fabric_errors: bool = True
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+
+def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
+    """The gates in ``text`` (``Name=true,Other=false``), with ``IMEX_MODE`` and ``IMEX_ISOLATION``.
+
+    Forced before they are judged: with host-managed IMEX ``IMEXDaemonsWithDNSNames`` and
+    ``ComputeDomainCliques`` are false, whatever was given. Raises :class:`GatesInvalid` with every
+    problem.
+    """
+    given, ignored, problems = _parse(text)
+    values = {**KNOWN, **given}
+    if mode and mode not in _MODES:
+        problems.append(
+            f"IMEX_MODE: {one_line(mode, 200)!r} is not a mode; use {' or '.join(_MODES)}."
+        )
+    if isolation == "channel":
+        problems.append(
+            "IMEX_ISOLATION: 'channel' is not supported, as every ComputeDomain uses channel 0; use domain."
+        )
+    elif isolation and isolation not in _ISOLATIONS:
+        problems.append(
+            f"IMEX_ISOLATION: {one_line(isolation, 200)!r} is not a kind of isolation; use domain."
+        )
+    if mode == "hostManaged" and not (values[ALIAS] or values[GATE]):
+        problems.append(
+            f"IMEX_MODE: hostManaged needs the feature gate {GATE} (or {ALIAS}); set it to true."
+        )
+    host_managed = values[GATE] or (values[ALIAS] and mode == "hostManaged")
+    notes = [
+        f"Feature gate {name} means nothing to this driver, and is ignored."
+        for name in sorted(ignored)
+    ]
+    if host_managed:
+        for name in (DNS_NAMES, CLIQUES):
+            if values[name]:
+                notes.append(
+                    f"Feature gate {name} is forced to false, because IMEX is host-managed."
+                )
+            values[name] = False
+    if values[CLIQUES] and not values[DNS_NAMES]:
+        problems.append(f"feature gate {CLIQUES} requires {DNS_NAMES} to also be enabled")
+    if problems:
+        raise GatesInvalid(tuple(problems))
+    return Gates(host_managed, values[DNS_NAMES], values[CLIQUES], values[CRASH], tuple(notes))
+
+
+def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
+    """The gates that are known, the names of those that are ignored, and what is wrong."""
+    given: dict[str, bool] = {}
+    ignored: set[str] = set()
+    problems: list[str] = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        name, sign, value = (word.strip() for word in part.partition("="))
+        known = name in KNOWN or name in IGNORED
+        if not known:
+            problems.append(
+                f"FEATURE_GATES: {one_line(name, 200)!r} is not a feature gate; known are {', '.join(sorted(KNOWN))}."
+            )
+        if (on := _BOOLEANS.get(value)) is None:
+            found = repr(one_line(value, 200)) if sign else "no value"
+            problems.append(
+                f"FEATURE_GATES: {one_line(name, 200)} has {found}; write {one_line(name, 200)}=true or =false."
+            )
+        elif name in IGNORED:
+            ignored.add(name)
+        elif known:
+            if given.get(name, on) != on:
+                problems.append(
+                    f"FEATURE_GATES: {name} is given as true and as false; keep one of them."
+                )
+            given[name] = on
+    return given, ignored, problems
+
+
+def gates_of(environ: Mapping[str, str]) -> Gates:
+    """What the environment says of the gates. Raises :class:`GatesInvalid`, also where IMEX is not
+    host-managed.
+    """
+    found = read_gates(
+        environ.get("FEATURE_GATES", ""),
+        mode=environ.get("IMEX_MODE", ""),
+        isolation=environ.get("IMEX_ISOLATION", ""),
+    )
+    if not found.host_managed:
+        raise GatesInvalid((OFF,))
     return found

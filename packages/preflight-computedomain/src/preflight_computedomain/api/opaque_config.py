@@ -1,0 +1,125 @@
+"""The configuration by which a claim says which ComputeDomain it belongs to: read strictly, or only
+recognized.
+
+Pure. It comes as JSON that the API server has kept as its author wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from preflight_kube.text import one_line
+
+from preflight_computedomain.api.names import API_VERSION, CHANNEL_CONFIG, DAEMON_CONFIG, GROUP
+
+__all__ = ["ChannelConfig", "ConfigInvalid", "channel_config", "domain_of", "is_daemon"]
+
+_MOST_BYTES: Final = 10 * 1024
+"""The API server takes no longer parameters (OpaqueParametersMaxLength of resource.k8s.io)."""
+_FIELDS: Final = ("allocationMode", "apiVersion", "domainID", "kind")
+
+
+class ConfigInvalid(ValueError):
+    """One sentence: which field, what was found, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelConfig:
+    """``domain``: the ComputeDomain's uid. ``mode``: the allocation mode as given, or empty; it is
+    not judged here.
+    """
+
+    domain: str
+    mode: str = ""
+
+
+def channel_config(parameters: bytes) -> ChannelConfig:
+    """A ``ComputeDomainChannelConfig`` of v1beta1, read strictly. Raises :class:`ConfigInvalid`."""
+    found = _strict(parameters)
+    if (version := found.get("apiVersion")) != API_VERSION:
+        raise ConfigInvalid(f"field apiVersion is {_shown(version)}; it must be {API_VERSION}")
+    if (kind := found.get("kind")) != CHANNEL_CONFIG:
+        raise ConfigInvalid(f"field kind is {_shown(kind)}; it must be {CHANNEL_CONFIG}")
+    if unknown := sorted(found.keys() - set(_FIELDS)):
+        shown = ", ".join(one_line(name, 60) for name in unknown[:5])
+        raise ConfigInvalid(f"field {shown} is not known; known are {', '.join(_FIELDS)}")
+    domain, mode = found.get("domainID"), found.get("allocationMode", "")
+    if not isinstance(domain, str) or not domain:
+        raise ConfigInvalid(
+            f"field domainID is {_shown(domain)}; it must be the uid of a ComputeDomain"
+        )
+    if not isinstance(mode, str):
+        raise ConfigInvalid(f"field allocationMode is {_shown(mode)}; it must be text")
+    return ChannelConfig(domain, mode)
+
+
+def domain_of(parameters: bytes) -> str:
+    """The ComputeDomain's uid in a channel's configuration; empty where it is none."""
+    found = _lenient(parameters)
+    domain = found.get("domainID")
+    return domain if _kind(found) == CHANNEL_CONFIG and isinstance(domain, str) else ""
+
+
+def is_daemon(parameters: bytes) -> bool:
+    """Whether this is the configuration of a daemon's claim, of whatever version."""
+    return _kind(_lenient(parameters)) == DAEMON_CONFIG
+
+
+def _kind(found: dict[str, Any]) -> str:
+    group = str(found.get("apiVersion", "")).partition("/")[0]
+    kind = found.get("kind")
+    return kind if group == GROUP and isinstance(kind, str) else ""
+
+
+def _strict(parameters: bytes) -> dict[str, Any]:
+    if len(parameters) > _MOST_BYTES:
+        raise ConfigInvalid(
+            f"parameters have {len(parameters)} bytes; {_MOST_BYTES} at most are read"
+        )
+    try:
+        found = json.loads(parameters, object_pairs_hook=_each_once, parse_constant=_no_number)
+    except ConfigInvalid:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigInvalid(
+            f"parameters are not JSON ({one_line(str(error), 80)}); write an object"
+        ) from None
+    if not isinstance(found, dict):
+        raise ConfigInvalid(
+            f"parameters are {_shown(found)}; write an object with {', '.join(_FIELDS)}"
+        )
+    return found
+
+
+def _lenient(parameters: bytes) -> dict[str, Any]:
+    if len(parameters) > _MOST_BYTES:
+        return {}
+    try:
+        found = json.loads(parameters)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ConfigInvalid(f"field {one_line(key, 60)} is there twice; keep one of them")
+        found[key] = value
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ConfigInvalid(f"{text} is not JSON; write a number or text")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "missing"
+    try:
+        return one_line(json.dumps(value, ensure_ascii=False), 60)
+    except (ValueError, RecursionError):
+        return "not text"

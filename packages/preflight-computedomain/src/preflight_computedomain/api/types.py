@@ -1,0 +1,239 @@
+"""The fields of Kubernetes objects that the programs read, and no others.
+
+Pure. Decoded by msgspec from what the API server sends. What is kept as it came (a claim's status,
+a configuration's parameters) stays bytes: the status goes into the checkpoint unchanged, the
+parameters are judged by :mod:`.opaque_config`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from preflight_computedomain.api.names import DRIVER
+
+__all__ = [
+    "AllocationConfig",
+    "AllocationResult",
+    "Channel",
+    "ClaimTemplate",
+    "ComputeDomain",
+    "ComputeDomainStatus",
+    "DeviceConfig",
+    "DomainSpec",
+    "Metadata",
+    "Opaque",
+    "ResourceClaim",
+    "Slice",
+    "SliceSpec",
+    "UsedClaim",
+    "template_configs",
+]
+
+
+class _Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    pass
+
+
+class OwnerReference(_Object, frozen=True, kw_only=True):
+    """Whom an object belongs to. ``controller`` is null in some."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(_Object, frozen=True, kw_only=True):
+    """Times are RFC 3339 as sent; empty where there is none."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str = ""
+    labels: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class _TemplateName(_Object, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class Channel(_Object, frozen=True, kw_only=True):
+    """``allocation_mode``: Single or All."""
+
+    resource_claim_template: _TemplateName = _TemplateName()
+    allocation_mode: str = "Single"
+
+
+class DomainSpec(_Object, frozen=True, kw_only=True):
+    """``num_nodes`` has no meaning where IMEX is host-managed."""
+
+    num_nodes: int = 0
+    channel: Channel = Channel()
+
+
+class ComputeDomainStatus(_Object, frozen=True, kw_only=True):
+    """``status``: Ready, NotReady, or empty before the first write."""
+
+    status: str = ""
+
+
+class ComputeDomain(_Object, frozen=True, kw_only=True):
+    """A ComputeDomain."""
+
+    metadata: Metadata
+    spec: DomainSpec = DomainSpec()
+    status: ComputeDomainStatus = ComputeDomainStatus()
+
+    @property
+    def template(self) -> str:
+        """The name of the ResourceClaimTemplate that it asks for."""
+        return self.spec.channel.resource_claim_template.name
+
+
+class Opaque(_Object, frozen=True, kw_only=True):
+    """``parameters``: JSON as it was sent, for the driver that it names to read."""
+
+    driver: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class DeviceConfig(_Object, frozen=True, kw_only=True):
+    """A configuration in a claim or template. ``requests``: to which ones it applies; none means
+    all.
+    """
+
+    requests: tuple[str, ...] = ()
+    opaque: Opaque | None = None
+
+
+class _Devices(_Object, frozen=True, kw_only=True):
+    config: tuple[DeviceConfig, ...] = ()
+
+
+class _ClaimSpec(_Object, frozen=True, kw_only=True):
+    devices: _Devices = _Devices()
+
+
+class _TemplateSpec(_Object, frozen=True, kw_only=True):
+    spec: _ClaimSpec = _ClaimSpec()
+
+
+class ClaimTemplate(_Object, frozen=True, kw_only=True):
+    """A ResourceClaimTemplate."""
+
+    metadata: Metadata
+    spec: _TemplateSpec = _TemplateSpec()
+
+
+def template_configs(template: ClaimTemplate) -> tuple[DeviceConfig, ...]:
+    """The configurations that ``template`` gives its claims."""
+    return template.spec.spec.devices.config
+
+
+class AllocationResult(_Object, frozen=True, kw_only=True):
+    """One device that the scheduler chose. ``request`` may be ``request/subrequest``."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+
+    @property
+    def base(self) -> str:
+        """The request without the subrequest, as the kubelet names it."""
+        return self.request.partition("/")[0]
+
+
+class AllocationConfig(DeviceConfig, frozen=True, kw_only=True):
+    """``source``: FromClass or FromClaim."""
+
+    source: str = ""
+
+
+class _AllocatedDevices(_Object, frozen=True, kw_only=True):
+    results: tuple[AllocationResult, ...] = ()
+    config: tuple[AllocationConfig, ...] = ()
+
+
+class ClaimAllocation(_Object, frozen=True, kw_only=True):
+    """What the scheduler allocated."""
+
+    devices: _AllocatedDevices = _AllocatedDevices()
+
+
+class ResourceClaimStatus(_Object, frozen=True, kw_only=True):
+    """``allocation`` is None before the scheduler has chosen, and after the last pod has gone."""
+
+    allocation: ClaimAllocation | None = None
+
+
+class ResourceClaim(_Object, frozen=True, kw_only=True):
+    """A ResourceClaim. ``status`` is JSON as it was sent."""
+
+    metadata: Metadata
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _User(_Object, frozen=True, kw_only=True):
+    name: str = ""
+    uid: str = ""
+
+
+class _UsedStatus(ResourceClaimStatus, frozen=True, kw_only=True):
+    reserved_for: tuple[_User, ...] = ()
+
+
+class UsedClaim(_Object, frozen=True, kw_only=True):
+    """A ResourceClaim with who uses it."""
+
+    metadata: Metadata
+    spec: _ClaimSpec = _ClaimSpec()
+    status: _UsedStatus = _UsedStatus()
+
+    @property
+    def configs(self) -> tuple[bytes, ...]:
+        """The parameters for this driver."""
+        return tuple(
+            bytes(config.opaque.parameters)
+            for config in self.spec.devices.config
+            if config.opaque is not None and config.opaque.driver == DRIVER
+        )
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """On which nodes it has a device of this driver."""
+        allocation = self.status.allocation
+        results = () if allocation is None else allocation.devices.results
+        return tuple(sorted({result.pool for result in results if result.driver == DRIVER}))
+
+
+class _Pool(_Object, frozen=True, kw_only=True):
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class SliceSpec(_Object, frozen=True, kw_only=True):
+    """What a driver offers on a node. ``devices``: all that is said of them. ``all_nodes`` and the
+    two after it: instead of ``node_name``, which ours never is.
+    """
+
+    driver: str = ""
+    node_name: str = ""
+    pool: _Pool = _Pool()
+    devices: list[Any] = []
+    all_nodes: bool = False
+    node_selector: msgspec.Raw = msgspec.Raw(b"")
+    per_device_node_selection: bool = False
+
+
+class Slice(_Object, frozen=True, kw_only=True):
+    """A ResourceSlice."""
+
+    metadata: Metadata
+    spec: SliceSpec = SliceSpec()

@@ -1,0 +1,85 @@
+"""The node's ResourceSlice: channel 0 where the node can have it; and whether the one in the
+cluster is it.
+
+Pure. The kubelet removes the slices of its node when it starts; so what is there is looked at again
+and again, and written only where it is not as it should be.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from preflight_computedomain.api.names import DEVICE, DRIVER, slice_name
+from preflight_computedomain.api.types import Slice, SliceSpec
+
+__all__ = ["body", "channel", "wanted"]
+
+_ATTRIBUTES: Final = {"type": {"string": "channel"}, "id": {"int": 0}}
+
+
+def channel(clique: str, driver: str) -> list[dict[str, Any]]:
+    """The devices of a node in the NVLink clique ``clique``, with the NVIDIA driver ``driver``
+    (semantic version); none without a clique: no pod could have the channel there.
+    """
+    if not clique:
+        return []
+    known = {"cliqueID": {"string": clique}, "driverVersion": {"version": driver}}
+    return [{"name": DEVICE, "attributes": {**_ATTRIBUTES, **known}}]
+
+
+def body(
+    node: str,
+    node_uid: str,
+    devices: list[dict[str, Any]],
+    generation: int = 1,
+    resource_version: str = "",
+) -> dict[str, Any]:
+    """The slice to create, or with ``resource_version`` to update. ``node_uid``: it is collected
+    with this Node.
+    """
+    metadata: dict[str, Any] = {
+        "name": slice_name(node),
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
+        ],
+    }
+    if resource_version:
+        metadata["resourceVersion"] = resource_version
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }
+
+
+def wanted(
+    node: str, node_uid: str, devices: list[dict[str, Any]], found: Slice | None
+) -> dict[str, Any] | None:
+    """The slice to write instead of ``found``; None where it is as it should be. A change has the
+    next generation.
+    """
+    if found is None:
+        return body(node, node_uid, devices)
+    made = body(
+        node, node_uid, devices, found.spec.pool.generation, found.metadata.resource_version
+    )
+    owners = [one for one in found.metadata.owner_references if one.controller]
+    owned = len(owners) == 1 and (owners[0].kind, owners[0].name, owners[0].uid) == (
+        "Node",
+        node,
+        node_uid,
+    )
+    same = found.spec == msgspec.convert(made["spec"], SliceSpec)
+    if same and owned:
+        return None
+    if not same:
+        made["spec"]["pool"]["generation"] += 1
+    return made

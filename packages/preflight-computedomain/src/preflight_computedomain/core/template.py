@@ -1,0 +1,115 @@
+"""The ResourceClaimTemplate that a ComputeDomain asks for: its content, and whose a template in the
+cluster is.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from preflight_computedomain.api.names import (
+    API_VERSION,
+    CHANNEL_CLASS,
+    CHANNEL_CONFIG,
+    DRIVER,
+    FINALIZER,
+    LABEL,
+    TARGET_LABEL,
+    WORKLOAD,
+)
+from preflight_computedomain.api.opaque_config import domain_of
+from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, template_configs
+
+__all__ = ["body", "labels_of", "mended", "owner", "released"]
+
+_REQUEST: Final = "channel"
+
+
+def labels_of(uid: str) -> dict[str, str]:
+    """What says whose a template is, and that it is a workload's."""
+    return {LABEL: uid, TARGET_LABEL: WORKLOAD}
+
+
+def body(domain: ComputeDomain) -> dict[str, Any]:
+    """The template to create for ``domain``."""
+    # In alphabetical order: the API server compares the bytes of parameters, and a patch of a label
+    # writes them anew, sorted.
+    parameters = {
+        "allocationMode": domain.spec.channel.allocation_mode,
+        "apiVersion": API_VERSION,
+        "domainID": domain.metadata.uid,
+        "kind": CHANNEL_CONFIG,
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {
+            "name": domain.template,
+            "namespace": domain.metadata.namespace,
+            "finalizers": [FINALIZER],
+            "labels": labels_of(domain.metadata.uid),
+        },
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [{"name": _REQUEST, "exactly": {"deviceClassName": CHANNEL_CLASS}}],
+                    "config": [
+                        {
+                            "requests": [_REQUEST],
+                            "opaque": {"driver": DRIVER, "parameters": parameters},
+                        }
+                    ],
+                }
+            }
+        },
+    }
+
+
+def owner(template: ClaimTemplate) -> str:
+    """The uid of the ComputeDomain whose template this is; empty where it is nobody's.
+
+    It is whose uid its one configuration for this driver names, if its labels, where it still has
+    them, say so too. (A template cannot be changed but for its metadata, so the configuration is as
+    this controller wrote it, or its author means to have it so.)
+    """
+    found = [
+        domain_of(bytes(one.opaque.parameters))
+        for one in template_configs(template)
+        if one.opaque is not None and one.opaque.driver == DRIVER
+    ]
+    uid = found[0] if len(found) == 1 else ""
+    labels = template.metadata.labels
+    said = labels.get(LABEL, uid) == uid and labels.get(TARGET_LABEL, WORKLOAD) == WORKLOAD
+    return uid if said else ""
+
+
+def mended(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
+    """A merge patch that puts back labels and finalizer which were removed by hand; None where all
+    are there.
+    """
+    metadata: dict[str, Any] = {}
+    missing = {
+        key: value
+        for key, value in labels_of(uid).items()
+        if template.metadata.labels.get(key) != value
+    }
+    if missing:
+        metadata["labels"] = missing
+    if FINALIZER not in template.metadata.finalizers:
+        metadata["finalizers"] = [*template.metadata.finalizers, FINALIZER]
+    return _patch(metadata, template.metadata.resource_version) if metadata else None
+
+
+def released(finalizers: Iterable[str], resource_version: str) -> dict[str, Any]:
+    """A merge patch without our finalizer. ``finalizers``, ``resource_version``: as they are now; a
+    version that is older is refused.
+    """
+    return _patch(
+        {"finalizers": [one for one in finalizers if one != FINALIZER] or None}, resource_version
+    )
+
+
+def _patch(metadata: Mapping[str, Any], resource_version: str) -> dict[str, Any]:
+    return {"metadata": {**metadata, "resourceVersion": resource_version}}

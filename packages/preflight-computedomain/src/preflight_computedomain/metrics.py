@@ -1,0 +1,161 @@
+"""The metrics of both programs, under the names of NVIDIA's driver where that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from preflight_kube.client.client import Requests
+from preflight_kube.client.watch_lag import Mirrors
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from preflight_computedomain.api.names import DRIVER
+
+__all__ = ["OPERATIONS", "PREPARE", "UNPREPARE", "ControllerMetrics", "PluginMetrics"]
+
+PREPARE = "NodePrepareResources"
+UNPREPARE = "NodeUnprepareResources"
+OPERATIONS = {PREPARE: "prepare", UNPREPARE: "unprepare"}
+"""As NVIDIA's driver labels them, by the kubelet's name of the call."""
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
+
+
+class _Counted(Collector):
+    """Figures that somebody else keeps, asked for at each scrape."""
+
+    def __init__(
+        self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._requests, self._mirrors, self._statuses = requests, mirrors, statuses
+
+    def collect(self) -> Iterator[Metric]:
+        domains = GaugeMetricFamily(
+            "nvidia_dra_compute_domain_info",
+            "ComputeDomains by the status that they show.",
+            labels=["status"],
+        )
+        for status, count in sorted(self._statuses().items()):
+            domains.add_metric([status], count)
+        yield domains
+        sent = CounterMetricFamily(
+            "compute_domain_requests", "Requests to the API server.", labels=["verb"]
+        )
+        for verb, count in sorted(dict(self._requests.count).items()):
+            sent.add_metric([verb], count)
+        yield sent
+        behind = GaugeMetricFamily(
+            "compute_domain_behind",
+            "1 while the mirror of a collection is behind.",
+            labels=["path"],
+        )
+        for path, seconds in sorted(self._mirrors.behind().items()):
+            behind.add_metric([path], 1 if seconds else 0)
+        yield behind
+
+
+class ControllerMetrics:
+    """One set a process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.leader = Gauge(
+            "compute_domain_leader", "1 on the replica that leads.", registry=self.registry
+        )
+        self.actions = Counter(
+            "compute_domain_actions", "What was done, by kind.", ["action"], registry=self.registry
+        )
+        self.conflicts = Gauge(
+            "compute_domain_template_conflicts",
+            "ComputeDomains whose template's name is taken by something else.",
+            registry=self.registry,
+        )
+
+        self.shared = Gauge(
+            "compute_domain_shared_cliques",
+            "NVLink cliques in which more than one ComputeDomain is active.",
+            registry=self.registry,
+        )
+
+    def show(
+        self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Have what others count shown, too."""
+        self.registry.register(_Counted(requests, mirrors, statuses))
+
+
+class PluginMetrics:
+    """One set a process. Series of requests exist from the start, with 0."""
+
+    def __init__(self, node: str, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        own = self.registry
+        self.requests = Counter(
+            "nvidia_dra_requests",
+            "Calls of the kubelet.",
+            ["driver", "operation"],
+            registry=own,
+        )
+        self.seconds = Histogram(
+            "nvidia_dra_request_duration_seconds",
+            "How long they took.",
+            ["driver", "operation"],
+            buckets=_SECONDS,
+            registry=own,
+        )
+        self.inflight = Gauge(
+            "nvidia_dra_requests_inflight",
+            "Calls under way.",
+            ["driver", "operation"],
+            registry=own,
+        )
+        for operation in OPERATIONS.values():
+            self.requests.labels(DRIVER, operation)
+            self.seconds.labels(DRIVER, operation)
+            self.inflight.labels(DRIVER, operation)
+        self.nvml = Gauge(
+            "compute_domain_nvml_up",
+            "1 where NVML answered the last question, else 0.",
+            registry=own,
+        )
+        prepared = Gauge(
+            "nvidia_dra_prepared_devices",
+            "Devices in use.",
+            ["node", "driver", "device_type"],
+            registry=own,
+        )
+        self.prepared = prepared.labels(node, DRIVER, "channel")
+        self.prepare_errors = Counter(
+            "nvidia_dra_node_prepare_errors",
+            "Claims not prepared.",
+            ["driver", "error_type"],
+            registry=own,
+        )
+        self.unprepare_errors = Counter(
+            "nvidia_dra_node_unprepare_errors",
+            "Claims not unprepared.",
+            ["driver", "error_type"],
+            registry=own,
+        )
+        self.permanent_errors = Counter(
+            "compute_domain_permanent_errors",
+            "Claims not prepared for a reason that does not go away by waiting.",
+            ["reason"],
+            registry=own,
+        )
+        self.stale_claims = Gauge(
+            "compute_domain_stale_claims",
+            "Claims that are prepared here and no longer exist.",
+            registry=own,
+        )
+        self.corrupt_checkpoints = Gauge(
+            "compute_domain_corrupt_checkpoints",
+            "Checkpoints that were moved aside since the start.",
+            registry=own,
+        )
+        self.slice_writes = Counter(
+            "compute_domain_slice_writes",
+            "Writes of the node's ResourceSlice.",
+            ["verb"],
+            registry=own,
+        )

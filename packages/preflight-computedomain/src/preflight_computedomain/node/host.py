@@ -1,0 +1,188 @@
+"""What the plugin reads of its node: files of the kernel, and NVML in a thread, as it blocks.
+
+Nothing is read of IMEX, and no program is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from preflight_kube.logs import get_logger
+
+from preflight_computedomain.core.fabric import FabricBroken, FabricInfo, clique, unjoined, unwell
+from preflight_computedomain.core.facts import (
+    NodeFacts,
+    Unfit,
+    boot_id,
+    driver_fits,
+    imex_major,
+    node_name,
+)
+
+__all__ = [
+    "ChannelMajor",
+    "CliqueOwner",
+    "NvmlReader",
+    "NvmlUnavailable",
+    "node_facts",
+]
+
+_log = get_logger(__name__)
+_PROC_DEVICES: Final = "/proc/devices"
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_MOST_BYTES: Final = 1024 * 1024
+
+
+class NvmlUnavailable(Exception):
+    """NVML is not there, has answered with an error, or has not answered; one sentence. ``gone``:
+    it says that the driver is not loaded, or is another than the library's.
+    """
+
+    def __init__(self, sentence: str, *, gone: bool = False) -> None:
+        super().__init__(sentence)
+        self.gone = gone
+
+
+class NvmlReader(Protocol):
+    """What is asked of NVML. Both block, not for ever, and raise :class:`NvmlUnavailable`."""
+
+    def driver_version(self) -> str:
+        """As ``nvidia-smi`` shows it."""
+
+    def fabric(self) -> list[FabricInfo]:
+        """Of each GPU; none where the node has no GPU."""
+
+
+def node_facts(environ: Mapping[str, str]) -> NodeFacts:
+    """Node and boot, by ``NODE_NAME`` and ``ALT_BOOT_ID_PATH``. Raises :class:`Unfit`."""
+    boot = environ.get("ALT_BOOT_ID_PATH") or _BOOT_ID
+    return NodeFacts(node_name(environ.get("NODE_NAME", "")), boot_id(_text(boot), boot))
+
+
+def _text(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise Unfit(
+            f"{path}: cannot be read ({error.strerror}); mount the node's own file there."
+        ) from None
+
+
+class ChannelMajor:
+    """The major of the IMEX channels' device nodes, read at each call: the kernel gives it anew
+    whenever the driver is loaded, and the old number to another driver. ``ALT_PROC_DEVICES_PATH``
+    names another file. Blocking.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._path = environ.get("ALT_PROC_DEVICES_PATH") or _PROC_DEVICES
+        self._last: int | str = ""
+
+    def __call__(self) -> int:
+        """The major of now; a change is logged. Raises :class:`Unfit`."""
+        try:
+            major = imex_major(_text(self._path), self._path)
+        except Unfit as error:
+            if self._last and self._last != str(error):
+                _log.error("no channel's major any more", error=str(error), before=self._last)
+            self._last = str(error)
+            raise
+        if self._last and self._last != major:
+            _log.warning(
+                "the driver was loaded anew; pods that have a channel need to be made anew",
+                major=major,
+                before=self._last,
+            )
+        self._last = major
+        return major
+
+
+class CliqueOwner:
+    """The one who knows the node's clique. ``answers``: is called with each change of whether NVML
+    answers.
+    """
+
+    def __init__(
+        self,
+        nvml: NvmlReader,
+        *,
+        crash: bool = True,
+        answers: Callable[[bool], object] = lambda _: None,
+    ) -> None:
+        self._nvml, self._crash, self._answers = nvml, crash, answers
+        self._current = self._unwell = ""
+        self.driver = ""
+        """Its version when the clique was last read, a semantic one."""
+        self.unknown = ""
+        """Why the clique is not known, or not yet, by what NVML last said, a sentence; empty: it is
+        known, or there is none.
+        """
+        self._reading: asyncio.Task[str] | None = None
+
+    @property
+    def current(self) -> str:
+        """As last read; empty for none."""
+        return self._current
+
+    async def start(self) -> str:
+        """Judge the driver's version, and read the clique. Raises :class:`Unfit`, with the sentence
+        to end with.
+        """
+        try:
+            self.driver = driver_fits(await asyncio.to_thread(self._nvml.driver_version))
+            gpus = await asyncio.to_thread(self._nvml.fabric)
+            self._current = clique(gpus, crash=self._crash)
+        except (NvmlUnavailable, FabricBroken) as error:
+            raise Unfit(str(error)) from None
+        self._answers(True)
+        self._warn(gpus)
+        return self._current
+
+    async def refreshed(self) -> str:
+        """Read anew; whoever asks meanwhile gets the same answer. What cannot be read leaves the
+        last one, unless the driver has gone.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        return await asyncio.shield(self._reading)
+
+    async def _read(self) -> str:
+        before, found, wrong = self._current, "", ""
+        try:
+            version = await asyncio.to_thread(self._nvml.driver_version)
+            gpus = await asyncio.to_thread(self._nvml.fabric)
+        except NvmlUnavailable as error:
+            found, wrong = "" if error.gone else before, str(error)
+            self._answers(False)
+        else:
+            self._answers(True)
+            self._warn(gpus)
+            joining = (
+                f"{sentence}; is its fabric manager well?" if (sentence := unjoined(gpus)) else ""
+            )
+            try:
+                self.driver = driver_fits(version)
+                found = clique(gpus, crash=self._crash)
+                wrong = "" if found else joining
+            except Unfit as error:
+                wrong = str(error)
+            except FabricBroken as error:
+                wrong = joining or str(error)
+        if wrong and wrong != self.unknown:
+            _log.warning("clique not known", error=wrong, clique=found or "none")
+        elif found != before or self.unknown != wrong:
+            _log.info("clique of the node read", clique=found or "none", before=before or "none")
+        self._current, self.unknown = found, wrong
+        return found
+
+    def _warn(self, gpus: Sequence[FabricInfo]) -> None:
+        now = unwell(gpus)
+        if now and now != self._unwell:
+            _log.warning("the NVLink fabric is not well", gpus=now)
+        elif self._unwell and not now:
+            _log.info("the NVLink fabric is well again", before=self._unwell)
+        self._unwell = now

@@ -1,0 +1,144 @@
+"""NVML by NVIDIA's own binding: the driver's version, and each GPU's NVLink fabric.
+
+Each question is asked in a process of its own: a library that crashes or hangs ends that one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from preflight_kube.text import one_line
+from preflight_proto import nvml as reader
+
+from preflight_computedomain.core.fabric import NOT_SUPPORTED, FabricInfo
+from preflight_computedomain.node.host import NvmlUnavailable
+
+__all__ = ["NvmlLibrary"]
+
+T = TypeVar("T")
+PATIENCE: Final = 30.0
+"""Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
+_LIBRARY: Final = "libnvidia-ml.so.1"
+_FOLDERS: Final = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+)
+_INIT_FLAG_NO_GPUS: Final = 1
+"""Do not fail on a node whose GPUs are all bound to other drivers."""
+
+
+class NvmlLibrary:
+    """``root``: where the NVIDIA driver's files are mounted; empty for the dynamic linker's own
+    paths. Each question loads the library anew: after an upgrade of the driver it is another.
+    """
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+
+    def driver_version(self) -> str:
+        """As ``nvidia-smi`` shows it. Raises :class:`NvmlUnavailable`."""
+        return self._asked(_version)
+
+    def fabric(self) -> list[FabricInfo]:
+        """Of each GPU, in NVML's order; a GPU or driver without a fabric has the state
+        :data:`NOT_SUPPORTED`. Raises :class:`NvmlUnavailable`.
+        """
+        return self._asked(_fabric)
+
+    def _asked(self, question: Callable[[Any], T]) -> T:
+        answer: T | NvmlUnavailable = reader.ask(
+            _answer,
+            self._root,
+            question,
+            patience=PATIENCE,
+            otherwise=lambda why: NvmlUnavailable(f"NVML: {why}; {_DUMB}"),
+        )
+        if isinstance(answer, NvmlUnavailable):
+            raise answer
+        return answer
+
+
+_DUMB: Final = "does nvidia-smi answer on this node? Reload the driver, or restart the node."
+
+
+def _answer(root: str, question: Callable[[Any], T]) -> T | NvmlUnavailable:
+    import pynvml
+
+    reader.renew()
+    try:
+        _load(root)
+        pynvml.nvmlInitWithFlags(_INIT_FLAG_NO_GPUS)
+        try:
+            return question(pynvml)
+        finally:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+    except NvmlUnavailable as error:
+        return error
+    except pynvml.NVMLError as error:
+        if wrong := sorted(reader.without()):
+            return NvmlUnavailable(f"NVML: {', '.join(wrong)} crashed or hung; {_DUMB}")
+        hint = "is the NVIDIA driver installed, and nvidiaDriverRoot its place?"
+        gone = error.value in (
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        )
+        return NvmlUnavailable(f"NVML: {one_line(str(error), 120)}; {hint}", gone=gone)
+
+
+def _load(root: str) -> None:
+    """Give the binding the library of the driver's root."""
+    import pynvml
+
+    if not root or root == "/":
+        return
+    places = [Path(root, folder, _LIBRARY) for folder in _FOLDERS]
+    found = next((path for path in places if path.exists()), None)
+    if found is None:
+        shown = ", ".join(_FOLDERS)
+        raise NvmlUnavailable(
+            f"{root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is."
+        )
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(str(found.resolve()))
+    except OSError as error:
+        raise NvmlUnavailable(
+            f"{found}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
+        ) from None
+
+
+def _version(nvml: Any) -> str:
+    return _text(nvml.nvmlSystemGetDriverVersion())
+
+
+def _fabric(nvml: Any) -> list[FabricInfo]:
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return [_info(nvml, handle) for handle in handles]
+
+
+def _info(nvml: Any, handle: Any) -> FabricInfo:
+    gpu = _text(nvml.nvmlDeviceGetUUID(handle))
+    try:
+        found = reader.fabric_info(handle)
+    except nvml.NVMLError as error:
+        lacks = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        if error.value in lacks and not reader.without():
+            return FabricInfo(gpu, NOT_SUPPORTED)
+        raise
+    # ctypes cuts a char array at its first zero, so the bytes are taken from the memory.
+    field = type(found).clusterUuid
+    cluster = bytes(found)[field.offset : field.offset + field.size]
+    health = getattr(found, "healthMask", 0)
+    return FabricInfo(gpu, found.state, found.status, cluster, found.cliqueId, health)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,255 @@
+"""The plugin of one node from start to end: facts, files, sockets, slice; and what is looked after
+while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+from preflight_kube.auth.connection import Connection
+from preflight_kube.cli.commands import CommandFailed
+from preflight_kube.client.client import Client
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.health import HealthServer
+
+from preflight_computedomain.api.checkpoint import Corrupt
+from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.config import Gates
+from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.core.slices import channel
+from preflight_computedomain.metrics import PluginMetrics
+from preflight_computedomain.node.atomic_file import Disk
+from preflight_computedomain.node.cluster import ClusterReader
+from preflight_computedomain.node.host import ChannelMajor, CliqueOwner, NvmlReader, node_facts
+from preflight_computedomain.node.lock import Lock, LockHeld
+from preflight_computedomain.node.nvml import NvmlLibrary
+from preflight_computedomain.node.prepare import ClaimPreparer, Unreachable
+from preflight_computedomain.node.publisher import Publisher
+from preflight_computedomain.node.serving import Serving
+from preflight_computedomain.node.state_dir import ClaimStore
+
+__all__ = ["PROGRAM", "Folders", "run"]
+
+PROGRAM: Final = "compute-domain-kubelet-plugin"
+EVERY: Final = 600.0
+"""Seconds between two looks at the clique, and at claims that have gone; spread, so that the nodes
+do not ask together.
+"""
+LOOK: Final = 5.0
+"""Seconds between two looks at the CDI files of prepared claims, and at the driver."""
+UNKNOWN: Final = 60.0
+"""Seconds between two looks at the clique where NVML did not say it, or the driver is away."""
+GRACE: Final = 10.0
+PROBE: Final = 5.0
+ANSWER: Final = 15.0
+"""Seconds that the API server has for one answer: of the two questions of a claim, both may be
+late.
+"""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """``registry``: the kubelet's of registrations. ``own``: the plugin's. ``cdi``: what the
+    container runtime reads.
+    """
+
+    registry: Path
+    own: Path
+    cdi: Path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Folders:
+        """By the names that NVIDIA's driver has for them."""
+        plugins = environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
+        return cls(
+            Path(
+                environ.get("KUBELET_REGISTRAR_DIRECTORY_PATH")
+                or "/var/lib/kubelet/plugins_registry"
+            ),
+            Path(plugins) / DRIVER,
+            Path(environ.get("CDI_ROOT") or "/var/run/cdi"),
+        )
+
+
+async def run(
+    target: Connection,
+    gates: Gates,
+    environ: Mapping[str, str],
+    address: tuple[str, int],
+    *,
+    nvml: NvmlReader | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; ``address``: host and port of /healthz, /readyz and /metrics.
+    Raises CommandFailed where this node is not fit.
+    """
+    try:
+        facts, major = node_facts(environ), ChannelMajor(environ)
+        number = major()
+        driver = nvml or NvmlLibrary(environ.get("NVIDIA_DRIVER_ROOT", ""))
+        metrics = PluginMetrics(facts.node)
+        clique = CliqueOwner(driver, crash=gates.crash_on_fabric_errors, answers=metrics.nvml.set)
+        found = await clique.start()
+    except Unfit as error:
+        raise CommandFailed(str(error)) from None
+    log.info(
+        "the node can have channels",
+        node=facts.node,
+        major=number,
+        boot=facts.boot,
+        clique=found or "none",
+    )
+    folders = Folders.of(environ)
+    async with Client(target, agent=PROGRAM, timeout=ANSWER) as client:
+        page = ClaimPreparer(
+            facts.node,
+            ClusterReader(client),
+            ClaimStore(folders.own, folders.cdi, facts, major, Disk()),
+            lock=Lock(folders.own / "pu.lock"),
+            clique=clique,
+            metrics=metrics,
+        )
+        publisher = Publisher(
+            client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc()
+        )
+        serving = Serving(page, metrics, folders.registry, folders.own, registered=publisher.poke)
+        publisher.offer(channel(found, clique.driver))
+        health = _health(address, metrics, serving, publisher, clique)
+        try:
+            await _begin(folders, page, serving)
+            log.info("started", port=health.port, socket=str(folders.own / "dra.sock"))
+            async with anyio.create_task_group() as group:
+                group.start_soon(_stop_on_signal, group.cancel_scope)
+                group.start_soon(serving.watch)
+                group.start_soon(publisher.run)
+                group.start_soon(_mend, page)
+                group.start_soon(_now_and_then, clique.refreshed)
+                group.start_soon(_follow, major, number, clique, publisher)
+                group.start_soon(_now_and_then, lambda: _sweep(page))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.gather(serving.stop(GRACE), page.stop(GRACE))
+            health.close()
+            log.info("stopped", node=facts.node)
+
+
+async def _begin(folders: Folders, page: ClaimPreparer, serving: Serving) -> None:
+    try:
+        for folder in (folders.own, folders.cdi):
+            folder.mkdir(parents=True, exist_ok=True)
+        await page.start()
+        await serving.start()
+    except (LockHeld, Unfit) as error:
+        raise CommandFailed(str(error)) from None
+    except OSError as error:
+        where = error.filename or folders.own
+        raise CommandFailed(
+            f"{where}: {error.strerror or error}; is the node's folder mounted, and may root write there?"
+        ) from None
+
+
+def _health(
+    address: tuple[str, int],
+    metrics: PluginMetrics,
+    serving: Serving,
+    publisher: Publisher,
+    clique: CliqueOwner,
+) -> HealthServer:
+    """``/healthz`` asks both sockets as the kubelet would, from the probe's own thread."""
+    loop = asyncio.get_running_loop()
+
+    def healthy() -> str:
+        asked = asyncio.run_coroutine_threadsafe(serving.alive(PROBE), loop)
+        try:
+            return "" if asked.result(2 * PROBE) else "the sockets do not answer"
+        except Late:
+            asked.cancel()
+            return "the event loop does not turn"
+
+    def ready() -> str:
+        if not serving.registration.registered:
+            return "the kubelet has not registered the plugin"
+        if not publisher.published:
+            return "the ResourceSlice is not published"
+        return clique.unknown
+
+    try:
+        return HealthServer(*address, metrics.registry, healthy, ready)
+    except OSError as error:
+        raise CommandFailed(
+            f"{address[0]}:{address[1]} cannot be listened on ({error.strerror or error}); choose another --port."
+        ) from None
+
+
+async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("stopping", signal=signal.Signals(number).name)
+            scope.cancel()
+
+
+async def _now_and_then(what: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await anyio.sleep(EVERY * random.uniform(0.8, 1.2))  # noqa: S311 - spread, not a secret
+        await what()
+
+
+async def _follow(
+    major: ChannelMajor, last: int, clique: CliqueOwner, publisher: Publisher
+) -> None:
+    """Offer the channel for as long as the node has driver and clique. ``last``: the major when the
+    clique was read.
+    """
+    looked = anyio.current_time()
+    while True:
+        await anyio.sleep(LOOK)
+        try:
+            now = await asyncio.to_thread(major)
+        except Unfit:
+            now = 0  # the reader of the major has logged it
+        late = clique.unknown and anyio.current_time() - looked >= UNKNOWN
+        if now != last or late:
+            looked = anyio.current_time()
+            await clique.refreshed()
+            last = now
+        publisher.offer(channel(clique.current if now else "", clique.driver))
+
+
+async def _mend(page: ClaimPreparer) -> None:
+    while True:
+        await anyio.sleep(LOOK)
+        try:
+            mended = await page.mend()
+        except Unfit:
+            continue  # the reader of the major has logged it
+        except (LockHeld, OSError, Corrupt) as error:
+            log.warning("CDI files not checked, tried again", error=str(error))
+            continue
+        for uid in mended:
+            log.warning(
+                "CDI file of a prepared claim was missing or altered, written again", uid=uid
+            )
+
+
+async def _sweep(page: ClaimPreparer) -> None:
+    try:
+        stale = await page.sweep()
+    except (Unreachable, OSError, Corrupt) as error:
+        log.warning("deleted claims not looked for, tried again", error=str(error))
+        return
+    for ref in stale:
+        log.warning(
+            "prepared claim no longer exists; its container may still run",
+            namespace=ref.namespace,
+            name=ref.name,
+            uid=ref.uid,
+        )

@@ -1,0 +1,406 @@
+"""The way of a claim: claim → request → decide → checkpoint → CDI → answer.
+
+Every claim of every call gets an answer, 40 s later at most (the kubelet gives up after 45): its
+devices, or one sentence. What does not go away by waiting is answered at once, and nothing is
+written for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from preflight_kube.logs import get_logger
+from preflight_kube.text import one_line
+
+from preflight_computedomain.api.checkpoint import COMPLETED, STARTED, Corrupt, Entry
+from preflight_computedomain.api.names import DEVICE, DRIVER, cdi_id
+from preflight_computedomain.api.types import ResourceClaim
+from preflight_computedomain.core.claims import (
+    ChannelRequest,
+    KubeletClaim,
+    Refusal,
+    read,
+    unusable,
+)
+from preflight_computedomain.core.decide import (
+    IN_USE,
+    NO_CLIQUE,
+    AlreadyPrepared,
+    Prepare,
+    decide,
+    in_use,
+    known,
+)
+from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.metrics import PREPARE, UNPREPARE, PluginMetrics
+from preflight_computedomain.node.lock import Lock, LockHeld
+from preflight_computedomain.node.singleflight import CallEnded, Flight, Flights, Late
+from preflight_computedomain.node.state_dir import ClaimStore
+
+__all__ = ["ClaimAnswer", "ClaimPreparer", "ClusterApi", "Times", "Unreachable"]
+
+_log = get_logger(__name__)
+
+
+class Unreachable(Exception):
+    """The API server has not answered, or has refused; one sentence."""
+
+
+class ClusterApi(Protocol):
+    """What the plugin asks of the API server. Both are consistent reads; both raise
+    :class:`Unreachable`.
+    """
+
+    async def claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The ResourceClaim; None where there is none."""
+
+    async def domains(self, namespace: str) -> frozenset[str]:
+        """The uids of the ComputeDomains of ``namespace``."""
+
+
+class CliqueSource(Protocol):
+    """The one owner of the node's clique."""
+
+    @property
+    def current(self) -> str:
+        """As last read; empty for none."""
+
+    @property
+    def unknown(self) -> str:
+        """Why NVML did not say it when it was last asked; empty where it did."""
+
+    async def refreshed(self) -> str:
+        """Read anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAnswer:
+    """To the kubelet, for one claim. ``error`` empty: prepared, or nothing left of it."""
+
+    requests: tuple[str, ...] = ()
+    pool: str = ""
+    device: str = ""
+    cdi: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds: of one call in all; after which a caller is answered though the disk has not; of
+    pauses between attempts.
+    """
+
+    call: float = 40.0
+    answer: float = 43.0
+    first: float = 0.1
+    longest: float = 2.0
+
+
+Result = ClaimAnswer | Refusal
+_UNANSWERED: Final = Refusal(
+    "api-server", "the API server has not answered in time; is it reachable from this node?", False
+)
+_UNDONE: Final = Refusal(
+    "undone", "another plugin of this node has just unprepared the claim; wait for it", False
+)
+_SLOW: Final = Refusal(
+    "disk",
+    "the node's disk has not answered in time; look at its health, and at the node's load",
+    False,
+)
+
+
+class ClaimPreparer:
+    """Use within one event loop."""
+
+    def __init__(
+        self,
+        node: str,
+        cluster: ClusterApi,
+        store: ClaimStore,
+        *,
+        lock: Lock,
+        clique: CliqueSource,
+        metrics: PluginMetrics,
+        times: Times = Times(),
+    ) -> None:
+        self._node, self._cluster, self._store, self._lock = node, cluster, store, lock
+        self._clique, self._metrics, self._times = clique, metrics, times
+        self._flights: Flights[Result] = Flights(times.answer)
+        self._major = 0
+        """The channels' major when the clique was read."""
+
+    async def start(self) -> None:
+        """Take over what the last process left. Raises LockHeld, OSError and Unfit."""
+        async with self._lock.held():
+            self._major = await asyncio.to_thread(self._store.major)
+            await _whole(self._store.start)
+        self._count()
+
+    async def stop(self, seconds: float) -> None:
+        """End what waits; what writes has ``seconds``."""
+        await self._flights.drain(seconds)
+
+    async def prepare(self, refs: Iterable[KubeletClaim]) -> dict[str, ClaimAnswer]:
+        """An answer for each uid of ``refs``. Never raises but when it is cancelled."""
+        return await self._each(refs, self._prepare_one)
+
+    async def unprepare(self, refs: Iterable[KubeletClaim]) -> dict[str, ClaimAnswer]:
+        """As ``prepare``; without an error nothing of the claim is left on the node."""
+        return await self._each(refs, self._unprepare_one)
+
+    async def sweep(self) -> tuple[KubeletClaim, ...]:
+        """Undo begun preparations of claims that are gone. Returns the prepared ones that are:
+        their containers may still run.
+
+        Raises :class:`Unreachable`, OSError and :class:`Corrupt`.
+        """
+        stale = []
+        for uid, entry in (await asyncio.to_thread(self._store.entries)).items():
+            ref = KubeletClaim(entry.namespace, entry.name, uid)
+            if unusable(ref):
+                continue  # version 1 of the checkpoint kept no names
+            claim = await self._cluster.claim(ref.namespace, ref.name)
+            if claim is not None and claim.metadata.uid == uid:
+                continue
+            if entry.state == STARTED:
+                await self._unprepare_one(ref)
+            else:
+                stale.append(ref)
+        self._metrics.stale_claims.set(len(stale))
+        return tuple(stale)
+
+    async def mend(self) -> tuple[str, ...]:
+        """Make the CDI files of prepared claims again that are missing or differ; their uids.
+
+        A container that starts anew needs its file, and the kubelet does not ask again while it
+        runs. Raises LockHeld, OSError, :class:`Corrupt`, and Unfit where the driver is not loaded.
+        """
+        await asyncio.to_thread(self._store.major)  # whose change it logs
+        entries = await asyncio.to_thread(self._store.entries)
+        prepared = [uid for uid, one in entries.items() if one.state == COMPLETED and one.channel]
+        lost = tuple(
+            [uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)]
+        )
+        if not lost:
+            return ()
+        async with self._lock.held():
+            return tuple([uid for uid in lost if await _whole(partial(self._store.restore, uid))])
+
+    # --- one claim
+
+    async def _prepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
+        if (bad := unusable(ref)) is not None:
+            return self._told(ref, bad, True, asyncio.get_running_loop().time())
+        return await self._fly(
+            ref,
+            lambda flight: self._retried(
+                flight, lambda last: self._attempt(ref, flight, last), _UNANSWERED
+            ),
+            True,
+        )
+
+    async def _unprepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
+        if unusable(ref) is not None:
+            return ClaimAnswer()  # such a claim has never been prepared
+        return await self._fly(
+            ref,
+            lambda flight: self._retried(flight, lambda _: self._undo(ref, flight), _SLOW),
+            False,
+        )
+
+    async def _attempt(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
+        """One way through all checks, and on. ``last``: why the attempt before it failed."""
+        if last.reason == IN_USE and (still := in_use(await self._entries(), ref.uid)) is not None:
+            return still  # nothing is asked of the API server until the channel is free
+        done = known(await self._entries(), ref)
+        if isinstance(done, Refusal):
+            return done
+        if done is None:
+            claim = await self._cluster.claim(ref.namespace, ref.name)
+            request = read(ref, claim, self._node)
+            if isinstance(request, Refusal):
+                return request
+            domains = await self._cluster.domains(ref.namespace)
+            major = await asyncio.to_thread(self._store.major)
+            clique, unknown = self._clique.current, self._clique.unknown
+            if not clique or major != self._major:
+                clique = await self._clique.refreshed()
+                unknown = self._clique.unknown  # of this answer: a later one may know
+                self._major = self._major if unknown else major
+            # Looked at without the lock first: whoever waits for the channel must not keep out the
+            # Unprepare that frees it.
+            said = decide(request, domains, clique, await self._entries(), self._store.now())
+            if isinstance(said, Refusal) and said.reason == NO_CLIQUE and unknown:
+                return Refusal("driver", unknown, False)
+            if isinstance(said, Prepare):
+                said = await self._write(request, domains, clique, flight)
+            if isinstance(said, Refusal):
+                return said
+            done = said
+        elif not await asyncio.to_thread(self._store.current, ref.uid):
+            async with self._lock.held():
+                with flight.writes():
+                    if not await _whole(lambda: self._store.restore(ref.uid)):
+                        return _UNDONE
+        entry = done.entry
+        return ClaimAnswer(entry.requests, entry.pool, DEVICE, (cdi_id(ref.uid),))
+
+    async def _write(
+        self, request: ChannelRequest, domains: frozenset[str], clique: str, flight: Flight[Result]
+    ) -> AlreadyPrepared | Refusal:
+        async with self._lock.held():
+            with flight.writes():
+                said: AlreadyPrepared | Refusal = await _whole(
+                    lambda: self._store.prepare(request, domains, clique)
+                )
+        self._count()
+        return said
+
+    async def _undo(self, ref: KubeletClaim, flight: Flight[Result]) -> Result:
+        async with self._lock.held():
+            with flight.writes():
+                await _whole(lambda: self._store.unprepare(ref.uid))
+        self._count()
+        return ClaimAnswer()
+
+    async def _retried(
+        self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
+    ) -> Result:
+        """Try again what may go away by waiting, in growing pauses, for as long as a call may take;
+        then the last cause.
+
+        ``last``: the cause where not even the first attempt has ended.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._times.call
+        pause = self._times.first
+        while True:
+            try:
+                async with flight.limited(end):
+                    result = await self._caught(attempt, last)
+            except TimeoutError:
+                return last
+            if not isinstance(result, Refusal) or result.permanent:
+                return result
+            last = result
+            if loop.time() + pause >= end:
+                return last
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._times.longest)
+
+    @staticmethod
+    async def _caught(attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal) -> Result:
+        try:
+            return await attempt(last)
+        except Unreachable as error:
+            return Refusal(
+                "api-server",
+                f"the claim or its ComputeDomain cannot be read ({one_line(str(error), 300)})",
+                False,
+            )
+        except LockHeld as error:
+            return Refusal("lock", f"the plugin's folder is in use ({error})", False)
+        except Corrupt as error:
+            return Refusal("checkpoint", f"the checkpoint cannot be read: {error}", False)
+        except Unfit as error:
+            return Refusal("driver", str(error).rstrip("."), False)
+        except OSError as error:
+            what = one_line(f"{error.strerror or error}: {error.filename or 'no file'}", 300)
+            return Refusal(
+                "disk", f"the node's disk refuses ({what}); make room, or repair it", False
+            )
+
+    async def _fly(
+        self,
+        ref: KubeletClaim,
+        work: Callable[[Flight[Result]], Coroutine[Any, Any, Result]],
+        prepares: bool,
+    ) -> ClaimAnswer:
+        began = asyncio.get_running_loop().time()
+
+        async def caught(flight: Flight[Result]) -> Result:
+            try:
+                result = await work(flight)
+            except Exception:
+                _log.exception(
+                    "an error of this program's own at a claim",
+                    namespace=one_line(ref.namespace, 63),
+                    name=one_line(ref.name, 253),
+                    uid=one_line(ref.uid, 80),
+                )
+                result = Refusal(
+                    "internal", "an error of the driver's own, which its log describes", False
+                )
+            return result
+
+        try:
+            result = await self._flights.run(ref.uid, caught, prepares=prepares)
+        except CallEnded:
+            result = Refusal("ended", "the kubelet has unprepared the claim in the meantime", False)
+        except Late:
+            result = Refusal(
+                "disk", "the node's disk has not finished writing; look at its health", False
+            )
+        return self._told(ref, result, prepares, began)
+
+    # --- small ones
+
+    async def _entries(self) -> Mapping[str, Entry]:
+        try:
+            return await asyncio.to_thread(self._store.entries)
+        except Corrupt:
+            return {}  # with the lock held it is moved aside, and read again
+
+    def _told(self, ref: KubeletClaim, result: Result, prepares: bool, began: float) -> ClaimAnswer:
+        """The answer, counted where it is a refusal, and one line in the log."""
+        if isinstance(result, ClaimAnswer):
+            answer, cause = result, ""
+        else:
+            answer, cause = ClaimAnswer(error=result.told(ref, self._node)), result.reason
+            errors = self._metrics.prepare_errors if prepares else self._metrics.unprepare_errors
+            errors.labels(DRIVER, cause).inc()
+            if result.permanent:
+                self._metrics.permanent_errors.labels(cause).inc()
+        (_log.warning if cause else _log.info)(
+            f"{PREPARE if prepares else UNPREPARE}: {answer.error or 'done'}",
+            namespace=one_line(ref.namespace, 63),
+            name=one_line(ref.name, 253),
+            uid=one_line(ref.uid, 80),
+            milliseconds=round((asyncio.get_running_loop().time() - began) * 1000, 1),
+            cause=cause,
+        )
+        return answer
+
+    def _count(self) -> None:
+        self._metrics.prepared.set(self._store.prepared())
+        self._metrics.corrupt_checkpoints.set(self._store.corrupt)
+
+    @staticmethod
+    async def _each(
+        refs: Iterable[KubeletClaim], one: Callable[[KubeletClaim], Awaitable[ClaimAnswer]]
+    ) -> dict[str, ClaimAnswer]:
+        asked = {ref.uid: ref for ref in refs}
+        answers = await asyncio.gather(*map(one, asked.values()))
+        return dict(zip(asked, answers, strict=True))
+
+
+async def _whole(work: Callable[[], Any]) -> Any:
+    """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns
+    of it afterwards.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # seen, so that it is not reported later
+        raise cancelled
+    return task.result()

@@ -1,0 +1,141 @@
+"""Keeps the node's ResourceSlice in the cluster: one watch of our own slices, and a write wherever
+one is not as it should be.
+
+The kubelet removes the slices of its node when it starts, and those of a driver whose socket has
+been away for long; so it is put back as often as it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+import msgspec
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.reflector import Reflector
+
+from preflight_computedomain.api.names import DRIVER, slice_name
+from preflight_computedomain.api.types import Slice
+from preflight_computedomain.core import slices
+
+__all__ = ["Publisher"]
+
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+FIRST: Final = 0.1
+LONGEST: Final = 10.0
+"""Seconds, from the first and at most, until a write that was refused is tried again."""
+
+log = get_logger(__name__)
+
+
+class _Metadata(msgspec.Struct):
+    uid: str
+
+
+class _Node(msgspec.Struct):
+    metadata: _Metadata
+
+
+class Publisher:
+    """``written`` is called with ``create``, ``update`` or ``delete`` at each write."""
+
+    def __init__(
+        self, client: Client, node: str, written: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._client, self._node, self._written = client, node, written
+        self._uid = ""
+        self._devices: list[dict[str, Any]] = []
+        self._look = anyio.Event()
+        self._mirror = Reflector(
+            client,
+            SLICES,
+            Slice,
+            on_change=lambda _: self.poke(),
+            params={"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={node}"},
+        )
+
+    @property
+    def published(self) -> bool:
+        """Whether the cluster has the slice as it should be, by what is known of it."""
+        found = self._ours()
+        return (
+            found is not None
+            and bool(self._uid)
+            and slices.wanted(self._node, self._uid, self._devices, found) is None
+        )
+
+    def offer(self, devices: list[dict[str, Any]]) -> None:
+        """Have the slice offer ``devices`` (of :func:`~.core.slices.channel`) from now on."""
+        if devices != self._devices:
+            self._devices = devices
+            self.poke()
+
+    def poke(self) -> None:
+        """Look soon."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Publish, and keep it so until cancelled. The slice stays: pods are scheduled while the
+        plugin is updated.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._mirror.run)
+            await self._mirror.synced.wait()
+            pause = FIRST
+            while True:
+                self._look = anyio.Event()
+                try:
+                    await self._publish()
+                    pause = FIRST
+                except KubeError as error:
+                    log.warning("ResourceSlice not written yet", error=str(error))
+                    await anyio.sleep(pause)
+                    pause = min(pause * 2, LONGEST)
+                    continue
+                await self._look.wait()
+
+    def _ours(self) -> Slice | None:
+        name = slice_name(self._node)
+        return next((one for one in self._mirror.store.values() if one.metadata.name == name), None)
+
+    async def _publish(self) -> None:
+        found = self._ours()
+        if (
+            found is None or not self._uid
+        ):  # the Node may have been made anew since, which is why it has gone
+            self._uid = (await self._client.get(f"/api/v1/nodes/{self._node}", _Node)).metadata.uid
+        body = slices.wanted(self._node, self._uid, self._devices, found)
+        for other in [
+            one
+            for one in self._mirror.store.values()
+            if one.metadata.name != slice_name(self._node)
+        ]:
+            # One more in the pool would make the scheduler take none of them.
+            await self._remove(other)
+        if body is None:
+            return
+        try:
+            if found is None:
+                await self._client.create(SLICES, body)
+                self._told("create", body["spec"]["pool"]["generation"])
+            else:
+                await self._client.replace(f"{SLICES}/{found.metadata.name}", body)
+                self._told("update", body["spec"]["pool"]["generation"])
+        except (Conflict, NotFound) as error:
+            # The watch brings what there is; but one that another selector hides is logged once.
+            log.info("ResourceSlice changed meanwhile, read again", error=str(error))
+            await anyio.sleep(FIRST)
+
+    async def _remove(self, other: Slice) -> None:
+        try:
+            await self._client.delete(f"{SLICES}/{other.metadata.name}", uid=other.metadata.uid)
+        except (Conflict, NotFound):
+            return
+        log.warning("surplus ResourceSlice deleted", slice=other.metadata.name)
+        self._written("delete")
+
+    def _told(self, verb: str, generation: int) -> None:
+        log.info("ResourceSlice written", verb=verb, generation=generation)
+        self._written(verb)

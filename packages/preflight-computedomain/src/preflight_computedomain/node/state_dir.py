@@ -1,0 +1,253 @@
+"""The checkpoint and the CDI files on the node's disk, changed in an order that a crash can
+interrupt anywhere.
+
+Everything that changes them is called with the lock held, and reads the checkpoint anew: another
+plugin may have written it.
+
+- Prepare: entry ``PrepareStarted`` · CDI file · entry ``PrepareCompleted``.
+- Unprepare: CDI file away · entry away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from preflight_kube.logs import get_logger
+
+from preflight_computedomain.api.cdi import document, is_document, uid_of
+from preflight_computedomain.api.checkpoint import (
+    COMPLETED,
+    STARTED,
+    Checkpoint,
+    Corrupt,
+    Entry,
+    completed,
+    decode,
+    encode,
+    entry_of,
+)
+from preflight_computedomain.api.names import cdi_file, fits_as_uid
+from preflight_computedomain.core.claims import ChannelRequest, Refusal
+from preflight_computedomain.core.decide import AlreadyPrepared, Prepare, decide
+from preflight_computedomain.core.facts import NodeFacts, Unfit
+from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
+
+__all__ = ["CHECKPOINT", "ClaimStore", "utc_now"]
+
+CHECKPOINT: Final = "checkpoint.json"
+_log = get_logger(__name__)
+
+
+def utc_now() -> datetime:
+    """The clock's time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a file held that has this inode, time and size."""
+
+    signature: tuple[int, int, int]
+    checkpoint: Checkpoint
+
+
+class ClaimStore:
+    """``folder``: the plugin's own; ``cdi``: where the container runtime reads. ``major``: that of
+    the IMEX channels, as the driver has it when it is called; raises Unfit where there is none.
+    Blocking; raises OSError.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        cdi: Path,
+        facts: NodeFacts,
+        major: Callable[[], int],
+        disk: Disk,
+        *,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._path, self._cdi = folder / CHECKPOINT, cdi
+        self._facts, self.major, self._disk, self.now = facts, major, disk, now
+        self._kept: _Kept | None = None
+        self._last = Checkpoint()
+        self.corrupt = 0
+        """Checkpoints that had to be moved aside so far."""
+
+    def entries(self) -> Mapping[str, Entry]:
+        """What the checkpoint holds now. Needs no lock, as the file is replaced whole. Raises
+        :class:`Corrupt`.
+        """
+        try:
+            found = self._path.stat()
+            signature = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if self._kept is None or self._kept.signature != signature:
+                self._kept = _Kept(signature, decode(self._bytes()))
+        except FileNotFoundError:
+            return {}
+        return self._kept.checkpoint.claims
+
+    def prepared(self) -> int:
+        """How many claims have channel 0, by what was last read or written under the lock."""
+        return sum(one.state == COMPLETED and one.channel for one in self._last.claims.values())
+
+    def start(self) -> None:
+        """Take over what the last process left: drop the claims of another boot, and make the CDI
+        files what the entries say.
+        """
+        self._disk.remove(self._path.with_name(CHECKPOINT + TEMPORARY))
+        found = self._read()
+        if found.boot and found.boot != self._facts.boot:
+            _log.info(
+                "the node was rebooted, claims of the last boot dropped", claims=len(found.claims)
+            )
+            found = Checkpoint()
+        if found.boot != self._facts.boot or not self._path.exists():
+            self._write(found.claims)
+        self._sweep(found.claims)
+        for uid, entry in found.claims.items():
+            if entry.state == COMPLETED and entry.channel:
+                self.restore(uid)
+
+    def _sweep(self, claims: Mapping[str, Entry]) -> None:
+        kept = {cdi_file(uid) for uid, one in claims.items() if one.state == COMPLETED}
+        for path in self._files():
+            if uid_of(path.name) and path.name not in kept:
+                _log.info("CDI file of no prepared claim removed", path=path)
+                self._disk.remove(path)
+
+    def prepare(
+        self, request: ChannelRequest, domains: Collection[str], clique: str
+    ) -> AlreadyPrepared | Refusal:
+        """Decide once more, with what the disk says now, and do it. Raises Unfit where the driver
+        goes or changes meanwhile; nothing of the claim is left then.
+        """
+        claims = dict(self._read().claims)
+        said = decide(request, domains, clique, claims, self.now())
+        if not isinstance(said, Prepare):
+            return said
+        ref, major = request.ref, self.major()
+        named = (ref.namespace, ref.name)
+        devices = completed((request.request,), self._facts.node, ref.uid, request.domain)
+        claims[ref.uid] = entry_of(ref.uid, STARTED, named, status=request.status)
+        self._write(claims)
+        self._disk.write(self._file(ref.uid), document(ref.uid, major), 0o644)
+        claims[ref.uid] = entry_of(
+            ref.uid, COMPLETED, named, status=request.status, devices=devices
+        )
+        self._write(claims)
+        self._confirm(major, lambda: self.unprepare(ref.uid))
+        return AlreadyPrepared(claims[ref.uid])
+
+    def _confirm(self, major: int, undo: Callable[[], object]) -> None:
+        """Undo what was written with ``major`` where the driver does not have it any more: the
+        number may be another driver's by now. Raises Unfit.
+        """
+        try:
+            if self.major() != major:
+                raise Unfit("the NVIDIA driver was loaded anew at this very moment; try again")
+        except Unfit:
+            undo()
+            raise
+
+    def current(self, uid: str) -> bool:
+        """Whether the CDI file of a completed claim is there, with the driver's major of now.
+        Raises Unfit.
+        """
+        return self._held(uid) == document(uid, self.major())
+
+    def whole(self, uid: str) -> bool:
+        """Whether the CDI file of a completed claim is as it was written, be it with the major that
+        the driver had then.
+        """
+        return is_document(uid, self._held(uid))
+
+    def restore(self, uid: str) -> bool:
+        """Make the CDI file of a completed claim again, where it is missing or differs; False where
+        the claim is not completed, or no channel's. Raises Unfit.
+        """
+        entry = self._read().claims.get(uid)
+        if entry is None or entry.state != COMPLETED or not entry.channel:
+            return False
+        if not self.current(uid):
+            major, path = self.major(), self._file(uid)
+            self._disk.write(path, document(uid, major), 0o644)
+            self._confirm(major, lambda: self._disk.remove(path))
+        return True
+
+    def _held(self, uid: str) -> bytes:
+        try:
+            return self._file(uid).read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
+            return b""
+
+    def unprepare(self, uid: str) -> bool:
+        """Leave nothing of the claim; whether there was an entry."""
+        claims = dict(self._read().claims)
+        if not fits_as_uid(uid):  # names no file; nothing of it can be prepared
+            return False
+        self._disk.remove(self._file(uid))
+        if claims.pop(uid, None) is None:
+            return False
+        self._write(claims)
+        return True
+
+    def _file(self, uid: str) -> Path:
+        return self._cdi / cdi_file(uid)
+
+    def _write(self, claims: Mapping[str, Entry]) -> None:
+        made = Checkpoint(claims, self._facts.boot)
+        self._disk.write(self._path, encode(made))
+        self._last = made
+
+    def _read(self) -> Checkpoint:
+        try:
+            self._last = decode(self._bytes())
+        except FileNotFoundError:
+            self._last = Checkpoint()
+        except Corrupt as error:
+            self._aside(error)
+        return self._last
+
+    def _bytes(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except IsADirectoryError:
+            raise Corrupt("it is a folder") from None
+
+    def _aside(self, error: Corrupt) -> None:
+        """Begin anew: a node without a driver for ever is worse. A process that has only just
+        started knows nothing yet, but the claim whose CDI file stands is in use: its containers may
+        run, and the kubelet asks only for an end of it.
+        """
+        claims = self._last.claims or self._in_files()
+        other = self._path.with_name(f"{CHECKPOINT}.corrupt-{self.now():%Y%m%dT%H%M%S.%fZ}")
+        _log.error(
+            "checkpoint not readable, moved aside and written anew",
+            path=self._path,
+            error=str(error),
+            moved_to=other.name,
+            claims=", ".join(claims) or "none",
+        )
+        self.corrupt += 1
+        self._disk.rename(self._path, other)
+        self._write(claims)
+
+    def _in_files(self) -> Mapping[str, Entry]:
+        """The prepared claim, where one CDI file is as this driver writes them. It does not say
+        which of the claim's requests the channel is for: so it is for all of them.
+        """
+        uids = {uid_of(path.name) for path in self._files()}
+        whole = [uid for uid in uids if fits_as_uid(uid) and self.whole(uid)]
+        if len(whole) != 1:
+            return {}
+        [uid] = whole
+        devices = completed((), self._facts.node, uid, "")
+        return {uid: entry_of(uid, COMPLETED, devices=devices)}
+
+    def _files(self) -> list[Path]:
+        return sorted(self._cdi.iterdir()) if self._cdi.is_dir() else []

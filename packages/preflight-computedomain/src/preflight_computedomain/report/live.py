@@ -1,0 +1,70 @@
+"""Reads what there is in a cluster about ComputeDomains, once and with the administrator's own
+rights. It writes nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError, NotFound
+
+from preflight_computedomain.api.names import DRIVER, GROUP, LABEL, PLURAL, VERSION
+from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
+from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
+
+__all__ = ["look"]
+
+T = TypeVar("T")
+_PLUGINS: Final = (
+    "app.kubernetes.io/name=preflight-computedomain,app.kubernetes.io/component=kubelet-plugin"
+)
+"""As the chart labels the plugin's pods."""
+
+
+async def look(namespace: str = "") -> ClusterObjects:
+    """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError where the
+    cluster is not reached.
+    """
+    async with Client(connection(home=Path.home()), agent="preflight-computedomain") as client:
+        return await _look(client, namespace)
+
+
+async def _look(client: Client, namespace: str) -> ClusterObjects:
+    seen = ClusterObjects()
+
+    async def every(path: str, type_: type[T], *, missing: bool = False, **params: Any) -> list[T]:
+        group, _, plural = path.rpartition("/")
+        there = f"{group}/namespaces/{namespace}/{plural}" if namespace else path
+        found: list[T] = []
+        try:
+            async for page, _ in client.pages(there, type_, params=params or None):
+                found += page
+        except NotFound:
+            if not missing:
+                seen.unread.append(
+                    f"{there}: this cluster does not serve it; install the definition."
+                )
+        except KubeError as error:
+            if error.status == 0:
+                raise
+            seen.unread.append(str(error))
+        return found
+
+    seen.domains = await every(f"/apis/{GROUP}/{VERSION}/{PLURAL}", ComputeDomain)
+    seen.templates = await every("/apis/resource.k8s.io/v1/resourceclaimtemplates", ClaimTemplate)
+    seen.claims = await every("/apis/resource.k8s.io/v1/resourceclaims", UsedClaim)
+    if namespace:
+        seen.pods = await every("/api/v1/pods", Pod)
+        return seen
+    seen.slices = await every(
+        "/apis/resource.k8s.io/v1/resourceslices", Slice, fieldSelector=f"spec.driver={DRIVER}"
+    )
+    seen.nodes = await every("/api/v1/nodes", Labeled)
+    seen.plugins = await every("/api/v1/pods", Pod, labelSelector=_PLUGINS)
+    seen.daemons = await every("/apis/apps/v1/daemonsets", Labeled, labelSelector=LABEL)
+    seen.cliques = await every(
+        f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labeled, missing=True
+    )
+    return seen

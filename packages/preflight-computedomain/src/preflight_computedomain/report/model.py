@@ -1,0 +1,75 @@
+"""What there is in a cluster about ComputeDomains, as far as the administrator's commands speak of
+it.
+
+Pure: :mod:`.live` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from preflight_computedomain.api.names import TARGET_LABEL
+from preflight_computedomain.api.types import (
+    ClaimTemplate,
+    ComputeDomain,
+    Metadata,
+    Slice,
+    UsedClaim,
+)
+
+__all__ = ["ClusterObjects", "Labeled", "Pod", "is_daemon_template"]
+
+DAEMON: Final = "Daemon"
+"""Value of the label by which driver-managed mode marks its daemons' templates."""
+
+
+class _Struct(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    pass
+
+
+class Labeled(_Struct, frozen=True, kw_only=True):
+    """Any object of which its name and labels are enough."""
+
+    metadata: Metadata
+
+
+class _PodSpec(_Struct, frozen=True, kw_only=True):
+    node_name: str = ""
+
+
+class _PodStatus(_Struct, frozen=True, kw_only=True):
+    phase: str = ""
+
+
+class Pod(_Struct, frozen=True, kw_only=True):
+    """Where a pod is, and how far."""
+
+    metadata: Metadata
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+@dataclass
+class ClusterObjects:
+    """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, one sentence
+    each; what is said of it then rests on nothing.
+    """
+
+    domains: list[ComputeDomain] = field(default_factory=list)
+    templates: list[ClaimTemplate] = field(default_factory=list)
+    claims: list[UsedClaim] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
+    nodes: list[Labeled] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+    plugins: list[Pod] = field(default_factory=list)
+    daemons: list[Labeled] = field(default_factory=list)
+    cliques: list[Labeled] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+
+def is_daemon_template(template: ClaimTemplate) -> bool:
+    """Whether driver-managed mode has left it."""
+    return template.metadata.labels.get(TARGET_LABEL) == DAEMON
