@@ -381,7 +381,7 @@ def parameters(folder: Path) -> dict[str, int]:
     return found
 
 
-GANG_CODES = ROOT / "packages/preflight-gang/src/preflight_gang/error_codes.py"
+GANG_CODES = ROOT / "packages/preflight-gang/src/preflight_gang/api/error_codes.py"
 
 
 def counted(package: Path) -> set[str]:

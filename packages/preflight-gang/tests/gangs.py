@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from preflight_gang.gangs.membership import GangMember, key_of, member
-from preflight_gang.gangs.participants import GangSize
-from preflight_gang.gangs.view import GangView, RankAssignment, Record
-from preflight_gang.objects import Pod
+from preflight_gang.api.types import Pod
+from preflight_gang.core.membership import GangMember, key_of, member
+from preflight_gang.core.participants import GangSize
+from preflight_gang.core.snapshot import GangView, RankAssignment, Record
 from preflight_proto import names
 from preflight_proto.roster import Roster, encode_roster
 from preflight_proto.stamp import (

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from played import Cluster
 from preflight_gang.config import Config
-from preflight_gang.controller import Controller
+from preflight_gang.controller.controller import Controller
 from preflight_gang.metrics import Metrics
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client

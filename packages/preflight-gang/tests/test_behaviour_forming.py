@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, container
-from preflight_gang.gangs import delivery, waiting
+from preflight_gang.core import plan as delivery
+from preflight_gang.core import waiting
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import NotFound
 from preflight_proto import names

@@ -12,7 +12,7 @@ import pytest
 from leading import Leading, leads
 from played import Cluster, container, opt_in
 from preflight_gang.config import Config, parse
-from preflight_gang.pods import history_store as memory
+from preflight_gang.controller import history_store as memory
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_proto import names

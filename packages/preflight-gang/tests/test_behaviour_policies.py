@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from leading import Leading, leads
 from played import played
+from preflight_gang.api.crd import crd
+from preflight_gang.controller.apply import Writer
+from preflight_gang.controller.overrides import OverrideController
 from preflight_gang.metrics import Metrics
-from preflight_gang.overrides.crd import crd
-from preflight_gang.overrides.watch import OverrideController
-from preflight_gang.writer import Writer
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client
 from preflight_proto.policy import GROUP, KIND, VERSION, Condition, PreflightConfig, accepted, path
@@ -248,7 +248,7 @@ async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once
     bare: tuple[Connection, Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, define = bare
-    monkeypatch.setattr("preflight_gang.overrides.watch.ABSENT_RETRY", 0.2)
+    monkeypatch.setattr("preflight_gang.controller.overrides.ABSENT_RETRY", 0.2)
     async with (
         Client(target, agent="tests") as client,
         played(client, "default") as cluster,

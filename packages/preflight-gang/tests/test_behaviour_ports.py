@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from leading import Leading
 from played import Cluster
-from preflight_gang.gangs import delivery
+from preflight_gang.core import plan as delivery
 
 pytestmark = pytest.mark.anyio
 

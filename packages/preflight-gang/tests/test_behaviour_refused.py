@@ -10,7 +10,7 @@ import anyio
 import pytest
 from leading import Leading
 from played import Cluster
-from preflight_gang.gangs import waiting
+from preflight_gang.core import waiting
 from preflight_kube.client.client import KubeError
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until

@@ -9,7 +9,7 @@ import pytest
 from leading import Leading, leads, settled
 from played import Cluster, clock, container, opt_in, result_line
 from preflight_gang.config import parse
-from preflight_gang.pods import reports
+from preflight_gang.controller import reports
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_proto import names

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from leading import Leading
 from played import Cluster
+from preflight_gang.api.sources import BUILT_IN
 from preflight_gang.config import Config, sources_of
-from preflight_gang.gangs.sources import BUILT_IN
-from preflight_gang.show import show
+from preflight_gang.report.show import show
 from preflight_proto.gang_source import GangSource
 from preflight_testing.plugin import ApiFixture
 

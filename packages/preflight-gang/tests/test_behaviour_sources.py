@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from leading import Leading
 from played import Cluster
-from preflight_gang.gangs.sources import BUILT_IN
-from preflight_gang.show import show
+from preflight_gang.api.sources import BUILT_IN
+from preflight_gang.report.show import show
 from preflight_proto import names
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from preflight_gang.api.sources import BUILT_IN
 from preflight_gang.config import ConfigError, parse, sources_of
-from preflight_gang.gangs.sources import BUILT_IN
 
 OURS = "{name: ours, group: example.com, resource: teams, kind: Team, size: spec.size, podLabel: example.com/team}"
 

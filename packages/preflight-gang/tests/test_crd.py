@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from preflight_gang.overrides.acceptance import problems
-from preflight_gang.overrides.crd import crd
+from preflight_gang.api.crd import crd
+from preflight_gang.core.overrides import problems
 from preflight_proto.policy import GROUP, KIND, PLURAL, VERSION, path
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 

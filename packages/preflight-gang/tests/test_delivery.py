@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from gangs import gang, sealed_roster, waiting
 from gangs import record as record_of_members
-from preflight_gang.gangs.delivery import TooLarge, config_map, record_of, roster_write
-from preflight_gang.gangs.sealing import MemberAnswer
-from preflight_gang.gangs.view import RankAssignment, Record
-from preflight_gang.objects import ConfigMap
+from preflight_gang.api.types import ConfigMap
+from preflight_gang.core.plan import TooLarge, config_map, record_of, roster_write
+from preflight_gang.core.reconcile import MemberAnswer
+from preflight_gang.core.snapshot import RankAssignment, Record
 from preflight_kube.client.client import Client
 from preflight_proto.roster import decode_roster
 from preflight_testing.plugin import ApiFixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gang.gangs.expression import MAX_LENGTH, ExpressionError, NoNumber, parse
+from preflight_gang.api.expression import MAX_LENGTH, ExpressionError, NoNumber, parse
 
 TEAM: dict[str, Any] = {
     "metadata": {"labels": {"example.com/size": "6"}, "annotations": {}},

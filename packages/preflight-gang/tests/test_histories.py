@@ -16,11 +16,11 @@ from gangs import gang, pod_json, status
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from preflight_gang.gangs.delivery import roster_write, seal
-from preflight_gang.gangs.membership import GangMember, key_of, member
-from preflight_gang.gangs.sealing import GangDecision, decide
-from preflight_gang.gangs.view import GangView, Record
-from preflight_gang.objects import Pod
+from preflight_gang.api.types import Pod
+from preflight_gang.core.membership import GangMember, key_of, member
+from preflight_gang.core.plan import roster_write, seal
+from preflight_gang.core.reconcile import GangDecision, decide
+from preflight_gang.core.snapshot import GangView, Record
 from preflight_proto.roster import decode_roster
 
 SIZE = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from preflight_gang.pods.node_history import MOST_BYTES, MOST_NODES, SHARDS, NodeHistory, shard_of
+from preflight_gang.core.node_history import MOST_BYTES, MOST_NODES, SHARDS, NodeHistory, shard_of
 from preflight_proto.history import MOST_SPELLS, Past, Sighting, Usual, digest
 
 HOUR, DAY = 3600.0, 86_400.0

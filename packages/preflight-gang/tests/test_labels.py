@@ -8,10 +8,8 @@ import tracemalloc
 
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gang import error_codes
-from preflight_gang.label_values import LabelValues
-from preflight_gang.last_results import LastResults
-from preflight_gang.metrics import Metrics
+from preflight_gang.api import error_codes
+from preflight_gang.metrics import LabelValues, LastResults, Metrics
 from prometheus_client import generate_latest
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_gang.gangs.state import Gangs, Placed
-from preflight_gang.objects import Pod
+from preflight_gang.api.types import Pod
+from preflight_gang.core.gangs import Gangs, Placed
 from preflight_proto import names
 from preflight_proto.stamp import (
     VERSION,

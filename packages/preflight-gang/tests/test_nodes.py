@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 from gangs import pod_json
+from preflight_gang.api.types import Node, Pod, node_with
 from preflight_gang.config import TOPOLOGY_LABELS
-from preflight_gang.objects import Node, Pod, node_with
-from preflight_gang.pods.node_facts import facts_patch, goes_with_roster, missing_annotations
+from preflight_gang.core.node_facts import facts_patch, goes_with_roster, missing_annotations
 from preflight_proto import names
 from preflight_proto.names import INSTANCE_TYPE_LABEL
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_gang.objects import Pod
+from preflight_gang.api.types import Pod
 from preflight_kube.client.decoding import decode
 
 POD = msgspec.json.Decoder(Pod)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight_gang.gangs.pacing import SLICE, AnswerPace
+from preflight_gang.core.pacing import SLICE, AnswerPace
 
 
 def uids(count: int, *, new: bool = False) -> dict[str, bool]:

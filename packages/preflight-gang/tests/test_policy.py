@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gang.overrides.acceptance import LONGEST, StoredOverride, judge, problems, status
+from preflight_gang.core.overrides import LONGEST, StoredOverride, judge, problems, status
 
 NOW = "2026-11-21T09:00:00Z"
 GOOD = {"enforcement": "observe"}

@@ -6,9 +6,9 @@ import msgspec
 from gangs import gang, waiting
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gang.gangs.delivery import seal
-from preflight_gang.gangs.membership import GangMember
-from preflight_gang.gangs.view import Record
+from preflight_gang.core.membership import GangMember
+from preflight_gang.core.plan import seal
+from preflight_gang.core.snapshot import Record
 
 
 def member(name: str, ip: str, *, host_network: bool = True) -> GangMember:

@@ -10,9 +10,9 @@ import pytest
 from gangs import NS, a_member, gang
 from gangs import record as a_record
 from hostile import DEEP, gang_map, giant_record
-from preflight_gang.gangs.delivery import config_map, record_of
-from preflight_gang.gangs.records import LeftOut, NotYet, Records
-from preflight_gang.objects import ConfigMap
+from preflight_gang.api.types import ConfigMap
+from preflight_gang.core.plan import config_map, record_of
+from preflight_gang.core.records import LeftOut, NotYet, Records
 
 
 class Hands:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 from gangs import pod_json, status
-from preflight_gang.gangs.membership import STUCK, read
-from preflight_gang.objects import ContainerTerminated, Pod
-from preflight_gang.pods.results import event_of, not_started, stuck_checks
+from preflight_gang.api.types import ContainerTerminated, Pod
+from preflight_gang.core.membership import STUCK, read
+from preflight_gang.core.results import event_of, not_started, stuck_checks
 from preflight_proto import names
 
 SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"duration":1}'

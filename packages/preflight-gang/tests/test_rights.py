@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 from played import Cluster, container, played, result_line
-from preflight_gang.gangs.sources import BUILT_IN
-from preflight_gang.overrides.crd import crd
+from preflight_gang.api.crd import crd
+from preflight_gang.api.sources import BUILT_IN
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError
 from preflight_proto import names, policy

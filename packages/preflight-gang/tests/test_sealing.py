@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from gangs import a_member, checking, failed, gang, passed, record, sealed_roster, waiting
-from preflight_gang.gangs.sealing import decide
+from preflight_gang.core.reconcile import decide
 
 
 def answer(decision: object, name: str) -> str:
@@ -35,8 +35,8 @@ def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
         }
     ]
     from gangs import pod_json
-    from preflight_gang.gangs.membership import key_of, member
-    from preflight_gang.objects import Pod
+    from preflight_gang.api.types import Pod
+    from preflight_gang.core.membership import key_of, member
 
     body = pod_json("pod-1", node="")
     body["status"]["conditions"] = condition

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 from gangs import NS, a_member, checking, stamp, waiting
-from preflight_gang.gangs.membership import GangMember
-from preflight_gang.gangs.participants import GangSize, size
-from preflight_gang.gangs.sources import BUILT_IN
+from preflight_gang.api.sources import BUILT_IN
+from preflight_gang.core.membership import GangMember
+from preflight_gang.core.participants import GangSize, size
 from preflight_kube.api.workloads.sizes import SizedObject
 
 META = {"metadata": {"name": "it", "namespace": NS, "uid": "u"}}

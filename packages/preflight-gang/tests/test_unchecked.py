@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from preflight_gang.audit.claims import (
+from preflight_gang.core.claims import (
     DeviceClass,
     GpuClaims,
     Origin,
@@ -16,8 +16,8 @@ from preflight_gang.audit.claims import (
     gives_gpus,
     resource_names,
 )
-from preflight_gang.audit.unchecked import AuditedPod, why_unchecked
-from preflight_gang.opt_in import Namespace, opted_in
+from preflight_gang.core.opt_in import Namespace, opted_in
+from preflight_gang.core.unchecked import AuditedPod, why_unchecked
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gangs import gang, waiting
-from preflight_gang.gangs.membership import GangMember
-from preflight_gang.gangs.waiting import PATIENCE, SLICE, WaitingEvents, waiting_event
+from preflight_gang.core.membership import GangMember
+from preflight_gang.core.waiting import PATIENCE, SLICE, WaitingEvents, waiting_event
 from preflight_proto.roster import Roster, encode_roster
 
 

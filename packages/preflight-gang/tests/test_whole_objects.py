@@ -10,13 +10,13 @@ import msgspec
 from hostile import DEEP, bomb, deep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from preflight_gang.audit.unchecked import AuditedPod
+from preflight_gang.api.sources import BUILT_IN
+from preflight_gang.api.types import ConfigMap, Node, Pod
 from preflight_gang.config import Config
-from preflight_gang.controller import Controller
-from preflight_gang.gangs.sealing import decide
-from preflight_gang.gangs.sources import BUILT_IN
+from preflight_gang.controller.controller import Controller
+from preflight_gang.core.reconcile import decide
+from preflight_gang.core.unchecked import AuditedPod
 from preflight_gang.metrics import Metrics
-from preflight_gang.objects import ConfigMap, Node, Pod
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
 from preflight_kube.client.decoding import Undecodable, decode, unreadable

@@ -1,5 +1,5 @@
 """`python -m preflight_gang` is `preflight-gang`."""
 
-from .cli import main
+from preflight_gang.cli import main
 
 main()

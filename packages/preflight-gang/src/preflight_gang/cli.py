@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from preflight_kube.cli import commands
 
-from .config import Config, json_schema, parse, parse_values, sources_of
+from preflight_gang.config import Config, json_schema, parse, parse_values, sources_of
 
 __all__ = ["main"]
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> int:
     from preflight_kube.auth.connection import connection
 
-    from . import service
+    from preflight_gang import service
 
     config = commands.load(parse, args.config) if args.config else Config()
     return service.run(
@@ -76,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     import anyio
 
-    from .show import show
+    from preflight_gang.report.show import show
 
     config = commands.load(parse_values, args.config)[0] if args.config else Config()
     found = anyio.run(show, args.namespace, args.gang, sources_of(config))
@@ -102,6 +102,6 @@ def _warnings(found: tuple[Config, str]) -> Iterator[str]:
 
 
 def _crd() -> dict[str, Any]:
-    from .overrides.crd import crd
+    from preflight_gang.api.crd import crd
 
     return crd()

@@ -17,9 +17,9 @@ from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
-from .gangs import expression
-from .gangs.sources import BUILT_IN, Sources
-from .gangs.workload_sizes import SizedKind, sized_by
+from preflight_gang.api import expression
+from preflight_gang.api.sources import BUILT_IN, Sources
+from preflight_gang.api.workload_sizes import SizedKind, sized_by
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse", "parse_values", "sources_of"]
 
@@ -64,8 +64,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed
     its lease for ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under
-    way at once (see :mod:`.fairness`). ``instanceTypeLabel`` and ``topologyLabels`` are labels of a
-    node that are written to its pods. What gangs have found of a node is remembered for
+    way at once. ``instanceTypeLabel`` and ``topologyLabels`` are labels of a node that are written
+    to its pods. What gangs have found of a node is remembered for
     ``history``. ``sources`` are kinds of gangs that only the configuration knows.
 
     Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter as TotalOf
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Final
 
+import msgspec
 from preflight_kube.client.client import Requests
 from preflight_kube.client.watch_lag import Mirrors
 from preflight_proto.program import package_version
@@ -20,11 +23,9 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from . import error_codes
-from .label_values import LabelValues
-from .last_results import LastResults
+from preflight_gang.api import error_codes
 
-__all__ = ["Metrics"]
+__all__ = ["LabelValues", "LastResults", "Metrics"]
 
 _SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 180, 300, 600, 900, 1800, 3600)
 _GANG_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
@@ -32,6 +33,95 @@ _MOST_NODES = 2000
 _MOST_NAMESPACES = 2000
 _MOST_CODES = 64
 """Of each check that is not a built-in one."""
+
+
+_MOST_FLEET: Final = 20_000
+"""Twice as many as clusters have; beyond, the one goes that was not checked for longest."""
+
+
+class NodeResult(msgspec.Struct, gc=False):
+    """``passed``: Unix time of the last pass. ``gbps``: GB/s, the last that was measured, ``at``
+    which Unix time.
+    """
+
+    passed: float | None = None
+    gbps: float | None = None
+    at: float = 0.0
+
+
+class LastResults:
+    """Of nodes that the cluster has: who calls has seen to that."""
+
+    def __init__(self, most: int = _MOST_FLEET) -> None:
+        self._most = most
+        self._nodes: OrderedDict[str, dict[str, NodeResult]] = OrderedDict()
+
+    def note(self, node: str, check: str, at: float, *, passed: bool, gbps: float | None) -> None:
+        """A run of ``check`` on ``node`` ended ``at`` that Unix time. One that ended earlier than
+        another changes nothing.
+        """
+        checks = self._nodes.setdefault(node, {})
+        self._nodes.move_to_end(node)
+        seen = checks.setdefault(check, NodeResult())
+        if passed:
+            seen.passed = max(at, seen.passed or 0.0)
+        if gbps is not None and at >= seen.at:
+            seen.gbps, seen.at = gbps, at
+        if len(self._nodes) > self._most:
+            self._nodes.popitem(last=False)
+
+    def forget(self, node: str) -> None:
+        """It is not a node of the cluster any more."""
+        self._nodes.pop(node, None)
+
+    def clear(self) -> None:
+        """Forget all, as when another replica leads."""
+        self._nodes.clear()
+
+    def __iter__(self) -> Iterator[tuple[str, str, NodeResult]]:
+        """(node, check, what was seen)."""
+        for node, checks in list(self._nodes.items()):
+            for check, seen in list(checks.items()):
+                yield node, check, seen
+
+
+class LabelValues:
+    """At most ``most`` values. Beyond, the namespace that brought the most of them loses the one
+    that was not used for longest.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[
+            str, OrderedDict[str, None]
+        ] = {}  # by who brought them, least recently used first
+        self._count = 0
+        self._holders: TotalOf[str] = TotalOf()
+
+    def use(self, namespace: str, value: str) -> list[str]:
+        """Note that ``value`` is used; the values that are now nobody's, whose series are to be
+        removed.
+        """
+        own = self._values.setdefault(namespace, OrderedDict())
+        if value in own:
+            own.move_to_end(value)
+            return []
+        own[value] = None
+        self._count += 1
+        self._holders[value] += 1
+        if self._count <= self._most:
+            return []
+        # Ties go against who brings another one.
+        largest = max(self._values, key=lambda one: (len(self._values[one]), one == namespace))
+        gone, _ = self._values[largest].popitem(last=False)
+        if not self._values[largest]:
+            del self._values[largest]
+        self._count -= 1
+        self._holders[gone] -= 1
+        if self._holders[gone]:
+            return []
+        del self._holders[gone]
+        return [gone]
 
 
 class _ByNode:
@@ -69,7 +159,7 @@ class _ByNode:
 class Metrics:
     """One registry. Label values come from closed sets: configured checks, outcomes, codes, nodes
     of the cluster. What users name is bounded, and a namespace's values push out its own:
-    :mod:`.labels`."""
+    :class:`LabelValues`."""
 
     def __init__(self) -> None:
         # Else each has a second series: when this process began.

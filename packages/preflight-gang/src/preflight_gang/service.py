@@ -7,9 +7,9 @@ from preflight_kube.client.client import Client
 from preflight_kube.runtime import manager
 from preflight_kube.runtime.lease import Leadership
 
-from .config import Config
-from .controller import Controller
-from .metrics import Metrics
+from preflight_gang.config import Config
+from preflight_gang.controller.controller import Controller
+from preflight_gang.metrics import Metrics
 
 __all__ = ["LEASE", "run"]
 

@@ -1,0 +1,58 @@
+"""Which objects know the size of a gang, for each source that the webhook stamps.
+
+Pure. The webhook knows pods; this table knows objects. The first of a source's kinds that has an
+object of that name says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from preflight_kube.api.workloads import (
+    batch,
+    grove,
+    jobset,
+    kubeflow,
+    leaderworkerset,
+    podgroups,
+    queues,
+)
+from preflight_kube.api.workloads.model import WorkloadKind
+from preflight_kube.api.workloads.sizes import SizedObject
+
+from preflight_gang.api.workload_sizes import SizedKind
+
+__all__ = ["BUILT_IN", "Sources"]
+
+
+def _kind(kind: WorkloadKind, type_: type[SizedObject]) -> SizedKind:
+    return SizedKind(group=kind.group, resource=kind.plural, kind=kind.kind, type=type_)
+
+
+_KAI: Final = _kind(podgroups.KAI, podgroups.MinMemberPodGroup)
+_KUEUE: Final = _kind(queues.KUEUE_WORKLOAD_KIND, queues.KueueWorkload)
+
+Sources = Mapping[str, tuple[SizedKind, ...]]
+"""The kinds of objects that know sizes, by the name of the source in the stamp."""
+
+BUILT_IN: Final[Sources] = {
+    "schedulingGroup": (_kind(podgroups.POD_GROUP, podgroups.PodGroup),),
+    "workloadRef": (_kind(podgroups.WORKLOAD, podgroups.Workload),),
+    "volcano": (_kind(podgroups.VOLCANO, podgroups.MinMemberPodGroup),),
+    "coscheduling": (_kind(podgroups.COSCHEDULING, podgroups.MinMemberPodGroup),),
+    "kai": (_KAI,),
+    "osmo": (_KAI,),
+    "owner": (_KAI,),
+    "kueue": (_KUEUE,),
+    "kueueWorkload": (_KUEUE,),
+    "jobset": (_kind(jobset.KIND, jobset.JobSet),),
+    "lws": (_kind(leaderworkerset.KIND, leaderworkerset.LeaderWorkerSet),),
+    "job": (_kind(batch.JOB, batch.Job),),
+    "kubeflow": (
+        _kind(kubeflow.TRAIN_JOB, kubeflow.TrainJob),
+        *(_kind(kind, kubeflow.TrainingJob) for kind in kubeflow.JOBS),
+    ),
+    "grove": (_kind(grove.POD_GANG, grove.PodGang),),
+}
+"""A source that is not here knows its size from the pod (the stamp), or not at all."""

@@ -1,1 +1,0 @@
-"""GPU pods without checks, counted."""

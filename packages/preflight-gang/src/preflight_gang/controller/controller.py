@@ -1,0 +1,532 @@
+"""The main flow: what changes in the cluster → which gangs to look at → decide → commit → publish
+rosters.
+
+Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that
+matters: all of it stands in the pods and in one ConfigMap a gang, so whoever leads next goes on
+from there.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, NoReturn
+
+import anyio
+import msgspec
+from preflight_kube.client.client import (
+    Client,
+    Conflict,
+    Fenced,
+    KubeError,
+    NotFound,
+    Unreadable,
+    Unusable,
+)
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.retry import Obstructed, Refusals, cause_of
+from preflight_kube.runtime.workqueue import Queue
+from preflight_proto import names
+from preflight_proto.gang_source import BUILT_IN
+from preflight_proto.stamp import ContractError
+
+from preflight_gang.api.error_codes import OTHER
+from preflight_gang.api.types import ConfigMap, Pod
+from preflight_gang.api.workload_sizes import SizedKind
+from preflight_gang.config import Config, sources_of
+from preflight_gang.controller.apply import Writer
+from preflight_gang.controller.auditor import Auditor
+from preflight_gang.controller.overrides import OverrideController
+from preflight_gang.controller.reports import Reports
+from preflight_gang.controller.workload_watch import WorkloadWatch
+from preflight_gang.core.events import timestamp
+from preflight_gang.core.gangs import Gangs, GangState
+from preflight_gang.core.membership import GangMember, Key, MemberStage
+from preflight_gang.core.pacing import AnswerPace
+from preflight_gang.core.participants import GangSize, object_of
+from preflight_gang.core.plan import TooLarge, obstacle, plan, seal
+from preflight_gang.core.reconcile import GangDecision, MemberAnswer, decide
+from preflight_gang.core.records import LeftOut, NotYet, Place, Records
+from preflight_gang.core.snapshot import GangView, assemble
+from preflight_gang.core.waiting import refused_event, waiting_event
+from preflight_gang.metrics import Metrics
+
+__all__ = ["Controller"]
+
+LOOK_AGAIN: Final = 0.1
+"""Seconds after which a gang is looked at again whose record somebody else has written: the watch
+brings it.
+"""
+OBSTRUCTED: Final = 5.0
+"""Seconds after which it is seen whether a ConfigMap that could not be kept can be by now."""
+MIN_INTERVAL, MAX_INTERVAL = 100e-6, 0.25
+"""Seconds a member, and at most, between two looks at a gang: a look costs 4 µs a member, a burst
+of changes needs one.
+"""
+WORKERS: Final = 48
+"""Gangs looked at at the same time, two thirds of them of one namespace; mostly they wait for
+answers to their writes, of which fewer are under way."""
+
+log = get_logger(__name__)
+
+
+class Controller:
+    """Mirrors from construction to the end of :meth:`mirror`; acts while :meth:`lead` runs."""
+
+    def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
+        self._client, self._metrics = client, metrics
+        self._sources = sources_of(config)
+        self._gangs = Gangs(self._stamp_ignored)
+        self._config_maps = Records(client.clock)
+        self._refused: Refusals[Key] = Refusals(random.random)  # records
+        self._writer: Writer | None = None  # while this one leads
+        self.gangs = Queue(
+            "gang",
+            lambda key: min(MAX_INTERVAL, MIN_INTERVAL * len(self._gangs.members(key))),
+            client.clock,
+        )
+        self.reports = Reports(client, config, metrics, home)
+        self._config = config
+        static, doubtful = self.reports.static, self.reports.doubtful
+        self._audit = Auditor(
+            client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful
+        )
+        self._policies = OverrideController(client, metrics)
+        self._objects = WorkloadWatch(client, self._object_changed, self._sources)
+        selected = (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
+        self._reflectors = [
+            Reflector(
+                client,
+                "/api/v1/pods",
+                Pod,
+                on_change=self._pod_changed,
+                params={"labelSelector": selector},
+            )
+            for selector in selected
+        ]
+        self._mirrored_config_maps = Reflector(
+            client,
+            "/api/v1/configmaps",
+            ConfigMap,
+            on_change=self._config_map_changed,
+            on_unreadable=self._config_map_unreadable,
+            kept=lambda found: ConfigMap(metadata=found.metadata),
+            params={"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"},
+        )
+
+        self._synced = [
+            *(reflector.synced for reflector in self._reflectors),
+            self._mirrored_config_maps.synced,
+        ]
+
+    # --- what changes in the cluster
+
+    async def mirror(self) -> None:
+        """Keep up with the cluster until cancelled."""
+        async with anyio.create_task_group() as group:
+            others = (
+                self._objects.run,
+                self.reports.mirror,
+                self._policies.mirror,
+                self._read_left_out,
+            )
+            for run in (
+                *(r.run for r in self._reflectors),
+                self._mirrored_config_maps.run,
+                *others,
+            ):
+                group.start_soon(run)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been read once."""
+        return all(event.is_set() for event in self._synced)
+
+    async def wait_synced(self) -> None:
+        """Until every mirror has read the cluster once."""
+        for event in self._synced:
+            await event.wait()
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        pod, uid = change.object, change.key
+        if change.kind == "deleted":
+            self.reports.gone(uid)
+            if self._writer is not None:
+                self._writer.forget(uid)
+        elif pod.metadata.labels.get(names.CHECKED_LABEL) == names.CHECKED:
+            self.reports.seen(pod)
+        before, now, dissolved = self._gangs.place(pod, gone=change.kind == "deleted")
+        if before is not None and dissolved:
+            self._refused.done(before)
+        if now is not None and (state := self._gangs.get(now)) is not None and state.pace is None:
+            one = state.members[uid]
+            if one.ip and one.alive:
+                state.pace = AnswerPace(self._client.clock())
+        self._metrics.gangs.set(len(self._gangs))
+        for key in {before, now}:
+            if key is not None:
+                self.gangs.add(key)
+
+    def _stamp_ignored(self, uid: str, error: ContractError) -> None:
+        self._metrics.config_errors.labels("stamp").inc()
+        log.warning("invalid gang stamp ignored", uid=uid, error=str(error))
+
+    def _config_map_changed(self, change: Change[ConfigMap]) -> None:
+        found = change.object
+        place = (found.metadata.namespace, found.metadata.name)
+        if (of := found.gang) is None:  # no gang's, whatever its labels say
+            if change.kind == "deleted":
+                self.reports.memory.deleted(*place)
+            if self._config_maps.at(place) is not None:
+                self._config_maps.drop(place)
+                self._look_at(place)
+            return
+        if change.kind == "deleted":
+            self._config_maps.drop(place)
+        else:
+            self._config_maps.keep(found)
+        for key in self._gangs.of_record(place[0], *of):
+            if (state := self._gangs.get(key)) is not None and state.departed:
+                self._forget_departed(state, place)
+            if change.kind == "deleted":  # what was in the way may have been this one
+                self._refused.done(key)
+            self.gangs.add(key)
+
+    def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
+        """It may be a gang's: then its members wait, with this reason, and no second record is
+        made.
+        """
+        place = (one.metadata.namespace, one.metadata.name)
+        if there and place[1].startswith(names.GANG_CONFIGMAP_PREFIX):
+            self._config_maps.cannot_read(place, one.why)
+        else:
+            self._config_maps.drop(place)
+        self._look_at(place)
+
+    def _look_at(self, place: Place) -> None:
+        for key in self._gangs.at(place):
+            self.gangs.add(key)
+
+    async def _read_left_out(self) -> None:
+        """See now and then whether what could not be kept can be kept by now."""
+        while True:
+            await anyio.sleep(OBSTRUCTED)
+            for namespace, name in self._config_maps.left_out():
+                try:
+                    found = await self._client.get(
+                        f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap
+                    )
+                except NotFound:
+                    self._config_maps.drop((namespace, name))
+                except KubeError:
+                    continue
+                else:
+                    self._config_maps.keep(found)
+                self._look_at((namespace, name))
+
+    def _forget_departed(self, state: GangState, place: Place) -> None:
+        """Forget those that the record counts as passed, or does not contain."""
+        try:
+            record = self._config_maps.record(place)
+        except (LeftOut, NotYet):
+            return
+        if record is not None:
+            state.forget_departed(
+                but=set() if record.passed else {assigned.uid for assigned in record.assignments}
+            )
+
+    def _object_changed(self, kind: SizedKind, namespace: str, name: str) -> None:
+        """Have the gangs looked at that an object concerns; without a name, all that have asked for
+        its kind.
+        """
+        for key in self._gangs:
+            if namespace and key[0] != namespace:
+                continue
+            named = object_of(tuple(self._gangs.members(key)))
+            if (
+                named is not None
+                and kind in self._sources.get(named[0], ())
+                and (not name or named[1] == name)
+            ):
+                self.gangs.add(key)
+
+    # --- what the leader does
+
+    async def lead(self, leadership: Leadership) -> None:
+        """Settle every gang and report every result, until cancelled."""
+        await self.wait_synced()
+        await self.reports.wait_nodes()
+        writer = Writer(
+            self._client.fenced(leadership.valid),
+            leadership.epoch,
+            self._metrics,
+            self._config.writes,
+        )
+        self._writer = writer
+        for key in self._gangs:
+            self.gangs.add(key)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(WORKERS):
+                    group.start_soon(self.gangs.work, lambda key: self._settle(writer, key))
+                group.start_soon(self.reports.lead, writer)
+                group.start_soon(self._policies.lead, writer)
+                group.start_soon(self._audit.lead)
+        finally:
+            self._writer = None
+
+    def gang(self, key: Key, obstructed: str = "") -> GangView | None:
+        """All that is known of a gang now; None when it has no member left, or when its record is
+        not to be looked at yet.
+        """
+        if (state := self._gangs.get(key)) is None:
+            return None
+        try:
+            record, blocked = self._config_maps.record(place := self._place(key)), obstructed
+        except LeftOut as error:
+            record, blocked = None, str(error)
+        except NotYet as error:
+            self.gangs.add_after(key, error.seconds)
+            return None
+        members = state.members.values()
+        named = object_of(tuple(members))
+        return assemble(
+            key,
+            members,
+            self._objects.find,
+            self._sources,
+            config_map=place[1],
+            record=record,
+            owner=self._objects.reference(named[0], key[0], named[1])
+            if named is not None
+            else None,
+            obstacle=blocked,
+            departed=tuple(state.departed.values()),
+            refused=self._unreachable(members),
+        )
+
+    def _place(self, key: Key) -> Place:
+        return self._config_maps.place(
+            key, earlier=any(one.earlier for one in self._gangs.members(key))
+        )
+
+    def _unreachable(self, members: Iterable[GangMember]) -> dict[str, str]:
+        """Those whose pods cannot be written to, and why."""
+        if self._writer is None or not self._writer.pods:
+            return {}
+        causes = ((one.uid, self._writer.pods.cause(one.uid)) for one in members)
+        return {uid: f"its pod cannot be annotated: {cause}" for uid, cause in causes if cause}
+
+    async def _settle(self, writer: Writer, key: Key) -> float | None:
+        """One look at one gang; returns after how many seconds to look again, if unasked."""
+        held_back = self._refused.left(key, self._client.clock())
+        gang = self.gang(key, self._refused.cause(key) if held_back else "")
+        if gang is None:
+            return None
+        decision = decide(gang)
+        if (decision.seal or decision.note_pass) and not held_back:
+            try:
+                gang = await self._write(writer, key, gang, decision)
+            except Fenced:
+                raise
+            except Obstructed as error:
+                held_back = self._hold_back(key, error, str(error))
+            except KubeError as error:
+                cause = f"the ConfigMap {self._place(key)[1]} cannot be written: {cause_of(error)}"
+                held_back = self._hold_back(key, error, cause)
+            if held_back:
+                gang = self.gang(key, self._refused.cause(key))
+            if gang is None:
+                return None
+            decision = decide(gang)
+        if decision.seal:
+            # The record was refused, and it is too early to say why; or a member has changed while
+            # the others were sealed.
+            return held_back or LOOK_AGAIN
+        answers = decision.answers
+        due, again = self._due(key, gang, answers)
+        times = [held_back or None, again, await self._publish(writer, key, gang, due)]
+        if self._unreachable(gang.members).keys() != gang.refused.keys():
+            times.append(0.0)  # it concerns the answers of the others, too
+        if self.reports.namespaces.opted_in(key[0]):
+            asking = (
+                answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING
+            )
+            waits = any(answer is not None and answer.answer == "wait" for answer in asking)
+            times.append(await self._emit_waiting_events(writer, key) if waits else None)
+            times.append(
+                await self._emit_refused_events(writer, key, answers) if writer.pods else None
+            )
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    def _due(
+        self, key: Key, gang: GangView, answers: dict[str, MemberAnswer]
+    ) -> tuple[dict[str, MemberAnswer], float | None]:
+        """The answers that are to be written now, and after how many seconds there may be more."""
+        state, now = self._gangs.get(key), self._client.clock()
+        if state is None:
+            return answers, None
+        pace = state.pace or AnswerPace(now)
+        due, again = pace.due(gang.members, answers, now)
+        if again is not None:
+            state.pace = pace
+        return due, again
+
+    async def _publish(
+        self, writer: Writer, key: Key, gang: GangView, answers: Mapping[str, MemberAnswer]
+    ) -> float | None:
+        """Write the rosters that the answers make; after how many seconds to try again, if some
+        could not be written.
+        """
+        sent = await writer.send(
+            key[0], self.reports.completed(gang, plan(gang, answers, writer.epoch))
+        )
+        for write in sent.written:
+            self._gangs.published(key, write)
+        return sent.again
+
+    async def _write(
+        self, writer: Writer, key: Key, gang: GangView, decision: GangDecision
+    ) -> GangView | None:
+        """The gang once its record holds what was decided. Raises :class:`KubeError`."""
+        if decision.seal:
+            gang = await self._commit(writer, key, gang, decision.seal)
+        else:
+            await self._note_pass(writer, key, gang)
+        self._refused.done(key)
+        return gang if gang.sized.skip else self.gang(key)
+
+    def _hold_back(self, key: Key, error: KubeError, cause: str) -> float:
+        """Seconds until the record may be written again."""
+        seconds = self._refused.refused(key, error, self._client.clock(), cause)
+        if self._refused.first(key) and not isinstance(error, Conflict):
+            log.warning("gang record not written, requeued", gang="/".join(key), error=str(error))
+        return seconds
+
+    async def _emit_waiting_events(self, writer: Writer, key: Key) -> float | None:
+        """Events on members that have waited for long; after how many seconds there may be more."""
+        gang, state = self.gang(key), self._gangs.get(key)  # with what was written just now
+        if gang is None or state is None:
+            return None
+        due, again = state.waiting.due(gang, self._client.clock())
+        for one in due:
+            if await writer.event(waiting_event(gang, one, timestamp(datetime.now(UTC)))) is None:
+                return writer.left(one.uid) or LOOK_AGAIN
+            state.waiting.emitted(one)
+        return again
+
+    async def _emit_refused_events(
+        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]
+    ) -> float | None:
+        """An Event on each member whose pod takes no annotation, with its answer; after how many
+        seconds there may be more.
+        """
+        gang, state = self.gang(key), self._gangs.get(key)  # with whom was refused just now
+        if gang is None or state is None:
+            return None
+        left = []
+        for one in gang.members:
+            answer = answers.get(one.uid)
+            if answer is None or one.uid not in gang.refused or one.uid in state.with_event:
+                continue
+            if (
+                await writer.event(refused_event(gang, one, answer, timestamp(datetime.now(UTC))))
+                is None
+            ):
+                left.append(writer.left(one.uid) or LOOK_AGAIN)
+            else:
+                state.with_event.add(one.uid)
+        return min(left, default=None)
+
+    async def _commit(
+        self, writer: Writer, key: Key, gang: GangView, chosen: tuple[GangMember, ...]
+    ) -> GangView:
+        """The gang as it is once it is sealed, or cannot be for its size. Raises
+        :class:`KubeError`.
+        """
+        place = (gang.namespace, gang.config_map)
+        own_ports = any(one.host_network for one in chosen)
+        taken = self._taken({one.node for one in chosen}) if own_ports else set[int]()
+        record = seal(gang, chosen, secrets.token_hex(32), taken)
+        state = self._gangs.get(key) or GangState()
+        if own_ports:  # gangs that are sealed meanwhile take others
+            state.sealing = record
+        try:
+            written = await writer.commit(gang, record, self._config_maps.at(place))
+            if written is not None:
+                self._config_maps.keep(written, ours=True)
+        except TooLarge as error:
+            if not state.too_large:
+                state.too_large = True
+                log.warning("gang skipped: record too large", gang="/".join(key), error=str(error))
+            return msgspec.structs.replace(gang, sized=GangSize(skip=str(error)))
+        finally:
+            state.sealing = None
+        if written is None:
+            await self._find(writer, gang)
+        self._sealed(key)
+        return gang
+
+    async def _note_pass(self, writer: Writer, key: Key, gang: GangView) -> None:
+        """Write into the record that its generation has passed. Raises :class:`KubeError`."""
+        at = self._config_maps.at((gang.namespace, gang.config_map))
+        written = await writer.note_pass(gang, at) if at is not None else None
+        if written is None:
+            await self._find(writer, gang)
+        else:
+            self._config_maps.keep(written, ours=True)
+            if (state := self._gangs.get(key)) is not None:
+                state.forget_departed()
+
+    async def _find(self, writer: Writer, gang: GangView) -> NoReturn:
+        """After a write of the record that came to nothing: see what is there. Raises
+        :class:`KubeError`.
+        """
+        place = (gang.namespace, gang.config_map)
+        # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the
+        # watch may be behind.
+        try:
+            found = await writer.read(gang)
+        except Unusable as error:
+            self._config_maps.cannot_read(place, str(error))
+            raise Obstructed(
+                f"the ConfigMap {gang.config_map} cannot be read ({error}); delete it", 409
+            ) from error
+        if found is None:
+            self._config_maps.drop(place)
+        elif why := obstacle(found):
+            raise Obstructed(why, 409)
+        else:
+            self._config_maps.keep(found)
+        raise Conflict(
+            f"the ConfigMap {gang.config_map} has been written by somebody else meanwhile", 409
+        )
+
+    def _taken(self, nodes: set[str]) -> set[int]:
+        """The ports on these nodes that gangs have been given, the asking one's last ones among
+        them.
+        """
+        records = [state.sealing for state in self._gangs.states()]
+        for key in self._gangs:
+            with suppress(LeftOut, NotYet):
+                records.append(self._config_maps.record(self._place(key)))
+        return {
+            r.master_port
+            for r in records
+            if r is not None and any(assigned.node in nodes for assigned in r.assignments)
+        }
+
+    def _sealed(self, key: Key) -> None:
+        if (state := self._gangs.get(key)) is None:
+            return
+        state.forget_departed()
+        pace, state.pace = state.pace, None
+        if pace is not None and self.reports.namespaces.opted_in(key[0]):
+            source = key[1].partition(":")[0]
+            source = source if source in self._sources or source in BUILT_IN else OTHER
+            self._metrics.formed(source, self._client.clock() - pace.since)

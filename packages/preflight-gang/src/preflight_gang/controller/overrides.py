@@ -1,0 +1,88 @@
+"""PreflightConfigs: followed by every replica; judged, and the verdict written as their status, by
+the one that leads.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+from preflight_kube.client.client import Client
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.workqueue import Queue
+from preflight_proto.policy import path
+
+from preflight_gang.controller.apply import Writer
+from preflight_gang.core.overrides import StoredOverride, judge, status
+from preflight_gang.metrics import Metrics
+
+__all__ = ["OverrideController"]
+
+ABSENT_RETRY: Final = 60.0
+"""Seconds after which it is seen whether the cluster has the definition by now."""
+WORKERS: Final = 4
+MIN_INTERVAL: Final = 0.1
+"""Seconds between two looks at a namespace, however often its objects change."""
+
+log = get_logger(__name__)
+
+
+class OverrideController:
+    """Mirrors while :meth:`mirror` runs; acts while :meth:`lead` does.
+    No gang waits for any of it.
+    """
+
+    def __init__(self, client: Client, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.seen: dict[str, dict[str, StoredOverride]] = {}
+        """By namespace and uid."""
+        self._namespaces: Queue = Queue("namespace", lambda _: MIN_INTERVAL)
+        self._mirror = Reflector(
+            client, path(), StoredOverride, on_change=self._changed, absent_retry=ABSENT_RETRY
+        )
+
+    async def mirror(self) -> None:
+        """Follow the cluster until cancelled."""
+        await self._mirror.run()
+
+    def _changed(self, change: Change[StoredOverride]) -> None:
+        namespace = change.object.metadata.namespace
+        known = self.seen.setdefault(namespace, {})
+        if change.kind == "deleted":
+            known.pop(change.key, None)
+            if not known:
+                del self.seen[namespace]
+        else:
+            known[change.key] = change.object
+        self._namespaces.add((namespace, ""))
+
+    async def lead(self, writer: Writer) -> None:
+        """Keep the status of the objects current, until cancelled."""
+        await self._mirror.synced.wait()
+        for namespace in self.seen:
+            self._namespaces.add((namespace, ""))
+        async with anyio.create_task_group() as group:
+            for _ in range(WORKERS):
+                group.start_soon(self._namespaces.work, lambda key: self._settle(writer, key[0]))
+
+    async def _settle(self, writer: Writer, namespace: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for policy, verdict in judge(self.seen.get(namespace, {}).values()):
+            body = status(policy, verdict, now)
+            if body is None:
+                continue
+            about = policy.metadata
+            if not await writer.status(path(namespace, about.name), body):
+                # Another version by now, which the watch brings; until then nobody is put in force.
+                return
+            if verdict.reason == "Invalid":
+                self._metrics.config_errors.labels("preflightconfig").inc()
+            (log.info if verdict.accepted else log.warning)(
+                "PreflightConfig status updated",
+                preflight_config=f"{namespace}/{about.name}",
+                generation=about.generation,
+                reason=verdict.reason,
+                message=verdict.message,
+            )

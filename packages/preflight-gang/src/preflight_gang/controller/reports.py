@@ -1,0 +1,302 @@
+"""What concerns one injected pod alone: its checks' results become counts and Events, and facts
+about its node are written to it.
+
+Both replicas keep up, the one that leads writes. What has been counted follows from the Events in
+the cluster, what has been written from the pod itself. Only pods of opted-in namespaces are
+counted: in any other one anybody may write what looks like a check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+import msgspec
+from preflight_kube.client.client import Client
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.workqueue import Queue
+from preflight_proto import names
+
+from preflight_gang.api.error_codes import OTHER
+from preflight_gang.api.types import Node, Pod, node_with
+from preflight_gang.config import Config
+from preflight_gang.controller.apply import Writer
+from preflight_gang.controller.history_store import HistoryStore
+from preflight_gang.controller.namespaces import Namespaces
+from preflight_gang.core.events import timestamp
+from preflight_gang.core.membership import code_word
+from preflight_gang.core.node_facts import facts_patch, goes_with_roster, missing_annotations
+from preflight_gang.core.plan import RosterWrite
+from preflight_gang.core.results import (
+    PATIENCE,
+    EndedCheck,
+    ended_checks,
+    event_of,
+    not_started,
+    stuck_checks,
+)
+from preflight_gang.core.snapshot import GangView
+from preflight_gang.metrics import Metrics
+
+__all__ = ["Reports"]
+
+log = get_logger(__name__)
+
+WORKERS: Final = 24
+NODES_LATEST: Final = 5.0
+"""Seconds that a new leader waits, at most, until the nodes are read: a roster that is written
+before goes without them.
+"""
+
+
+class Reports:
+    """Follows the pods that :meth:`seen` gets; acts while :meth:`lead` runs."""
+
+    def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
+        self._config, self._metrics, self._clock = config, metrics, client.clock
+        self.namespaces = Namespaces(client, config, self._namespace_changed)
+        self._left_out: set[str] = (
+            set()
+        )  # namespaces whose results are not counted, logged once each
+        self.queue = Queue("uid", clock=client.clock)
+        self._pods: dict[str, Pod] = {}
+        self._counted: dict[str, set[str]] = {}
+        self._stuck: dict[
+            tuple[str, str], float
+        ] = {}  # (uid, check) → since when it is not started
+        self._facts_written: set[str] = set()  # about their nodes; the watch says so a moment later
+        self._waiting_for_node: dict[str, set[str]] = {}  # pods by the node that is not known yet
+        self._nodes: Reflector[Node] = Reflector(
+            client,
+            "/api/v1/nodes",
+            node_with({config.instance_type_label, *config.topology_labels}),
+            on_change=self._node_changed,
+            key=lambda node: node.metadata.name,
+        )
+        self._nodes_wanted = anyio.Event()
+        self.memory = HistoryStore(client, config, home)
+        metrics.remembered = self.memory.shown
+
+    # --- what changes
+
+    async def mirror(self) -> None:
+        """Keep up with the namespaces, and with the nodes from the first pod on that shows facts
+        about its own, or that fails.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.namespaces.mirror)
+            await self._nodes_wanted.wait()
+            group.start_soon(self._nodes.run)
+
+    def seen(self, pod: Pod) -> None:
+        """An injected pod as it is now."""
+        uid = pod.metadata.uid
+        self._pods[uid] = pod
+        stuck = {check for check, _ in stuck_checks(pod, self._config.checks)}
+        for check in self._config.checks:
+            if check in stuck:
+                self._stuck.setdefault((uid, check), self._clock())
+            else:
+                self._stuck.pop((uid, check), None)
+        if pod.spec.volumes:
+            self._nodes_wanted.set()
+        self.queue.add((pod.metadata.namespace, uid))
+
+    def gone(self, uid: str) -> None:
+        """The pod has been deleted: forget what is known of it."""
+        pod = self._pods.pop(uid, None)
+        if (
+            pod is not None
+            and (waiting := self._waiting_for_node.get(pod.spec.node_name)) is not None
+        ):
+            waiting.discard(uid)
+        self._counted.pop(uid, None)
+        self._facts_written.discard(uid)
+        for check in self._config.checks:
+            self._stuck.pop((uid, check), None)
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.kind == "deleted":
+            self._metrics.fleet.forget(change.key)
+        else:
+            self.memory.there(change.object)
+            for uid in self._waiting_for_node.pop(change.key, ()):
+                if (pod := self._pods.get(uid)) is not None:
+                    self.queue.add((pod.metadata.namespace, uid))
+
+    def static(self) -> list[str]:
+        """The namespaces of checked pods that are a kubelet's own, once for each: it runs what its
+        file says, and no check.
+        """
+        return [
+            pod.metadata.namespace
+            for pod in self._pods.values()
+            if any(
+                one.kind == "Node" and one.api_version == "v1"
+                for one in pod.metadata.owner_references
+            )
+        ]
+
+    def doubtful(self) -> set[str]:
+        """The namespaces of pods with the label of checked ones of which admission has written down
+        what their claims were, or that have no container of a check."""
+        return {
+            pod.metadata.namespace
+            for pod in self._pods.values()
+            if names.CLAIMS_ANNOTATION in pod.metadata.annotations
+            or not any(
+                one.name.startswith(names.CONTAINER_PREFIX) for one in pod.spec.init_containers
+            )
+        }
+
+    def _namespace_changed(self, name: str) -> None:
+        self._left_out.discard(name)
+        if self.namespaces.opted_in(name):
+            for uid, pod in self._pods.items():
+                if pod.metadata.namespace == name:
+                    self.queue.add((name, uid))
+
+    # --- what the leader does
+
+    async def lead(self, writer: Writer) -> None:
+        """Report on every pod, until cancelled."""
+        await self.namespaces.synced.wait()
+        for uid, pod in self._pods.items():
+            self.queue.add((pod.metadata.namespace, uid))
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.memory.lead, writer)
+                for _ in range(WORKERS):
+                    group.start_soon(self.queue.work, lambda key: self._report(writer, key[1]))
+        finally:
+            self._metrics.fleet.clear()  # the next leader shows it
+
+    async def wait_nodes(self) -> None:
+        """Until the nodes are known, and what is remembered of them, if some pod shows them; not
+        for long, for gangs can do without.
+        """
+        with anyio.move_on_after(NODES_LATEST):
+            await self.memory.load()
+        if self._nodes_wanted.is_set():
+            with anyio.move_on_after(NODES_LATEST):
+                await self._nodes.synced.wait()
+
+    def completed(self, gang: GangView, writes: Sequence[RosterWrite]) -> list[RosterWrite]:
+        """The writes of a gang's rosters, each with what its pod is to know of its node."""
+        if not writes:
+            return []
+        past = self.memory.of(gang, self._pods.get, self._nodes.store.get)
+        made = []
+        for write in writes:
+            roster, pod = write.roster, self._pods.get(write.member.uid)
+            if roster.answer == "sealed":
+                roster = msgspec.structs.replace(roster, past=past(write.member))
+            facts = self._facts(pod) if pod is not None and goes_with_roster(pod) else {}
+            made.append(msgspec.structs.replace(write, roster=roster, annotations=facts))
+        return made
+
+    def _facts(self, pod: Pod) -> dict[str, str]:
+        name = pod.spec.node_name
+        if not pod.spec.volumes or not name:
+            return {}
+        node = self._nodes.store.get(name)
+        if node is None:
+            self._waiting_for_node.setdefault(name, set()).add(pod.metadata.uid)
+        return missing_annotations(
+            pod, node, self._config.instance_type_label, self._config.topology_labels
+        )
+
+    async def _report(self, writer: Writer, uid: str) -> float | None:
+        """Write facts about its node to the pod, and count each run of its checks once; after how
+        many seconds to look again.
+        """
+        pod = self._pods.get(uid)
+        if pod is None:
+            return None
+        if (
+            uid not in self._facts_written
+            and not goes_with_roster(pod)
+            and (facts := self._facts(pod))
+        ):
+            written = await writer.annotate(pod.metadata, facts_patch(pod, facts))
+            if written:
+                self._facts_written.add(uid)
+        if not self._counts(pod):
+            return writer.left(uid) or None
+        again, late = self._late(pod)
+        counted = self._counted.setdefault(uid, set())
+        for ended in [*ended_checks(pod, self._config.checks), *late]:
+            if ended.run in counted:
+                continue
+            new = await writer.event(event_of(pod, ended, timestamp(datetime.now(UTC))))
+            if new is None:
+                break
+            counted.add(ended.run)
+            node = await self._node_label(pod)
+            self._note(pod, node, ended)
+            if new:
+                self._count(pod, node, ended)
+        return min(
+            (seconds for seconds in (again, writer.left(uid) or None) if seconds is not None),
+            default=None,
+        )
+
+    def _counts(self, pod: Pod) -> bool:
+        """Whether what a pod says of itself is counted."""
+        name = pod.metadata.namespace
+        if self.namespaces.opted_in(name):
+            return True
+        if name not in self._left_out and any(ended_checks(pod, self._config.checks)):
+            self._left_out.add(name)
+            self._metrics.config_errors.labels("namespace").inc()
+            advice = "label it, or list it under `namespaces`, if its results are to be counted"
+            log.warning("results ignored: namespace is not opted in", namespace=name, advice=advice)
+        return False
+
+    def _late(self, pod: Pod) -> tuple[float | None, list[EndedCheck]]:
+        """Checks that have not been started for too long, and the seconds until the next one will
+        be.
+        """
+        waits, late = [], []
+        for check, status in stuck_checks(pod, self._config.checks):
+            left = (
+                self._stuck.get((pod.metadata.uid, check), self._clock()) + PATIENCE - self._clock()
+            )
+            if left > 0:
+                waits.append(left)
+            else:
+                late.append(not_started(status, check))
+        return min(waits, default=None), late
+
+    def _note(self, pod: Pod, node: str, ended: EndedCheck) -> None:
+        """What the run says of its node, whoever has counted it."""
+        if ended.finished is not None and node in self._nodes.store:
+            at = min(ended.finished, datetime.now(UTC)).timestamp()
+            passed = ended.result.outcome == "passed"
+            self._metrics.fleet.note(
+                node, ended.check, at, passed=passed, gbps=ended.result.measured
+            )
+            self.memory.note(pod, self._nodes.store.get(node), ended)
+
+    def _count(self, pod: Pod, node: str, ended: EndedCheck) -> None:
+        """In one step: whoever is cut off or read meanwhile has counted all of a run or nothing."""
+        result, namespace = ended.result, pod.metadata.namespace
+        self._metrics.checks.labels(ended.check, result.outcome).inc()
+        if ended.ran:
+            self._metrics.duration.labels(ended.check).observe(ended.seconds)
+        if result.outcome in {"failed", "inconclusive", "misconfigured"}:
+            self._metrics.failed(namespace, ended.check, node, result.code)
+        if result.outcome == "failed" and (code := code_word(result.blames or "")):
+            self._metrics.blames(namespace, ended.check, node, code)
+
+    async def _node_label(self, pod: Pod) -> str:
+        """Where a pod runs, if the cluster has such a node: who creates a pod may name any."""
+        name = pod.spec.node_name
+        self._nodes_wanted.set()
+        with anyio.move_on_after(NODES_LATEST):
+            await self._nodes.synced.wait()
+        known = not name or name in self._nodes.store or not self._nodes.synced.is_set()
+        return name if known else OTHER

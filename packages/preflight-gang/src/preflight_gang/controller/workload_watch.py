@@ -1,0 +1,137 @@
+"""The objects that know sizes, mirrored from the moment a gang asks for one of their kind.
+
+The served version of each API is discovered; an API that the cluster does not have is looked for
+again every minute, and until then its objects are simply not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+import anyio.abc
+from preflight_kube.api.workloads.sizes import SizedObject
+from preflight_kube.client.client import Client, KubeError, Unreadable
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.discovery import served
+from preflight_kube.runtime.reflector import Change, Reflector
+
+from preflight_gang.api.sources import Sources
+from preflight_gang.api.types import OwnerReference
+from preflight_gang.api.workload_sizes import SizedKind
+
+__all__ = ["WorkloadWatch", "served"]
+
+ABSENT_RETRY: Final = 60.0
+_FIRST_RETRY: Final = 1.0
+
+log = get_logger(__name__)
+
+
+class WorkloadWatch:
+    """``changed(kind, namespace, name)`` is called, in the event loop, when an object has come,
+    changed or gone.
+
+    ``changed(kind, "", "")`` says that it is known by now which objects of a kind there are, or
+    that there can be none.
+    """
+
+    def __init__(
+        self, client: Client, changed: Callable[[SizedKind, str, str], None], sources: Sources
+    ) -> None:
+        self._client, self._changed, self._sources = client, changed, sources
+        self._found: dict[tuple[SizedKind, str, str], SizedObject] = {}
+        self._unreadable: dict[tuple[SizedKind, str, str], str] = {}
+        self._state: dict[SizedKind, str] = {}
+        self._version: dict[SizedKind, str] = {}
+        self._group: anyio.abc.TaskGroup | None = None
+
+    def find(self, source: str, namespace: str, name: str) -> SizedObject | str:
+        """The object, or why it cannot be had (fits behind its kind and name). The first question
+        begins the mirroring.
+        """
+        troubles = []
+        for kind in self._sources[source]:
+            if (found := self._found.get((kind, namespace, name))) is not None:
+                return found
+            if (why := self._unreadable.get((kind, namespace, name))) is not None:
+                return f"cannot be read: {why}"
+            if kind not in self._state:
+                self._state[kind] = "cannot be read yet"
+                if self._group is not None:
+                    self._group.start_soon(self._mirror, kind)
+            troubles.append(self._state[kind])
+        return "does not exist yet" if "" in troubles else troubles[0]
+
+    def reference(self, source: str, namespace: str, name: str) -> OwnerReference | None:
+        """The object as an owner, where it is known."""
+        for kind in self._sources.get(source, ()):
+            if (found := self._found.get((kind, namespace, name))) is not None:
+                return OwnerReference(
+                    api_version=self._version[kind],
+                    kind=kind.kind,
+                    name=name,
+                    uid=found.metadata.uid,
+                )
+        return None
+
+    async def run(self) -> None:
+        """Keep them current until cancelled."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            for kind in self._state:  # asked for before
+                group.start_soon(self._mirror, kind)
+            await anyio.sleep_forever()
+
+    async def _mirror(self, kind: SizedKind) -> None:
+        path = await self._discover(kind)
+        self._version[kind] = path.removeprefix("/apis/").rpartition("/")[0]
+
+        def on_change(change: Change[SizedObject]) -> None:
+            about = change.object.metadata
+            key = (kind, about.namespace, about.name)
+            if change.kind == "deleted":
+                self._found.pop(key, None)
+            else:
+                self._found[key] = change.object
+            self._changed(*key)
+
+        def on_unreadable(one: Unreadable, there: bool) -> None:
+            key = (kind, one.metadata.namespace, one.metadata.name)
+            if there:
+                self._unreadable[key] = one.why
+            else:
+                self._unreadable.pop(key, None)
+            self._changed(*key)
+
+        reflector = Reflector(
+            self._client, path, kind.type, on_change=on_change, on_unreadable=on_unreadable
+        )
+        async with anyio.create_task_group() as group:
+            group.start_soon(reflector.run)
+            await reflector.synced.wait()
+            self._set_state(kind, "")
+
+    async def _discover(self, kind: SizedKind) -> str:
+        pause = _FIRST_RETRY
+        while True:
+            try:
+                path = await served(self._client, kind.group, kind.resource)
+            except KubeError as error:
+                self._set_state(kind, f"cannot be read: {error}")
+                await anyio.sleep(pause)
+                pause = min(2 * pause, ABSENT_RETRY)
+                continue
+            if path is not None:
+                log.info("watching workload objects", path=path)
+                return path
+            self._set_state(
+                kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
+            )
+            await anyio.sleep(ABSENT_RETRY)
+
+    def _set_state(self, kind: SizedKind, state: str) -> None:
+        if self._state.get(kind) != state:
+            self._state[kind] = state
+            self._changed(kind, "", "")

@@ -1,0 +1,1 @@
+"""Decisions over plain data: members, size, seal, rosters, results, the audit."""

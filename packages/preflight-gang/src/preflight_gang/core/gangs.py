@@ -1,0 +1,151 @@
+"""Which pod is a member of which gang, and all else that is kept of each gang.
+
+Pure: it follows pods one at a time, as they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+import msgspec
+from preflight_proto.roster import decode_roster
+from preflight_proto.stamp import ContractError, gang_id
+
+from preflight_gang.api.types import Pod
+from preflight_gang.core.membership import GangMember, Key, config_maps, key_of, member
+from preflight_gang.core.pacing import AnswerPace
+from preflight_gang.core.plan import RosterWrite
+from preflight_gang.core.snapshot import Record
+from preflight_gang.core.waiting import WaitingEvents
+
+__all__ = ["GangState", "Gangs", "Placed"]
+
+
+class Placed(NamedTuple):
+    """Where a pod's member was and where it is now. ``dissolved``: the gang it was in has no member
+    left.
+    """
+
+    before: Key | None
+    now: Key | None
+    dissolved: bool
+
+
+class GangState:
+    """Everything that is kept of one gang while it has a member."""
+
+    __slots__ = ("departed", "members", "pace", "sealing", "too_large", "waiting", "with_event")
+
+    def __init__(self) -> None:
+        self.members: dict[str, GangMember] = {}
+        self.departed: dict[str, GangMember] = {}
+        """Those that had passed when their pods went, until the gang's record says so."""
+        self.pace: AnswerPace | None = None
+        """From its first address until it is sealed."""
+        self.waiting = WaitingEvents()
+        self.with_event: set[str] = set()
+        """Members that have an Event in place of their answers."""
+        self.sealing: Record | None = None
+        """The record on nodes' own ports that is being committed."""
+        self.too_large = False
+        """Whether it was logged that no record can hold it."""
+
+    def forget_departed(self, but: Collection[str] = ()) -> None:
+        """Forget them, but for those with these uids."""
+        self.departed = {uid: one for uid, one in self.departed.items() if uid in but}
+
+
+class Gangs:
+    """All gangs that have a member; iterates over their keys. ``on_ignored`` is called once for
+    each pod with an invalid stamp: its uid, and why."""
+
+    def __init__(self, on_ignored: Callable[[str, ContractError], None]) -> None:
+        self._on_ignored = on_ignored
+        self._ignored: set[str] = set()
+        self._states: dict[Key, GangState] = {}
+        self._key_by_uid: dict[str, Key] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._states)
+
+    def get(self, key: Key) -> GangState | None:
+        """What is known of a gang; None where it has no member."""
+        return self._states.get(key)
+
+    def states(self) -> Collection[GangState]:
+        """Those of all gangs."""
+        return self._states.values()
+
+    def members(self, key: Key) -> Collection[GangMember]:
+        """The gang's members; empty when it has none left."""
+        return state.members.values() if (state := self._states.get(key)) is not None else ()
+
+    def at(self, place: tuple[str, str]) -> list[Key]:
+        """The gangs whose ConfigMap has, or may have, this namespace and name: more than one where
+        ids hash alike, and where they were stamped before names contained sources."""
+        return [key for key in self._states if key[0] == place[0] and place[1] in config_maps(key)]
+
+    def of_record(self, namespace: str, source: str, raw: str) -> list[Key]:
+        """The gangs that a record is of: all of that raw id, where it was written before names
+        contained sources.
+        """
+        if source:
+            return [(namespace, gang_id(source, raw))]
+        return [
+            key for key in self._states if key[0] == namespace and key[1].partition(":")[2] == raw
+        ]
+
+    def place(self, pod: Pod, *, gone: bool) -> Placed:
+        """Put the pod's member where it belongs now."""
+        uid = pod.metadata.uid
+        stamped = None
+        if gone:
+            self._ignored.discard(uid)
+        else:
+            try:
+                stamped = key_of(pod)
+            except ContractError as error:
+                if uid not in self._ignored:
+                    self._ignored.add(uid)
+                    self._on_ignored(uid, error)
+        before, dissolved = self._key_by_uid.pop(uid, None), False
+        if before is not None and (stamped is None or stamped[0] != before):
+            state = self._states[before]
+            state.members.pop(uid, None)
+            state.with_event.discard(uid)
+            if gone and (last := _as_it_was(pod)) is not None:
+                state.departed[uid] = last
+            if dissolved := not state.members:
+                del self._states[before]
+        if stamped is None:
+            return Placed(before, None, dissolved)
+        key, stamp = stamped
+        if (state_now := self._states.get(key)) is None:
+            state_now = self._states[key] = GangState()
+        state_now.members[uid] = member(pod, stamp)
+        self._key_by_uid[uid] = key
+        return Placed(before, key, dissolved)
+
+    def published(self, key: Key, write: RosterWrite) -> None:
+        """A member's roster has been written. The watch says so too, a moment later or already."""
+        uid, state = write.member.uid, self._states.get(key)
+        known = state.members.get(uid) if state is not None else None
+        if state is not None and known is not None and known.roster == write.member.roster:
+            state.members[uid] = msgspec.structs.replace(
+                known, roster=write.text, published=decode_roster(write.text)
+            )
+
+
+def _as_it_was(pod: Pod) -> GangMember | None:
+    """The member that a deleted pod was, if it had passed the test of a generation."""
+    try:
+        stamped = key_of(pod)
+    except ContractError:
+        return None
+    last = member(pod, stamped[1]) if stamped is not None else None
+    sealed = last is not None and last.published is not None and last.published.answer == "sealed"
+    return last if last is not None and last.passed and sealed else None

@@ -1,0 +1,349 @@
+"""From a stamped pod to a member of a gang: where it stands, and why it is not further.
+
+Pure. The stamp is the webhook's word about identity; here it is believed only when it proves itself
+(label and ConfigMap name follow from namespace, source and raw id).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from preflight_proto import names
+from preflight_proto.result import Result, from_termination
+from preflight_proto.roster import Roster, decode_roster
+from preflight_proto.stamp import (
+    ContractError,
+    Stamp,
+    configmap_name,
+    decode_stamp,
+    gang_hash,
+    gang_id,
+    naming_source,
+)
+
+from preflight_gang.api.types import (
+    POD_GROUP_ANNOTATION,
+    ContainerStatus,
+    ContainerTerminated,
+    OwnerReference,
+    Pod,
+    PodCondition,
+)
+
+__all__ = [
+    "STUCK",
+    "CheckFailure",
+    "GangMember",
+    "Key",
+    "MemberStage",
+    "code_word",
+    "config_maps",
+    "gang_check",
+    "key_of",
+    "member",
+    "read",
+]
+
+STUCK: Final = {
+    "ErrImagePull": "IMAGE_PULL",
+    "ImagePullBackOff": "IMAGE_PULL",
+    "InvalidImageName": "IMAGE_PULL",
+    "ErrImageNeverPull": "IMAGE_PULL",
+    "ImageInspectError": "IMAGE_PULL",
+    "CreateContainerConfigError": "CONTAINER_CREATE",
+    "CreateContainerError": "CONTAINER_CREATE",
+}
+"""Why a container waits that the kubelet cannot start, and the code that a check has by it."""
+
+OUTCOMES: Final = frozenset({"passed", "skipped", "failed", "misconfigured", "inconclusive"})
+_CODE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?", re.ASCII)
+"""Both become labels of metrics, and anybody's check writes them."""
+
+_RUNTIMES_WORDS: Final = {
+    "OOMKilled": ("OUT_OF_MEMORY", "it was killed for want of memory"),
+    "StartError": ("START_ERROR", "the container could not be started"),
+    "ContainerCannotRun": ("START_ERROR", "the container could not be started"),
+    "ContainerStatusUnknown": ("STATUS_UNKNOWN", "its node lost sight of it"),
+}
+_TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
+
+Key = tuple[str, str]
+"""A gang: its namespace, and source and raw id as
+:func:`~preflight_proto.stamp.gang_id` has them.
+"""
+
+
+class MemberStage(StrEnum):
+    """How far a member is on its way to the gang's test."""
+
+    STARTING = "starting"  # no address yet
+    CHECKING = "checking"  # has an address; its gang check has not begun
+    WAITING = "waiting"  # its gang check runs
+    PASSED = "passed"  # its gang check let it pass
+    FAILED = "failed"  # a check has failed and has not been started again
+    GONE = "gone"  # terminal, being deleted, or past its checks without one for the gang
+
+
+class CheckFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The check that failed last. ``own``: it was the gang's own test, so every member of that
+    generation has the same.
+    """
+
+    check: str
+    code: str
+    own: bool
+    at: datetime | None
+
+
+class GangMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod of a gang.
+
+    ``check`` is the container of its gang check, ``attempt`` that one's restart count. ``roster``
+    is its last roster, as written, and ``published`` the same read (None where nothing readable is
+    there). ``passed``: its gang check let it pass, whatever has become of the pod since.
+    ``pod_group`` names the object that knows the size where the stamp could not. ``earlier``:
+    stamped as version 1. ``can_start``: bound, or the scheduler has not said yet that there is no
+    room.
+    """
+
+    uid: str
+    name: str
+    node: str
+    ip: str
+    host_network: bool
+    created: datetime | None
+    takes_part: bool
+    check: str
+    attempt: int
+    stage: MemberStage
+    why: str
+    failure: CheckFailure | None
+    passed: bool
+    terminal: bool
+    roster: str
+    published: Roster | None
+    owner: OwnerReference | None
+    size: int | None
+    object: str | None
+    source: str
+    pod_group: str | None
+    earlier: bool = False
+    can_start: bool = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still can take part in a test."""
+        return self.takes_part and self.stage is not MemberStage.GONE and not self.terminal
+
+
+def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
+    """The gang that a pod is stamped for; None when it carries no stamp.
+
+    Raises :class:`ContractError` for a stamp that cannot be read or that does not match the pod.
+    """
+    text = pod.metadata.annotations.get(names.GANG_ANNOTATION)
+    if text is None:
+        return None
+    stamp = decode_stamp(text)
+    namespace, source = pod.metadata.namespace, naming_source(stamp)
+    if stamp.config_map != configmap_name(namespace, stamp.id, source):
+        raise ContractError(
+            f"gang stamp: ConfigMap {stamp.config_map} does not follow from the id {stamp.id!r}"
+        )
+    if pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id, source):
+        raise ContractError(
+            f"gang stamp: the label {names.GANG_LABEL} does not follow from the id {stamp.id!r}"
+        )
+    return (namespace, gang_id(stamp.source, stamp.id)), stamp
+
+
+def config_maps(key: Key) -> tuple[str, str]:
+    """The names that the ConfigMap of a gang may have: the true one, and that of members that were
+    stamped as version 1.
+    """
+    source, _, raw = key[1].partition(":")
+    return configmap_name(key[0], raw, source), configmap_name(key[0], raw, "")
+
+
+def gang_check(pod: Pod) -> str | None:
+    """The init container that reads the roster: the first that mounts its volume."""
+    for container in pod.spec.init_containers:
+        if container.name.startswith(names.CONTAINER_PREFIX) and any(
+            mount.name == names.GANG_VOLUME for mount in container.volume_mounts
+        ):
+            return container.name
+    return None
+
+
+def member(pod: Pod, stamp: Stamp) -> GangMember:
+    """The member that ``pod`` is."""
+    check = gang_check(pod)
+    own = next((s for s in pod.status.init_container_statuses if s.name == check), None)
+    terminal = pod.status.phase in {"Succeeded", "Failed"}
+    roster = pod.metadata.annotations.get(names.ROSTER_ANNOTATION, "")
+    before = _before(pod, check)
+    failure = _failure(before, own)
+    stage, why = _stage(pod, own, before, failure)
+    return GangMember(
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
+        node=pod.spec.node_name,
+        ip=pod.status.pod_ip,
+        host_network=pod.spec.host_network,
+        created=pod.metadata.creation_timestamp,
+        takes_part=stamp.takes_part and check is not None,
+        check=check or "",
+        attempt=own.restart_count if own else 0,
+        stage=stage,
+        why=why,
+        failure=failure,
+        passed=failure is None and own is not None and own.state.terminated is not None,
+        terminal=terminal,
+        roster=roster,
+        published=_published(roster),
+        owner=next((owner for owner in pod.metadata.owner_references if owner.controller), None),
+        size=stamp.size,
+        object=stamp.object,
+        source=stamp.source,
+        pod_group=pod.metadata.annotations.get(POD_GROUP_ANNOTATION)
+        if stamp.source == "owner"
+        else None,
+        earlier=not naming_source(stamp),
+        can_start=bool(pod.spec.node_name) or _unscheduled(pod) is None,
+    )
+
+
+def _published(roster: str) -> Roster | None:
+    try:
+        return decode_roster(roster) if roster else None
+    except ContractError:
+        return None
+
+
+def _ended(status: ContainerStatus) -> ContainerTerminated | None:
+    """How a container ended when it is not running again: terminated, or waiting to be started once
+    more.
+    """
+    if status.state.terminated:
+        return status.state.terminated
+    return status.last_state.terminated if status.state.waiting else None
+
+
+def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
+    """The init containers that run before the gang check (all of them where there is none)."""
+    statuses = {status.name: status for status in pod.status.init_container_statuses}
+    found = []
+    for container in pod.spec.init_containers:
+        if container.name == check:
+            break
+        if container.name in statuses:
+            found.append(statuses[container.name])
+    return found
+
+
+def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
+    for status, is_own in [*((s, False) for s in before), *([(own, True)] if own else [])]:
+        end = _ended(status)
+        if end is not None and end.exit_code != 0:
+            return CheckFailure(
+                check=status.name.removeprefix(names.CONTAINER_PREFIX),
+                code=read(status.name, end).code,
+                own=is_own,
+                at=end.finished_at,
+            )
+    return None
+
+
+def read(container: str, end: ContainerTerminated) -> Result:
+    """The result of a terminated check (never raises). Where it left none, its container's status
+    gives one.
+    """
+    result = from_termination(
+        container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code
+    )
+    if result.outcome not in OUTCOMES:
+        said = result.outcome[:40]
+        return msgspec.structs.replace(
+            result,
+            outcome="inconclusive",
+            code="BAD_RESULT",
+            reason=f"its result says {said!r}, which is not an outcome",
+        )
+    if code_word(result.code) != result.code:
+        result = msgspec.structs.replace(result, code="BAD_CODE")
+    if result.code not in {f"EXIT_{end.exit_code}", "KILLED"}:
+        return result
+    if end.reason in _RUNTIMES_WORDS:
+        code, reason = _RUNTIMES_WORDS[end.reason]
+        said = (
+            f"{reason} ({end.message[:200]})" if code == "START_ERROR" and end.message else reason
+        )
+        return msgspec.structs.replace(result, outcome="inconclusive", code=code, reason=said)
+    if end.exit_code == _TERMINATED:
+        return msgspec.structs.replace(
+            result,
+            outcome="inconclusive",
+            code="TERMINATED",
+            reason="it was ended before it had a result",
+        )
+    return result
+
+
+def code_word(code: str) -> str:
+    """``code`` where it is a word that can be a label, or empty; else `BAD_CODE`."""
+    return code if _CODE.fullmatch(code) else "BAD_CODE"
+
+
+def _stage(
+    pod: Pod,
+    own: ContainerStatus | None,
+    before: Sequence[ContainerStatus],
+    failure: CheckFailure | None,
+) -> tuple[MemberStage, str]:
+    if pod.metadata.deletion_timestamp is not None:
+        return MemberStage.GONE, "being deleted"
+    if failure is not None:
+        at = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+        return MemberStage.FAILED, f"failed {failure.check}{at}: {failure.code}"
+    if own is not None and own.state.terminated is not None:
+        return MemberStage.PASSED, "passed"
+    if pod.status.phase in {"Succeeded", "Failed"}:
+        return MemberStage.GONE, f"{pod.status.phase.lower()}"
+    if not pod.status.pod_ip:
+        return MemberStage.STARTING, _why_no_address(pod)
+    if own is not None and own.state.running is not None:
+        return MemberStage.WAITING, "waiting"
+    # Addressed, and on its way through what runs before: the slowest of it is worth naming.
+    running = next((s.name for s in before if s.state.running is not None), "")
+    blocked = next(
+        (s for s in before if s.state.waiting is not None and s.state.waiting.reason in STUCK), None
+    )
+    if blocked is not None and blocked.state.waiting is not None:
+        return MemberStage.CHECKING, f"{blocked.name}: {blocked.state.waiting.reason}"
+    return MemberStage.CHECKING, f"running {running}" if running else "starting its checks"
+
+
+def _unscheduled(pod: Pod) -> PodCondition | None:
+    """What the scheduler says of a pod that it has no node for."""
+    return next(
+        (
+            one
+            for one in pod.status.conditions
+            if one.type == "PodScheduled" and one.status != "True"
+        ),
+        None,
+    )
+
+
+def _why_no_address(pod: Pod) -> str:
+    if (condition := _unscheduled(pod)) is not None:
+        why = f": {condition.message}" if condition.message else ""
+        return f"{condition.reason or 'not scheduled'}{why}"
+    if not pod.spec.node_name:
+        return "not scheduled yet"
+    return f"starting on {pod.spec.node_name}"

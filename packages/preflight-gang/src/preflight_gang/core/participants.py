@@ -1,0 +1,102 @@
+"""How many participants a gang must have. Unknown means wait, never guess.
+
+Pure. The size counts pods; what takes part are those of them that ask for GPUs, so members without
+a gang check come off it. Where it is the least that must be there, members beyond it that can start
+take part as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from preflight_kube.api.workloads.sizes import DeclaredSize, SizedObject
+
+from preflight_gang.api.sources import BUILT_IN, Sources
+from preflight_gang.core.membership import GangMember, MemberStage
+
+__all__ = ["GangSize", "Lookup", "object_of", "size"]
+
+Lookup = Callable[[str, str, str], SizedObject | str]
+"""(source, namespace, object name) → the object, or why it cannot be had (fits behind its kind and
+name).
+"""
+
+
+class GangSize(msgspec.Struct, frozen=True, kw_only=True):
+    """``participants`` to seal with, or ``skip`` with the reason, or neither and ``unknown`` says
+    what is missing.
+    """
+
+    participants: int | None = None
+    skip: str = ""
+    unknown: str = ""
+
+
+def size(
+    namespace: str,
+    raw_id: str,
+    members: Sequence[GangMember],
+    lookup: Lookup,
+    sources: Sources = BUILT_IN,
+) -> GangSize:
+    """The size of the gang that ``members`` belong to (at least one)."""
+    said = _pods(namespace, raw_id, members, lookup, sources)
+    if said.count is None:
+        return GangSize(skip=said.skip, unknown=said.unknown)
+    without = len({m.name for m in members if not m.takes_part})
+    participants = said.count - without
+    if said.least:
+        there = [
+            m for m in members if m.alive and m.can_start and m.stage is not MemberStage.PASSED
+        ]
+        participants = max(participants, len(there))
+        if participants < 2 <= said.count and any(
+            m.stage is not MemberStage.WAITING for m in there or members
+        ):
+            return GangSize(unknown="one member with the check is there so far, and more may come")
+    if participants < 2:
+        only = (
+            f"{said.count} member(s), of which {without} without the check"
+            if without
+            else f"{said.count} member(s)"
+        )
+        return GangSize(skip=f"the gang has {only}; a fabric test needs two")
+    return GangSize(participants=participants)
+
+
+def object_of(members: Sequence[GangMember]) -> tuple[str, str] | None:
+    """(source, name) of the object that knows the size; None while no member names one."""
+    named = [(m.source, name) for m in members if (name := m.object or m.pod_group)]
+    return min(named) if named else None
+
+
+def _pods(
+    namespace: str, raw_id: str, members: Sequence[GangMember], lookup: Lookup, sources: Sources
+) -> DeclaredSize:
+    stamped = {m.size for m in members if m.size is not None}
+    if len(stamped) > 1:
+        return DeclaredSize(
+            unknown=f"its members disagree about the size ({', '.join(map(str, sorted(stamped)))})"
+        )
+    if stamped:
+        return DeclaredSize(count=stamped.pop())
+    named = object_of(members)
+    if named is None:
+        return DeclaredSize(
+            unknown=f"the size is not known: no member says it or names who does ({members[0].source})"
+        )
+    source, name = named
+    kinds = sources.get(source)
+    if kinds is None:
+        return DeclaredSize(
+            unknown=f"the size is not known: a gang by {source} has it from its pods, and they do not say it"
+        )
+    found = lookup(source, namespace, name)
+    about = f"{' or '.join(kind.kind for kind in kinds[:2])} {name}"
+    if isinstance(found, str):
+        return DeclaredSize(unknown=f"the size is not known: {about} {found}")
+    said = found.size(raw_id)
+    if said.unknown:
+        return DeclaredSize(unknown=f"the size is not known: {about}: {said.unknown}")
+    return DeclaredSize(skip=f"{about}: {said.skip}") if said.skip else said

@@ -1,0 +1,261 @@
+"""The state machine of a gang: forming → sealed(generation) → done | failed → forming again.
+
+Pure: :func:`decide` looks at the members as they are and at the one committed record, and decides
+whom to seal and what each member's answer is. There is no other state, so a new leader continues
+where the old one stopped.
+
+Generations: a sealed roster is about generation N, every answer while forming is about N+1. A check
+that has joined N in an earlier life therefore ignores everything about N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from preflight_proto.roster import Answer as Word
+
+from preflight_gang.core.membership import CheckFailure, GangMember, MemberStage
+from preflight_gang.core.snapshot import GangView, RankAssignment
+
+__all__ = ["GangDecision", "MemberAnswer", "decide"]
+
+PEER_FAILED: Final = "PEER_FAILED"
+"""The code of a member whose answer was to fail: it passes a cause on and is not one itself."""
+NAMED: Final = 8
+"""How many missing members are named; a roster is an annotation of every member."""
+_READY: Final = frozenset({MemberStage.CHECKING, MemberStage.WAITING})
+
+
+class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One member's answer; ``rank`` where it is sealed."""
+
+    answer: Word
+    generation: int
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+    rank: int | None = None
+
+
+class GangDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """``seal``: the members of the next generation by rank, when it can be sealed now.
+    ``note_pass``: the record is to say that its generation has passed. ``answers`` by uid, for
+    every live member."""
+
+    seal: tuple[GangMember, ...] = ()
+    note_pass: bool = False
+    answers: dict[str, MemberAnswer] = {}
+
+
+def decide(gang: GangView) -> GangDecision:
+    """What is to be done about ``gang`` now.
+
+    While ``seal`` is set the answers are left out: they follow once the record is committed.
+    """
+    alive = sorted((m for m in gang.members if m.alive), key=lambda m: m.name)
+    active, failure, note_pass = _generation(gang)
+    if active and not failure:
+        return GangDecision(answers=_sealed(gang, alive), note_pass=note_pass)
+    generation = gang.generation
+    # Who runs with the others of a generation that is over ends with them, with one cause; the rest
+    # form the next one.
+    answers = {
+        uid: MemberAnswer(answer="fail", generation=generation, reason=failure) for uid in active
+    }
+    forming = [m for m in alive if m.uid not in active and m.stage is not MemberStage.PASSED]
+    ready = [m for m in forming if _ready(gang, m)]
+    wanted = gang.sized.participants
+    if wanted is not None and len(ready) >= wanted and not gang.obstacle:
+        return GangDecision(seal=tuple(ready[:wanted]), answers=answers)
+    return GangDecision(answers=answers | _forming(gang, forming, generation + 1))
+
+
+def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
+    """Who of the record is still on its way to the test or in it; why the generation is over (empty
+    while it is not); whether it is to be written down that it has passed.
+
+    One member that has passed has had the verdict of all: from then on nothing that happens to the
+    others changes it, nor that its pod is deleted.
+    """
+    if gang.record is None:
+        return frozenset(), "", False
+    by_uid = {m.uid: m for m in (*gang.departed, *gang.members)}
+    staying = {m.uid for m in gang.members if m.stage is MemberStage.PASSED}
+    active, passed, leaving, causes = set(), gang.record.passed, False, []
+    for assigned in gang.record.assignments:
+        now = by_uid.get(assigned.uid)
+        if now is not None and now.passed and now.attempt == assigned.attempt:
+            passed = True
+            leaving = leaving or now.uid not in staying
+        elif (cause := _departed(assigned, now) or _unreachable(gang, assigned, now)) is not None:
+            causes.append(cause)
+        else:
+            active.add(assigned.uid)
+    if passed or not causes:
+        return frozenset(active), "", leaving and not gang.record.passed
+    # Of those only who has begun the test itself takes part; the others can still get another
+    # answer.
+    started = frozenset(uid for uid in active if by_uid[uid].stage is MemberStage.WAITING)
+    return started, min(causes)[1], False
+
+
+def _departed(assigned: RankAssignment, now: GangMember | None) -> tuple[int, str] | None:
+    """How grave it is (0 the most) that this member takes part no longer, and why; None while it
+    does.
+    """
+    if now is None:
+        return 4, f"{assigned.name} is gone"
+    if now.stage is MemberStage.FAILED and now.failure is not None:
+        if now.failure.code == PEER_FAILED:
+            return 5, _cause(now, now.failure)
+        return (1 if now.failure.own else 0), _cause(now, now.failure)
+    if now.stage is MemberStage.GONE:
+        return 4, f"{assigned.name} is gone: {now.why}"
+    if now.attempt != assigned.attempt:
+        return 2, f"{assigned.name} was restarted"
+    if now.ip != assigned.ip:
+        return 3, f"{assigned.name} has another address"
+    return None
+
+
+def _unreachable(
+    gang: GangView, assigned: RankAssignment, now: GangMember | None
+) -> tuple[int, str] | None:
+    """The same of a member that will never have its sealed roster; None when it has it, or may
+    still get it.
+    """
+    assert now is not None
+    assert gang.record is not None
+    published, generation = now.published, gang.record.generation
+    if published is not None and (published.answer, published.generation) == (
+        "wait",
+        generation + 1,
+    ):
+        return 6, f"{assigned.name} takes part in the next generation"
+    if assigned.uid not in gang.refused or (
+        published is not None and (published.answer, published.generation) == ("sealed", generation)
+    ):
+        return None
+    return 4, f"{assigned.name} cannot have its rank: {gang.refused[assigned.uid]}"
+
+
+def _ready(gang: GangView, one: GangMember) -> bool:
+    """Whether it can be sealed: it has an address, and its pod can be written to."""
+    return one.stage in _READY and one.uid not in gang.refused
+
+
+def _sealed(gang: GangView, alive: Sequence[GangMember]) -> dict[str, MemberAnswer]:
+    record = gang.record
+    assert record is not None
+    ranks = {assigned.uid: rank for rank, assigned in enumerate(record.assignments)}
+    answers = {}
+    for one in alive:
+        rank = ranks.get(one.uid)
+        if rank is not None and one.attempt == record.assignments[rank].attempt:
+            answers[one.uid] = MemberAnswer(
+                answer="sealed", generation=record.generation, rank=rank
+            )
+        elif one.stage is not MemberStage.PASSED:
+            reason = f"the gang was sealed with the {len(record.assignments)} members it needs, and this is not one of them"
+            answers[one.uid] = MemberAnswer(
+                answer="skip", generation=record.generation + 1, reason=reason
+            )
+    return answers
+
+
+def _forming(
+    gang: GangView, forming: Sequence[GangMember], generation: int
+) -> dict[str, MemberAnswer]:
+    wanted = gang.sized.participants
+    on_their_way = [m for m in forming if m.stage is not MemberStage.FAILED]
+    short = wanted is None or len(on_their_way) < wanted
+    if gang.sized.skip:
+        skip = MemberAnswer(answer="skip", generation=generation, reason=gang.sized.skip)
+        return {m.uid: skip for m in forming}
+    if short and any(m.stage is MemberStage.PASSED and not m.terminal for m in gang.members):
+        reason = "the other members have passed their test and have started; there is nobody to test with"
+        return {
+            m.uid: MemberAnswer(answer="skip", generation=generation, reason=reason)
+            for m in forming
+        }
+    failed = [
+        m
+        for m in gang.members
+        if m.stage is MemberStage.FAILED and m.failure is not None and not m.failure.own
+    ]
+    over = _not_replaced(gang, len(forming))
+    present = len(forming) + len(over)
+    late = [*(m for m in forming if not _ready(gang, m)), *over]
+    everyone = _missing(gang, late, present)  # the same for all that are not late themselves
+    answers = {}
+    for one in forming:
+        cause = _cause_for(one, failed) if short else None
+        if cause is not None:
+            answers[one.uid] = MemberAnswer(answer="fail", generation=generation, reason=cause)
+        else:
+            missing = (
+                everyone if _ready(gang, one) else _missing(gang, late, present, excluding=one.uid)
+            )
+            answers[one.uid] = MemberAnswer(answer="wait", generation=generation, missing=missing)
+    return answers
+
+
+def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
+    """The pods that failed last and are over, as many as members are missing: they exist, but take
+    part no more.
+    """
+    places = (gang.sized.participants or 0) - forming
+    over = [
+        m
+        for m in gang.members
+        if m.takes_part and m.terminal and m.stage is MemberStage.FAILED and m.failure is not None
+    ]
+    if places <= 0 or not over:
+        return []
+    return sorted(
+        over,
+        key=lambda m: (m.failure.at.timestamp() if m.failure and m.failure.at else 0.0, m.name),
+    )[-places:]
+
+
+def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
+    """The failed check of another member that ``one`` need not wait for; a failure before its time
+    is not its own.
+    """
+    for other in failed:
+        if other.uid == one.uid or other.failure is None:
+            continue
+        at = other.failure.at
+        if not other.terminal or at is None or one.created is None or at >= one.created:
+            return _cause(other, other.failure)
+    return None
+
+
+def _cause(who: GangMember, failure: CheckFailure) -> str:
+    at = f" on {who.node}" if who.node else ""
+    return f"{who.name}{at} failed {failure.check} with {failure.code}"
+
+
+def _missing(
+    gang: GangView, late: Sequence[GangMember], present: int, excluding: str = ""
+) -> tuple[str, ...]:
+    """Who is missing, for a member to read: the ``late`` ones, ``excluding`` itself. Costs the same
+    however many they are.
+    """
+    wanted = gang.sized.participants
+    if gang.obstacle:
+        return (gang.obstacle,)
+    if wanted is None:
+        return (gang.sized.unknown,)
+    others = len(late) - bool(excluding)
+    missing = [
+        f"{m.name}: {gang.refused.get(m.uid, m.why)}"
+        for m in late[: NAMED + 1]
+        if m.uid != excluding
+    ][:NAMED]
+    if others > NAMED:
+        missing.append(f"and {others - NAMED} more")
+    if wanted > present:
+        missing.append(f"{wanted - present} of {wanted} members: no such pod yet")
+    return tuple(missing)

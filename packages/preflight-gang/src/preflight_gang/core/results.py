@@ -1,0 +1,174 @@
+"""From terminated checks to what operators see of them: counts, and one Kubernetes Event a run.
+
+Pure. The Event's name follows from the run, so creating it is what makes a run counted: whoever
+finds it there already, after a restart or under another leader, does not count it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from preflight_proto import names
+from preflight_proto.result import VERSION, Result
+
+from preflight_gang.api.types import ContainerStatus, ContainerTerminated, Pod
+from preflight_gang.core.events import event
+from preflight_gang.core.membership import STUCK, read
+
+__all__ = ["PATIENCE", "EndedCheck", "ended_checks", "event_of", "not_started", "stuck_checks"]
+
+_REASONS: Final = {
+    "passed": "PreflightPassed",
+    "skipped": "PreflightSkipped",
+    "failed": "PreflightFailed",
+    "misconfigured": "PreflightMisconfigured",
+    "inconclusive": "PreflightInconclusive",
+}
+
+
+_MOST_SECONDS: Final = 86_400.0
+"""More than any check's time; a forged one must not spoil the sum of true ones."""
+
+
+class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one check. ``run`` is its container's id: a restarted check is another run. Times
+    are the kubelet's.
+
+    ``ran`` is false where the kubelet could not start it.
+    """
+
+    run: str
+    check: str
+    result: Result
+    exit_code: int
+    started: datetime | None
+    finished: datetime | None
+    ran: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """How long it took: by its own account, but not longer than by the kubelet's, nor than any
+        check may take.
+        """
+        own = self.result.duration
+        if self.started is None or self.finished is None:
+            return min(own, _MOST_SECONDS)
+        whole = max(0.0, (self.finished - self.started).total_seconds())
+        # The kubelet's times are whole seconds.
+        return min(own if own > 0 else whole, whole + 1.0, _MOST_SECONDS)
+
+
+def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[EndedCheck]:
+    """The runs in the pod's status: of each configured check the last, and the one before it where
+    it was restarted.
+
+    What calls itself a check without being configured is not read: its name would become a label of
+    ours.
+    """
+    for check, status in _configured(pod, configured):
+        yield from _of(status, check)
+
+
+def _configured(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, ContainerStatus]]:
+    for status in pod.status.init_container_statuses:
+        check = status.name.removeprefix(names.CONTAINER_PREFIX)
+        if status.name.startswith(names.CONTAINER_PREFIX) and check in configured:
+            yield check, status
+
+
+def _of(status: ContainerStatus, check: str) -> Iterator[EndedCheck]:
+    ends: list[ContainerTerminated | None] = [status.last_state.terminated, status.state.terminated]
+    for end in ends:
+        # Without an id the container was never started: it says nothing about a run.
+        if end is not None and end.container_id:
+            yield EndedCheck(
+                run=end.container_id,
+                check=check,
+                result=read(status.name, end),
+                exit_code=end.exit_code,
+                started=end.started_at,
+                finished=end.finished_at,
+            )
+
+
+PATIENCE: Final = 60.0
+"""Seconds after which a check that the kubelet cannot start is inconclusive; a registry that
+hiccups is back by then.
+"""
+
+_ADVICE: Final = {
+    "IMAGE_PULL": "see that the image exists under this name and that the node may pull it",
+    "CONTAINER_CREATE": "see what the kubelet says about the container, and correct the check's configuration",
+}
+_MAX_WORDS: Final = 500
+
+
+def stuck_checks(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, ContainerStatus]]:
+    """The configured checks that the kubelet tries to start in vain just now."""
+    if pod.metadata.deletion_timestamp is None:
+        for check, status in _configured(pod, configured):
+            if status.state.waiting is not None and status.state.waiting.reason in STUCK:
+                yield check, status
+
+
+def not_started(status: ContainerStatus, check: str) -> EndedCheck:
+    """The result that is counted for a check of :func:`stuck_checks`, once for each start that is
+    tried.
+    """
+    waiting = status.state.waiting
+    assert waiting is not None
+    code = STUCK[waiting.reason]
+    said = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+    reason = f"it could not be started for {PATIENCE:.0f} s ({said[:_MAX_WORDS]}); {_ADVICE[code]}"
+    result = Result(
+        v=VERSION,
+        check=check,
+        outcome="inconclusive",
+        code=code,
+        gated=True,
+        duration=0.0,
+        reason=reason,
+    )
+    return EndedCheck(
+        run=f"start {status.restart_count}",
+        check=check,
+        result=result,
+        exit_code=0,
+        started=None,
+        finished=None,
+        ran=False,
+    )
+
+
+def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:
+    """The Event about one run, to be created at ``now`` (RFC 3339)."""
+    about = pod.metadata
+    return event(
+        pod=about.name,
+        namespace=about.namespace,
+        uid=about.uid,
+        node=pod.spec.node_name,
+        container=names.container_name(ended.check),
+        about=f"{ended.check}\0{ended.run}",
+        good=ended.result.outcome in {"passed", "skipped"},
+        reason=_REASONS.get(ended.result.outcome, "PreflightInconclusive"),
+        message=_message(pod, ended),
+        now=now,
+    )
+
+
+def _message(pod: Pod, ended: EndedCheck) -> str:
+    result = ended.result
+    at = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    numbers = ""
+    if result.measured is not None:
+        expected = f" of {result.expected:g} expected" if result.expected is not None else ""
+        numbers = f" ({result.measured:g} GB/s{expected})"
+    code = f" {result.code}" if result.code and result.code != "OK" else ""
+    said = result.reason or f"exit status {ended.exit_code}"
+    if not result.gated:
+        said = f"{said.removesuffix('.')}; observed only, the pod is not held back"
+    return f"{ended.check}{at} {result.outcome}{code}{numbers}: {said}"

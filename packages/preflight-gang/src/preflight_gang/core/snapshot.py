@@ -1,0 +1,103 @@
+"""What is known about a gang at one moment, put together from its members, its record and the
+object that has its size. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from preflight_gang.api.sources import Sources
+from preflight_gang.api.types import OwnerReference
+from preflight_gang.core.membership import GangMember, Key
+from preflight_gang.core.participants import GangSize, Lookup, size
+
+__all__ = ["GangView", "RankAssignment", "Record", "assemble"]
+
+
+class RankAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as it was sealed; its place in the record is its rank."""
+
+    uid: str
+    name: str
+    ip: str
+    node: str
+    attempt: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed generation, as it is committed in the gang's ConfigMap.
+
+    ``passed``: one of its members has had the verdict of all. It is written down where the pod that
+    shows it goes before the others have read theirs.
+    """
+
+    generation: int
+    assignments: tuple[RankAssignment, ...]
+    token: str
+    master_port: int
+    control_port: int
+    passed: bool = False
+
+
+class GangView(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known about a gang at one moment. ``owner`` is the object that the size is read
+    from, if one is. ``obstacle``: why nothing can be committed for it, if so. ``departed``: members
+    that had passed when their pods went, as they were last seen. ``refused``: members whose pods
+    cannot be written to, by uid, and why."""
+
+    namespace: str
+    source: str
+    id: str
+    config_map: str
+    members: tuple[GangMember, ...]
+    sized: GangSize
+    record: Record | None = None
+    owner: OwnerReference | None = None
+    obstacle: str = ""
+    departed: tuple[GangMember, ...] = ()
+    refused: Mapping[str, str] = {}
+
+    @property
+    def generation(self) -> int:
+        """The last one sealed. Where the record was deleted, the members still know it."""
+        published = (
+            m.published.generation
+            for m in self.members
+            if m.published is not None and m.published.answer == "sealed"
+        )
+        return max([self.record.generation if self.record else 0, *published])
+
+
+def assemble(
+    key: Key,
+    members: Iterable[GangMember],
+    lookup: Lookup,
+    sources: Sources,
+    *,
+    config_map: str,
+    record: Record | None,
+    owner: OwnerReference | None = None,
+    obstacle: str = "",
+    departed: tuple[GangMember, ...] = (),
+    refused: Mapping[str, str] = {},
+) -> GangView:
+    """The view of the gang ``key`` with these members (at least one); the other arguments are
+    fields of :class:`GangView`.
+    """
+    namespace, (source, _, raw) = key[0], key[1].partition(":")
+    everyone = tuple(sorted(members, key=lambda one: (one.name, one.uid)))
+    return GangView(
+        namespace=namespace,
+        source=source,
+        id=raw,
+        config_map=config_map,
+        members=everyone,
+        sized=size(namespace, raw, everyone, lookup, sources),
+        record=record,
+        owner=owner,
+        obstacle=obstacle,
+        departed=departed,
+        refused=refused,
+    )

@@ -1,0 +1,235 @@
+"""Which pods of an opted-in namespace have GPUs that no check was injected for, and why that may
+be.
+
+Pure. The admission webhook is the only moment at which a pod can get its checks; what slipped past
+it stays unchecked until it is created anew. What a pod's claims were then it has written down; they
+are compared with what they are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+from preflight_proto import names
+from preflight_proto.admitted import ContractError, SeenClaim, decode_admitted, swapped
+from preflight_proto.devices import OTHER_RESOURCES, may_be_gpus
+
+from preflight_gang.core.claims import GpuClaims, Origin
+
+__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "AuditedPod", "why_unchecked"]
+
+LEFT_OUT: Final = f"{names.CHECKED_LABEL}!={names.CHECKED}"
+"""The label selector of pods without checks."""
+CARRIES_CHECKS: Final = f"{names.CHECKED_LABEL}={names.CHECKED}"
+"""The label selector of pods with checks."""
+
+_DECIDED: Final = frozenset({names.CHECKED, names.NO_CHECK_APPLIES})
+"""What the webhook writes to pods that it has decided about; any other value is somebody else's,
+and says nothing.
+"""
+# The API server's picture of a pod that the kubelet has from a file.
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_ANNOTATIONS: Final = frozenset(
+    {_MIRROR, names.CHECKS_ANNOTATION, names.CLAIMS_ANNOTATION, names.GPU_CLAIM_ANNOTATION}
+)
+
+
+class _Object(msgspec.Struct, rename="camel", gc=False):
+    pass
+
+
+class _About(_Object):
+    name: str
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: datetime | None = None
+
+
+class _Resources(_Object):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class _Container(_Object):
+    name: str = ""
+    resources: _Resources | None = None
+
+
+class _PodClaim(_Object):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class _Spec(_Object):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    resource_claims: list[_PodClaim] | None = None
+    resources: _Resources | None = None
+
+
+class _Status(_Object):
+    phase: str = "Pending"
+    resource_claim_statuses: list[_PodClaim] | None = None
+
+
+class AuditedPod(_Object):
+    """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects. Of its annotations those that
+    are read here are kept.
+    """
+
+    metadata: _About
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    def __post_init__(self) -> None:
+        if annotations := self.metadata.annotations:
+            self.metadata.annotations = {
+                key: annotations[key] for key in _ANNOTATIONS & annotations.keys()
+            }
+
+    @property
+    def claims(self) -> bool:
+        """Whether it asks for devices by claims."""
+        return bool(self.spec.resource_claims)
+
+
+def why_unchecked(
+    pod: AuditedPod,
+    gpus: Collection[str],
+    claims: GpuClaims | None = None,
+    *,
+    gpu_claims: bool = False,
+    others: Collection[str] = OTHER_RESOURCES,
+) -> str | None:
+    """Why a pod of an opted-in namespace may have no checks, or others than for the GPUs that it
+    has; None where it needs none.
+
+    ``gpus``: extended resources; ``claims``: what its namespace's claims give now, whatever they
+    gave when it was admitted; ``gpu_claims``: whether the annotation of a GpuClaim gives GPUs;
+    ``others``: resources of nvidia.com that are no GPUs (globs).
+
+    ``static-pod``: admission cannot change it. ``asked-for-none``: by its annotation.
+    ``claim-differs``: it was decided about another claim or template, or about one that was not for
+    GPUs; the only reason of a pod that carries checks, or to which none applies.
+    ``unknown-resource``: it asks for what may be GPUs, and nobody has said so. ``not-started``: it
+    can be created anew, and nothing is lost. ``running``: it was admitted before the opt-in,
+    while no webhook answered, or asks for its GPUs in a way that the webhook is not configured for.
+    """
+    if pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Succeeded", "Failed"}:
+        return None
+    if (pod.metadata.labels or {}).get(names.CHECKED_LABEL) in _DECIDED and not _forged(pod):
+        return "claim-differs" if claims is not None and _differs(pod, claims) else None
+    annotations, asked = pod.metadata.annotations or {}, _resources(pod)
+    known = (
+        not asked.isdisjoint(gpus)
+        or (claims is not None and _asks_by_claim(pod, claims))
+        or (gpu_claims and names.GPU_CLAIM_ANNOTATION in annotations)
+    )
+    if not known and not any(may_be_gpus(name, others) for name in asked):
+        return None
+    if _MIRROR in annotations:
+        return "static-pod"
+    if annotations.get(names.CHECKS_ANNOTATION, "every").strip() == "":
+        return "asked-for-none"
+    if claims is not None and _differs(pod, claims):
+        return "claim-differs"
+    if not known:
+        return "unknown-resource"
+    return "not-started" if pod.status.phase == "Pending" else "running"
+
+
+def _forged(pod: AuditedPod) -> bool:
+    """Whether it says that it carries checks, and has no container of any."""
+    every = pod.spec.init_containers or ()
+    said = (pod.metadata.labels or {}).get(names.CHECKED_LABEL) == names.CHECKED
+    return said and not any(one.name.startswith(names.CONTAINER_PREFIX) for one in every)
+
+
+def _resources(pod: AuditedPod) -> set[str]:
+    """What it asks for. Init containers count, sidecars or not, whatever they are called: a device
+    that one of them has is the pod's.
+    """
+    spec = pod.spec
+    every = [
+        spec.resources,
+        *(one.resources for one in [*(spec.containers or ()), *(spec.init_containers or ())]),
+    ]
+    return {
+        name
+        for resources in every
+        if resources is not None
+        for asked in (resources.limits, resources.requests)
+        for name, quantity in (asked or {}).items()
+        if _some(str(quantity))
+    }
+
+
+class _Gpus(NamedTuple):
+    """By which entry of a pod's claims it has GPUs: the claim, None while it is not made; the
+    template of that name that there is now.
+    """
+
+    entry: str
+    claim: Origin | None
+    template: Origin | None
+
+
+def _gpus_by_claim(pod: AuditedPod, claims: GpuClaims) -> Iterator[_Gpus]:
+    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or ()}
+    for asked in pod.spec.resource_claims or ():
+        name = asked.resource_claim_name or made.get(asked.name)
+        claim = claims.gpu_claims.get(name or "")
+        template = claims.gpu_templates.get(asked.resource_claim_template_name or "")
+        # A claim that is not made yet, or has gone: what its template asks for.
+        if claim is not None or (template is not None and name not in claims.claims):
+            yield _Gpus(asked.name, claim, template)
+
+
+def _asks_by_claim(pod: AuditedPod, claims: GpuClaims) -> bool:
+    return any(True for _ in _gpus_by_claim(pod, claims))
+
+
+def _differs(pod: AuditedPod, claims: GpuClaims) -> bool:
+    """Whether the pod has GPUs by a claim that admission did not decide about. Not where nothing
+    readable says what it was.
+    """
+    seen = _seen(pod)
+    return seen is not None and any(
+        _anew(seen.get(one.entry), one) for one in _gpus_by_claim(pod, claims)
+    )
+
+
+def _seen(pod: AuditedPod) -> Mapping[str, SeenClaim] | None:
+    text = (pod.metadata.annotations or {}).get(names.CLAIMS_ANNOTATION)
+    if text is None or not pod.claims:
+        return None
+    try:
+        return decode_admitted(text).claims
+    except ContractError:
+        return None
+
+
+def _anew(seen: SeenClaim | None, now: _Gpus) -> bool:
+    live = now.claim or now.template
+    if swapped(seen, live.uid if live is not None else "", gpu=True):
+        return True
+    if (
+        seen is None
+        or seen.kind != "ResourceClaimTemplate"
+        or now.template is None
+        or seen.uid in {"", now.template.uid}
+    ):
+        return False
+    # There is another template by now. The claim was made of it, unless the claim is older. Both
+    # are known to the second.
+    claim = now.claim.creation_timestamp if now.claim is not None else None
+    template = now.template.creation_timestamp
+    return claim is None or template is None or template <= claim
+
+
+def _some(quantity: str) -> bool:
+    return any(digit in "123456789" for digit in quantity)

@@ -1,1 +1,0 @@
-"""One gang from its members to what is written about it."""

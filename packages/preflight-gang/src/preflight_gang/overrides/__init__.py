@@ -1,1 +1,0 @@
-"""PreflightConfigs of namespaces."""

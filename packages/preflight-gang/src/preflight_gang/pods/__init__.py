@@ -1,1 +1,0 @@
-"""What concerns one pod alone: results of its checks, and its node."""

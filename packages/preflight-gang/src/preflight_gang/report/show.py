@@ -1,0 +1,177 @@
+"""`preflight-gang show`: gangs as a person wants to see them. Reads the cluster once; writes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from preflight_kube.api.workloads.sizes import SizedObject
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.runtime.discovery import served
+from preflight_proto import names
+from preflight_proto.stamp import ContractError
+
+from preflight_gang.api.sources import Sources
+from preflight_gang.api.types import ConfigMap, Pod
+from preflight_gang.api.workload_sizes import SizedKind
+from preflight_gang.core.membership import GangMember, Key, MemberStage, config_maps, key_of, member
+from preflight_gang.core.participants import object_of
+from preflight_gang.core.plan import obstacle, owned_by, record_in
+from preflight_gang.core.reconcile import MemberAnswer, decide
+from preflight_gang.core.records import Records
+from preflight_gang.core.snapshot import GangView, assemble
+
+__all__ = ["render", "show"]
+
+_WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end"}
+
+
+async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
+    """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises
+    :class:`KubeError`.
+    """
+    async with Client(connection(home=Path.home()), agent="preflight-gang") as client:
+        members: dict[Key, list[GangMember]] = {}
+        async for pods, _ in client.pages(
+            f"/api/v1/namespaces/{namespace}/pods", Pod, params={"labelSelector": names.GANG_LABEL}
+        ):
+            for pod in pods:
+                try:
+                    stamped = key_of(pod)
+                except ContractError:
+                    continue
+                if stamped is not None:
+                    members.setdefault(stamped[0], []).append(member(pod, stamped[1]))
+        paragraphs = []
+        for key, found in sorted(members.items()):
+            called = {key[1], key[1].partition(":")[2], *config_maps(key), *(m.name for m in found)}
+            if wanted is None or wanted in called:
+                paragraphs.append(render(await _gang(client, key, found, sources)))
+        return "\n\n".join(paragraphs)
+
+
+async def _gang(client: Client, key: Key, members: list[GangMember], sources: Sources) -> GangView:
+    namespace = key[0]
+    records, stored = Records(client.clock), dict[str, ConfigMap]()
+    for name in dict.fromkeys(config_maps(key)):
+        try:
+            stored[name] = await client.get(
+                f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap
+            )
+        except NotFound:
+            continue
+        if owned_by(stored[name]):
+            records.keep(stored[name])
+    name = records.place(key, earlier=any(one.earlier for one in members))[1]
+    about: SizedObject | str = "is not looked for"
+    if (named := object_of(members)) is not None:
+        about = await _object(client, sources.get(named[0], ()), namespace, named[1])
+    return assemble(
+        key,
+        members,
+        lambda *_: about,
+        sources,
+        config_map=name,
+        record=record_in(stored.get(name)),
+        obstacle=obstacle(stored.get(name)),
+    )
+
+
+async def _object(
+    client: Client, kinds: Sequence[SizedKind], namespace: str, name: str
+) -> SizedObject | str:
+    state = "does not exist"
+    for kind in kinds:
+        try:
+            path = await served(client, kind.group, kind.resource)
+            if path is None:
+                state = f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
+                continue
+            root, _, plural = path.rpartition("/")
+            return await client.get(f"{root}/namespaces/{namespace}/{plural}/{name}", kind.type)
+        except NotFound:
+            state = "does not exist"
+        except KubeError as error:
+            state = f"cannot be read: {error}"
+    return state
+
+
+def render(gang: GangView) -> str:
+    """A paragraph about one gang: how far it is, what it waits for or ended with (once, not for
+    each member), and a table of its members.
+    """
+    answers = decide(gang).answers
+    first = gang.members[0]
+    by = f"{first.source} {first.object}" if first.object else first.source
+    lines = [
+        f"gang {gang.namespace}/{gang.id}  (by {by}; ConfigMap {gang.config_map})",
+        f"  {_state(gang)}",
+    ]
+    causes = dict.fromkeys(a.reason for a in answers.values() if a.answer == "fail")
+    lines += [f"  ends, for {cause}" for cause in causes]
+    missing = dict.fromkeys(
+        text for a in answers.values() if a.answer == "wait" for text in a.missing
+    )
+    if missing and not gang.sized.unknown:
+        lines += ["  waits for", *(f"    {text}" for text in missing)]
+    ranks = (
+        {assigned.uid: rank for rank, assigned in enumerate(gang.record.assignments)}
+        if gang.record
+        else {}
+    )
+    table = [("POD", "RANK", "NODE", "ADDRESS", "STATE")]
+    for one in gang.members:
+        rank = str(ranks[one.uid]) if one.uid in ranks else "-"
+        table.append(
+            (one.name, rank, one.node or "-", one.ip or "-", _stage(one, answers.get(one.uid)))
+        )
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    lines += [
+        "  " + "  ".join([*(f"{row[i]:{widths[i]}}" for i in range(4)), row[4]]) for row in table
+    ]
+    return "\n".join(lines)
+
+
+def _state(gang: GangView) -> str:
+    if gang.sized.skip:
+        return f"not tested: {gang.sized.skip}"
+    if gang.sized.participants is None:
+        size_ = gang.sized.unknown
+    else:
+        ready = sum(
+            m.alive and m.stage in {MemberStage.CHECKING, MemberStage.WAITING} for m in gang.members
+        )
+        size_ = f"{gang.sized.participants} members take part, {ready} of them ready"
+    blocked = f"; {gang.obstacle}" if gang.obstacle else ""
+    if gang.record is None:
+        return f"{size_}; not sealed{blocked}"
+    by_uid = {m.uid: m for m in gang.members}
+    now = [by_uid.get(assigned.uid) for assigned in gang.record.assignments]
+    passed = sum(m is not None and m.passed for m in now)
+    gone = sum(m is None for m in now)
+    progress = f", {passed} passed" + (f", {gone} gone" if gone else "")
+    return f"{size_}; generation {gang.record.generation} sealed with {len(now)}{progress}{blocked}"
+
+
+def _stage(one: GangMember, answer: MemberAnswer | None) -> str:
+    if not one.takes_part:
+        return "takes no part (no gang check)"
+    said = {MemberStage.WAITING: "in its gang check"}.get(one.stage, one.why)
+    again = f", started {one.attempt + 1} times" if one.attempt else ""
+    if answer is None:
+        return said + again
+    words = f"; skips: {answer.reason}" if answer.answer == "skip" else ""
+    published = one.published is not None and (one.published.answer, one.published.generation) == (
+        answer.answer,
+        answer.generation,
+    )
+    silent = (
+        f"; not told to {_WORDS[answer.answer]} yet"
+        if one.stage is MemberStage.WAITING and not published
+        else ""
+    )
+    return said + again + words + silent
