@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import msgspec
-from preflight_mnnvl.admission import ClusterView, Needs, Review, ReviewAnswer, decide
+from preflight_mnnvl.api.types import PodCliqueSet
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.objects import PodCliqueSet
-from preflight_mnnvl.support import ClusterFacts, Support, judge
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, ReviewAnswer, decide
+from preflight_mnnvl.core.support import ClusterFacts, Support, judge
 
 __all__ = [
     "DRIVER",

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 from cliques import Conflict, Object, applied, decoded_set, support
-from preflight_mnnvl.admission import ClusterView, Review, decide
+from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.expansion import expand, plan
-from preflight_mnnvl.objects import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
-from preflight_mnnvl.sets import review
-from preflight_mnnvl.turn import ClusterWrite, DomainTurn
-from preflight_mnnvl.world import World, announcements, turns
+from preflight_mnnvl.core.expansion import expand, plan
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
+from preflight_mnnvl.core.reconcile import ClusterWrite, DomainTurn
+from preflight_mnnvl.core.snapshot import World, announcements, turns
+from preflight_mnnvl.core.validate_podcliqueset import review
 
 __all__ = ["Cluster", "Died"]
 

@@ -24,11 +24,11 @@ from grove import Driver, Grove
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, NotFound
 from preflight_kube.runtime.lease import Leadership
-from preflight_mnnvl.admission import ClusterView, Review, decide
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller import Controller
+from preflight_mnnvl.controller.controller import Controller
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
+from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.support import ClusterFacts, judge
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
 from preflight_testing.grove_kinds import GROVE, compute_domains
 
@@ -310,9 +310,9 @@ async def leading(target: Connection, config: Config, *, epoch: int = 1) -> Asyn
         metrics = Metrics()
         controller = Controller(client, config, metrics)
         async with anyio.create_task_group() as group:
-            group.start_soon(controller.mirror)
+            group.start_soon(controller.informers.run)
             group.start_soon(controller.lead, Leadership(epoch, math.inf))
-            await controller.watches.wait_synced()
+            await controller.informers.wait_synced()
             yield Leading(controller, metrics, client)
             group.cancel_scope.cancel()
 

@@ -18,8 +18,9 @@ from preflight_kube.admission.tls import Certificate
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller.informers import AdmissionInformers
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.webhook import PODCLIQUES, SETS, Webhook
+from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS, Webhook
 
 __all__ = ["Registered", "certified", "configured", "registered"]
 
@@ -30,15 +31,16 @@ class Registered:
     """
 
     def __init__(
-        self, webhook: Webhook, metrics: Metrics, client: Client, url: str, trusted: ssl.SSLContext
+        self,
+        webhook: Webhook,
+        informers: AdmissionInformers,
+        metrics: Metrics,
+        client: Client,
+        url: str,
+        trusted: ssl.SSLContext,
     ) -> None:
-        self.webhook, self.metrics, self.client, self.url, self.trusted = (
-            webhook,
-            metrics,
-            client,
-            url,
-            trusted,
-        )
+        self.webhook, self.informers = webhook, informers
+        self.metrics, self.client, self.url, self.trusted = metrics, client, url, trusted
 
     def counted(self, kind: str, result: str) -> float:
         return (
@@ -59,14 +61,15 @@ async def registered(
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     async with Client(target or space.target, agent="preflight-mnnvl") as client:
         webhook = Webhook(client, config, metrics)
+        informers = AdmissionInformers(client, config, webhook.cache)
         reviews = webhook.reviews(counted, 5.0)
         server = HttpServer(
             "admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(webhook.mirror)
+            tasks.start_soon(informers.run)
             tasks.start_soon(server.run)
-            while server.unready() or not webhook.synced:
+            while server.unready() or not informers.synced:
                 await anyio.sleep(0.02)
             url = f"https://127.0.0.1:{server.port}"
 
@@ -75,7 +78,7 @@ async def registered(
 
             try:
                 async with configured(space, config, url, bundle, called):
-                    yield Registered(webhook, metrics, client, url, trusted)
+                    yield Registered(webhook, informers, metrics, client, url, trusted)
             finally:
                 tasks.cancel_scope.cancel()
 

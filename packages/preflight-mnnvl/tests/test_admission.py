@@ -29,12 +29,12 @@ from cliques import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_mnnvl.admission import ClusterView, Needs, Review, decide
+from preflight_mnnvl.api.names import DECISION, FABRIC_LABEL
+from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.gpus import ClaimRef
-from preflight_mnnvl.names import DECISION, FABRIC_LABEL
-from preflight_mnnvl.objects import Metadata, OwnerReference
-from preflight_mnnvl.support import ClusterFacts, judge
+from preflight_mnnvl.core.gpus import ClaimRef
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, decide
+from preflight_mnnvl.core.support import ClusterFacts, judge
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 

@@ -13,11 +13,11 @@ import pytest
 import yaml
 from cliques import DRIVER, Object, clique, group, pcs, support
 from grove_world import NOW, Cluster
+from preflight_mnnvl.api.types import BadObject
 from preflight_mnnvl.config import Config, ConfigError, json_schema, parse
-from preflight_mnnvl.explain import explain, text
-from preflight_mnnvl.fabric import Pod
-from preflight_mnnvl.objects import BadObject
-from preflight_mnnvl.show import show
+from preflight_mnnvl.report.explain import explain, text
+from preflight_mnnvl.report.fabric import Pod
+from preflight_mnnvl.report.show import show
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 FIXTURES = Path(__file__).parent / "fixtures"

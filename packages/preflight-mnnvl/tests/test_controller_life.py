@@ -18,11 +18,12 @@ from cliques import DRIVER, LITERAL, clique, group, pcs
 from live import Space, leading, space_of
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership
-from preflight_mnnvl import controller, turn
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller import Controller
+from preflight_mnnvl.controller import controller
+from preflight_mnnvl.controller.controller import Controller
+from preflight_mnnvl.controller.informers import DomainInformers
+from preflight_mnnvl.core import reconcile as turn
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.watches import Watches
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove import pods
 from registered import registered
@@ -170,12 +171,12 @@ async def test_nothing_is_let_go_while_podcliques_are_not_followed_and_it_is_onc
 ) -> None:
     asked, level = 0, False
 
-    def are_level(_: Watches) -> bool:
+    def are_level(_: DomainInformers) -> bool:
         nonlocal asked
         asked += 1
         return level
 
-    monkeypatch.setattr(Watches, "cliques_are_level", property(are_level))
+    monkeypatch.setattr(DomainInformers, "cliques_are_level", property(are_level))
     monkeypatch.setattr(turn, "RELEASE_PATIENCE", 0.1)
     monkeypatch.setattr(controller, "WRITTEN_FOR", 0.2)
     async with leading(space.target, DRIVER) as one:
@@ -395,8 +396,8 @@ async def test_a_set_that_is_applied_anew_while_its_old_domain_ends_has_lost_not
         anyio.create_task_group() as tasks,
     ):
         standby = Controller(client, DRIVER, Metrics())
-        tasks.start_soon(standby.mirror)
-        await standby.watches.wait_synced()
+        tasks.start_soon(standby.informers.run)
+        await standby.informers.wait_synced()
         path = space.domain_path("t-0-cd")
         async with leading(space.target, DRIVER):
             await space.grove.apply(on)

@@ -14,13 +14,13 @@ import pytest
 from cliques import DRIVER, clique, group, pcs, podclique, support
 from live import Space, leading, space_of
 from preflight_kube.client.client import KubeError
-from preflight_mnnvl import controller
-from preflight_mnnvl.explain import Told
-from preflight_mnnvl.live import explained, shown
+from preflight_mnnvl.controller import controller
+from preflight_mnnvl.controller.apply import DomainWriter, Ending
+from preflight_mnnvl.controller.cache import MnnvlCache
+from preflight_mnnvl.core.reconcile import ClusterWrite
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.mirror import Mirror
-from preflight_mnnvl.turn import ClusterWrite
-from preflight_mnnvl.writer import DomainWriter, Ending
+from preflight_mnnvl.report.explain import Told
+from preflight_mnnvl.report.live import explained, shown
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
@@ -206,7 +206,7 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
     }
     metrics = Metrics()
     metrics.controller(lambda: 0.0, space.client.requests, space.client.mirrors)
-    mirror = Mirror(DRIVER, lambda _: None, space.client.clock)
+    mirror = MnnvlCache(DRIVER, lambda _: None, space.client.clock)
     writer = DomainWriter(space.client, DRIVER, mirror, metrics)
     with pytest.raises(Ending):
         await writer.act(

@@ -15,10 +15,10 @@ from cliques import DRIVER, Object, clique, group, pcs, support
 from grove_world import Cluster, Key
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_mnnvl.mirror import Mirror, is_clique, is_gang
-from preflight_mnnvl.names import CLAIM, PCS_NAME
-from preflight_mnnvl.objects import ComputeDomain, PodClique, PodCliqueSet, PodGang
-from preflight_mnnvl.turn import decide
+from preflight_mnnvl.api.names import CLAIM, PCS_NAME
+from preflight_mnnvl.api.types import ComputeDomain, PodClique, PodCliqueSet, PodGang
+from preflight_mnnvl.controller.cache import MnnvlCache, is_clique, is_gang
+from preflight_mnnvl.core.reconcile import decide
 
 EXAMPLES: Final = int(os.environ.get("MNNVL_HISTORIES", "40"))
 ENDS_AFTER: Final = 30.0
@@ -53,7 +53,7 @@ class Replica:
     """One of the controller's: it mirrors always."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.mirror = Mirror(DRIVER, lambda _: None, clock)
+        self.mirror = MnnvlCache(DRIVER, lambda _: None, clock)
         self.seen: dict[tuple[str, str], Any] = {}  # by kind and uid
 
     def follow(self, store: dict[str, dict[str, Object]], kinds: list[str]) -> None:
@@ -123,7 +123,7 @@ class History(Cluster):
                 self._turned(key, mirror)
         self.shared()
 
-    def _turned(self, key: Key, mirror: Mirror) -> None:
+    def _turned(self, key: Key, mirror: MnnvlCache) -> None:
         turn = decide(mirror.seen(key), DRIVER, support(DRIVER), self.now)
         mirror.unclaimed_since.pop(key, None)
         if turn.unclaimed_since is not None:

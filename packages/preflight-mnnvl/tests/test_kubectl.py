@@ -14,7 +14,7 @@ import anyio
 import pytest
 from cliques import DRIVER, clique, group, pcs
 from live import Space, leading, space_of
-from preflight_mnnvl import turn
+from preflight_mnnvl.core import reconcile as turn
 from preflight_testing.apiserver import ApiServer, assets
 from registered import registered
 

@@ -11,8 +11,8 @@ from cliques import DRIVER, GPU, LITERAL, Object, clique, group, pcs
 from grove_world import Cluster, Died
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.names import DECISION
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 BY_GROUP = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}

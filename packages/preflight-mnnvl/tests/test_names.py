@@ -7,10 +7,16 @@ from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_mnnvl.domain import Domain, domain_of, identity_labels, labels_of, other_identity
-from preflight_mnnvl.identity import CliqueIdentity, CliqueRefused
-from preflight_mnnvl.names import bounded, is_name, label_value
-from preflight_mnnvl.wish import SCOPES
+from preflight_mnnvl.api.annotations import SCOPES
+from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
+from preflight_mnnvl.api.names import bounded, is_name, label_value
+from preflight_mnnvl.core.domain import (
+    Domain,
+    domain_of,
+    identity_labels,
+    labels_of,
+    other_identity,
+)
 
 LABEL = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]|")
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

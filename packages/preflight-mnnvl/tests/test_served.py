@@ -17,8 +17,8 @@ import pytest
 from cliques import DRIVER, LITERAL, clique, pcs, podclique
 from live import api_server, fixture, leading, space_of
 from preflight_kube.client.client import KubeError
-from preflight_mnnvl import detection
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller import detection
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE, compute_domains
 from registered import Registered, registered
@@ -120,7 +120,7 @@ async def test_once_computedomains_are_removed_who_asks_is_refused_and_what_is_s
         assert "resourceClaims" in before["t-0-w"]["spec"]["podSpec"]
         await anyio.to_thread.run_sync(remove)
         await space.happens(lambda: _is(hook, supported=False), "it is seen that they are not")
-        assert hook.webhook.synced  # as ready as before
+        assert hook.informers.synced  # as ready as before
         with pytest.raises(KubeError, match=sentence):
             await space.grove.apply(pcs("u", [clique("w")], annotations=ON))
         asks = podclique("t-0-x", "t", annotations=ON)
@@ -138,7 +138,7 @@ async def test_once_computedomains_are_removed_who_asks_is_refused_and_what_is_s
 
 
 async def _is(hook: Registered, *, supported: bool) -> bool:
-    return hook.webhook.support.ok is supported
+    return hook.webhook.cache.support.ok is supported
 
 
 async def test_in_literal_mode_claims_and_domains_have_the_shape_of_the_versions_that_are_served(

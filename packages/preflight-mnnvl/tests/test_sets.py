@@ -28,13 +28,19 @@ from cliques import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_mnnvl import sets as page
+from preflight_mnnvl.api.types import Clique, Group, PodCliqueSet, SetSpec, Template
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.domain import Pattern
-from preflight_mnnvl.expansion import Planned, clashes, expand, plan
-from preflight_mnnvl.objects import Clique, Group, PodCliqueSet, SetSpec, Template
-from preflight_mnnvl.sets import SetAnswer, problems, review, surprises, warnings
-from preflight_mnnvl.support import ClusterFacts, judge
+from preflight_mnnvl.core import validate_podcliqueset as page
+from preflight_mnnvl.core.domain import Pattern
+from preflight_mnnvl.core.expansion import Planned, clashes, expand, plan
+from preflight_mnnvl.core.support import ClusterFacts, judge
+from preflight_mnnvl.core.validate_podcliqueset import (
+    SetAnswer,
+    problems,
+    review,
+    surprises,
+    warnings,
+)
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 SCOPE = "grove.io/mnnvl-scope"

@@ -20,13 +20,13 @@ from cliques import (
     support,
 )
 from grove_world import Cluster
-from preflight_mnnvl.adoption import adoption
-from preflight_mnnvl.decision import read
-from preflight_mnnvl.expansion import plan
-from preflight_mnnvl.names import DECISION
-from preflight_mnnvl.objects import Metadata
-from preflight_mnnvl.sets import problems, warnings
-from preflight_mnnvl.support import ClusterFacts, judge
+from preflight_mnnvl.api.decision import read
+from preflight_mnnvl.api.names import DECISION
+from preflight_mnnvl.api.types import Metadata
+from preflight_mnnvl.core.expansion import plan
+from preflight_mnnvl.core.ownership import adoption
+from preflight_mnnvl.core.support import ClusterFacts, judge
+from preflight_mnnvl.core.validate_podcliqueset import problems, warnings
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 
@@ -157,7 +157,7 @@ def test_t6_a_domain_that_went_with_its_gang_is_made_again_and_told() -> None:
 def test_t7_admission_makes_nothing_in_driver_mode_and_nothing_at_all_in_a_dry_run() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
     assert admit(found).make == ()
-    from preflight_mnnvl.admission import ClusterView, Review, decide
+    from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
 
     for dry in (True, False):
         known = ClusterView(support(LITERAL), None, True, {})

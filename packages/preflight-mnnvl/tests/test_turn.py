@@ -12,19 +12,19 @@ import msgspec
 import pytest
 from cliques import DRIVER, LITERAL, admit, clique, group, patched, pcs, podclique, support
 from grove_world import NOW, Cluster
-from preflight_mnnvl.adoption import announcement
-from preflight_mnnvl.compare import differences
+from preflight_mnnvl.api.names import DECISION
+from preflight_mnnvl.api.types import Metadata, PodClique
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.desired import DomainMember, Ignored, member_of, wanted
-from preflight_mnnvl.events import MOST_SUBJECTS, about, refused_announcement
-from preflight_mnnvl.events import EventSubject as About
-from preflight_mnnvl.explain import explain
-from preflight_mnnvl.names import DECISION
-from preflight_mnnvl.objects import Metadata, PodClique
-from preflight_mnnvl.show import show
-from preflight_mnnvl.support import ClusterFacts, judge
-from preflight_mnnvl.turn import DomainTurn
-from preflight_mnnvl.world import announcements, turns
+from preflight_mnnvl.core.desired import DomainMember, Ignored, member_of, wanted
+from preflight_mnnvl.core.ownership import announcement
+from preflight_mnnvl.core.reasons import MOST_SUBJECTS, about, refused_announcement
+from preflight_mnnvl.core.reasons import EventSubject as About
+from preflight_mnnvl.core.reconcile import DomainTurn
+from preflight_mnnvl.core.snapshot import announcements, turns
+from preflight_mnnvl.core.support import ClusterFacts, judge
+from preflight_mnnvl.report.compare import differences
+from preflight_mnnvl.report.explain import explain
+from preflight_mnnvl.report.show import show
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 

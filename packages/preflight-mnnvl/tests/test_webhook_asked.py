@@ -14,13 +14,14 @@ from cliques import DRIVER, LITERAL, clique, container, pcs, podclique, support
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
-from preflight_mnnvl import gpus
-from preflight_mnnvl.admission import MOST_LOOKUPS
+from preflight_mnnvl.api.names import MOST_NAME
+from preflight_mnnvl.api.types import ComputeDomain, Metadata
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.core import gpus
+from preflight_mnnvl.core.mutate_podclique import MOST_LOOKUPS
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.names import MOST_NAME
-from preflight_mnnvl.objects import ComputeDomain, Metadata
-from preflight_mnnvl.webhook import TakenNames, Webhook
+from preflight_mnnvl.webhook.cache import AdmissionCache
+from preflight_mnnvl.webhook.handler import Webhook
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.apidouble.store import Resource
 
@@ -43,7 +44,7 @@ async def hook(config: Config) -> AsyncIterator[tuple[Webhook, ApiDouble]]:
         target = Connection(double.url, ssl.create_default_context())
         async with Client(target, agent="tests") as client:
             webhook = Webhook(client, config, Metrics())
-            webhook.support = support(config)
+            webhook.cache.support = support(config)
             yield webhook, double
 
 
@@ -113,7 +114,7 @@ async def test_what_was_asked_is_not_remembered() -> None:
             )
             assert answer.allowed
         assert webhook._lookups._flights == {}
-        assert (webhook._sets, webhook._taken.here) == ({}, {})
+        assert (webhook.cache.sets, webhook.cache.taken) == ({}, {})
         assert webhook._part.cache_info().currsize <= 2
         assert webhook._admissions.cache_info().currsize <= 2
     remembered = gpus._matches.cache_info().currsize
@@ -123,15 +124,15 @@ async def test_what_was_asked_is_not_remembered() -> None:
 
 
 def test_names_that_cannot_be_ours_are_not_kept_and_what_goes_is_forgotten() -> None:
-    names = TakenNames()
+    names = AdmissionCache(DRIVER, Metrics())
     for name in ("t-0-cd", "other"):
         for uid in ("1", "2"):
             names.part("domain", ComputeDomain(metadata=Metadata(name, "", "default", uid)))
-    assert list(names.here["default"]) == ["t-0-cd"]
+    assert list(names.taken["default"]) == ["t-0-cd"]
     first = ComputeDomain(metadata=Metadata("t-0-cd", "", "default", "1"))
     names.part("domain", first, gone=True)  # the predecessor
-    assert names.here["default"]["t-0-cd"].uid == "2"
+    assert names.taken["default"]["t-0-cd"].uid == "2"
     names.only("template", [])
-    assert "t-0-cd" in names.here["default"]
+    assert "t-0-cd" in names.taken["default"]
     names.only("domain", [])
-    assert names.here == {}
+    assert names.taken == {}

@@ -17,7 +17,7 @@ import pytest
 from cliques import DRIVER, LITERAL, clique, container, group, pcs, podclique
 from live import space_of
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.webhook import PODCLIQUES, SETS
+from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS
 from preflight_testing.apiserver import ApiServer
 from registered import registered
 

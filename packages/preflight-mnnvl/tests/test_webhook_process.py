@@ -17,7 +17,7 @@ import pytest
 from cliques import DRIVER, clique, pcs, podclique
 from live import Space, api_server, space_of
 from preflight_kube.client.client import KubeError
-from preflight_mnnvl.webhook import PODCLIQUES, SETS
+from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE
 from preflight_testing.waiting import until

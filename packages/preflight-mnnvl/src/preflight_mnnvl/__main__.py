@@ -1,6 +1,6 @@
 """`python -m preflight_mnnvl`."""
 
-from .cli import main
+from preflight_mnnvl.cli import main
 
 if __name__ == "__main__":
     main()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from preflight_kube.cli import commands
 from preflight_kube.cli.commands import BadInput, command
 
-from .config import Config, json_schema, parse
-from .names import is_name
-from .objects import BadObject, shown
+from preflight_mnnvl.api.names import is_name
+from preflight_mnnvl.api.types import BadObject, shown
+from preflight_mnnvl.config import Config, json_schema, parse
 
 if TYPE_CHECKING:
-    from .explain import Told
+    from preflight_mnnvl.report.explain import Told
 
 __all__ = ["main"]
 
@@ -171,7 +171,7 @@ DRA driver; what resource claims ask for is not looked up. The owner of a domain
 def _controller(args: argparse.Namespace) -> int:
     from preflight_kube.auth.connection import connection
 
-    from .service import run_controller
+    from preflight_mnnvl.service import run_controller
 
     return run_controller(
         connection(), _config(args), namespace=args.namespace, host=args.host, port=args.port
@@ -182,7 +182,7 @@ def _webhook(args: argparse.Namespace) -> int:
     from preflight_kube.admission.tls import CertificateError
     from preflight_kube.auth.connection import connection
 
-    from .service import run_webhook
+    from preflight_mnnvl.service import run_webhook
 
     config, target = _config(args), connection()
     try:
@@ -203,7 +203,7 @@ def _show(args: argparse.Namespace) -> int:
     import anyio
     from preflight_kube.auth.connection import connection
 
-    from .live import shown as shown_live
+    from preflight_mnnvl.report.live import shown as shown_live
 
     print(
         anyio.run(
@@ -221,7 +221,7 @@ def _config(args: argparse.Namespace) -> Config:
 def _explain(args: argparse.Namespace) -> int:
     import msgspec
 
-    from .explain import explain, text
+    from preflight_mnnvl.report.explain import explain, text
 
     config = _config(args)
     if args.live:
@@ -247,8 +247,8 @@ def _explain_live(args: argparse.Namespace, config: Config) -> int:
     import msgspec
     from preflight_kube.auth.connection import connection
 
-    from .explain import text
-    from .live import explained
+    from preflight_mnnvl.report.explain import text
+    from preflight_mnnvl.report.live import explained
 
     if args.grove_nodes is not None:
         raise BadInput(

@@ -11,8 +11,7 @@ from preflight_kube.client.watch_lag import Mirrors
 from preflight_proto.program import package_version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from .desired import Key
-from .support import Support
+from preflight_mnnvl.api.types import Key
 
 __all__ = ["Metrics"]
 
@@ -122,10 +121,10 @@ class Metrics:
         )
         behind.set_function(lambda: max(mirrors.behind().values(), default=0.0))
 
-    def support(self, support: Support) -> None:
+    def support(self, ok: bool, nodes: int | None) -> None:
         """What the cluster can do now."""
-        self.supported.set(int(support.ok))
-        self.fabric_nodes.set(support.fabric_nodes or 0)
+        self.supported.set(int(ok))
+        self.fabric_nodes.set(nodes or 0)
 
     def domain(self, key: Key, state: str, *, wanted: bool, made: bool) -> None:
         """What a turn found; the state `gone` takes the domain out."""

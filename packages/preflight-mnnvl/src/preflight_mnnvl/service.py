@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +12,11 @@ from preflight_kube.client.client import Client
 from preflight_kube.runtime import manager
 from preflight_kube.runtime.manager import Election, Parts
 
-from .config import Config
-from .controller import Controller
-from .metrics import Metrics
-from .writer import AGENT
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller.apply import AGENT
+from preflight_mnnvl.controller.controller import Controller
+from preflight_mnnvl.controller.informers import AdmissionInformers, MnnvlInformers
+from preflight_mnnvl.metrics import Metrics
 
 __all__ = ["LEASE", "run_controller", "run_webhook"]
 
@@ -35,15 +37,12 @@ def run_controller(
 
     async def build(client: Client) -> Parts:
         controller = Controller(client, config, metrics, who)
-
-        def ready() -> str:
-            return (
-                ""
-                if controller.synced
-                else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
-            )
-
-        return Parts(tasks={"the mirrors": controller.mirror}, lead=controller.lead, ready=[ready])
+        informers = controller.informers
+        return Parts(
+            tasks={"the informers": informers.run},
+            lead=controller.lead,
+            ready=[_read(client, informers)],
+        )
 
     return manager.run(
         build,
@@ -76,7 +75,7 @@ def run_webhook(
     from preflight_kube.admission.server import HttpServer
     from preflight_kube.admission.tls import Certificate
 
-    from .webhook import Webhook
+    from preflight_mnnvl.webhook.handler import Webhook
 
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
@@ -84,17 +83,14 @@ def run_webhook(
 
     async def build(client: Client) -> Parts:
         webhook = Webhook(client, config, metrics)
+        informers = AdmissionInformers(client, config, webhook.cache)
         reviews = webhook.reviews(counted, LONGEST)
         server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
-
-        def ready() -> str:
-            return (
-                ""
-                if webhook.synced
-                else client.mirrors.trouble(0.0) or "the cluster has not been read yet"
-            )
-
-        return Parts(tasks={"the mirrors": webhook.mirror}, servers=[server], ready=[ready])
+        return Parts(
+            tasks={"the informers": informers.run},
+            servers=[server],
+            ready=[_read(client, informers)],
+        )
 
     return manager.run(
         build,
@@ -108,3 +104,9 @@ def run_webhook(
         uvloop=True,
         freeze=True,
     )
+
+
+def _read(client: Client, informers: MnnvlInformers) -> Callable[[], str]:
+    """The part of readiness that says why the cluster has not been read; empty once it has."""
+    unread = "the cluster has not been read yet"
+    return lambda: "" if informers.synced else client.mirrors.trouble(0.0) or unread

@@ -1,0 +1,252 @@
+"""The fields of Kubernetes objects that are read here, and no others; and the one place where text
+of others is decoded. Pure.
+
+msgspec skips what is not named without building it. What a PodClique brings as its pod's template
+stays raw until it is known that the PodClique asks for anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+from preflight_proto.printable import printable
+
+__all__ = [
+    "BadObject",
+    "Clique",
+    "ComputeDomain",
+    "Container",
+    "Group",
+    "Key",
+    "Metadata",
+    "OwnerReference",
+    "Part",
+    "PartialObjectMetadata",
+    "PodClique",
+    "PodCliqueSet",
+    "PodGang",
+    "PodSpec",
+    "ResourceRequirements",
+    "Template",
+    "decode",
+    "decode_pod",
+    "shown",
+]
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""Namespace and name, mostly of a ComputeDomain."""
+Part = Literal["domain", "template", "claim"]
+"""What a domain has: the ComputeDomain, the driver's claim template, and in `literal` mode the
+claim.
+"""
+_SHOWN: Final = 120
+
+
+class _Object(msgspec.Struct, rename="camel", gc=False):
+    pass
+
+
+class OwnerReference(_Object):
+    """An owner reference; None is what an API server leaves out, and means no."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class Metadata(_Object):
+    """Times as the API server writes them (RFC 3339); what is not there is None, or empty."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    finalizers: list[str] | None = None
+
+    @property
+    def going(self) -> bool:
+        """Whether it is being deleted."""
+        return self.deletion_timestamp is not None
+
+    def annotation(self, key: str) -> str | None:
+        """Its value; None where there is none."""
+        return self.annotations.get(key) if self.annotations else None
+
+    def label(self, key: str) -> str | None:
+        """Its value; None where there is none."""
+        return self.labels.get(key) if self.labels else None
+
+
+class ResourceRequirements(_Object):
+    """Amounts are texts or numbers; what else stands there is the API server's to refuse."""
+
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    claims: list[dict[str, Any]] | None = None
+
+
+class Container(_Object):
+    """Of a pod's template; init containers and sidecars are the same."""
+
+    name: str = ""
+    resources: ResourceRequirements | None = None
+
+
+class PodSpec(_Object):
+    """Of a pod's template. What is rebuilt is decoded whole, so that nothing of it is lost."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resource_claims: list[dict[str, Any]] | None = None
+    affinity: dict[str, Any] | None = None
+
+
+class CliqueSpec(_Object):
+    pod_spec: msgspec.Raw = msgspec.Raw(b"null")
+    replicas: int | None = None
+    min_available: int | None = None
+
+
+class CliqueStatus(_Object):
+    replicas: int | None = None
+    ready_replicas: int | None = None
+    scheduled_replicas: int | None = None
+
+
+class PodClique(_Object):
+    """``grove.io/v1alpha1``: pods that are alike."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: CliqueSpec = msgspec.field(default_factory=CliqueSpec)
+    status: CliqueStatus | None = None
+
+
+class Clique(_Object):
+    """A PodClique's template in a PodCliqueSet."""
+
+    name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    spec: CliqueSpec = msgspec.field(default_factory=CliqueSpec)
+
+
+class Group(_Object):
+    """A scaling group's entry in a PodCliqueSet."""
+
+    name: str = ""
+    clique_names: list[str] | None = None
+    annotations: dict[str, str] | None = None
+    replicas: int | None = None
+    min_available: int | None = None
+
+
+class Template(_Object):
+    """``spec.template`` of a PodCliqueSet, in the order in which it is written."""
+
+    cliques: list[Clique] | None = None
+    pod_clique_scaling_groups: list[Group] | None = None
+
+
+class SetSpec(_Object):
+    replicas: int | None = None
+    template: Template = msgspec.field(default_factory=Template)
+
+
+class PodCliqueSet(_Object):
+    """``grove.io/v1alpha1``: what the user wrote."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: SetSpec = msgspec.field(default_factory=SetSpec)
+
+    @property
+    def cliques(self) -> list[Clique]:
+        """Its clique templates; none is an empty list."""
+        return self.spec.template.cliques or []
+
+    @property
+    def groups(self) -> list[Group]:
+        """Its scaling groups; none is an empty list."""
+        return self.spec.template.pod_clique_scaling_groups or []
+
+    def grouped(self) -> dict[str, int]:
+        """By the exact names of cliques, the place of the first scaling group that lists each."""
+        places = reversed(list(enumerate(self.groups)))
+        return {name: at for at, group in places for name in group.clique_names or ()}
+
+
+class PodGang(_Object):
+    """``scheduler.grove.io/v1alpha1``. That it lives, and its uid, is all that is read."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+
+class PartialObjectMetadata(_Object):
+    """A node or a device class: nothing else of it is read."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+
+class DomainNode(_Object):
+    name: str = ""
+    status: str = ""
+
+
+class ComputeDomainStatus(_Object):
+    status: str = ""
+    nodes: list[DomainNode] | None = None
+
+
+class ComputeDomain(_Object):
+    """``resource.nvidia.com``; also read as a claim or claim template, of which only the metadata
+    matters.
+    """
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    status: ComputeDomainStatus | None = None
+
+
+class BadObject(ValueError):
+    """What was sent is not what it says. The message is one sentence without its end."""
+
+
+_decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
+_pod: msgspec.json.Decoder[PodSpec | None] = msgspec.json.Decoder(PodSpec | None)
+
+
+def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
+    """The fields of ``type_`` in the JSON ``raw``. Raises :class:`BadObject`, and nothing else."""
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = msgspec.json.Decoder(type_)
+    try:
+        return decoder.decode(raw)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise BadObject(f"it is not a {type_.__name__}: it is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise BadObject(f"it is not a {type_.__name__}: {shown(str(error))}") from None
+
+
+def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
+    """A pod's template. Raises :class:`BadObject`, and nothing else."""
+    try:
+        return _pod.decode(raw) or PodSpec()
+    except RecursionError:
+        raise BadObject("podSpec is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise BadObject(f"podSpec is none ({shown(str(error))})") from None
+
+
+def shown(text: str, most: int = _SHOWN) -> str:
+    """What others wrote, fit for a sentence: one line, bounded."""
+    return printable(text, most)

@@ -1,0 +1,1 @@
+"""The controller: informers, cache, reconciles, and writes that are applied."""

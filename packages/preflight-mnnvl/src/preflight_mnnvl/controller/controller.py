@@ -1,0 +1,274 @@
+"""The page: what changes in the cluster → which domains to look at → one turn each → its writes →
+adoption → Events.
+
+All replicas mirror the cluster; the one that leads writes. It keeps nothing that matters: each turn
+begins from the objects, so whoever leads next goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import anyio
+import msgspec
+from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.retry import for_good
+from preflight_kube.runtime.workqueue import Queue
+
+from preflight_mnnvl.api.names import ADOPTED
+from preflight_mnnvl.api.types import Key
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller.apply import DomainWriter, Ending, NameTaken
+from preflight_mnnvl.controller.cache import WRITTEN_FOR, MnnvlCache, gang_key, is_clique, is_gang
+from preflight_mnnvl.controller.informers import DomainInformers
+from preflight_mnnvl.core.reasons import (
+    ANNOUNCEMENT_REFUSED,
+    Event,
+    EventSubject,
+    about,
+    refused_announcement,
+    unclaimed,
+)
+from preflight_mnnvl.core.reconcile import DomainTurn, DomainView, decide
+from preflight_mnnvl.core.support import ClusterFacts, Support, judge
+from preflight_mnnvl.metrics import Metrics
+
+__all__ = ["Controller"]
+
+WORKERS: Final = 48
+"""Domains looked at at the same time; mostly they wait for answers to their writes, of which fewer
+are under way.
+"""
+LOOKS: Final = 3
+"""Turns of one look, where what was found in the way is no longer in the way."""
+TELLERS: Final = 4
+"""Events written at the same time: they come after everything else."""
+MOST_UNTOLD: Final = 1000
+"""Events that wait to be written. Where there are more, a turn that wrote nothing says its own when
+it comes again: it says the same then, and thousands of sentences need not be kept meanwhile.
+"""
+SAID_LATER: Final = 15.0
+UNCLAIMED_PATIENCE: Final = 10.0
+"""Seconds for which a PodClique must be without its claim."""
+REFUSED_AGAIN: Final = 600.0
+"""Seconds after which a PodGang is annotated again that was not to be."""
+
+log = get_logger(__name__)
+
+
+class Controller:
+    """Writes while :meth:`lead` runs.
+    ``account``: who writes, for people.
+    """
+
+    def __init__(self, client: Client, config: Config, metrics: Metrics, account: str = "") -> None:
+        # What nodes say is judged at admission: what was admitted gets its domain, also where nodes
+        # come only because pods wait.
+        self._config = msgspec.structs.replace(config, require_fabric_nodes=False)
+        self._client, self._metrics = client, metrics
+        self._account = account or "the account of this controller"
+        self.domains = Queue("domain", clock=client.clock)
+        self._events = Queue("event", clock=client.clock)
+        self._untold: dict[Key, Event] = {}
+        self._leads = False
+        self._gangs: dict[Key, tuple[str, float]] = {}  # a PodGang's uid, and when it was seen
+        self._announced: dict[str, float] = {}  # uid of a PodGang → when it may be annotated again
+        self.seen = MnnvlCache(self._config, self._changed, client.clock)
+        self.informers = DomainInformers(client, self._config, self.seen, self._facts_changed)
+        metrics.controller(
+            lambda: float(len(self.seen.audit.found)), client.requests, client.mirrors
+        )
+
+    # --- what changes in the cluster
+
+    @property
+    def support(self) -> Support:
+        """What the cluster can do now, nodes left out."""
+        return judge(self.informers.detection.facts, self._config)
+
+    def _facts_changed(self, facts: ClusterFacts) -> None:
+        support = judge(facts, self._config)
+        self._metrics.support(support.ok, support.fabric_nodes)
+        if self._leads:
+            self._look_at_everything()
+
+    def _changed(self, key: Key) -> None:
+        if name := is_gang(key):
+            gang = self.seen.gangs.get((key[0], name))
+            at = (key[0], name)
+            if gang is None:
+                uid, _ = self._gangs.pop(at, ("", 0.0))
+                self._announced.pop(uid, None)
+            elif self._gangs.get(at, ("", 0.0))[0] != gang.metadata.uid:
+                self._gangs[at] = gang.metadata.uid, self._client.clock()
+        if self._leads:
+            self.domains.add(key)
+
+    def _look_at_everything(self) -> None:
+        for key in self.seen.every():
+            self.domains.add(key)
+
+    # --- what the leader does
+
+    async def lead(self, leadership: Leadership) -> None:
+        """Look at every domain, and again whenever something of it changes, until cancelled."""
+        await self.informers.wait_synced()
+        writer = DomainWriter(
+            self._client.fenced(leadership.valid), self._config, self.seen, self._metrics
+        )
+        self.seen.unclaimed_since.clear()
+        self._leads = True
+        self._metrics.leader.set(1)
+        self._look_at_everything()
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(WORKERS):
+                    group.start_soon(self.domains.work, lambda key: self._look(writer, key))
+                for _ in range(TELLERS):
+                    group.start_soon(self._events.work, lambda key: self._tell(writer, key))
+        finally:
+            self._leads = False
+            self._metrics.leader.set(0)
+            self._untold.clear()
+            self._metrics.forget_domains()
+
+    async def _look(self, writer: DomainWriter, key: Key) -> float | None:
+        """One turn about one domain, or one PodGang; the seconds until the next one. Raises
+        :class:`KubeError`.
+        """
+        if name := is_gang(key):
+            return await self._announce(writer, key[0], name)
+        if uid := is_clique(key):
+            return self._audit(uid)
+        for _ in range(LOOKS):
+            support, now = self.support, time.time()
+            seen = self.seen.seen(key)
+            turn = decide(seen, self._config, support, now)
+            self._note(key, seen, turn)
+            if turn.releases and not self.informers.cliques_are_level:
+                return WRITTEN_FOR  # who needs it may be there, and not seen
+            try:
+                wrote = await self._write(writer, turn, support)
+            except NameTaken as taken:  # the mirror is behind, or does not have what is others'
+                self.seen.wrote(taken.part, taken.found)
+                continue
+            except Ending:
+                log.info(
+                    "the namespace is being deleted, nothing is made in it",
+                    namespace=key[0],
+                    computedomain=key[1],
+                )
+                return None
+            self._adopted(key, seen, turn)
+            again = None if turn.again is None else max(0.0, turn.again - now)
+            if turn.events and not wrote and len(self._untold) >= MOST_UNTOLD:
+                return SAID_LATER if again is None else min(SAID_LATER, again)
+            for event in turn.events:
+                self._say(event)
+            if wrote:
+                self.domains.add_after(key, WRITTEN_FOR)
+            return again
+        return WRITTEN_FOR
+
+    def _audit(self, uid: str) -> float | None:
+        """Tell of a PodClique without its claim; the seconds until that is to be done."""
+        if (found := self.seen.audit.found.get(uid)) is None:
+            return None
+        # Mirrors of different kinds are not read at the same moment.
+        if (wait := found.since + UNCLAIMED_PATIENCE - self._client.clock()) > 0:
+            return wait
+        why = "" if self.support.ok else self.support.why
+        for event in unclaimed(found.meta, found.set_, why):
+            self._say(event)
+        return None
+
+    async def _write(self, writer: DomainWriter, turn: DomainTurn, support: Support) -> bool:
+        """Send what a turn wants; whether anything was. Raises as
+        :meth:`.writer.DomainWriter.act`.
+        """
+        wrote = False
+        for action in turn.actions:
+            if action.kind == "ResourceClaim" and self._config.mode != "literal":
+                continue  # decided when the mode was another; there is no right to claims now
+            await writer.act(action, support)
+            wrote = True
+        return wrote
+
+    def _note(self, key: Key, seen: DomainView, turn: DomainTurn) -> None:
+        if turn.unclaimed_since is None:
+            self.seen.unclaimed_since.pop(key, None)
+        else:
+            self.seen.unclaimed_since[key] = turn.unclaimed_since
+        self._metrics.domain(
+            key, turn.state, wanted=seen.wanted is not None, made=seen.domain is not None
+        )
+
+    def _adopted(self, key: Key, seen: DomainView, turn: DomainTurn) -> None:
+        """Count an adoption, and have the PodGangs looked at to which the domain
+        may belong by now, or no longer.
+        """
+        adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in turn.actions)
+        said = any(gang.annotation(ADOPTED) for gang in seen.gangs.values())
+        if not adopts and not said and turn.state != "adopted":
+            return
+        for gang in seen.gangs.values():
+            _, since = self._gangs.get((key[0], gang.name), ("", self._client.clock()))
+            if adopts:
+                self._metrics.adoption.observe(self._client.clock() - since)
+            self.domains.add(gang_key(key[0], gang.name))
+
+    async def _announce(self, writer: DomainWriter, namespace: str, name: str) -> float | None:
+        """Say on a PodGang that all its domains are its own, or take that back; adoption counts
+        without it.
+        """
+        gang = self.seen.gangs.get((namespace, name))
+        patch = self.seen.announced(namespace, name)
+        if gang is None or patch is None:
+            return None
+        uid = gang.metadata.uid
+        if (wait := self._announced.get(uid, 0.0) - self._client.clock()) > 0:
+            return wait
+        try:
+            await writer.announce(namespace, name, patch)
+        except NotFound:
+            return None
+        except KubeError as error:
+            if not for_good(error):
+                raise
+            self._refused(namespace, name, uid, error)
+            self._announced[uid] = self._client.clock() + REFUSED_AGAIN
+            return REFUSED_AGAIN
+        self._announced[uid] = self._client.clock() + WRITTEN_FOR
+        return None
+
+    def _refused(self, namespace: str, name: str, uid: str, error: KubeError) -> None:
+        message = refused_announcement(name, self._account)
+        log.warning(
+            "a PodGang may not be annotated",
+            podgang=f"{namespace}/{name}",
+            error=str(error),
+            advice=message,
+        )
+        gang = self.seen.gangs.get((namespace, name))
+        owners = (gang.metadata.owner_references if gang is not None else None) or []
+        subjects = [
+            EventSubject(one.kind, namespace, one.name, one.uid)
+            for one in owners
+            if one.kind == "PodCliqueSet"
+        ]
+        for event in about(subjects, ANNOUNCEMENT_REFUSED, message, uid):
+            self._say(event)
+
+    def _say(self, event: Event) -> None:
+        key = (event.subject.namespace, event.name)
+        if key not in self._untold:
+            self._untold[key] = event
+            self._events.add(key)
+
+    async def _tell(self, writer: DomainWriter, key: Key) -> None:
+        if (event := self._untold.get(key)) is not None:
+            await writer.tell(event)
+            self._untold.pop(key, None)

@@ -1,0 +1,398 @@
+"""The informers of controller and webhook: reflectors of what the cluster serves, in the versions
+that it serves. A kind that is not served is an empty collection, until it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from sys import intern
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+import anyio
+from preflight_kube.client.client import Client, NotFound, Params
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.reflector import Change, Reflector
+
+from preflight_mnnvl.api.names import (
+    ADOPTED,
+    COMPUTE_DOMAIN_GROUP,
+    FABRIC_LABEL,
+    GROVE_GROUP,
+    GROVE_MNNVL_GROUP,
+    KEYS,
+    MANAGED,
+    READ_LABELS,
+    RECREATED,
+    RESOURCE_GROUP,
+    SCHEDULER_GROUP,
+)
+from preflight_mnnvl.api.types import (
+    CliqueSpec,
+    ComputeDomain,
+    Group,
+    Key,
+    Metadata,
+    OwnerReference,
+    Part,
+    PartialObjectMetadata,
+    PodClique,
+    PodCliqueSet,
+    PodGang,
+)
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller.cache import MnnvlCache
+from preflight_mnnvl.controller.detection import ABSENT, Detection
+from preflight_mnnvl.core.support import (
+    CHANNEL_CLASS,
+    ClusterFacts,
+    judge,
+    served_claims,
+    served_domains,
+)
+
+__all__ = ["AdmissionInformers", "DomainInformers"]
+
+GLANCE: Final = 1.0
+"""Seconds between two looks at whether a reflector says that its kind has gone; it sends nothing."""
+
+T = TypeVar("T")
+_NO_SPEC: Final = CliqueSpec()
+
+log = get_logger(__name__)
+
+
+class PartStore(Protocol):
+    """What keeps ComputeDomains and what belongs to them."""
+
+    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
+        """Take in an object as it is now, or (``gone``) was."""
+
+    def only(self, part: Part, there: Iterable[Key]) -> None:
+        """Forget what is not among all that exist of a part."""
+
+
+class AdmissionStore(PartStore, Protocol):
+    """What keeps what reviews are decided by. ``sets_are_level``: whether sets are followed now."""
+
+    sets_are_level: Callable[[], bool]
+
+    def facts(self, facts: ClusterFacts) -> None:
+        """Take in what the cluster can do now."""
+
+    def set_(self, found: PodCliqueSet, *, gone: bool = False) -> None:
+        """Take in a PodCliqueSet as it is now, or (``gone``) was."""
+
+
+class MnnvlInformers:
+    """What controller and webhook both follow: what is served, nodes of a fabric, and ``parts``.
+    ``changed`` is called with the facts after each change of them.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        store: PartStore,
+        changed: Callable[[ClusterFacts], None],
+        parts: Iterable[Part],
+    ) -> None:
+        self._client, self._config = client, config
+        self.detection = Detection(client, config, changed)
+        self._nodes = Reflector(
+            client,
+            "/api/v1/nodes",
+            PartialObjectMetadata,
+            on_change=lambda _: self._count_nodes(),
+            kept=_fabric,
+            params={"labelSelector": FABRIC_LABEL},
+        )
+        self._reflectors: list[Reflector[Any]] = [self._nodes]
+        self._parts = [PartReflector(client, config, self.detection, store, one) for one in parts]
+
+    def _grove(
+        self,
+        path: str,
+        type_: type[T],
+        changed: Callable[[Change[T]], None],
+        kept: Callable[[T], T],
+    ) -> Reflector[T]:
+        reflector = Reflector(
+            self._client, f"/apis/{path}", type_, on_change=changed, kept=kept, absent_retry=ABSENT
+        )
+        self._reflectors.append(reflector)
+        return reflector
+
+    def _count_nodes(self) -> None:
+        if self._nodes.synced.is_set():
+            nodes = sum(
+                bool(one.metadata.label(FABRIC_LABEL)) for one in self._nodes.store.values()
+            )
+            self.detection.see(fabric_nodes=nodes)
+
+    def _awaited(self) -> Iterator[anyio.Event]:
+        yield self.detection.known
+        yield from (one.synced for one in self._reflectors)
+        yield from (one.synced for one in self._parts)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been read once; it stays so."""
+        return all(event.is_set() for event in self._awaited())
+
+    async def wait_synced(self) -> None:
+        """Until everything has been read once."""
+        for event in self._awaited():
+            await event.wait()
+
+    async def run(self) -> None:
+        """Keep up with the cluster until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.detection.run)
+            for one in self._reflectors:
+                group.start_soon(one.run)
+            for part in self._parts:
+                group.start_soon(part.run)
+            await self._nodes.synced.wait()
+            self._count_nodes()
+
+
+class DomainInformers(MnnvlInformers):
+    """All that the controller follows."""
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        cache: MnnvlCache,
+        changed: Callable[[ClusterFacts], None],
+    ) -> None:
+        parts: list[Part] = ["domain", "template"]
+        if config.mode == "literal":
+            parts.append("claim")
+        super().__init__(client, config, cache, changed, parts)
+        self._cache = cache
+        self._cliques = self._grove(
+            f"{GROVE_GROUP}/v1alpha1/podcliques",
+            PodClique,
+            self._clique,
+            lambda one: PodClique(metadata=brief(one.metadata), spec=_NO_SPEC),
+        )
+        self._grove(
+            f"{GROVE_GROUP}/v1alpha1/podcliquesets",
+            PodCliqueSet,
+            self._set,
+            lambda one: PodCliqueSet(metadata=brief(one.metadata)),
+        )
+        self._grove(
+            f"{SCHEDULER_GROUP}/v1alpha1/podgangs",
+            PodGang,
+            self._gang,
+            lambda one: PodGang(metadata=brief(one.metadata)),
+        )
+
+    @property
+    def cliques_are_level(self) -> bool:
+        """Whether the PodCliques are followed now: what is not seen may be there."""
+        return self._cliques.problem is None
+
+    def _clique(self, change: Change[PodClique]) -> None:
+        clique = None if change.kind == "deleted" else change.object
+        ignored = self._cache.clique(change.key, clique)
+        if ignored is not None:
+            about = f"{ignored.namespace}/{ignored.name}"
+            log.warning("a decision is not followed", podclique=about, why=ignored.why)
+
+    def _set(self, change: Change[PodCliqueSet]) -> None:
+        self._cache.set_(_wishes(change.object), gone=change.kind == "deleted")
+
+    def _gang(self, change: Change[PodGang]) -> None:
+        gang = PodGang(metadata=_short(change.object.metadata))
+        self._cache.gang(gang, gone=change.kind == "deleted")
+
+
+class AdmissionInformers(MnnvlInformers):
+    """All that the webhook follows. In mode `literal` what has a name is found when the objects are
+    made.
+    """
+
+    def __init__(self, client: Client, config: Config, store: AdmissionStore) -> None:
+        parts: tuple[Part, ...] = ("domain", "template") if config.mode == "driver" else ()
+        super().__init__(client, config, store, store.facts, parts)
+        sets = self._grove(
+            f"{GROVE_GROUP}/v1alpha1/podcliquesets",
+            PodCliqueSet,
+            lambda change: store.set_(change.object, gone=change.kind == "deleted"),
+            lambda one: PodCliqueSet(metadata=brief(one.metadata)),
+        )
+        store.sets_are_level = lambda: sets.problem is None
+
+    async def run(self) -> None:
+        """Keep up with the cluster until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(super().run)
+            if self._config.mode == "driver":
+                group.start_soon(self._classes)
+
+    async def _classes(self) -> None:
+        """Follow whether the class of the driver's templates exists, in the version that is
+        served.
+        """
+        await self.detection.known.wait()
+        while True:
+            version = self._claim_version()
+            async with anyio.create_task_group() as group:
+                if version:
+                    reflector = Reflector(
+                        self._client,
+                        f"/apis/{RESOURCE_GROUP}/{version}/deviceclasses",
+                        PartialObjectMetadata,
+                        on_change=lambda change: self.detection.see(
+                            device_class=change.kind != "deleted"
+                        ),
+                        params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
+                        absent_retry=ABSENT,
+                    )
+                    group.start_soon(reflector.run)
+                    await reflector.synced.wait()
+                    self.detection.see(device_class=bool(reflector.store))
+                while self._claim_version() == version:
+                    await self.detection.change()
+                group.cancel_scope.cancel()
+
+    def _claim_version(self) -> str:
+        return judge(self.detection.facts, self._config).claim_version
+
+
+class PartReflector:
+    """The reflector of a kind whose version the cluster says; made anew whenever that is another
+    one, or it is served again.
+    """
+
+    def __init__(
+        self, client: Client, config: Config, detection: Detection, store: PartStore, part: Part
+    ) -> None:
+        self.synced = anyio.Event()
+        self._client, self._detection, self._store, self._part = client, detection, store, part
+        self._params: Params | None = None
+        if part == "domain":
+            self._version, self._group = served_domains(config.mode), COMPUTE_DOMAIN_GROUP
+            self._plural = "computedomains"
+        else:
+            self._version, self._group = served_claims, RESOURCE_GROUP
+            self._plural = "resourceclaimtemplates"
+        if part == "claim":  # others' are many; one of our name is found when it is in the way
+            self._plural, self._params = "resourceclaims", {"labelSelector": f"{MANAGED}=true"}
+
+    async def run(self) -> NoReturn:
+        """Follow what is served until cancelled."""
+        detection = self._detection
+        await detection.known.wait()
+        while True:
+            version = self._version(detection.facts)
+            if not version:
+                self._store.only(self._part, ())
+                self.synced.set()
+                await detection.change()
+                continue
+            async with anyio.create_task_group() as group:
+                reflector = Reflector(
+                    self._client,
+                    f"/apis/{self._group}/{version}/{self._plural}",
+                    ComputeDomain,
+                    on_change=self._changed,
+                    kept=lambda one: ComputeDomain(metadata=brief(one.metadata)),
+                    params=self._params,
+                    absent_retry=ABSENT,
+                )
+                group.start_soon(reflector.run)
+                await reflector.synced.wait()
+                there = [one.metadata for one in reflector.store.values()]
+                self._store.only(self._part, [(one.namespace, one.name) for one in there])
+                self.synced.set()
+                group.start_soon(self._watch_over, reflector)
+                while self._version(detection.facts) == version:
+                    await detection.change()
+                group.cancel_scope.cancel()
+
+    async def _watch_over(self, reflector: Reflector[ComputeDomain]) -> None:
+        """Ask what is served once the reflector says that this kind is not."""
+        # A reflector has no event for it.
+        while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110
+            await anyio.sleep(GLANCE)
+        self._detection.ask()
+
+    def _changed(self, change: Change[ComputeDomain]) -> None:
+        found = ComputeDomain(metadata=_read(change.object.metadata))
+        self._store.part(self._part, found, gone=change.kind == "deleted")
+
+
+def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:
+    """Of a node whether it is part of a fabric: no change is reported of anything else."""
+    meta = node.metadata
+    labels = {FABRIC_LABEL: meta.label(FABRIC_LABEL) or ""}
+    return PartialObjectMetadata(Metadata(name=meta.name, uid=meta.uid, labels=labels))
+
+
+def brief(meta: Metadata) -> Metadata:
+    """What tells an object and its versions apart; the rest passes by."""
+    return Metadata(
+        name=meta.name,
+        namespace=intern(meta.namespace),
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+    )
+
+
+def _read(meta: Metadata) -> Metadata:
+    """What a turn reads of a ComputeDomain or claim. Of thousands, most say the same of set,
+    release and owner: each text is kept once.
+    """
+    labels, recreated = meta.labels or {}, meta.annotation(RECREATED)
+    kept = brief(meta)
+    kept.labels = {key: intern(labels[key]) for key in READ_LABELS if key in labels} or None
+    kept.annotations = None if recreated is None else {RECREATED: recreated}
+    kept.deletion_timestamp = meta.deletion_timestamp
+    kept.finalizers = meta.finalizers
+    kept.creation_timestamp = meta.creation_timestamp and intern(meta.creation_timestamp)
+    kept.owner_references = meta.owner_references and [
+        OwnerReference(
+            api_version=intern(one.api_version),
+            kind=intern(one.kind),
+            name=intern(one.name),
+            uid=intern(one.uid),
+            controller=one.controller,
+            block_owner_deletion=one.block_owner_deletion,
+        )
+        for one in meta.owner_references
+    ]
+    return kept
+
+
+def _wishes(set_: PodCliqueSet) -> PodCliqueSet:
+    """Of a set who it is, and what it and its scaling groups wish."""
+    kept = PodCliqueSet(metadata=_short(set_.metadata))
+    kept.metadata.annotations = _wish(set_.metadata.annotations)
+    kept.metadata.creation_timestamp = set_.metadata.creation_timestamp
+    kept.spec.template.pod_clique_scaling_groups = [
+        Group(name=one.name, annotations=wish)
+        for one in set_.groups
+        if (wish := _wish(one.annotations))
+    ]
+    return kept
+
+
+def _wish(annotations: dict[str, str] | None) -> dict[str, str] | None:
+    found = annotations or {}
+    return {key: found[key] for key in (*KEYS, GROVE_MNNVL_GROUP) if key in found} or None
+
+
+def _short(meta: Metadata) -> Metadata:
+    """Without what people and other controllers write on an object, of which nothing is read but
+    one annotation of a PodGang.
+    """
+    said = meta.annotation(ADOPTED)
+    kept = brief(meta)
+    kept.annotations = None if said is None else {ADOPTED: said}
+    kept.deletion_timestamp = meta.deletion_timestamp
+    kept.owner_references = meta.owner_references
+    return kept

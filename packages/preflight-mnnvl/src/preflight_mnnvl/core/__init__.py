@@ -1,0 +1,1 @@
+"""What decides, without I/O: snapshot, reconcile, and one file a rule."""

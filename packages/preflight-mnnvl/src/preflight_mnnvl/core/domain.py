@@ -1,0 +1,230 @@
+"""A domain: its names, its labels, and by them whose it is. Pure.
+
+Names are joined with dashes, as the requirement has them, so that two different domains may have
+one name: the clique `p-1` and replica 1 of the scaling group `p`. The name is therefore never the
+identity. The labels are, and an object with other labels is somebody else's.
+
+A pod's claim knows nothing but a name. Two domains of different sets may be called alike only where
+the longer set's name contains an index (`llm` with the scaling group `pool`, and `llm-0-pool`), so
+the domains of such a set carry a hash of its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from preflight_mnnvl.api.annotations import SCOPES, Scope, scope_of
+from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
+from preflight_mnnvl.api.names import (
+    CLIQUE_NAME,
+    INSTANCE,
+    MANAGED,
+    MANAGED_BY,
+    MANAGED_BY_US,
+    MOST_NAME,
+    PCS_INDEX,
+    PCS_NAME,
+    PCSG_INDEX,
+    PCSG_NAME,
+    PODGANG,
+    hashed,
+    is_name,
+    label_value,
+)
+from preflight_mnnvl.api.types import Metadata, shown
+
+__all__ = [
+    "Domain",
+    "Pattern",
+    "domain_of",
+    "identity_labels",
+    "labels_of",
+    "meet",
+    "other_identity",
+    "owned_by",
+    "pattern",
+]
+
+_OF: tuple[str, ...] = (PCS_NAME[0], PCS_INDEX[0], CLIQUE_NAME, PCSG_NAME[0], PCSG_INDEX[0])
+"""The labels that say which domain it is."""
+_INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+
+
+class Domain(NamedTuple):
+    """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and
+    ``group_index`` for `scalingGroupReplica` alone. ``plain``: without a hash in its names, also
+    where they can be read two ways, as they were once given.
+    """
+
+    scope: Scope
+    pcs: str
+    replica: str
+    clique: str = ""
+    group: str = ""
+    group_index: str = ""
+    plain: bool = False
+
+    @property
+    def stem(self) -> str:
+        """What the names of its objects have in common, before `-cd` and `-mnnvl-claim`."""
+        stem = f"{self.pcs}-{self.replica}"
+        if self.scope == "clique":
+            stem = f"{stem}-{self.clique}"
+        elif self.scope == "scalingGroupReplica":
+            stem = f"{stem}-{self.group}-{self.group_index}"
+        # Another set may be called like what stands before an index in this set's name.
+        two_ways = any(map(_INDEX.fullmatch, self.pcs.split("-")[1:]))
+        return f"{stem}-{hashed(self.pcs)}" if two_ways and not self.plain else stem
+
+    @property
+    def name(self) -> str:
+        """Of the ComputeDomain."""
+        return f"{self.stem}-cd"
+
+    @property
+    def claim(self) -> str:
+        """Of the claim template, or in `literal` mode of the claim."""
+        return f"{self.stem}-mnnvl-claim"
+
+    def __str__(self) -> str:
+        what = {
+            "replica": "",
+            "clique": f", clique {shown(self.clique)}",
+            "scalingGroupReplica": f", replica {self.group_index} of the scaling group {shown(self.group)}",
+        }[self.scope]
+        return f"replica {self.replica} of {shown(self.pcs)}{what}"
+
+
+def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
+    """The domain of a PodClique. Raises :class:`~.identity.CliqueRefused` for a scope that is none,
+    and for names that Kubernetes does not take.
+    """
+    known = scope_of(scope)
+    if known is None:
+        raise CliqueRefused(
+            f'the scope "{shown(scope, 40)}" is unknown; write one of {", ".join(SCOPES)}'
+        )
+    domain = Domain(known, identity.pcs, identity.replica)
+    if known == "clique":
+        domain = domain._replace(clique=identity.clique)
+    elif known == "scalingGroupReplica":
+        domain = domain._replace(group=identity.group, group_index=identity.group_index)
+    for name in (domain.claim, domain.name):
+        if len(name) > MOST_NAME:
+            raise CliqueRefused(
+                f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique"
+            )
+        if not is_name(name):
+            raise CliqueRefused(
+                f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."'
+            )
+    return domain
+
+
+def identity_labels(domain: Domain) -> dict[str, str]:
+    """The labels that say which domain it is."""
+    labels = {PCS_NAME[0]: label_value(domain.pcs), PCS_INDEX[0]: domain.replica}
+    if domain.scope == "clique":
+        labels[CLIQUE_NAME] = label_value(domain.clique)
+    elif domain.scope == "scalingGroupReplica":
+        labels[PCSG_NAME[0]] = label_value(domain.group)
+        labels[PCSG_INDEX[0]] = domain.group_index
+    return labels
+
+
+def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
+    """All labels of its objects; ``gang`` is the PodGang that will own them, ``instance`` the
+    release that made them.
+    """
+    return {
+        **identity_labels(domain),
+        MANAGED: "true",
+        MANAGED_BY: MANAGED_BY_US,
+        INSTANCE: label_value(instance),
+        PODGANG: label_value(gang),
+    }
+
+
+def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
+    """Whose an object is that has our name and the labels ``found``, in words; empty where it is
+    ours.
+    """
+    labels = found or {}
+    if labels.get(MANAGED) != "true" or labels.get(MANAGED_BY) != MANAGED_BY_US:
+        by = labels.get(MANAGED_BY)
+        return (
+            f"is managed by {shown(by)}"
+            if by and by != MANAGED_BY_US
+            else f"does not carry the label {MANAGED}"
+        )
+    if labels.get(INSTANCE) != label_value(instance):
+        return f'belongs to the release "{shown(labels.get(INSTANCE, ""))}", not to "{shown(instance)}"'
+    wanted = identity_labels(domain)
+    for key in _OF:
+        if labels.get(key) != wanted.get(key):
+            return f'is of another domain: its label {key} is "{shown(labels.get(key, ""))}", expected "{wanted.get(key, "")}"'
+    return ""
+
+
+def owned_by(meta: Metadata) -> str:
+    """The first owner of an object that is in the way, as the end of a clause; empty for none."""
+    owner = next(iter(meta.owner_references or ()), None)
+    return f" and belongs to the {shown(owner.kind, 63)} {shown(owner.name)}" if owner else ""
+
+
+class Pattern(NamedTuple):
+    """The names of the domains that one template makes, behind `{pcs}-{replica}-`, as their parts
+    between dashes; None stands for any index.
+    """
+
+    parts: tuple[str | None, ...]
+    scope: Scope
+    group: str
+    clique: str
+
+    def met_by(self) -> Iterator[tuple[object, ...]]:
+        """Keys under which every pattern that meets this one finds it (:meth:`meets`)."""
+        yield self.parts, None
+        own = self.parts.index(None) if None in self.parts else None
+        yield from ((parts, own, True) for _, parts in self._opened())
+
+    def meets(self) -> Iterator[tuple[object, ...]]:
+        """Keys of which another pattern has one exactly where the two meet, or are alike."""
+        yield self.parts, None
+        if None in self.parts:
+            yield self.parts, None, True
+            yield from ((parts, i, True) for i, parts in self._opened())
+        else:
+            yield from ((parts, None) for _, parts in self._opened())
+
+    def _opened(self) -> Iterator[tuple[int, tuple[str | None, ...]]]:
+        """The parts with any index in the place of each one that is given, and that place."""
+        for i, part in enumerate(self.parts):
+            if part is not None and _INDEX.fullmatch(part):
+                yield i, (*self.parts[:i], None, *self.parts[i + 1 :])
+
+    def __str__(self) -> str:
+        if self.scope == "clique":
+            return f"the clique {shown(self.clique)}"
+        return f"a replica of the scaling group {shown(self.group)}"
+
+
+def pattern(scope: Scope, group: str, clique: str) -> Pattern | None:
+    """``group``: empty for a clique in none. None for the scope `replica`, whose names are shorter
+    than all others of the set.
+    """
+    within: tuple[str | None, ...] = (*group.split("-"), None) if group else ()
+    if scope == "replica":
+        return None
+    if scope == "clique":
+        return Pattern((*within, *clique.split("-")), scope, group, clique)
+    return Pattern(within, scope, group, "")
+
+
+def meet(one: Pattern, other: Pattern) -> bool:
+    """Whether two different templates of a set have, or at some scale will have, a domain of the
+    same name.
+    """
+    return one != other and not {*one.meets()}.isdisjoint(other.met_by())

@@ -1,0 +1,185 @@
+"""A PodCliqueSet's templates: what each asks for, and what Grove will make of them. Pure.
+
+What Grove will make is for telling people beforehand. Nothing is decided by it: there the labels of
+what Grove made are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from preflight_mnnvl.api.annotations import Scope, Wish, resolve, scope_of
+from preflight_mnnvl.api.identity import CliqueRefused
+from preflight_mnnvl.api.names import MOST_NAME
+from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.domain import Pattern, meet, pattern
+from preflight_mnnvl.core.gpus import places
+
+__all__ = ["ExpandedClique", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
+
+SET_PATH = "metadata"
+
+
+class Planned(NamedTuple):
+    """One clique template. ``gpus``: None where a claim may give them, which only the cluster
+    knows. ``scope``: None for one that is none. ``pod``: None where ``problem`` says why it cannot
+    be read."""
+
+    path: str
+    clique: Clique
+    group: Group | None
+    wish: Wish
+    scope: Scope | None
+    pod: PodSpec | None
+    gpus: bool | None
+    problem: str
+
+    @property
+    def enrolled(self) -> bool:
+        """Whether its pods surely get a claim, if nothing refuses them."""
+        return self.wish.enabled and bool(self.gpus)
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The names that its domains will have; None where they are those of the whole replica, or
+        there are none.
+        """
+        if self.scope is None or (self.scope == "scalingGroupReplica" and self.group is None):
+            return None
+        group = self.group.name if self.group else ""
+        if len(group) + len(self.clique.name) > MOST_NAME:  # refused for that
+            return None
+        return pattern(self.scope, group, self.clique.name)
+
+
+class ExpandedClique(NamedTuple):
+    """A PodClique as Grove will make it. ``gang``, ``base``: its PodGang, and the one that builds
+    upon where that is another.
+    """
+
+    name: str
+    replica: int
+    planned: Planned
+    group_index: int | None
+    gang: str
+    base: str
+
+
+def plan(set_: PodCliqueSet, config: Config) -> list[Planned]:
+    """Each clique template with its effective wish."""
+    groups = set_.grouped()
+    return [
+        _planned(set_, i, clique, groups.get(clique.name), config)
+        for i, clique in enumerate(set_.cliques)
+    ]
+
+
+def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config: Config) -> Planned:
+    path, group = f"spec.template.cliques[{i}]", None if at is None else set_.groups[at]
+    called = (path, f"spec.template.podCliqueScalingGroups[{at}]", SET_PATH)
+    wish = resolve(
+        clique.annotations,
+        group,
+        set_.metadata,
+        grouped=group is not None,
+        mode=config.mode,
+        called=called,
+    )
+    pod, gpus, problem = None, None, ""
+    if wish.enabled:
+        try:
+            pod = decode_pod(clique.spec.pod_spec)
+            gpus = bool(places(pod, config.gpu_resources, ())) or (None if _claims(pod) else False)
+        except BadObject as error:
+            problem = f"{path}.spec: {error}; correct it"
+        except CliqueRefused as error:
+            problem = str(error).replace("spec.podSpec", f"{path}.spec.podSpec", 1)
+    return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)
+
+
+def _claims(pod: PodSpec) -> bool:
+    everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
+    return any(one.resources is not None and one.resources.claims for one in everyone)
+
+
+def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:
+    """Enrolled templates whose domains have, or at some scale will have, the same name as those of
+    an earlier one: each with one of these.
+    """
+    seen: dict[tuple[object, ...], Planned] = {}
+    for one in planned:
+        if one.wish.enabled and one.gpus is not False and (own := one.pattern) is not None:
+            earlier = (seen.get(key) for key in own.meets())
+            first = next((other for other in earlier if other and other.pattern != own), None)
+            if first is not None:
+                yield first, one
+            for key in own.met_by():
+                seen.setdefault(key, one)
+
+
+def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | None:
+    """Another template of the set whose domains have, or will have, a name that ``own`` makes. Only
+    what meets is looked at closely.
+    """
+    groups = set_.grouped()
+    for i, clique in enumerate(set_.cliques):
+        at = groups.get(clique.name)
+        group = None if at is None else set_.groups[at]
+        wish = resolve(
+            clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode
+        )
+        scope = scope_of(wish.scope)
+        if not wish.enabled or scope is None or (scope == "scalingGroupReplica" and group is None):
+            continue
+        other = pattern(scope, group.name if group else "", clique.name)
+        if (
+            other is not None
+            and meet(own, other)
+            and _planned(set_, i, clique, at, config).gpus is not False
+        ):
+            return other
+    return None
+
+
+def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[ExpandedClique]:
+    """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them."""
+    made = 0
+    pcs = set_.metadata.name
+    for replica in range(_count(set_.spec.replicas)):
+        base = f"{pcs}-{replica}"
+        for one in planned:
+            group = one.group
+            for index in range(_count(group.replicas)) if group else (None,):
+                if made == most:
+                    return
+                made += 1
+                if group is None or index is None:
+                    yield ExpandedClique(f"{base}-{one.clique.name}", replica, one, None, base, "")
+                    continue
+                least = _count(group.min_available)
+                gang = base if index < least else f"{base}-{group.name}-{index - least}"
+                yield ExpandedClique(
+                    f"{base}-{group.name}-{index}-{one.clique.name}",
+                    replica,
+                    one,
+                    index,
+                    gang,
+                    base if gang != base else "",
+                )
+
+
+def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:
+    """Pods with a claim of ours, and so nodes: a node has one channel, and gives it to one pod."""
+    pods = 0
+    for one in planned:
+        if one.enrolled:
+            times = _count(one.group.replicas) if one.group else 1
+            pods += times * _count(one.clique.spec.replicas)
+    return pods * _count(set_.spec.replicas)
+
+
+def _count(value: int | None) -> int:
+    """Grove's default of a count is 1."""
+    return 1 if value is None else max(0, value)

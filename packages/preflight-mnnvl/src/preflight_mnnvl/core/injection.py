@@ -1,0 +1,123 @@
+"""What should be in a pod's template, as a JSONPatch (RFC 6902) on what is there. Pure.
+
+Built anew each time: ours from an earlier pass is taken out and put in again, after what is there,
+so that a second pass changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from preflight_kube.api.jsonpatch import pointer
+
+from preflight_mnnvl.api.names import CLAIM, FABRIC_LABEL
+from preflight_mnnvl.api.types import Container, PodSpec
+from preflight_mnnvl.core.gpus import ContainerPlace
+
+__all__ = ["annotate", "inject"]
+
+Operation = dict[str, Any]
+_ROOT = "/spec/podSpec"
+
+
+def inject(
+    pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[ContainerPlace], *, fabric: bool
+) -> list[Operation]:
+    """Our claim in the pod and in the containers ``gpus``, and nowhere else; ``fabric``: only on
+    nodes of a fabric. Without any such container, nothing of ours.
+    """
+    patch = _claims(f"{_ROOT}/resourceClaims", pod.resource_claims, [dict(entry)] if gpus else [])
+    wanted = {(place.list, place.position) for place in gpus}
+    for where, containers in (
+        ("containers", pod.containers),
+        ("initContainers", pod.init_containers),
+    ):
+        for i, container in enumerate(containers or ()):
+            patch += _use(f"{_ROOT}/{where}/{i}/resources", container, uses=(where, i) in wanted)
+    return patch + _affinity(pod.affinity) if fabric and gpus else patch
+
+
+def annotate(
+    found: Mapping[str, str] | None, wanted: Mapping[str, str], without: Collection[str] = ()
+) -> list[Operation]:
+    """The annotations ``wanted`` on an object that has ``found``, and none of ``without``."""
+    if found is None:
+        return [_add("/metadata/annotations", dict(wanted))] if wanted else []
+    patch = [
+        {"op": "remove", "path": _key(key)}
+        for key in sorted(without)
+        if key in found and key not in wanted
+    ]
+    return patch + [
+        _add(_key(key), value) for key, value in wanted.items() if found.get(key) != value
+    ]
+
+
+def _use(path: str, container: Container, *, uses: bool) -> list[Operation]:
+    ours = [{"name": CLAIM}] if uses else []
+    if container.resources is None:
+        return [_add(path, {"claims": ours})] if ours else []
+    return _claims(f"{path}/claims", container.resources.claims, ours)
+
+
+def _claims(
+    path: str, found: Sequence[Mapping[str, Any]] | None, ours: list[dict[str, str]]
+) -> list[Operation]:
+    if not found:
+        return [_add(path, ours)] if ours else []
+    others = [one for one in found if one.get("name") != CLAIM]
+    wanted = [*others, *ours]
+    if wanted == list(found):
+        return []
+    if not wanted:
+        return [{"op": "remove", "path": path}]
+    if len(others) == len(found):
+        return [_add(f"{path}/-", one) for one in ours]
+    return [{"op": "replace", "path": path, "value": wanted}]
+
+
+def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
+    """A node of a fabric is required, in addition to what every term requires. A term without any
+    requirement matches no node, and stays so.
+    """
+    ours = {"key": FABRIC_LABEL, "operator": "Exists"}
+    terms_of = {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}
+    path = f"{_ROOT}/affinity"
+    found: Any = affinity
+    for key, whole in (
+        (
+            "nodeAffinity",
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms_of}},
+        ),
+        (
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            {"requiredDuringSchedulingIgnoredDuringExecution": terms_of},
+        ),
+        ("nodeSelectorTerms", terms_of),
+    ):
+        if not isinstance(found, Mapping):
+            return [_add(path, whole)]
+        found, path = found.get(key), f"{path}/{key}"
+    if not isinstance(found, list):
+        return [_add(path, terms_of["nodeSelectorTerms"])]
+    patch: list[Operation] = []
+    for i, term in enumerate(found):
+        if not isinstance(term, Mapping) or not (
+            term.get("matchExpressions") or term.get("matchFields")
+        ):
+            continue
+        expressions = term.get("matchExpressions")
+        if not expressions:
+            patch.append(_add(f"{path}/{i}/matchExpressions", [ours]))
+        elif isinstance(expressions, list) and ours not in expressions:
+            patch.append(_add(f"{path}/{i}/matchExpressions/-", ours))
+    return patch
+
+
+def _add(path: str, value: object) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+def _key(key: str) -> str:
+    return pointer("metadata", "annotations", key)

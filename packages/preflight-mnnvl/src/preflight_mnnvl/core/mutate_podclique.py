@@ -1,0 +1,440 @@
+"""The page: one PodClique's way through admission, as a pure function of the review and of what is
+known.
+
+review → wish → GPUs → conflicts → support → identity → domain → decision → injection → patch
+
+Nothing is created here, so that a dry run leaves nothing and a PodClique that is refused later
+leaks nothing. In `literal` mode the answer names the objects to be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from preflight_mnnvl.api import decision as stored
+from preflight_mnnvl.api.annotations import Wish, odd, wish_of
+from preflight_mnnvl.api.decision import MnnvlDecision, Newer, pod_claim
+from preflight_mnnvl.api.identity import (
+    CliqueIdentity,
+    CliqueRefused,
+    gang_of,
+    identify,
+    of_another,
+    set_of,
+)
+from preflight_mnnvl.api.names import (
+    CLAIM,
+    DECISION,
+    DEFAULT_DEVICE_CLASS,
+    DEVICE_CLASS,
+    ENABLED,
+    GROVE_MNNVL_GROUP,
+    KEYS,
+    TEMPLATE_OF,
+)
+from preflight_mnnvl.api.types import (
+    BadObject,
+    Metadata,
+    PodClique,
+    PodCliqueSet,
+    PodSpec,
+    decode,
+    decode_pod,
+    shown,
+)
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.builders import Head, compute_domain, resource_claim, set_owner
+from preflight_mnnvl.core.conflicts import refuse_claims, refuse_group
+from preflight_mnnvl.core.domain import (
+    Domain,
+    domain_of,
+    labels_of,
+    other_identity,
+    owned_by,
+    pattern,
+)
+from preflight_mnnvl.core.expansion import named_alike
+from preflight_mnnvl.core.gpus import ClaimRef, ContainerPlace, claim_refs, gpu_claims, places
+from preflight_mnnvl.core.injection import Operation, annotate, inject
+from preflight_mnnvl.core.support import Support
+
+__all__ = ["MOST_LOOKUPS", "ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]
+
+MOST_LOOKUPS: Final = 11
+"""Claims and claim templates that one review reads. With the set, and in mode `literal` two objects
+that are made or read, a review is 16 requests at most.
+"""
+
+Result = Literal[
+    "injected", "unchanged", "not-enabled", "no-gpu", "denied", "unsupported", "going", "needs"
+]
+
+
+class Review(NamedTuple):
+    """What is asked. ``object`` and ``old`` are JSON; ``old`` is None at CREATE. ``now``: seconds
+    of the epoch.
+    """
+
+    operation: str
+    namespace: str
+    object: bytes
+    old: bytes | None = None
+    dry_run: bool = False
+    now: float = 0.0
+
+
+class ClusterView(NamedTuple):
+    """What is known of the cluster. ``set_``: the PodCliqueSet of the labels, None where it does
+    not exist; ``has_set``: whether that is known at all.
+
+    ``classes``: the device classes that claims and templates ask for, of those that exist; None
+    where nobody looked. ``found``: by name, the ComputeDomains, templates and claims of the
+    namespace that may have our names already.
+    """
+
+    support: Support
+    set_: PodCliqueSet | None = None
+    has_set: bool = False
+    classes: Mapping[ClaimRef, Collection[str]] | None = None
+    found: Mapping[str, Metadata] = {}
+
+
+class Needs(NamedTuple):
+    """What must be looked up before the decision: a PodCliqueSet's name, claims and templates."""
+
+    set_: str = ""
+    claims: tuple[ClaimRef, ...] = ()
+
+
+class ReviewAnswer(NamedTuple):
+    """``message``: one sentence where it is refused. ``make``: objects that must exist before the
+    PodClique is admitted (`literal` mode, no dry run).
+    """
+
+    result: Result
+    message: str = ""
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    decision: MnnvlDecision | None = None
+    needs: Needs | None = None
+    make: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the PodClique is admitted, with ``patch``; an answer that ``needs``
+        something is none yet.
+        """
+        return self.result not in {"denied", "needs"} and not (
+            self.result == "unsupported" and self.message
+        )
+
+
+_NO_CLASSES: Final[Mapping[ClaimRef, Collection[str]]] = {}
+
+
+def decide(
+    review: Review,
+    config: Config,
+    known: ClusterView,
+    mirrored: Mapping[str, PodCliqueSet] = {},
+) -> ReviewAnswer:
+    """The answer. Never raises: what cannot be read is refused in one sentence. ``mirrored``: sets
+    of the namespace that need not be looked up.
+    """
+    meta = None
+    try:
+        clique = decode(review.object, PodClique)
+        meta = clique.metadata
+        if meta.going:
+            return ReviewAnswer("going")
+        set_ = mirrored.get(set_of(meta))
+        if set_ is not None and not known.has_set and not of_another(meta, set_.metadata):
+            known = known._replace(set_=set_, has_set=True)
+        if review.operation == "UPDATE":
+            old = decode(review.old or b"{}", PodClique).metadata
+            return _update(clique, old, config, known, int(review.now))
+        return _create(review, clique, config, known)
+    except BadObject as error:
+        return ReviewAnswer("denied", f"{_called(review, meta)}: {error}; correct it.")
+    except (CliqueRefused, Newer) as error:
+        return ReviewAnswer("denied", f"{_called(review, meta)}: {error}.")
+    except _Unsupported as error:
+        return ReviewAnswer("unsupported", f"{_called(review, meta)}: {error}.")
+
+
+def _called(review: Review, meta: Metadata | None) -> str:
+    if meta is None:
+        return "PodClique"
+    name = "/".join(filter(None, (shown(review.namespace), shown(meta.name or meta.generate_name))))
+    return f"PodClique {name}" if name else "PodClique"
+
+
+class _Unsupported(Exception):
+    pass
+
+
+def _create(review: Review, clique: PodClique, config: Config, known: ClusterView) -> ReviewAnswer:
+    meta = clique.metadata
+    owner = set_of(meta)
+    if owner and not known.has_set:
+        return ReviewAnswer("needs", needs=Needs(owner))
+    wish = wish_of(meta, known.set_, config.mode)
+    warning = odd(wish.keys.get(ENABLED))
+    if not wish.enabled:
+        return ReviewAnswer(
+            "not-enabled", patch=_unmarked(meta), warnings=(warning,) if warning else ()
+        )
+    pod = decode_pod(clique.spec.pod_spec)
+    refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != CLAIM)
+    if refs and known.classes is None:
+        if (count := len(set(refs))) > MOST_LOOKUPS:
+            raise CliqueRefused(
+                f"its pods name {count} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {ENABLED}"
+            )
+        return ReviewAnswer("needs", needs=Needs("", refs))
+    classes = known.classes or _NO_CLASSES
+    of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
+    used = places(pod, config.gpu_resources, of_gpus)
+    if not used:
+        _refuse_unknown(pod, classes)
+        own = (meta.annotations or {}).get(ENABLED) == "true"
+        said = f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
+        return ReviewAnswer("no-gpu", patch=_unmarked(meta), warnings=(said,) if own else ())
+    refuse_group(wish.group)
+    if not known.support.ok:
+        if config.on_unsupported == "deny":
+            raise _Unsupported(known.support.why)
+        return ReviewAnswer(
+            "unsupported",
+            patch=_unmarked(meta),
+            warnings=(f"{known.support.why}; its pods get no claim",),
+        )
+    identity = identify(meta, wish.scope)
+    domain = _named(domain_of(identity, wish.scope), known, config)
+    _refuse_taken(domain, identity, known, config)
+    made = _decision(domain, identity, wish, config, of_gpus=of_gpus)
+    refuse_claims(pod, pod_claim(made), classes)
+    patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
+    make = (
+        _make(domain, made, review, config, known)
+        if config.mode == "literal" and not review.dry_run
+        else ()
+    )
+    return ReviewAnswer(
+        "injected" if patch else "unchanged",
+        "",
+        patch,
+        _told(wish, config, known.support),
+        made,
+        make=make,
+    )
+
+
+def _decision(
+    domain: Domain,
+    identity: CliqueIdentity,
+    wish: Wish,
+    config: Config,
+    *,
+    of_gpus: tuple[str, ...] = (),
+    restored: int = 0,
+) -> MnnvlDecision:
+    return MnnvlDecision(
+        v=stored.VERSION,
+        mode=config.mode,
+        scope=domain.scope,
+        cd=domain.name,
+        claim=domain.claim,
+        gang=gang_of(identity, domain.scope),
+        placement=config.placement if config.mode == "driver" else "any",
+        device_class=wish.device_class if config.mode == "literal" else DEFAULT_DEVICE_CLASS,
+        gpu_claims=of_gpus,
+        restored=restored,
+    )
+
+
+def _update(
+    clique: PodClique, old: Metadata, config: Config, known: ClusterView, now: int
+) -> ReviewAnswer:
+    """Nobody is asked: what the stored object carries holds; what carries nothing stays without,
+    unless its living domain proves that it had one.
+    """
+    meta = clique.metadata
+    made = stored.read(old.annotation(DECISION))
+    if made is None:
+        try:
+            if (answer := _restored(clique, config, known, now)) is not None:
+                return answer
+        except (BadObject, CliqueRefused):
+            pass  # nothing is refused that was stored before
+        late = _late(clique, config, known.set_)
+        return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=late)
+    pod = decode_pod(clique.spec.pod_spec)
+    own = meta.annotation(GROVE_MNNVL_GROUP)
+    refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
+    refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
+    used = places(pod, config.gpu_resources, made.gpu_claims)
+    keys = {key: value for key in KEYS if (value := old.annotation(key)) is not None}
+    patch = _patch(
+        meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys]
+    )
+    return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), made)
+
+
+def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
+    """A claim that does not exist may be the one that gives the GPUs, and its pods would run
+    without ours in silence.
+    """
+    everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
+    used = {
+        use.get("name")
+        for one in everyone
+        if one.resources
+        for use in one.resources.claims or ()
+        if isinstance(use.get("name"), str)
+    }
+    for name, ref in claim_refs(pod).items():
+        if name in used and ref not in classes:
+            raise CliqueRefused(
+                f'its claim "{shown(name, 63)}" names the {ref.kind} {shown(ref.name)}, which does not exist, and may be the one that gives it GPUs; '
+                "create that first"
+            )
+
+
+def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
+    """Where this very domain lives under a name that others may read in another way, as it was once
+    given, it keeps that name: one gang has one domain.
+    """
+    plain = domain._replace(plain=True)
+    there = known.found.get(plain.name) if plain.name != domain.name else None
+    mine = there is not None and not other_identity(there.labels, plain, config.instance)
+    return plain if mine else domain
+
+
+def _refuse_taken(
+    domain: Domain, identity: CliqueIdentity, known: ClusterView, config: Config
+) -> None:
+    claim = "ResourceClaimTemplate" if config.mode == "driver" else "ResourceClaim"
+    for kind, name in (("ComputeDomain", domain.name), (claim, domain.claim)):
+        there = known.found.get(name)
+        if there is not None and (whose := _whose(kind, there, domain, known, config)):
+            raise CliqueRefused(
+                f"the {kind} {shown(name)} exists and {whose}{owned_by(there)}; delete or rename it"
+            )
+    own = pattern(domain.scope, identity.group, identity.template)
+    if own is None or known.set_ is None:
+        return
+    if (other := named_alike(known.set_, own, config)) is not None:
+        raise CliqueRefused(
+            f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
+        )
+
+
+def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, config: Config) -> str:
+    """Whose an object under our name is; empty for ours. The driver makes our template, so that it
+    has a label of the driver's: with a uid that is not mirrored yet it may be ours.
+    """
+    if kind != "ResourceClaimTemplate":
+        return other_identity(there.labels, domain, config.instance)
+    if (uid := there.label(TEMPLATE_OF)) is None:
+        return f"does not carry the uid of the ComputeDomain {domain.name}"
+    if (ours := known.found.get(domain.name)) is not None:
+        return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
+    other = next((one for one in known.found.values() if one.uid == uid), None)
+    return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
+
+
+def _patch(
+    meta: Metadata,
+    pod: PodSpec,
+    made: MnnvlDecision,
+    *,
+    used: list[ContainerPlace],
+    keys: Mapping[str, str],
+    without: Collection[str],
+) -> tuple[Operation, ...]:
+    operations = inject(pod, pod_claim(made), used, fabric=made.placement == "fabric")
+    wanted = {**keys, DECISION: stored.write(made)}
+    return (*operations, *annotate(meta.annotations, wanted, without))
+
+
+def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
+    """A decision that a template brought along is nobody's: the controller would
+    make what it says.
+    """
+    return tuple(annotate(meta.annotations, {}, (DECISION,)))
+
+
+def _restored(
+    clique: PodClique, config: Config, known: ClusterView, now: int
+) -> ReviewAnswer | None:
+    """Grove writes its template over a PodClique, and so its decision away where no webhook
+    answers. The domain is its second copy.
+    """
+    meta, set_ = clique.metadata, known.set_
+    wish = wish_of(meta, set_, config.mode)
+    if set_ is None or not wish.enabled or wish.group is not None or not known.support.ok:
+        return None
+    pod = decode_pod(clique.spec.pod_spec)
+    used = places(pod, config.gpu_resources, ())
+    identity = identify(meta, wish.scope)
+    domain = _named(domain_of(identity, wish.scope), known, config)
+    there = known.found.get(domain.name)
+    if not used or there is None or there.going:
+        return None
+    _refuse_taken(domain, identity, known, config)
+    made = _decision(domain, identity, wish, config, restored=now)
+    refuse_claims(pod, pod_claim(made), _NO_CLASSES)
+    patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
+    said = (
+        f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(domain.name)} lives; "
+        "restart those of its pods that were made without it",
+    )
+    return ReviewAnswer("injected", "", patch, said, made)
+
+
+def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple[str, ...]:
+    """Some of its pods would join a domain, and those that run would not."""
+    if not wish_of(clique.metadata, set_, config.mode).enabled:
+        return ()
+    try:
+        used = places(decode_pod(clique.spec.pod_spec), config.gpu_resources, ())
+    except (BadObject, CliqueRefused):
+        return ()
+    name = shown(clique.metadata.name)
+    return (
+        (
+            f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one",
+        )
+        if used
+        else ()
+    )
+
+
+def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
+    said = list(support.warnings)
+    if config.mode == "driver" and DEVICE_CLASS in wish.keys:
+        said.append(
+            f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
+        )
+    return tuple(said)
+
+
+def _make(
+    domain: Domain, made: MnnvlDecision, review: Review, config: Config, known: ClusterView
+) -> tuple[dict[str, Any], ...]:
+    """In `literal` mode, as the requirement has it: both objects exist before the
+    PodClique does.
+    """
+    labels = labels_of(domain, made.gang, config.instance)
+    set_ = known.set_
+    owner = (
+        set_owner(set_.metadata.name, set_.metadata.uid)
+        if set_ is not None and set_.metadata.uid
+        else None
+    )
+    head = Head(review.namespace, labels, owner)
+    return compute_domain(domain, head, known.support), resource_claim(
+        domain, head, known.support, made.device_class
+    )

@@ -1,0 +1,276 @@
+"""The page of a PodCliqueSet's review: what would fail later is said when it is applied, and what
+was decided stays. Pure.
+
+Older objects, deletion and the removal of finalizers always pass: only what a change brings is
+judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from preflight_mnnvl.api.annotations import SCOPES, odd
+from preflight_mnnvl.api.identity import CliqueRefused
+from preflight_mnnvl.api.names import (
+    DEVICE_CLASS,
+    ENABLED,
+    FABRIC_LABEL,
+    KEYS,
+    MOST_NAME,
+    SCOPE,
+    is_name,
+)
+from preflight_mnnvl.api.types import BadObject, PodCliqueSet, decode, shown
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.conflicts import refuse_claims, refuse_group
+from preflight_mnnvl.core.domain import Domain
+from preflight_mnnvl.core.expansion import SET_PATH, Planned, clashes, nodes_needed, plan
+from preflight_mnnvl.core.support import Support
+
+__all__ = ["SetAnswer", "changed", "problems", "review", "surprises", "warnings"]
+
+MOST_PROBLEMS = 20
+
+
+class SetAnswer(NamedTuple):
+    """``problems``: one sentence each, which begins with a path; without any it is admitted."""
+
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the set is admitted."""
+        return not self.problems
+
+    @property
+    def message(self) -> str:
+        """What the user reads: the first problems, and how many more there are;
+        empty where there is none.
+        """
+        rest = len(self.problems) - MOST_PROBLEMS
+        more = f" {rest} more problems." if rest > 0 else ""
+        return (
+            f"PodCliqueSet {self.name}: {' '.join(self.problems[:MOST_PROBLEMS])}{more}"
+            if self.problems
+            else ""
+        )
+
+
+def review(
+    operation: str, new: bytes | None, old: bytes | None, config: Config, support: Support
+) -> SetAnswer:
+    """The answer about the PodCliqueSet ``new`` that takes the place of ``old`` (JSON; None at
+    CREATE). Never raises.
+    """
+    if operation == "DELETE" or new is None:
+        return SetAnswer()
+    try:
+        found = decode(new, PodCliqueSet)
+    except BadObject as error:
+        # The schema of Grove's own resource says what is wrong with it, and refuses it.
+        return SetAnswer(warnings=(f"multi-node NVLink was not judged: {error}",))
+    name = "/".join(
+        filter(
+            None,
+            (
+                shown(found.metadata.namespace),
+                shown(found.metadata.name or found.metadata.generate_name),
+            ),
+        )
+    )
+    if found.metadata.going:
+        return SetAnswer(name=name)
+    before = None
+    if old is not None:
+        try:
+            before = decode(old, PodCliqueSet)
+        except BadObject:
+            before = PodCliqueSet()
+    planned = plan(found, config)
+    said = problems(found, planned, config, support)
+    if before is not None:
+        known = set(problems(before, plan(before, config), config, support)) if said else set()
+        said = [*changed(before, found), *(one for one in said if one not in known)]
+    warned = warnings(found, planned, config, support)
+    return SetAnswer(tuple(dict.fromkeys(said)), tuple(warned), name)
+
+
+def problems(
+    set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
+) -> list[str]:
+    """Why PodCliques of the set would be refused: one sentence each, with its path. ``planned``:
+    its cliques (:func:`~.expansion.plan`).
+    """
+    said = [problem for one in planned if one.wish.enabled for problem in _of_clique(set_, one)]
+    for one, other in clashes(planned):
+        said.append(
+            f"{other.path}.name: a domain of {other.pattern} would be called like one of {one.pattern}, "
+            f"and one ComputeDomain cannot be both; rename one of them."
+        )
+    if config.on_unsupported == "deny" and not support.ok and any(one.enrolled for one in planned):
+        asked = next(one for one in planned if one.enrolled)
+        said.append(
+            f"{asked.wish.at.get(ENABLED, SET_PATH)}.annotations[{ENABLED}]: {support.why}."
+        )
+    return said
+
+
+def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
+    if one.problem:
+        yield f"{one.problem}."
+        return
+    if (
+        not one.gpus or one.pod is None
+    ):  # where a claim may give the GPUs, it is not known here whether ours is added at all
+        return
+    for refuse in (_group(one), _claims(one)):
+        try:
+            refuse()
+        except CliqueRefused as error:
+            yield f"{error}." if str(error).startswith(one.path) else f"{one.path}: {error}."
+    where = f"{one.wish.at.get(SCOPE, one.wish.at[ENABLED])}.annotations[{SCOPE}]"
+    if one.scope is None:
+        yield f'{where}: the scope "{shown(one.wish.scope, 40)}" is unknown; write one of {", ".join(SCOPES)}.'
+        return
+    if one.scope == "scalingGroupReplica" and one.group is None:
+        yield (
+            f"{where}: the scope scalingGroupReplica is for cliques of a scaling group, and the clique {shown(one.clique.name)} is in none; "
+            "write replica or clique, or set it at the scaling group."
+        )
+        return
+    yield from _names(set_, one)
+
+
+def _group(one: Planned) -> Callable[[], None]:
+    return lambda: refuse_group(one.wish.group)
+
+
+def _claims(one: Planned) -> Callable[[], None]:
+    return lambda: refuse_claims(one.pod, None, {}, f"{one.path}.spec.podSpec") if one.pod else None
+
+
+def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
+    """The longest name that its domains will have."""
+    group = one.group.name if one.group else ""
+    index = _last(one.group.replicas) if one.group else ""
+    clique = f"{group}-{index}-{one.clique.name}" if group else one.clique.name
+    last = Domain(one.scope or "replica", set_.metadata.name, _last(set_.spec.replicas))
+    name = last._replace(clique=clique, group=group, group_index=index).claim
+    if len(name) > MOST_NAME:
+        yield f"{one.path}.name: the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique."
+    elif set_.metadata.name and not is_name(name):
+        yield f'{one.path}.name: the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and ".".'
+
+
+def _last(replicas: int | None) -> str:
+    return str(max(0, (replicas or 1) - 1))
+
+
+def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
+    """What of the three annotations a change touches, layer by layer; cliques and scaling groups
+    are found by name.
+    """
+    said = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
+    cliques = (
+        [(one.name, one.annotations) for one in old.cliques],
+        [(one.name, one.annotations) for one in new.cliques],
+    )
+    groups = (
+        [(one.name, one.annotations) for one in old.groups],
+        [(one.name, one.annotations) for one in new.groups],
+    )
+    for path, (before, after) in (
+        ("spec.template.cliques", cliques),
+        ("spec.template.podCliqueScalingGroups", groups),
+    ):
+        named = dict(reversed(before))
+        for i, (name, annotations_now) in enumerate(after):
+            if name in named:
+                said += _changed(f"{path}[{i}]", named[name], annotations_now)
+    return said
+
+
+def _changed(path: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
+    before, after = old or {}, new or {}
+    return [
+        f"{path}.annotations[{key}]: cannot be changed ({_was(before.get(key))} before, {_was(after.get(key))} now), as running pods keep their domain; "
+        "undo it, or delete the PodCliqueSet and create it again."
+        for key in KEYS
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _was(value: str | None) -> str:
+    return "absent" if value is None else f'"{shown(value, 40)}"'
+
+
+def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) -> list[str]:
+    """Where a clique's wish is not what one layer alone says: values that another layer hides, and
+    a scope from elsewhere than what switches it on. For who asks, as most of it is meant so.
+    """
+    said: list[str] = []
+    for one in planned:
+        wish, layers = one.wish, [(one.path, one.clique.annotations)]
+        if one.group is not None:
+            at = f"spec.template.podCliqueScalingGroups[{set_.groups.index(one.group)}]"
+            layers.append((at, one.group.annotations))
+        for key in KEYS if wish.enabled else (ENABLED,):
+            for where, found in [*layers, (SET_PATH, set_.metadata.annotations)]:
+                value, used = (found or {}).get(key), wish.keys.get(key)
+                if value is None or value == used:
+                    continue
+                why = (
+                    f"in mode {config.mode} a clique of a scaling group does not ask the set"
+                    if used is None
+                    else f"what counts is {_was(used)} of {wish.at[key]}"
+                )
+                said.append(f"{one.path}: {key} {_was(value)} of {where} has no effect; {why}")
+        if wish.enabled and wish.at.get(SCOPE, wish.at[ENABLED]) != wish.at[ENABLED]:
+            said.append(
+                f"{one.path}: {ENABLED} is of {wish.at[ENABLED]}, and {SCOPE} {_was(wish.scope)} of {wish.at[SCOPE]}; each counts by itself"
+            )
+    return said
+
+
+def warnings(
+    set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
+) -> list[str]:
+    """What a user should know of a set that is admitted."""
+    said: list[str] = []
+    for path, found in (
+        (SET_PATH, set_.metadata.annotations),
+        *[(f"spec.template.cliques[{i}]", one.annotations) for i, one in enumerate(set_.cliques)],
+        *[
+            (f"spec.template.podCliqueScalingGroups[{i}]", one.annotations)
+            for i, one in enumerate(set_.groups)
+        ],
+    ):
+        if warning := odd((found or {}).get(ENABLED)):
+            said.append(f"{path}.annotations: {warning}")
+    asked = [one for one in planned if one.wish.enabled]
+    without = (
+        f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
+    )
+    said += [
+        f"{one.path}: {without}"
+        for one in asked
+        if one.gpus is False and one.wish.at[ENABLED] == one.path
+    ]
+    if config.mode == "driver" and any(DEVICE_CLASS in one.wish.keys for one in asked):
+        said.append(
+            f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
+        )
+    if not asked:
+        return said
+    if not support.ok:
+        return [*said, support.why] if config.on_unsupported == "ignore" else said
+    said += support.warnings
+    needed = nodes_needed(set_, planned)
+    if support.fabric_nodes and needed > support.fabric_nodes:
+        said.append(
+            f"its MNNVL pods need {needed} nodes, one each, and {support.fabric_nodes} carry the label {FABRIC_LABEL}: the others will wait"
+        )
+    return said

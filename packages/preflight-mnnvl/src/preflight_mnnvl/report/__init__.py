@@ -1,0 +1,1 @@
+"""What people ask: explain and show, with or without a cluster."""

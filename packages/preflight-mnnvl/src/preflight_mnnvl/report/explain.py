@@ -1,0 +1,269 @@
+"""What will become of a PodCliqueSet, found without a cluster: the same decisions, on the
+PodCliques that Grove would make. Pure.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import yaml
+from preflight_kube.api.jsonpatch import keys
+
+from preflight_mnnvl.api.names import BASE_PODGANG as BASE
+from preflight_mnnvl.api.names import PART_OF, PCS_INDEX, PCSG_INDEX, PCSG_NAME, PODGANG
+from preflight_mnnvl.api.types import Metadata, PodCliqueSet, PodSpec, decode, shown
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.expansion import ExpandedClique, Planned, expand, nodes_needed, plan
+from preflight_mnnvl.core.gpus import claim_refs, matches
+from preflight_mnnvl.core.injection import Operation
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
+from preflight_mnnvl.core.support import ClusterFacts, judge
+from preflight_mnnvl.core.validate_podcliqueset import problems, surprises, warnings
+
+__all__ = ["CliqueTold", "DomainTold", "Told", "explain", "text"]
+
+MOST_PODCLIQUES: Final = 2000
+MOST_DOMAINS: Final = 64
+"""Domains that are written out; the others are counted."""
+SERVED: Final = ClusterFacts(domains=("v1beta1",))
+"""A cluster with NVIDIA's DRA driver."""
+Object = dict[str, Any]
+
+
+class DomainTold(msgspec.Struct, rename="camel"):
+    """``gang``: the PodGang that will own it, by Grove's arithmetic; what is decided reads it from
+    a label. ``gpus``: of all its pods.
+    """
+
+    name: str
+    claim: str
+    scope: str
+    gang: str
+    members: list[str]
+    pods: int
+    gpus: int
+
+
+class CliqueTold(msgspec.Struct, rename="camel"):
+    """One clique template, by the first PodClique of it. ``diff``: of that PodClique, as lines of a
+    unified diff.
+    """
+
+    name: str
+    podclique: str
+    result: str
+    message: str
+    warnings: list[str]
+    patch: list[Operation]
+    diff: list[str]
+
+
+class Told(msgspec.Struct, rename="camel"):
+    """``nodes_needed``: one for each pod with a claim. ``complete``: false where the set makes more
+    PodCliques than were looked at.
+    """
+
+    name: str
+    problems: list[str]
+    warnings: list[str]
+    nodes_needed: int
+    domains: list[DomainTold]
+    cliques: list[CliqueTold]
+    complete: bool
+
+
+def explain(
+    found: Object,
+    config: Config,
+    nodes: int | None = None,
+    facts: ClusterFacts = SERVED,
+    there: Mapping[str, Metadata] = {},
+) -> Told:
+    """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
+    label, where that is known; ``facts``: of its cluster; ``there``: by name, what may have the
+    names of its objects.
+
+    Raises :class:`~.objects.BadObject` for what is not a PodCliqueSet.
+    """
+    set_ = decode(msgspec.json.encode(found), PodCliqueSet)
+    support = judge(facts._replace(fabric_nodes=nodes), config)
+    planned = plan(set_, config)
+    by_name = (
+        {one.get("name", ""): one for one in found["spec"]["template"]["cliques"]}
+        if set_.cliques
+        else {}
+    )
+    namespace = set_.metadata.namespace or "default"
+    domains: dict[str, DomainTold] = {}
+    cliques: dict[str, CliqueTold] = {}
+    refs = [ref for one in planned if one.pod is not None for ref in claim_refs(one.pod).values()]
+    known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
+    expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
+    for made in expanded[:MOST_PODCLIQUES]:
+        template = by_name[made.planned.clique.name]
+        built = _podclique(set_.metadata.name, namespace, made, template)
+        answer = decide(Review("CREATE", namespace, msgspec.json.encode(built)), config, known)
+        if made.planned.clique.name not in cliques:
+            cliques[made.planned.clique.name] = _told(made, built, answer)
+        if answer.decision is not None:
+            one = domains.setdefault(
+                answer.decision.cd,
+                DomainTold(
+                    answer.decision.cd,
+                    answer.decision.claim,
+                    answer.decision.scope,
+                    answer.decision.gang,
+                    [],
+                    0,
+                    0,
+                ),
+            )
+            pods = (
+                1
+                if made.planned.clique.spec.replicas is None
+                else made.planned.clique.spec.replicas
+            )
+            one.members.append(made.name)
+            one.pods += pods
+            one.gpus += pods * _gpus(made.planned.pod, config)
+    warned = warnings(set_, planned, config, support)
+    said = list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)]))
+    return Told(
+        set_.metadata.name,
+        problems(set_, planned, config, support),
+        said,
+        nodes_needed(set_, planned),
+        list(domains.values()),
+        list(cliques.values()),
+        len(expanded) <= MOST_PODCLIQUES,
+    )
+
+
+def _podclique(
+    pcs: str, namespace: str, made: ExpandedClique, template: Mapping[str, Any]
+) -> Object:
+    """As Grove's operator writes it, as far as anything here reads it."""
+    labels = {PART_OF: pcs, PCS_INDEX[1]: str(made.replica), PODGANG: made.gang}
+    if made.base:
+        labels[BASE] = made.base
+    if made.planned.group is not None:
+        labels[PCSG_NAME[1]] = f"{pcs}-{made.replica}-{made.planned.group.name}"
+        labels[PCSG_INDEX[1]] = str(made.group_index)
+    metadata: Object = {
+        "name": made.name,
+        "namespace": namespace,
+        "labels": {**(template.get("labels") or {}), **labels},
+    }
+    if template.get("annotations"):
+        metadata["annotations"] = dict(template["annotations"])
+    return {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodClique",
+        "metadata": metadata,
+        "spec": template.get("spec"),
+    }
+
+
+def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTold:
+    before, after = (
+        yaml.safe_dump(one, sort_keys=False).splitlines()
+        for one in (built, _after(built, answer.patch))
+    )
+    diff = list(
+        difflib.unified_diff(
+            before,
+            after,
+            f"{made.name} as Grove makes it",
+            f"{made.name} as it is stored",
+            lineterm="",
+            n=2,
+        )
+    )
+    return CliqueTold(
+        made.planned.clique.name,
+        made.name,
+        answer.result,
+        answer.message,
+        list(answer.warnings),
+        list(answer.patch),
+        diff,
+    )
+
+
+def _after(found: Object, patch: tuple[Operation, ...]) -> Object:
+    """The object after a patch of ours, which adds, replaces and removes what is there."""
+    done = copy.deepcopy(found)
+    for step in patch:
+        *parents, last = keys(step["path"])
+        at: Any = done
+        for part in parents:
+            at = at[int(part)] if isinstance(at, list) else at[part]
+        if isinstance(at, list):
+            at.insert(len(at) if last == "-" else int(last), step["value"])
+        elif step["op"] == "remove":
+            del at[last]
+        else:
+            at[last] = copy.deepcopy(step["value"])
+    return done
+
+
+def _gpus(pod: PodSpec | None, config: Config) -> int:
+    """Whole GPUs of one pod by its containers' limits; what is not a whole number
+    counts as none.
+    """
+    count = 0
+    for one in (pod.containers if pod else None) or ():
+        for name, amount in ((one.resources.limits if one.resources else None) or {}).items():
+            whole = str(amount)
+            if (
+                matches(name, config.gpu_resources)
+                and whole.isascii()
+                and whole.isdecimal()
+                and len(whole) < 6
+            ):
+                count += int(whole)
+    return count
+
+
+def _unseen(planned: Sequence[Planned]) -> list[str]:
+    named = [
+        shown(one.clique.name) for one in planned if one.pod is not None and one.pod.resource_claims
+    ]
+    said = "what their resource claims ask for is in the cluster, and was not looked up"
+    return [f"{', '.join(named)}: {said}"] if named else []
+
+
+def text(told: Told, *, color: bool = False) -> str:
+    """For people; ``color``: with terminal colors."""
+    red, green, bold, end = (
+        ("\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m") if color else ("", "", "", "")
+    )
+    lines = [f"{bold}PodCliqueSet {shown(told.name)}{end}"]
+    lines += [f"{red}refused{end}  {problem}" for problem in told.problems]
+    lines += [f"warning  {warning}" for warning in told.warnings]
+    if told.domains:
+        lines += [
+            "",
+            f"{bold}{len(told.domains)} ComputeDomains, {told.nodes_needed} nodes needed (one for each pod with a claim){end}",
+        ]
+    for one in told.domains[:MOST_DOMAINS]:
+        lines.append(
+            f"  {one.name}  scope {one.scope}, {one.pods} pods, {one.gpus} GPUs, owner PodGang {one.gang}"
+        )
+        lines += [f"    {member}" for member in one.members[:MOST_DOMAINS]]
+    if len(told.domains) > MOST_DOMAINS:
+        lines.append(f"  and {len(told.domains) - MOST_DOMAINS} more")
+    for clique in told.cliques:
+        lines += ["", f"{bold}clique {shown(clique.name)}: {clique.result}{end}"]
+        lines += [f"  {clique.message}"] if clique.message else []
+        lines += [f"  warning  {warning}" for warning in clique.warnings]
+        for line in clique.diff:
+            paint = green if line.startswith("+") else red if line.startswith("-") else ""
+            lines.append(f"  {paint}{line[:400]}{end if paint else ''}")
+    if not told.complete:
+        lines += ["", f"The set makes more than {MOST_PODCLIQUES} PodCliques; these are the first."]
+    return "\n".join(lines) + "\n"

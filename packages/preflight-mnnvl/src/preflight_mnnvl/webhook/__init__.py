@@ -1,0 +1,1 @@
+"""Admission: reviews of PodCliques and PodCliqueSets, and what they look up."""

@@ -1,0 +1,191 @@
+"""The shell around admission: a review → what is known → the decision → its answer. Mirrors answer;
+what they lack is read live, and no update asks anybody.
+
+In mode `driver` nothing is written; in mode `literal` the objects of an admitted PodClique are made
+first, and none on a dry run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+import msgspec
+from preflight_kube import logs
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.review import AdmissionRequest, Response
+from preflight_kube.admission.reviews import Reviews, Unavailable
+from preflight_kube.client.client import Client
+
+from preflight_mnnvl.api.types import PodCliqueSet
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.core import validate_podcliqueset as sets
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
+from preflight_mnnvl.metrics import Metrics
+from preflight_mnnvl.webhook.cache import AdmissionCache, trimmed
+from preflight_mnnvl.webhook.lookups import GroveLookups
+
+__all__ = ["PODCLIQUES", "SETS", "Webhook"]
+
+PODCLIQUES: Final = "/mutate-podclique"
+SETS: Final = "/validate-podcliqueset"
+ROUNDS: Final = 6
+"""Answers to one review until it is one: each lookup, and each object that is in the way, makes one
+more.
+"""
+_NULL: Final = b"null"
+
+log = logs.get_logger(__name__)
+
+
+class Webhook:
+    """Answers reviews by what its ``cache`` has, and by what it looks up."""
+
+    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
+        self._client, self._config, self._metrics = client, config, metrics
+        self._lookups = GroveLookups(client)
+        self.cache = AdmissionCache(config, metrics)
+        metrics.admission(client.requests, client.mirrors)
+        # Of few values each, and looked up thousands of times a second.
+        self._admissions, self._part = cache(metrics.admissions.labels), cache(_part)
+
+    # --- reviews
+
+    def reviews(self, metrics: AdmissionMetrics, longest: float) -> Reviews:
+        """What answers at both paths; ``longest``: seconds for an answer."""
+        return Reviews(
+            {PODCLIQUES: self.mutate, SETS: self.validate},
+            metrics,
+            longest=longest,
+            at_once={PODCLIQUES: self.mutate_at_once, SETS: self.validate_at_once},
+        )
+
+    def mutate_at_once(self, request: AdmissionRequest) -> Response | None:
+        """A PodClique's review, where nobody must be asked and nothing made."""
+        started = time.perf_counter()
+        review = _review(request)
+        answer = decide(review, self._config, self._known(review), self._sets(review))
+        if answer.needs is not None or answer.make:
+            return None
+        return self._mutated(request, answer, started)
+
+    async def mutate(self, request: AdmissionRequest) -> Response:
+        """A PodClique's review."""
+        started = time.perf_counter()
+        try:
+            answer = await self._decided(_review(request))
+        except Unavailable:
+            self._metrics.admissions.labels("PodClique", "failed").inc()
+            raise
+        return self._mutated(request, answer, started)
+
+    async def validate(self, request: AdmissionRequest) -> Response:
+        """A PodCliqueSet's review."""
+        return self.validate_at_once(request)
+
+    def validate_at_once(self, request: AdmissionRequest) -> Response:
+        """The same; nobody is ever asked."""
+        started = time.perf_counter()
+        new, old = bytes(request.object), bytes(request.old_object)
+        answer = sets.review(
+            request.operation,
+            None if new == _NULL else new,
+            None if old == _NULL else old,
+            self._config,
+            self.cache.support,
+        )
+        result = "unchanged" if answer.allowed else "denied"
+        self._note("PodCliqueSet", request, result, answer.message, started)
+        if not answer.allowed:
+            return Response.denied(answer.message, warnings=answer.warnings)
+        return Response(warnings=answer.warnings)
+
+    def _mutated(self, request: AdmissionRequest, answer: ReviewAnswer, started: float) -> Response:
+        self._note("PodClique", request, answer.result, answer.message, started)
+        patch = msgspec.json.encode(answer.patch) if answer.patch else ()
+        if not answer.allowed:
+            return Response.denied(answer.message, warnings=answer.warnings)
+        return Response(patch=patch, warnings=answer.warnings)
+
+    def _sets(self, review: Review) -> Mapping[str, PodCliqueSet]:
+        """The sets of the namespace; none while they are not followed: one of them may have been
+        made anew, and a clique of a scaling group does not say of which it is.
+        """
+        return self.cache.sets.get(review.namespace, {}) if self.cache.sets_are_level() else {}
+
+    def _known(self, review: Review) -> ClusterView:
+        return ClusterView(self.cache.support, found=self.cache.taken.get(review.namespace, {}))
+
+    async def _decided(self, review: Review) -> ReviewAnswer:
+        known = self._known(review)
+        for _ in range(ROUNDS):
+            answer = decide(review, self._config, known, self._sets(review))
+            if answer.needs is not None:
+                known = await self._looked_up(review, known, answer)
+                continue
+            if not answer.make:
+                return answer
+            for body in answer.make:
+                name = body["metadata"]["name"]
+                if name in known.found:
+                    continue
+                there = await self._lookups.make(body)
+                if there is not None:
+                    known = known._replace(found={**known.found, name: there})
+                    break
+            else:
+                return answer
+        raise Unavailable("the cluster changes too fast for a decision; this is tried again")
+
+    async def _looked_up(
+        self, review: Review, known: ClusterView, answer: ReviewAnswer
+    ) -> ClusterView:
+        needs = answer.needs
+        if needs is None:
+            return known
+        if needs.set_:
+            live = await self._lookups.set_(review.namespace, needs.set_)
+            return known._replace(set_=None if live is None else trimmed(live), has_set=True)
+        return known._replace(
+            classes=await self._lookups.classes(review.namespace, needs.claims, known.support)
+        )
+
+    def _note(
+        self, kind: str, request: AdmissionRequest, result: str, message: str, started: float
+    ) -> None:
+        seconds = time.perf_counter() - started
+        self._admissions(kind, _RESULTS.get(result, result)).inc()
+        self._metrics.latency.observe(seconds)
+        level = "info" if result in {"injected", "denied", "unsupported"} else "debug"
+        if log.enabled(level):
+            about: dict[str, object] = {
+                "uid": request.uid[:128],
+                "object": f"{request.namespace}/{request.name}"[:300],
+                "seconds": round(seconds, 6),
+            }
+            if message:
+                about["why"] = message
+            logs.line_of(self._part(level, kind, request.operation, result, request.dry_run), about)
+
+
+_RESULTS: Final = {"going": "unchanged"}
+
+
+def _part(level: str, kind: str, operation: str, result: str, dry_run: bool) -> bytes:
+    """What the log lines of many reviews have in common."""
+    about = {"kind": kind, "operation": operation, "result": result, "dry_run": dry_run}
+    return logs.part(level, "reviewed", about)
+
+
+def _review(request: AdmissionRequest) -> Review:
+    old = bytes(request.old_object)
+    return Review(
+        request.operation,
+        request.namespace,
+        bytes(request.object),
+        None if old == _NULL else old,
+        request.dry_run,
+        time.time(),
+    )

@@ -1,0 +1,131 @@
+"""What a decision needs and the mirrors do not have: read once, live, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final, TypeVar
+
+import anyio
+from preflight_kube.admission.reviews import Unavailable
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
+
+from preflight_mnnvl.api.names import GROVE_GROUP, RESOURCE_GROUP, is_name
+from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodCliqueSet, shown
+from preflight_mnnvl.core.gpus import ClaimRef
+from preflight_mnnvl.core.support import Support
+
+__all__ = ["GroveLookups"]
+
+T = TypeVar("T")
+LONGEST: Final = 2.0
+"""Seconds for one lookup, or for one object to be made; the API server waits for the answer."""
+
+
+class _Flight:
+    """An object that is being made; ``there``: its metadata, once it exists."""
+
+    def __init__(self) -> None:
+        self.landed = anyio.Event()
+        self.there: Metadata | None = None
+
+
+class GroveLookups:
+    """Each raises :class:`~preflight_kube.admission.reviews.Unavailable` where the cluster does not
+    say.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._flights: dict[str, _Flight] = {}
+
+    async def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
+        """A PodCliqueSet that the mirror does not have yet; None where it does not exist."""
+        if not is_name(name):  # labels are validated after admission
+            return None
+        path = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
+        return await self._asked(f"the PodCliqueSet {shown(name)}", path, PodCliqueSet)
+
+    async def classes(
+        self, namespace: str, refs: Iterable[ClaimRef], support: Support
+    ) -> dict[ClaimRef, Collection[str]]:
+        """The device classes that claims and templates ask for, of those that exist."""
+        found: dict[ClaimRef, Collection[str]] = {}
+        for ref in dict.fromkeys(refs):
+            if not is_name(ref.name):  # so are claims
+                continue
+            plural = "resourceclaims" if ref.kind == "ResourceClaim" else "resourceclaimtemplates"
+            version = support.claim_version or "v1"
+            path = f"/apis/{RESOURCE_GROUP}/{version}/namespaces/{namespace}/{plural}/{ref.name}"
+            one = await self._asked(f"the {ref.kind} {shown(ref.name)}", path, dict[str, Any])
+            if one is not None:
+                found[ref] = _classes(one)
+        return found
+
+    async def make(self, body: dict[str, Any]) -> Metadata | None:
+        """Have an object exist (mode `literal`): None where it was made, the metadata of the one
+        that is there otherwise.
+
+        Of many that want the same object at once one asks, and the others get its answer.
+        """
+        meta = body["metadata"]
+        plural = "computedomains" if body["kind"] == "ComputeDomain" else "resourceclaims"
+        collection = f"/apis/{body['apiVersion']}/namespaces/{meta['namespace']}/{plural}"
+        path = f"{collection}/{meta['name']}"
+        if (flight := self._flights.get(path)) is not None:
+            with anyio.move_on_after(LONGEST):
+                await flight.landed.wait()
+            if flight.there is None:
+                raise Unavailable(
+                    f"{body['kind']} {shown(meta['name'])} cannot be made just now; this is tried again"
+                )
+            return flight.there
+        flight = self._flights[path] = _Flight()
+        try:
+            there = await self._made(collection, path, body)
+            flight.there = Metadata(labels=meta["labels"]) if there is None else there
+        finally:
+            del self._flights[path]
+            flight.landed.set()
+        return there
+
+    async def _made(self, collection: str, path: str, body: dict[str, Any]) -> Metadata | None:
+        try:
+            with anyio.fail_after(LONGEST):
+                try:
+                    await self._client.create(collection, body)
+                except Conflict:
+                    return (await self._client.get(path, ComputeDomain)).metadata
+        except (KubeError, TimeoutError) as error:
+            name = shown(body["metadata"]["name"])
+            raise Unavailable(
+                f"{body['kind']} {name} cannot be made ({_why(error)}); this is tried again"
+            ) from error
+        return None
+
+    async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
+        try:
+            with anyio.fail_after(LONGEST):
+                return await self._client.get(path, type_)
+        except NotFound:
+            return None
+        except (KubeError, TimeoutError) as error:
+            raise Unavailable(
+                f"{what} cannot be read ({_why(error)}); this is tried again"
+            ) from error
+
+
+def _why(error: Exception) -> str:
+    return shown(str(error).rstrip(".") or f"no answer within {LONGEST:g} s", 300)
+
+
+def _classes(claim: dict[str, Any]) -> list[str]:
+    """Of a claim or a claim template, in the shape of any version."""
+    spec = claim.get("spec") or {}
+    spec = spec.get("spec") or spec
+    found: list[str] = []
+    for one in (spec.get("devices") or {}).get("requests") or ():
+        named = (one, one.get("exactly") or {}, *(one.get("firstAvailable") or ()))
+        found += [
+            name for request in named if isinstance(name := request.get("deviceClassName"), str)
+        ]
+    return found
