@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from preflight_kube.client.client import Requests
@@ -36,36 +37,31 @@ class Metrics:
         # Else each has a second series: when this process began.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._states: dict[Key, tuple[str, bool, bool]] = {}
+        self._states: dict[Key, list[str]] = {}
         self._counts: Count[str] = Count()
-        build = Gauge(
+        gauge = partial(Gauge, registry=self.registry)
+        build = gauge(
             "preflight_build_info",
             "1; which version of which program runs.",
             ["program", "version"],
-            registry=self.registry,
         )
         build.labels("preflight-mnnvl", package_version("preflight-mnnvl")).set(1)
-        self.supported = Gauge(
+        self.supported = gauge(
             "mnnvl_supported",
             "1 where multi-node NVLink can be had by what the cluster serves and the configuration.",
-            registry=self.registry,
         )
-        self.fabric_nodes = Gauge(
-            "mnnvl_fabric_nodes",
-            "Nodes with a label nvidia.com/gpu.clique that is not empty.",
-            registry=self.registry,
+        self.fabric_nodes = gauge(
+            "mnnvl_fabric_nodes", "Nodes with a label nvidia.com/gpu.clique that is not empty."
         )
 
     def controller(
         self, unclaimed: Callable[[], float], requests: Requests, mirrors: Mirrors
     ) -> None:
         """Add what the controller counts."""
-        self.leader = Gauge("mnnvl_leader", "1 while this replica leads.", registry=self.registry)
-        self.domains = Gauge(
-            "mnnvl_domains",
-            "ComputeDomains by state, as the leader sees them.",
-            ["state"],
-            registry=self.registry,
+        gauge = partial(Gauge, registry=self.registry)
+        self.leader = gauge("mnnvl_leader", "1 while this replica leads.")
+        self.domains = gauge(
+            "mnnvl_domains", "ComputeDomains by state, as the leader sees them.", ["state"]
         )
         for state in STATES:
             self.domains.labels(state).set(0)
@@ -81,12 +77,10 @@ class Metrics:
             ["kind", "result"],
             registry=self.registry,
         )
-        audit = Gauge(
+        gauge(
             "mnnvl_unclaimed_podcliques",
             "PodCliques that ask for the fabric, or were given a domain, and whose pods do not get the claim.",
-            registry=self.registry,
-        )
-        audit.set_function(unclaimed)
+        ).set_function(unclaimed)
         self._following(requests, mirrors)
 
     def admission(self, requests: Requests, mirrors: Mirrors) -> None:
@@ -106,20 +100,14 @@ class Metrics:
         self._following(requests, mirrors)
 
     def _following(self, requests: Requests, mirrors: Mirrors) -> None:
-        sent = Gauge(
-            "mnnvl_api_requests",
-            "Requests sent to the API server, by verb.",
-            ["verb"],
-            registry=self.registry,
-        )
+        gauge = partial(Gauge, registry=self.registry)
+        sent = gauge("mnnvl_api_requests", "Requests sent to the API server, by verb.", ["verb"])
         for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
-            sent.labels(verb).set_function(lambda verb=verb: requests.count[verb])  # type: ignore[misc]
-        behind = Gauge(
+            sent.labels(verb).set_function(partial(requests.count.__getitem__, verb))
+        gauge(
             "mnnvl_mirror_behind_seconds",
             "For how long the mirror that is furthest behind has been; 0 where none is.",
-            registry=self.registry,
-        )
-        behind.set_function(lambda: max(mirrors.behind().values(), default=0.0))
+        ).set_function(lambda: max(mirrors.behind().values(), default=0.0))
 
     def support(self, ok: bool, nodes: int | None) -> None:
         """What the cluster can do now."""
@@ -127,19 +115,15 @@ class Metrics:
         self.fabric_nodes.set(nodes or 0)
 
     def domain(self, key: Key, state: str, *, wanted: bool, made: bool) -> None:
-        """What a turn found; the state `gone` takes the domain out."""
-        before, now = self._states.pop(key, None), (state, wanted, made)
-        if state != "gone":
+        """What a reconcile found; the state `gone` takes the domain out."""
+        counted = ((state, state != "wanted"), ("wanted", wanted), ("made", made))
+        now = [] if state == "gone" else [name for name, counts in counted if counts]
+        for names, step in ((self._states.pop(key, []), -1), (now, 1)):
+            for name in names:
+                self._counts[name] += step
+                self.domains.labels(name).set(self._counts[name])
+        if now:
             self._states[key] = now
-        for one, step in ((before, -1), (now if state != "gone" else None, 1)):
-            if one is not None:
-                for name in (
-                    {one[0]} - {"wanted"}
-                    | ({"wanted"} if one[1] else set())
-                    | ({"made"} if one[2] else set())
-                ):
-                    self._counts[name] += step
-                    self.domains.labels(name).set(self._counts[name])
 
     def forget_domains(self) -> None:
         """Who does not lead counts none."""

@@ -53,7 +53,7 @@ from preflight_mnnvl.core.support import (
 __all__ = ["AdmissionInformers", "DomainInformers"]
 
 GLANCE: Final = 1.0
-"""Seconds between two looks at whether a reflector says that its kind has gone; it sends nothing."""
+"""Seconds between two looks at whether a reflector says that its kind has gone; nothing is sent."""
 
 T = TypeVar("T")
 _NO_SPEC: Final = CliqueSpec()
