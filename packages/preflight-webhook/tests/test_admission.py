@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pods import GPU, cost, is_member, of, pods, qos
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.patch import applied
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, parse
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
+from preflight_webhook.core.inject.patch import applied
 
 CONFIG = parse(
     "checks: [{name: dcgm-diag, image: dcgm:1}, {name: mine, image: mine:1}]\ndcgm: {hostengineAddr: '$(NODE_IP):5555'}"

@@ -13,9 +13,9 @@ import jsonpatch
 import pytest
 import yaml
 from preflight_testing.helm import UMBRELLA, only, render
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, parse
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 VALUES = yaml.safe_load((UMBRELLA.parents[1] / "e2e/tests/data/adr-026-values.yaml").read_text())
 ALLREDUCE = {

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from preflight_testing.attacks import ATTACKS, attack
 from preflight_testing.reviews import EVERYTHING, NUMBER, realistic_review
-from preflight_webhook.configuration.config import parse
-from preflight_webhook.serving.app import PATH, Admission, ServingState
+from preflight_webhook.config.config import parse
+from preflight_webhook.webhook.handler import PATH, Admission, ServingState
 
 pytestmark = pytest.mark.anyio
 DENIED = {

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import preflight_kube.admission
 import preflight_webhook
-from preflight_webhook.admission.cache import SizedCache
+from preflight_webhook.core.cache import SizedCache
 
 
 def test_what_was_put_in_is_found_and_the_oldest_goes_when_there_is_no_room() -> None:

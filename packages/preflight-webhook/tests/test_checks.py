@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pods import GPU, amount, cost, of, pods, qos
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, ConfigError, parse
+from preflight_webhook.config.config import Config, ConfigError, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 
 def judged(pod: dict[str, Any], config: Config) -> tuple[Decision, dict[str, Any]]:

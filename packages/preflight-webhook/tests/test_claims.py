@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from preflight_proto.admitted import SeenClaim, decode_admitted, swapped
 from preflight_proto.names import CLAIMS_ANNOTATION
-from preflight_webhook.admission.claims import ClaimDevices, DeviceClaim, Ref, devices, read
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, parse
-from preflight_webhook.explain.live import needed
-from preflight_webhook.explain.workloads import FoundPod
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
+from preflight_webhook.core.detect.claims import ClaimDevices, DeviceClaim, Ref, devices, read
+from preflight_webhook.report.live import needed
+from preflight_webhook.report.workloads import FoundPod
 
 CLASSES = """
 gpuDetection: {deviceClasses: [gpu.nvidia.com, h100.example.com]}

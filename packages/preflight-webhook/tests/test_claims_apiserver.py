@@ -22,8 +22,8 @@ import yaml
 from preflight_proto import policy
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
-from preflight_webhook.admission.claims import VERSIONS, read
-from preflight_webhook.cluster.lookups import KEPT
+from preflight_webhook.core.detect.claims import VERSIONS, read
+from preflight_webhook.webhook.claim_lookups import KEPT
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving
 

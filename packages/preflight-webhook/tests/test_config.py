@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from preflight_testing.reviews import EVERYTHING
-from preflight_webhook.configuration.config import ConfigError, parse
+from preflight_webhook.config.config import ConfigError, parse
 
 # ADR-026's example, with image names as a registry-less cluster has them.
 ADR = """

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_webhook.configuration.config import Config, ConfigError, parse
+from preflight_webhook.config.config import Config, ConfigError, parse
 
 ONE = "checks: [{name: dcgm-diag, image: d, %s}]"
 LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
@@ -169,7 +169,7 @@ def sections(schema: dict[str, Any], every: dict[str, Any]) -> st.SearchStrategy
 
 
 def nearly() -> st.SearchStrategy[Any]:
-    from preflight_webhook.configuration.config import json_schema
+    from preflight_webhook.config.config import json_schema
 
     schema = json_schema()
     return sections(schema, schema["$defs"])

@@ -13,8 +13,8 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 from pods import GPU, amount, cost, of, qos
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, parse
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
 
 CPUS = ["500m", "1", "7500m", "8", "32", "95999m", "96", "191"]
 MEMORIES = ["1Mi", "512Mi", "8Gi", "9Gi", "64Gi", "100G", "800Gi", "1Ti", "2Ti", "1099511627777"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, ConfigError, parse
+from preflight_webhook.config.config import Config, ConfigError, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 COUNTED = "gpu.scheduling/gpu"
 CONFIG = """

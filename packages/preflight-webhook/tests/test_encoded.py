@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_webhook.admission.encoded import Built, encode_patch, text_of
+from preflight_webhook.core.inject.encoded import Built, encode_patch, text_of
 
 TEXT = st.text(max_size=8)
 FIELDS = st.dictionaries(

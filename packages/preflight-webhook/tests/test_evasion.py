@@ -12,9 +12,9 @@ import jsonpatch
 import pytest
 from pods import GPU
 from preflight_proto.names import CHECKED_LABEL
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, parse
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 CONFIG = parse(
     "checks: [{name: dcgm-diag, image: d}, {name: mine, image: m}]\nproviderInit: [driver*]"

@@ -11,8 +11,8 @@ import yaml
 from preflight_proto.stamp import gang_hash
 from preflight_testing.documents import CommandEnd, ended
 from preflight_webhook.cli import main
-from preflight_webhook.configuration.config import parse
-from preflight_webhook.explain.delay import worst_case_delay
+from preflight_webhook.config.config import parse
+from preflight_webhook.report.delay import worst_case_delay
 
 JOB = """
 apiVersion: batch/v1

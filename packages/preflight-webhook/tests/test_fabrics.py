@@ -11,9 +11,9 @@ from typing import Any
 import jsonpatch
 import pytest
 from preflight_proto import names
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, ConfigError, parse
+from preflight_webhook.config.config import Config, ConfigError, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 GPU = "nvidia.com/gpu"
 EFA = """

@@ -12,9 +12,9 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
-from preflight_webhook.admission.claims import DeviceClaim, Ref
-from preflight_webhook.configuration.config import parse
-from preflight_webhook.serving.app import Admission, ServingState
+from preflight_webhook.config.config import parse
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.webhook.handler import Admission, ServingState
 
 CONFIG = parse("""
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}, {name: nccl-allreduce, image: a, placement: last}]

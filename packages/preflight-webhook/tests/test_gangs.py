@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from pods import GPU, cost, gangs, is_member, join, pods, qos
 from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, gang_hash
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, parse
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 CONFIG = parse(

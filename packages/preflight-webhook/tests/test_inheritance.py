@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.names import INSTANCE_TYPE_ANNOTATION, TOPOLOGY_ANNOTATION
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import Config, parse
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 CHECKS = "checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false\n"
 CONFIG = parse(CHECKS)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from preflight_kube.admission.limits import VALUES
-from preflight_webhook.admission import limits, review
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import parse
+from preflight_webhook.api import review
+from preflight_webhook.config.config import parse
+from preflight_webhook.core import limits
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision, encode_answer
 
 CONFIG = parse("""
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]
@@ -206,7 +207,7 @@ TEXTS = {
 @pytest.mark.parametrize("made", TEXTS.values(), ids=TEXTS)
 def test_an_answer_carries_little_of_a_tenants_text(made: dict[str, Any]) -> None:
     decision = decided(made)
-    answer = json.loads(review.encode_answer("u", decision))["response"]
+    answer = json.loads(encode_answer("u", decision))["response"]
     said = [answer.get("status", {}).get("message", ""), *answer.get("warnings", ())]
     assert max(map(len, said)) <= review.MOST_TEXT
     assert len(said) <= review.MOST_WARNINGS + 1
@@ -251,12 +252,12 @@ HOSTILE = "a\u202eb\u200bc\x1b[2Jd\r\ne\x00f\u2066"
 def test_no_text_of_a_pod_changes_a_terminal_or_the_order_of_reading(made: dict[str, Any]) -> None:
     decision = decided(made)
     assert decision.denied
-    answer = json.loads(review.encode_answer("u", decision))
+    answer = json.loads(encode_answer("u", decision))
     assert answer["response"]["status"]["message"].isprintable()
 
 
 def test_a_warning_is_printable_too() -> None:
     answer = json.loads(
-        review.encode_answer("u", Decision("injected", "x", warnings=[f"{HOSTILE} differs"]))
+        encode_answer("u", Decision("injected", "x", warnings=[f"{HOSTILE} differs"]))
     )
     assert answer["response"]["warnings"] == ["a\\u202eb\\u200bcd e\\x00f\\u2066 differs"]

@@ -15,11 +15,11 @@ import pytest
 from handled import handled
 from preflight_kube.auth.connection import Connection
 from preflight_kube.errors import KubeError
-from preflight_webhook.admission import limits
-from preflight_webhook.admission.claims import DeviceClaim, Ref
-from preflight_webhook.cluster.access import ClusterAccess
-from preflight_webhook.cluster.lookups import Lookups, LookupUnavailable
+from preflight_webhook.core import limits
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
+from preflight_webhook.webhook.access import ClusterAccess
+from preflight_webhook.webhook.claim_lookups import Lookups, LookupUnavailable
 
 T = TypeVar("T")
 OWN = Ref("resourceclaimtemplates", "own")
@@ -200,7 +200,7 @@ def test_a_claim_is_asked_for_again_after_five_seconds_and_an_absent_one_after_a
 def test_no_more_claims_are_kept_than_there_is_room_for(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("preflight_webhook.cluster.lookups.MOST", 10)
+    monkeypatch.setattr("preflight_webhook.webhook.claim_lookups.MOST", 10)
 
     async def story() -> None:
         lookups = api.lookups()
@@ -298,7 +298,7 @@ def test_nothing_is_asked_for_packed(api: Api) -> None:
 
 
 def test_an_api_server_that_hangs_is_given_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight_webhook.cluster.lookups.PATIENCE", 0.05)
+    monkeypatch.setattr("preflight_webhook.webhook.claim_lookups.PATIENCE", 0.05)
 
     async def hang(_: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()

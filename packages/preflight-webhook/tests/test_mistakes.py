@@ -14,7 +14,7 @@ import pytest
 from preflight_testing.matrix.mistake import Mistake
 from preflight_testing.matrix.rollout import CHECKS, written_out
 from preflight_testing.matrix.scenario import load_mistakes
-from preflight_webhook.configuration.config import ConfigError, parse
+from preflight_webhook.config.config import ConfigError, parse
 
 ROWS = [row for row in load_mistakes() if row.config]
 REFUSED = [row for row in ROWS if row.refused]

@@ -19,8 +19,8 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pods import cost, pods
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import parse
+from preflight_webhook.config.config import parse
+from preflight_webhook.core.admit import decide
 from served import Webhook, api_server, asking, client_of, entry, kube_apiserver
 from served import webhook as serving
 

@@ -27,12 +27,12 @@ from preflight_testing.apidouble import ApiAnswer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
 from preflight_testing.plugin import ApiFixture, api, real_api_server
-from preflight_webhook.cluster.access import ClusterAccess
-from preflight_webhook.cluster.namespaces import NamespaceOverride, NamespaceOverrides
-from preflight_webhook.configuration.config import parse
-from preflight_webhook.configuration.effective import effective
+from preflight_webhook.config.config import parse
+from preflight_webhook.config.merged_config import effective
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.serving.app import Admission, ServingState
+from preflight_webhook.webhook.access import ClusterAccess
+from preflight_webhook.webhook.handler import Admission, ServingState
+from preflight_webhook.webhook.namespace_overrides import NamespaceOverride, NamespaceOverrides
 
 __all__ = ["api", "real_api_server"]
 
@@ -448,7 +448,7 @@ def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyP
             assert b"preflight_webhook_preflight_configs_behind 1.0" in metrics.text()
             now = time.monotonic()
             monkeypatch.setattr(
-                "preflight_webhook.cluster.namespaces.time.monotonic", lambda: now + 301
+                "preflight_webhook.webhook.namespace_overrides.time.monotonic", lambda: now + 301
             )
             assert "have not been read for 300 s: no answer" in state.unready()
 
@@ -458,7 +458,7 @@ def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyP
 def test_an_api_server_that_cannot_be_reached_at_first_is_looked_for_again(
     double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("preflight_webhook.cluster.namespaces.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("preflight_webhook.webhook.namespace_overrides.LOOK_EVERY", 0.01)
     tried = 0
 
     def connect() -> Connection:
@@ -480,7 +480,7 @@ def test_an_api_server_that_cannot_be_reached_at_first_is_looked_for_again(
 def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
     double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("preflight_webhook.cluster.namespaces.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("preflight_webhook.webhook.namespace_overrides.LOOK_EVERY", 0.01)
     wanted = False
 
     async def story() -> None:

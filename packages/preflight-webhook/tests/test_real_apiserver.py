@@ -14,8 +14,8 @@ import pytest
 import trustme
 from preflight_proto.stamp import Stamp, configmap_name, decode_stamp, gang_hash
 from preflight_testing.apiserver import GANG_APIS
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.config import parse
+from preflight_webhook.config.config import parse
+from preflight_webhook.core.admit import decide
 from served import Webhook, api_server, asking, client_of, entry, kube_apiserver
 from served import webhook as serving
 

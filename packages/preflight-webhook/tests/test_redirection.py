@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_webhook.admission.decision import Decision
-from preflight_webhook.admission.pipeline import decide
-from preflight_webhook.configuration.addresses import Host, hosts_in
-from preflight_webhook.configuration.config import Config, ConfigError, parse
+from preflight_webhook.config.addresses import Host, hosts_in
+from preflight_webhook.config.config import Config, ConfigError, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 
 NAME = "dcgm-hostengine.nvsentinel.svc"
 NAMED = parse(f"checks: [{{name: dcgm-diag, image: d}}]\ndcgm: {{hostengineAddr: '{NAME}:5555'}}")

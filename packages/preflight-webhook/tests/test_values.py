@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, Values, render
-from preflight_webhook.explain.values import OWN, parse
+from preflight_webhook.report.values import OWN, parse
 from said import Said, said
 
 CHARTS = Path(__file__).parents[3] / "charts"

@@ -1,5 +1,5 @@
 """`python -m preflight_webhook` is the command `preflight-webhook`."""
 
-from .cli import main
+from preflight_webhook.cli import main
 
 main()

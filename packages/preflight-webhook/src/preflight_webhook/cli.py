@@ -14,7 +14,7 @@ from preflight_proto.names import MANAGED_BY_LABEL
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from .explain.values import Given
+    from preflight_webhook.report.values import Given
 
 __all__ = ["main"]
 
@@ -94,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
 def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     from preflight_kube.admission import certs
 
-    from .configuration.config import json_schema
-    from .explain import command, values
+    from preflight_webhook.config.config import json_schema
+    from preflight_webhook.report import command, values
 
     command.add_command(subparsers)
     commands.add_validate_config(
@@ -122,7 +122,7 @@ def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def _serve(args: argparse.Namespace) -> int:
     from preflight_kube import logs
 
-    from .serving.server import Options, serve
+    from preflight_webhook.service import Options, serve
 
     logs.set_up("preflight-webhook", args.log_level)
     serve(

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Final
 
+from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.program import package_version
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -25,8 +26,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-
-from .admission.sources import SOURCES
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -166,7 +165,7 @@ class Metrics:
             "denied",
         )
         self.results: dict[str, int] = dict.fromkeys(results, 0)
-        self.members: dict[str, int] = dict.fromkeys(SOURCES, 0)
+        self.members: dict[str, int] = dict.fromkeys(BUILT_IN, 0)
         self.latencies, self.seconds = (
             [0] * (len(_BUCKETS) + 1),
             0.0,

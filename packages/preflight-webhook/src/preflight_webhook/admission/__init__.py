@@ -1,1 +1,0 @@
-"""One pod's way through admission. Pure."""

@@ -1,0 +1,264 @@
+"""The fields of Kubernetes objects that the webhook reads, and no others.
+
+msgspec skips what is not named here without building it; that is most of the webhook's speed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+__all__ = [
+    "NULL",
+    "Amount",
+    "AnyReview",
+    "Capabilities",
+    "ClaimEntry",
+    "ClaimUse",
+    "Container",
+    "DnsConfig",
+    "DnsOption",
+    "EmptyDirVolumeSource",
+    "HostAlias",
+    "Metadata",
+    "Os",
+    "OwnerReference",
+    "Pod",
+    "PodReview",
+    "PodReviewRequest",
+    "PodSpec",
+    "PullSecret",
+    "ResourceRequirements",
+    "SchedulingGroup",
+    "SecurityContext",
+    "Variable",
+    "Volume",
+    "VolumeMount",
+    "WorkloadRef",
+]
+
+Amount = str | int | float
+Amounts = dict[str, Amount]
+
+
+NULL: Final = msgspec.Raw(b"null")
+"""What a part that stays as it came is where the object does not have it."""
+
+
+class _Object(msgspec.Struct, rename="camel", gc=False):
+    pass
+
+
+class ClaimUse(_Object):
+    """A container's use of one of the pod's claims."""
+
+    name: str = ""
+
+
+class ResourceRequirements(_Object):
+    """What a container or a pod asks for."""
+
+    requests: Amounts | None = None
+    limits: Amounts | None = None
+    claims: list[ClaimUse] | None = None
+
+
+class VolumeMount(_Object):
+    """A mount, by its volume."""
+
+    name: str = ""
+
+
+class Capabilities(_Object):
+    """Linux capabilities beyond the runtime's own."""
+
+    add: list[str] | None = None
+
+
+class SecurityContext(_Object):
+    """What of a container's security context its checks must match."""
+
+    privileged: bool | None = None
+    capabilities: Capabilities | None = None
+
+
+class Container(_Object):
+    """What is Raw stays as it came: it is read only for pods whose like has not been seen (see
+    :mod:`..core.admit`).
+    """
+
+    name: str = ""
+    resources: msgspec.Raw = NULL
+    env: msgspec.Raw = NULL
+    env_from: msgspec.Raw = NULL
+    restart_policy: str | None = None
+    volume_mounts: msgspec.Raw = NULL
+    security_context: msgspec.Raw = NULL
+
+
+class Variable(_Object):
+    """One variable of a container; without a ``value`` where it comes from elsewhere
+    (``valueFrom``).
+    """
+
+    name: str = ""
+    value: str | None = None
+
+
+class EmptyDirVolumeSource(_Object):
+    """An emptyDir; ``medium``: Memory for a tmpfs."""
+
+    medium: str | None = None
+
+
+class Volume(_Object):
+    """A volume, as far as checks may share it."""
+
+    name: str = ""
+    empty_dir: EmptyDirVolumeSource | None = None
+
+
+class HostAlias(_Object):
+    """Names that the pod's hosts file has for an address."""
+
+    hostnames: list[str] | None = None
+
+
+class DnsOption(_Object):
+    """A resolver option."""
+
+    name: str = ""
+    value: str | None = None
+
+
+class DnsConfig(_Object):
+    """What the pod has its resolver do beside its dnsPolicy."""
+
+    nameservers: list[str] | None = None
+    searches: list[str] | None = None
+    options: list[DnsOption] | None = None
+
+
+class Os(_Object):
+    """The operating system that the pod asks for."""
+
+    name: str = ""
+
+
+class SchedulingGroup(_Object):
+    """The PodGroup of a pod (Kubernetes 1.36)."""
+
+    pod_group_name: str | None = None
+
+
+class WorkloadRef(_Object):
+    """The Workload of a pod and its group in it (Kubernetes 1.35)."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str | None = None
+
+
+class ClaimEntry(_Object):
+    """One of the pod's resource claims: an object that others may use too, or a template for one of
+    its own.
+    """
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PullSecret(_Object):
+    """A Secret by which images are pulled."""
+
+    name: str = ""
+
+
+class PodSpec(_Object):
+    """A pod's spec; what is Raw is decoded where it is needed."""
+
+    containers: list[Container]
+    init_containers: list[Container] | None = None
+    volumes: list[Volume] | None = None
+    resources: msgspec.Raw = NULL
+    os: Os | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadRef | None = None
+    scheduler_name: str = ""
+    resource_claims: list[ClaimEntry] | None = None
+    image_pull_secrets: list[PullSecret] | None = None
+    host_aliases: msgspec.Raw = NULL
+    dns_config: msgspec.Raw = NULL
+    dns_policy: str | None = None
+    host_network: bool | None = None
+    hostname: str | None = None
+    hostname_override: str | None = None
+    subdomain: str | None = None
+
+
+class OwnerReference(_Object):
+    """Who owns the pod; ``controller``: whether it made it."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(_Object):
+    """A pod's metadata at admission: without a uid, often without a name."""
+
+    name: str = ""
+    generate_name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Pod(_Object):
+    """A pod as it comes to admission."""
+
+    spec: PodSpec
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+
+class Kind(_Object):
+    kind: str
+    group: str = ""
+    version: str = ""
+
+
+class PodReviewRequest(_Object):
+    """A review's request about a pod."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    kind: Kind
+    object: Pod
+    namespace: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    dry_run: bool = False
+
+
+class PodReview(_Object):
+    """An AdmissionReview about a pod."""
+
+    request: PodReviewRequest
+    api_version: str
+    kind: str
+
+
+class AnyRequest(_Object):
+    """A request whatever it is about, with its object as it came."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    kind: Kind
+    object: msgspec.Raw = msgspec.Raw()
+
+
+class AnyReview(_Object):
+    """An AdmissionReview whatever it is about."""
+
+    request: AnyRequest
+    api_version: str
+    kind: str

@@ -1,1 +1,0 @@
-"""What is asked of the API server, or followed there."""

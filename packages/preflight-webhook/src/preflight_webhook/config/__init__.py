@@ -1,0 +1,1 @@
+"""The configuration, and every problem that it may have. Pure."""

@@ -1,0 +1,463 @@
+"""The webhook's configuration: ADR-026's Helm values under their names.
+
+One Struct is the schema. :func:`parse` lists *every* problem of a file with its path in it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+import jsonschema
+import msgspec
+from msgspec import Meta
+from preflight_kube.api.quantities import parse_quantity
+from preflight_kube.files import schema_errors
+from preflight_kube.files import yaml_document as document
+from preflight_kube.files.configfile import ConfigError
+from preflight_kube.files.yaml_document import DocumentError
+from preflight_proto import gang_source, names
+from preflight_proto.devices import OTHER_RESOURCES
+from preflight_proto.gang_source import GangSource
+from preflight_proto.policy import Enforcement, Method, OptIn
+
+from preflight_webhook.config import check_env as given
+from preflight_webhook.config import devices, overrides
+from preflight_webhook.config import extra_volumes as extras
+from preflight_webhook.config.addresses import engine_problems
+from preflight_webhook.config.devices import DeviceVariables
+from preflight_webhook.config.extra_volumes import ExtraMount, ExtraVolume
+from preflight_webhook.config.timeouts import duration_problems, in_one_line
+
+__all__ = [
+    "CheckConfig",
+    "Config",
+    "ConfigError",
+    "GangDiscovery",
+    "json_schema",
+    "of",
+    "parse",
+    "raw_of",
+]
+
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        max_length=50,
+        description="Lower-case letters, digits and '-'.",
+    ),
+]
+Image = Annotated[
+    str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")
+]
+_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
+_NCCL: Final = frozenset({names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE})
+Names = tuple[Annotated[str, Meta(min_length=1)], ...]
+Address = Annotated[str, Meta(min_length=1, max_length=1024)]
+_MOUNTS_OF_OURS: Final = {
+    "volumeMounts": {
+        "items": {
+            "properties": {
+                "name": {
+                    "pattern": f"^({'|'.join(extras.OUR_VOLUMES)})$",
+                    "description": "a volume that is injected; one of your own goes into extraVolumes and extraVolumeMounts.",
+                }
+            }
+        }
+    }
+}
+
+
+class _Section(
+    msgspec.Struct, frozen=True, kw_only=True, eq=False, rename="camel", forbid_unknown_fields=True
+):
+    """Compared and hashed by identity, so that what depends on the configuration alone can be made
+    once.
+    """
+
+
+class EnvVar(_Section, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(pattern=r"^[^=\s]+$")]
+    value: str = ""
+
+
+class MostCompute(_Section, frozen=True, kw_only=True):
+    """The most CPU and memory that a check takes; never more than the pod has reserved anyway."""
+
+    cpu: str | int | float | None = None
+    memory: str | int | None = None
+
+
+class CheckResources(_Section, frozen=True, kw_only=True):
+    requests: MostCompute = MostCompute()
+    limits: MostCompute = MostCompute()
+
+
+class CheckConfig(_Section, frozen=True, kw_only=True):
+    """One check. ``required`` checks stay whatever a pod asks for; ``observe`` measures and never
+    holds a pod back; a ``gang`` check tests the fabric between the members of a gang
+    (nccl-allreduce does, whatever stands here).
+
+    ``placement``: before or behind the workload's own init containers. ``env_patterns`` and
+    ``mount_patterns``: what it inherits of the workload (globs on names and on mount paths; unset:
+    those of the NCCL checks for them, nothing for others). ``supports``: devices beyond whole GPUs
+    of the pod's own that it can test. ``extra_volumes`` and ``extra_volume_mounts``: folders of the
+    node that it needs. ``container``: merged over what is injected.
+    """
+
+    name: Name
+    image: Image
+    enabled: bool = True
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    required: bool = False
+    enforcement: Enforcement = "enforce"
+    on_inconclusive: Literal["block", "allow"] | None = None
+    timeout: str = ""
+    gang: bool = False
+    placement: Literal["first", "last"] = "first"
+    supports: tuple[Literal["mig", "shared"], ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    env_patterns: Names | None = None
+    mount_patterns: Names | None = None
+    resources: CheckResources = CheckResources()
+    extra_volumes: tuple[ExtraVolume, ...] = ()
+    extra_volume_mounts: tuple[ExtraMount, ...] = ()
+    security_context: dict[str, Any] = {}
+    container: Annotated[
+        dict[str, Any], Meta(extra_json_schema={"properties": _MOUNTS_OF_OURS})
+    ] = {}
+
+    @property
+    def gang_wide(self) -> bool:
+        """Whether it tests the fabric between the members of a gang."""
+        return self.gang or self.name == names.NCCL_ALLREDUCE
+
+    @property
+    def nccl(self) -> bool:
+        """Whether it is one of the built-in NCCL checks."""
+        return self.name in _NCCL
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it is required: dcgm-diag always is, unless the operator leaves it out."""
+        return self.required or self.name == names.DCGM_DIAG
+
+
+class Dcgm(_Section, frozen=True, kw_only=True):
+    """``hostengine_addr``: host:port, one or several, tried in order. Best by address, as
+    ``$(NODE_IP)`` is: a pod's author decides what a name means in his pod, so one that he could
+    lead elsewhere is left out there, and without another the pod is denied."""
+
+    hostengine_addr: Address | Annotated[tuple[Address, ...], Meta(min_length=1, max_length=8)] = (
+        "$(NODE_IP):5555",
+        "nvidia-dcgm.gpu-operator.svc:5555",
+    )
+    diag_level: Annotated[int, Meta(ge=1, le=4)] = 2
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Each by itself, in order."""
+        given = (
+            (self.hostengine_addr,)
+            if isinstance(self.hostengine_addr, str)
+            else self.hostengine_addr
+        )
+        return tuple(one.strip() for some in given for one in some.split(",") if one.strip())
+
+
+class Nccl(_Section, frozen=True, kw_only=True):
+    """GB/s; unset means the floors table of the check."""
+
+    loopback_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(
+        name="loopbackThresholdGBps", default=None
+    )
+    allreduce_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(
+        name="allreduceThresholdGBps", default=None
+    )
+
+
+class GangLabels(_Section, frozen=True, kw_only=True):
+    gang_id_label: str = "app.kubernetes.io/gang-id"
+    gang_size_label: str = "app.kubernetes.io/gang-size"
+
+
+class GangDiscovery(_Section, frozen=True, kw_only=True):
+    """How a pod's gang is recognised; see :mod:`..core.gang.sources` for what each word reads.
+
+    ``method``: one source, or ``auto`` for all that imply co-scheduling. ``opt_in``: further ones
+    that do not. ``owner_schedulers``: pods of these schedulers form a gang with what else their
+    owner made. ``parallel_stateful_sets``: StatefulSets here start their pods side by side.
+    ``sources``: kinds of gangs that only the configuration knows; they are asked first.
+    """
+
+    method: Method = "auto"
+    labels: GangLabels = GangLabels()
+    opt_in: tuple[OptIn, ...] = ()
+    owner_schedulers: Names = ("kai-scheduler",)
+    parallel_stateful_sets: bool = False
+    sources: Annotated[tuple[GangSource, ...], Meta(max_length=32)] = ()
+
+
+class GpuDetection(_Section, frozen=True, kw_only=True):
+    """``mig_resource_names`` and ``shared_resource_names`` (globs): slices of a GPU, and GPUs that
+    several pods get at a time. ``shared_claims``: what the checks make of a claim by name, which
+    other pods may use too. auto: test its GPUs, unless another pod has it just then, in which case
+    a pod with a required check is denied. ``other_resource_names`` (globs): resources of
+    nvidia.com that are no GPUs, beside those of :class:`NetworkDetection`; pods that ask for any
+    that is not known are told of, and counted."""
+
+    resource_names: Names = ("nvidia.com/gpu",)
+    device_classes: Names = ()
+    shared_claims: Literal["auto", "skip", "inject"] = "auto"
+    mig_resource_names: Names = ("nvidia.com/mig-*",)
+    shared_resource_names: Names = ("nvidia.com/*.shared",)
+    other_resource_names: Names = OTHER_RESOURCES
+
+
+class NetworkDetection(_Section, frozen=True, kw_only=True):
+    """Globs. The names of resources are those of the device plugins of Mellanox and NVIDIA NICs, of
+    EFA, of GKE's networks and of RDMA.
+    """
+
+    resource_names: Names = (
+        "nvidia.com/mlnxnics",
+        "nvidia.com/hostdev",
+        "nvidia.com/*sriov*",
+        "rdma/*",
+        "vpc.amazonaws.com/efa",
+        "networking.gke.io.networks/*",
+    )
+    device_classes: Names = ()
+
+
+class NcclTopology(_Section, frozen=True, kw_only=True):
+    """``instance_type_label`` is the node's; the gang controller brings it into the pod."""
+
+    instance_type_label: str = "node.kubernetes.io/instance-type"
+    instance_type_mapping: dict[str, str] = {}
+    enable_fallback: bool = True
+
+
+class ConnectorAuth(_Section, frozen=True, kw_only=True):
+    enabled: bool = False
+    audience: Annotated[str, Meta(min_length=1)] = names.TOKEN_AUDIENCE
+    expiration_seconds: Annotated[
+        int, Meta(ge=600, description="The API server refuses less than ten minutes.")
+    ] = 3600
+
+
+class PlatformConnector(_Section, frozen=True, kw_only=True):
+    """``enabled``: false where there is none; checks decide about the pod and report nothing."""
+
+    enabled: bool = True
+    socket_dir: Annotated[str, Meta(pattern=r"^/.+")] = names.SOCKET_DIR
+    auth: ConnectorAuth = ConnectorAuth()
+
+
+class PodSelection(_Section, frozen=True, kw_only=True):
+    enabled: bool = False
+
+
+class PreflightConfigs(_Section, frozen=True, kw_only=True):
+    """``enabled``: what namespaces set for themselves, and the gang controller has accepted, is
+    followed.
+    """
+
+    enabled: bool = True
+
+
+class Config(_Section, frozen=True, kw_only=True):
+    """What `preflight-webhook serve --config FILE` reads."""
+
+    checks: tuple[CheckConfig, ...] = ()
+    dcgm: Dcgm = Dcgm()
+    nccl: Nccl = Nccl()
+    check_timeout: str = ""
+    gang_timeout: str = "600s"
+    gang_discovery: GangDiscovery = GangDiscovery()
+    gpu_detection: GpuDetection = GpuDetection()
+    network_detection: NetworkDetection = NetworkDetection()
+    device_variables: DeviceVariables = DeviceVariables()
+    mirror_claims: Names = ("compute-domain-default-channel.nvidia.com",)
+    nccl_env_patterns: Names = ("NCCL_*", "UCX_*", "OMPI_*", "FI_*")
+    nccl_mount_patterns: Names = (names.SHM_DIR,)
+    nccl_topology: NcclTopology = NcclTopology()
+    platform_connector: PlatformConnector = PlatformConnector()
+    processing_strategy: Literal["EXECUTE_REMEDIATION", "STORE_ONLY", "STORE_AND_ANALYSE"] = (
+        "EXECUTE_REMEDIATION"
+    )
+    pod_selection: PodSelection = PodSelection()
+    preflight_configs: PreflightConfigs = PreflightConfigs()
+    unresolved_claims: Literal["deny", "allow", "inject"] = "deny"
+    on_pod_security_conflict: Literal["deny", "report-off"] = "deny"
+    provider_init: Names = ()
+    check_image_pull_secrets: Names = ()
+    gpu_count: Literal["effective", "max"] = "effective"
+    skip_nccl_without_network: bool = True
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of :class:`Config`; the chart's values.schema.json contains it."""
+    return msgspec.json.schema(Config)
+
+
+def parse(text: str) -> Config:
+    """The configuration in the YAML document ``text``, without the checks that are not enabled.
+    Raises :class:`ConfigError` with every problem.
+    """
+    return of(raw_of(text))
+
+
+def raw_of(text: str) -> Any:
+    """What the YAML document ``text`` holds. Raises :class:`ConfigError`."""
+    try:
+        raw = document.read(text)
+    except DocumentError as error:
+        raise ConfigError(error.problems) from None
+    return {} if raw is None else raw
+
+
+def of(raw: Any) -> Config:
+    """The configuration that ``raw`` says; as :func:`parse`."""
+    problems = schema_errors.sentences(_VALIDATOR.iter_errors(raw), "the file")
+    if not isinstance(raw, dict):
+        raise ConfigError(problems)
+    problems += _meaning(raw)
+    if problems:
+        raise ConfigError(problems)
+    try:
+        config = msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:  # the schema says less than the types
+        what, _, where = str(error).partition(" - at `$.")
+        raise ConfigError(
+            [f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]
+        ) from None
+    return msgspec.structs.replace(
+        config, checks=tuple(check for check in config.checks if check.enabled)
+    )
+
+
+_TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+    "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+)
+"""1.0 is not a whole number for us, as it is none for Kubernetes."""
+_VALIDATOR: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator, type_checker=_TYPES
+)(json_schema())
+
+
+def _meaning(raw: dict[str, Any]) -> list[str]:
+    """What a schema cannot say: durations, and names that are used twice."""
+    problems = []
+    checks = raw.get("checks")
+    listed = [c for c in checks if isinstance(c, dict)] if isinstance(checks, list) else []
+    durations = [("checkTimeout", raw.get("checkTimeout")), ("gangTimeout", raw.get("gangTimeout"))]
+    durations += [(f"checks[{i}].timeout", c.get("timeout")) for i, c in enumerate(listed)]
+    for path, value in durations:
+        if isinstance(value, str) and value:
+            problems += duration_problems(path, value)
+    for i, check in enumerate(listed):
+        problems += _about_check(f"checks[{i}]", check)
+    problems += _of_connector(raw.get("platformConnector"))
+    problems += devices.problems(raw)
+    discovery = raw.get("gangDiscovery")
+    if isinstance(discovery, dict):
+        problems += gang_source.problems(discovery.get("sources", []), "gangDiscovery.sources")
+    connector = raw.get("platformConnector")
+    folder = (
+        connector.get("socketDir", names.SOCKET_DIR)
+        if isinstance(connector, dict)
+        else names.SOCKET_DIR
+    )
+    problems += extras.problems(listed, str(folder))
+    dcgm = raw.get("dcgm")
+    problems += engine_problems(
+        dcgm.get("hostengineAddr") if isinstance(dcgm, dict) else None, "dcgm.hostengineAddr"
+    )
+    seen: dict[str, int] = {}
+    for i, check in enumerate(listed):
+        name = check.get("name")
+        if isinstance(name, str) and name in seen:
+            problems.append(
+                f'checks[{i}].name: "{name}" is also the name of checks[{seen[name]}]; give each check a name of its own.'
+            )
+        if isinstance(name, str):
+            seen.setdefault(name, i)
+    # What is refused already needs no second sentence.
+    return problems + [
+        one for one in given.problems(raw) if not _told(one.partition(":")[0], problems)
+    ]
+
+
+def _told(path: str, problems: list[str]) -> bool:
+    return any(one.startswith((f"{path}:", f"{path}[")) for one in problems)
+
+
+def _of_connector(connector: Any) -> list[str]:
+    """What the API server would refuse in every pod."""
+    if not isinstance(connector, dict):
+        return []
+    problems = []
+    folder, auth = connector.get("socketDir"), connector.get("auth")
+    if isinstance(folder, str) and ".." in folder.split("/"):
+        problems.append(
+            f'platformConnector.socketDir: "{in_one_line(folder)}" has ".." in it; write the folder itself.'
+        )
+    seconds = auth.get("expirationSeconds") if isinstance(auth, dict) else None
+    if isinstance(seconds, int) and seconds > MOST_TOKEN_SECONDS:
+        problems.append(
+            f"platformConnector.auth.expirationSeconds: {seconds} is more than {MOST_TOKEN_SECONDS}; set less."
+        )
+    return problems
+
+
+MOST_TOKEN_SECONDS: Final = 2**32
+"""The API server refuses a projected token that lives longer."""
+
+
+_OURS: Final = {
+    "name": "it follows from the check's name",
+    "image": "set the check's image",
+    "resources": "set the check's resources",
+    "securityContext": "set the check's securityContext",
+    "restartPolicy": "a check ends before the next one begins",
+}
+"""Fields of a container that a check's ``container`` may not hold, and why."""
+
+
+def _about_check(path: str, check: dict[str, Any]) -> list[str]:
+    container = check.get("container")
+    taken = sorted(_OURS.keys() & container.keys()) if isinstance(container, dict) else []
+    problems = [
+        f"{path}.container.{key}: not allowed here ({_OURS[key]}); remove it." for key in taken
+    ]
+    if isinstance(container, dict):
+        check = {
+            **check,
+            "container": {key: value for key, value in container.items() if key not in _OURS},
+        }
+    problems += overrides.problems(check, path)
+    for i, variable in enumerate(listed if isinstance(listed := check.get("env"), list) else ()):
+        name = variable.get("name") if isinstance(variable, dict) else None
+        if isinstance(name, str) and name and not _ENV_NAME.fullmatch(name):
+            problems.append(
+                f'{path}.env[{i}].name: "{in_one_line(name)}" is not the name of a variable; use printable ASCII without "=".'
+            )
+    if check.get("required") is True or check.get("name") == names.DCGM_DIAG:
+        problems += [
+            f"{path}.{key}: a required check inherits nothing of the workload, which could bend it; remove one of the two."
+            for key in ("envPatterns", "mountPatterns")
+            if check.get(key)
+        ]
+    resources = check.get("resources")
+    for side, amounts in resources.items() if isinstance(resources, dict) else ():
+        for name, value in amounts.items() if isinstance(amounts, dict) else ():
+            try:
+                if value is not None and parse_quantity(str(value)) <= 0:
+                    problems.append(
+                        f'{path}.resources.{side}.{name}: "{value}" is nothing; set more, or leave it out.'
+                    )
+            except ValueError as error:
+                problems.append(f"{path}.resources.{side}.{name}: {error}.")
+    return problems

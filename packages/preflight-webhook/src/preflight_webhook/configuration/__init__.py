@@ -1,1 +1,0 @@
-"""The configuration, and what may be in it. Pure."""

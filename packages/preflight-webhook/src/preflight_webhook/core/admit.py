@@ -1,0 +1,540 @@
+"""The main flow: one pod's way through admission. Every step adds to one :class:`Decision`.
+
+reserved names → claims → identity → facts → devices → checks → inheritance → injection → patch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+from preflight_kube.admission.limits import of_object
+from preflight_proto import admitted
+from preflight_proto.admitted import Admitted, SeenClaim
+from preflight_proto.names import (
+    CHECKED_LABEL,
+    CHECKS_ANNOTATION,
+    CLAIMS_ANNOTATION,
+    CONTAINER_PREFIX,
+    NO_CHECK_APPLIES,
+)
+from preflight_proto.stamp import Stamp
+
+from preflight_webhook.api.review import (
+    BadReview,
+    decode_pod,
+    decode_resources,
+    decode_whole,
+    decode_whole_of,
+    shown,
+)
+from preflight_webhook.api.types import ClaimEntry, ClaimUse, Container, Pod, Volume
+from preflight_webhook.config.config import Config
+from preflight_webhook.core import limits
+from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.decision import UNKNOWN, Decision, Skip
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref, detects, ref
+from preflight_webhook.core.detect.pod_devices import Holdings, Named, gives, holdings, will_test
+from preflight_webhook.core.detect.resources import (
+    COMPUTE,
+    Demand,
+    StartStep,
+    demands,
+    effective_resources,
+    kind,
+    unknown,
+)
+from preflight_webhook.core.gang.identity import identify, marks, ordered, stamp
+from preflight_webhook.core.gang.sources import GangIdentity
+from preflight_webhook.core.guard import reserved
+from preflight_webhook.core.guard.bypass import (
+    GpuInitContainer,
+    not_redirected,
+    refuse_busy,
+    refuse_use_before,
+    with_room,
+)
+from preflight_webhook.core.guard.endpoint_guard import Redirect, redirects, trusted
+from preflight_webhook.core.guard.hostpaths import forbidden
+from preflight_webhook.core.inject import patch
+from preflight_webhook.core.inject.encoded import encode_patch
+from preflight_webhook.core.inject.inheritance import ContainerSettings, inherit, inheriting
+from preflight_webhook.core.inject.injection import (
+    Injection,
+    InjectionPoint,
+    WorkloadTraits,
+    inject,
+    place,
+)
+from preflight_webhook.core.selection import PodRefused, PodTraits, not_applicable, select
+
+__all__ = ["CREATE_FIRST", "decide"]
+
+
+class DecisionKey(msgspec.Struct, frozen=True):
+    """Everything about a pod without anything of ours that its decision depends on.
+
+    The pods of one job share their facts, their gang among them, so a gang of a thousand is decided
+    once (resources, environments and mounts are compared as the bytes they came in).
+    """
+
+    init: tuple[tuple[str, bytes, str | None], ...]
+    containers: tuple[bytes, ...]
+    own: bytes  # its resources, where it has some of its own
+    windows: bool
+    asked: str | None
+    has_init: bool
+    has_volumes: bool
+    volumes: int  # how many, where that is more than there may be
+    has_labels: bool
+    has_annotations: bool
+    namespace: str  # a gang's; without one, the same decision holds in all of them
+    gang: GangIdentity | None
+    ordered: str
+    settings: tuple[ContainerSettings, ...]  # of all containers, where any check inherits
+    pull_secrets: tuple[str, ...] | None
+    claims: tuple[Named, ...]
+    confined: bool
+    memory: tuple[str, ...]  # volumes that are memory, where any check inherits
+    redirects: tuple[Redirect, ...]
+    claimed: bool  # by the annotation of deviceVariables
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        size = 2048 + len(self.asked or "") + len(self.own)
+        for name, raw, _ in self.init:
+            size += 128 + len(name) + len(raw)
+        for group in (self.containers, *self.settings):
+            size += 128 * len(group) + sum(map(len, group))
+        for names in (self.pull_secrets or (), self.memory):
+            size += 64 * len(names) + sum(map(len, names))
+        for name, _, _ in self.claims:
+            size += 576 + len(name)
+        for _, why in self.redirects:
+            size += 512 + len(why)
+        return size
+
+
+CREATE_FIRST: Final = "create the claim first, then the pod."
+"""What to do about a claim that the cluster does not have."""
+_MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
+_NO_CHECK_IN_A_MIRROR: Final = (
+    f"metadata.annotations: {_MIRROR} is of a pod that no check is in, and it carries names that are "
+    "reserved for preflight; leave these out."
+)
+Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
+_decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
+
+
+def decide(
+    raw: bytes | bytearray,
+    namespace: str,
+    config: Config,
+    claims: Mapping[Ref, DeviceClaim | None] | None = None,
+    *,
+    confined: bool = False,
+    recall: Recall | None = None,
+    read: Pod | None = None,
+) -> Decision:
+    """The decision about the pod whose JSON is ``raw`` (or the review's around it, where ``read``
+    is what was read of it), created in ``namespace``; not to be changed, as alike pods share it.
+
+    ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they
+    matter and are not given, ``recall`` is asked, which may know all of them; else the result is
+    ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no
+    hostPath volumes. Pure. Raises :class:`BadReview` when it is not a pod.
+    """
+    pod = read or decode_pod(raw)
+    looked_up = detects(config)
+    mirror = pod.metadata.annotations and _MIRROR in pod.metadata.annotations
+    problem = None if mirror else limits.of_pod(pod, claims=looked_up)
+    suspected = problem is None and reserved.suspected(pod)
+    if mirror:
+        if suspected and reserved.present(pod):
+            return Decision("denied", _NO_CHECK_IN_A_MIRROR)
+        return Decision(
+            "mirror",
+            "the pod only shows a static pod that a kubelet runs by itself, without these checks.",
+        )
+    if problem or (suspected and (problem := reserved.misuse(pod, config))):
+        return Decision("denied", problem)
+    if pod.spec.resource_claims and claims is None and looked_up:
+        needs = tuple(
+            dict.fromkeys([one for entry in pod.spec.resource_claims if (one := ref(entry))])
+        )
+        claims = recall(needs) if needs and recall is not None else None
+        if needs and claims is None:
+            return Decision(
+                "needs-claims", "the pod's resource claims must be known first.", needs=needs
+            )
+    known: Mapping[Ref, DeviceClaim | None] = claims or {}
+    if not (suspected and reserved.present(pod)):
+        facts = _facts(pod, namespace, config, known, confined)
+        key = facts, config
+        if (kept := _decisions.get(key)) is not None:
+            return kept
+        decision, _ = _judge(facts, config)
+        return _decisions.put(key, decision, facts.size + decision.size)
+    # Our own output on a second call, or somebody's forgery: taken out and built anew, never
+    # "found, so skip".
+    if problem := of_object(raw):
+        return Decision("denied", problem)
+    now = decode_whole(raw) if read is None else decode_whole_of(raw)
+    wanted = reserved.cleaned(now)
+    facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, known, confined)
+    decision, injection = _judge(facts, config)
+    if decision.denied:
+        return decision
+    if injection is not None:
+        wanted = patch.applied(wanted, _operations(facts, injection))
+    patched = patch.rebuilt(now, wanted)
+    result = "unchanged" if injection is not None and not patched else decision.result
+    warnings = [*decision.warnings, *_replaced(now, wanted)]
+    return replace(decision, result=result, encoded=encode_patch(patched), warnings=warnings)
+
+
+def _facts(
+    pod: Pod,
+    namespace: str,
+    config: Config,
+    claims: Mapping[Ref, DeviceClaim | None],
+    confined: bool,
+) -> DecisionKey:
+    spec, metadata = pod.spec, pod.metadata
+    containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
+    gang = identify(pod, config.gang_discovery)
+    everyone = () if not inheriting(config) else [*containers, *init] if init else containers
+    # By position, as it is made for every pod: keywords would take five times as long.
+    return DecisionKey(
+        tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
+        tuple([bytes(c.resources) for c in containers]),
+        bytes(spec.resources),
+        spec.os is not None and spec.os.name == "windows",
+        metadata.annotations.get(CHECKS_ANNOTATION) if metadata.annotations else None,
+        init is not None,
+        spec.volumes is not None,
+        len(spec.volumes) if spec.volumes and len(spec.volumes) > limits.ENTRIES else 0,
+        metadata.labels is not None,
+        metadata.annotations is not None,
+        namespace if gang else "",
+        gang,
+        ordered(pod, gang, config.gang_discovery) if gang else "",
+        tuple([_settings(c) for c in everyone]),
+        tuple([one.name for one in secrets]) if secrets is not None else None,
+        tuple([_claim(entry, claims) for entry in spec.resource_claims])
+        if spec.resource_claims and detects(config)
+        else (),
+        confined,
+        _memory(spec.volumes) if everyone and spec.volumes else (),
+        redirects(pod, namespace, config),
+        _claimed(pod, config),
+    )
+
+
+def _claimed(pod: Pod, config: Config) -> bool:
+    named = config.device_variables
+    return named.enabled and named.claim_annotation in (pod.metadata.annotations or {})
+
+
+def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
+    """Names of those that are memory; of too many the pod is denied anyway."""
+    if len(volumes) > limits.ENTRIES:
+        return ()
+    found = [
+        one.name for one in volumes if (of := one.empty_dir) is not None and of.medium == "Memory"
+    ]
+    return tuple([name for name in found if len(name) <= limits.NAME]) if found else ()
+
+
+def _settings(container: Container) -> ContainerSettings:
+    mounts, security = bytes(container.volume_mounts), bytes(container.security_context)
+    return tuple.__new__(
+        ContainerSettings, (bytes(container.env), bytes(container.env_from), mounts, security)
+    )  # as above
+
+
+def _claim(entry: ClaimEntry, claims: Mapping[Ref, DeviceClaim | None]) -> Named:
+    wanted = ref(entry)
+    return entry.name, wanted, claims.get(wanted) if wanted else None
+
+
+def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
+    if facts.windows:
+        return _unchecked(facts, config, Decision("windows", "Windows pods are not checked."))
+    config = trusted(config, facts.redirects)
+    asked = facts.asked if config.pod_selection.enabled else None
+    if asked is not None and (problem := limits.of_asked(CHECKS_ANNOTATION, asked)):
+        return Decision("denied", problem), None
+    missing = _unresolved(facts, config)
+    if (
+        missing and config.gpu_detection.device_classes
+    ):  # it may be the claim that gives the pod its GPUs
+        return Decision("denied", missing), None
+    try:
+        init = [
+            StartStep(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init
+        ]
+        containers = [_demands(raw) for raw in facts.containers]
+        resources = _names([*containers, *(step.demands for step in init)], config)
+        first = _place(init, containers, resources, place(init, config.provider_init))
+        found = holdings(first.accounts, facts.claims, config, claimed=facts.claimed)
+        if not found.of_gpus:
+            strange = unknown([*containers, *[step.demands for step in init]], config)
+            told = _unknown(strange, config) if strange else _no_gpu(config)
+            return _unchecked(facts, config, told)
+        if missing:
+            return Decision("denied", missing), None
+        situation = PodTraits(found.network, facts.gang is not None, facts.ordered, found.of_gpus)
+        checks, skipped = select(config, facts.asked, situation)
+        refuse_busy(checks, skipped, found, config)
+        checks, skipped = not_redirected(checks, skipped, facts.redirects, config)
+        behind = any(check.placement == "last" for check in checks)
+        last = _place(init, containers, resources, len(init)) if behind else first
+        gets = _who_gets_gpus(facts, init, containers, found)
+        users = [
+            GpuInitContainer(i, step.name, step.sidecar)
+            for i, step in enumerate(init)
+            if gets[len(containers) + i]
+        ]
+        refuse_use_before(checks, users, first.position)
+        if init and found.gpus and not found.gpu_claims:  # else nobody holds any before the checks
+            checks, skipped = with_room(checks, skipped, first, last, found.gpus)
+    except PodRefused as error:
+        return Decision("denied", str(error)), None
+    except BadReview:  # a ValueError too, but the API server's to hear of
+        raise
+    except ValueError as error:
+        return Decision("denied", f"spec: {error}."), None
+    gpus = {**found.gpus, **{f"claim {name}": 1 for name in found.gpu_claims}}
+    if found.annotation:
+        gpus[f"claim of annotation {found.annotation}"] = 1
+    if not checks:
+        told = Decision(
+            "no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus
+        )
+        return _unchecked(facts, config, told, marked=not_applicable(skipped))
+    if facts.confined and (problem := forbidden(checks, config)):
+        return Decision("denied", problem), None
+    if problem := limits.of_inherited(facts.settings, facts.volumes):
+        return Decision("denied", problem), None
+    member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
+    inherited = inherit(
+        facts.settings, gets if facts.settings else (), len(containers), facts.memory, config
+    )
+    workload = WorkloadTraits(
+        devices=found.counts,
+        claims=found.claims,
+        kinds=found.kinds,
+        containers=len(init) + len(containers),
+        own={}
+        if facts.own == b"null"
+        else {demand.resource: demand for demand in _demands(facts.own)},
+        gang_config_map=member.config_map if member is not None and member.takes_part else None,
+        inherited=inherited.by_check,
+        ipc_lock=inherited.ipc_lock,
+        pull_secrets=frozenset(facts.pull_secrets or ()),
+        reports=config.platform_connector.enabled and not facts.confined,
+        named_devices=facts.claimed
+        and not found.gpu_claims
+        and {*found.gpus} <= {config.device_variables.resource_name},
+    )
+    injection = inject(config, checks, workload, first, last)
+    warnings = [
+        w for check in checks if (one := inherited.by_check.get(check.name)) for w in one.warnings
+    ]
+    if facts.confined and config.platform_connector.enabled:
+        warnings.append(
+            "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
+        )
+    unseen = [
+        u for check in checks if (one := inherited.by_check.get(check.name)) for u in one.unseen
+    ]
+    told = Decision(
+        "injected",
+        will_test(checks, found),
+        [check.name for check in checks],
+        skipped,
+        gpus,
+        warnings=warnings,
+        unseen=unseen,
+    )
+    return _finished(facts, config, told, injection, member)
+
+
+def _names(wanted: list[tuple[Demand, ...]], config: Config) -> list[str]:
+    """The resources of interest."""
+    named = {resource for demands in wanted for resource, _, _ in demands}
+    named.difference_update(COMPUTE)
+    return [*COMPUTE, *sorted([name for name in named if kind(name, config)])]
+
+
+def _no_gpu(config: Config) -> Decision:
+    detection = config.gpu_detection
+    wanted = f"no container requests any of {', '.join(detection.resource_names)}"
+    if detection.device_classes:
+        wanted += f", and no claim a device of class {' or '.join(detection.device_classes)}"
+    if config.device_variables.enabled:
+        wanted += f", and it has no annotation {config.device_variables.claim_annotation}"
+    return Decision("no-gpu", wanted + ".")
+
+
+def _unknown(resources: list[str], config: Config) -> Decision:
+    told = (
+        f"{shown(', '.join(resources))} may be a GPU, and is not known here: name it in gpuDetection.resourceNames (a slice in migResourceNames, "
+        "what pods share in sharedResourceNames), or where it is none in gpuDetection.otherResourceNames"
+    )
+    skipped = [Skip(check.name, UNKNOWN, told) for check in config.checks]
+    return Decision("no-checks", f"{told}.", skipped=skipped)
+
+
+def _place(
+    init: Sequence[StartStep],
+    containers: Sequence[tuple[Demand, ...]],
+    resources: Sequence[str],
+    position: int,
+) -> InjectionPoint:
+    return InjectionPoint(position, effective_resources(init, containers, resources, position))
+
+
+def _unresolved(facts: DecisionKey, config: Config) -> str | None:
+    """Why the pod is denied for a claim that does not exist."""
+    unknown = [name for name, _, claim in facts.claims if claim is None]
+    if not unknown or config.unresolved_claims != "deny":
+        return None
+    return (
+        f"spec.resourceClaims: what {', '.join(unknown)} asks for is not known, as there is no such claim or template in the namespace; "
+        f"{CREATE_FIRST}"
+    )
+
+
+def _who_gets_gpus(
+    facts: DecisionKey,
+    init: Sequence[StartStep],
+    containers: Sequence[tuple[Demand, ...]],
+    found: Holdings,
+) -> tuple[bool, ...]:
+    """Of each container, then of each init container."""
+    gets = []
+    for wanted in (*containers, *[step.demands for step in init]):
+        for resource, request, _ in wanted:
+            if request and resource in found.gpus:
+                gets.append(True)
+                break
+        else:
+            gets.append(False)
+    if found.annotation and containers:
+        gets[0] = True  # which the count is added to where the claim is known
+    if found.gpu_claims:
+        for i, raw in enumerate((*facts.containers, *[raw for _, raw, _ in facts.init])):
+            gets[i] = gets[i] or any(use.name in found.gpu_claims for use in _claims_of(raw))
+    return tuple(gets)
+
+
+_SMALL: Final = 1024
+"""Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
+
+
+def _claims_of(raw: bytes) -> tuple[ClaimUse, ...]:
+    return _small_claims(raw) if len(raw) <= _SMALL else _small_claims.__wrapped__(raw)
+
+
+def _demands(raw: bytes) -> tuple[Demand, ...]:
+    return _small_demands(raw) if len(raw) <= _SMALL else _small_demands.__wrapped__(raw)
+
+
+@lru_cache(maxsize=256)
+def _small_claims(raw: bytes) -> tuple[ClaimUse, ...]:
+    resources = decode_resources(raw)
+    return tuple((resources.claims if resources is not None else None) or ())
+
+
+@lru_cache(maxsize=1024)
+def _small_demands(raw: bytes) -> tuple[Demand, ...]:
+    return demands(decode_resources(raw))
+
+
+def _unchecked(
+    facts: DecisionKey, config: Config, decision: Decision, *, marked: bool = False
+) -> tuple[Decision, Injection | None]:
+    """A pod without checks. A gang's member is stamped all the same: the controller counts on every
+    one; and what was known of its claims is written down, as they may have changed when it is
+    scheduled. ``marked``: its GPUs have not escaped, none of the checks can test them; the
+    controller's audit need not count it."""
+    added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if marked else {})
+    if (member := _stamp(facts, takes_part=False)) is None:
+        return (
+            _finished(facts, config, decision, added, None)
+            if facts.claims or marked
+            else (decision, None)
+        )
+    message = f"{decision.message[:-1]}; it is stamped as a member of the gang {member.id}."
+    return _finished(
+        facts, config, replace(decision, result="stamped", message=message), added, member
+    )
+
+
+def _seen(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
+    """What was known of the pod's claims."""
+    return {
+        name: SeenClaim(
+            kind=which.kind if which is not None else "",
+            name=which.name if which is not None else "",
+            uid=claim.uid if claim is not None else "",
+            gpu=gives(claim, config).gpu,
+        )
+        for name, which, claim in facts.claims
+    }
+
+
+def _stamp(facts: DecisionKey, *, takes_part: bool) -> Stamp | None:
+    return stamp(facts.namespace, facts.gang, takes_part=takes_part) if facts.gang else None
+
+
+def _finished(
+    facts: DecisionKey,
+    config: Config,
+    decision: Decision,
+    injection: Injection,
+    member: Stamp | None,
+) -> tuple[Decision, Injection]:
+    claims = _seen(facts, config)
+    if claims:
+        told = Admitted(v=admitted.VERSION, claims=claims)
+        injection.annotations[CLAIMS_ANNOTATION] = admitted.encode_admitted(told)
+    if member is not None:
+        labels, annotations = marks(facts.namespace, member)
+        injection.labels.update(labels)
+        injection.annotations.update(annotations)
+    warnings = [
+        *([facts.gang.warning] if facts.gang and facts.gang.warning else []),
+        *decision.warnings,
+    ]
+    encoded = encode_patch(_operations(facts, injection))
+    decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
+    return decision, injection
+
+
+def _operations(facts: DecisionKey, injection: Injection) -> list[patch.Operation]:
+    return patch.fresh(
+        injection,
+        init=facts.has_init,
+        volumes=facts.has_volumes,
+        pull_secrets=facts.pull_secrets is not None,
+        labels=facts.has_labels,
+        annotations=facts.has_annotations,
+    )
+
+
+def _replaced(now: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """A warning, shown by kubectl, for each container of the user's own that had to give way."""
+    built = {c.get("name"): c for c in wanted["spec"].get("initContainers") or ()}
+    return [
+        f'init container "{c["name"]}" was replaced: names beginning with "{CONTAINER_PREFIX}" are reserved for preflight checks'
+        for c in now["spec"].get("initContainers") or ()
+        if c.get("name", "").startswith(CONTAINER_PREFIX) and built.get(c["name"]) != c
+    ]

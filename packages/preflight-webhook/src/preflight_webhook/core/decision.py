@@ -1,0 +1,124 @@
+"""What the webhook decided about one pod, and why. Every step of :mod:`.admit` adds to it."""
+
+from __future__ import annotations
+
+import binascii
+from typing import Any, Final
+
+import msgspec
+from preflight_kube.admission.review import MOST_TEXT, Response, encode
+from preflight_proto.admitted import SeenClaim
+from preflight_proto.stamp import Stamp
+
+from preflight_webhook.api.review import shown
+from preflight_webhook.core.detect.claims import Ref
+
+__all__ = ["UNKNOWN", "Decision", "Skip", "UnreadEnvFrom", "encode_answer"]
+
+UNKNOWN: Final = "unknown-resource"
+"""Why a pod gets no checks that asks for what may be a GPU and is not configured."""
+
+_operations: Final[msgspec.json.Decoder[list[dict[str, Any]]]] = msgspec.json.Decoder(
+    list[dict[str, Any]]
+)
+
+
+class Skip(msgspec.Struct, frozen=True):
+    """A check that was not injected: ``reason`` is from a closed set and counted, ``message`` is
+    one sentence.
+    """
+
+    check: str
+    reason: str
+    message: str
+
+
+class UnreadEnvFrom(msgspec.Struct, frozen=True):
+    """Variables of the workload that a check may miss: what the ConfigMap or Secret (``kind``) at
+    ``where`` holds is not known at admission, and is never read."""
+
+    where: str
+    kind: str
+    name: str
+    check: str
+
+
+class Decision(msgspec.Struct):
+    """``result`` is from a closed set and becomes the metric's label:
+    injected, stamped (a gang's member that gets no check), unchanged (already as it should be),
+    no-gpu, no-checks, windows, mirror, denied; or needs-claims: nothing is decided yet."""
+
+    result: str
+    message: str = ""
+    checks: list[str] = []
+    skipped: list[Skip] = []
+    gpus: dict[str, int] = {}
+    stamp: Stamp | None = None
+    """The pod's gang, where it has one."""
+    encoded: bytes = b""
+    """The patch as the answer carries it: a JSON string of base64, or nothing. One text is kept for
+    alike pods, not a hundred objects.
+    """
+    warnings: list[str] = []
+    unseen: list[UnreadEnvFrom] = []
+    claims: dict[str, SeenClaim] = {}
+    """What was known of the pod's resource claims, by their names in it;
+    written down in the pod.
+    """
+    logged: bytes = b""
+    """What a log line about any of the alike pods says, once one has been written
+    (:func:`preflight_kube.logs.part`).
+    """
+    needs: tuple[Ref, ...] = ()
+    """Claims to be looked up before it can be decided."""
+
+    @property
+    def patch(self) -> list[dict[str, Any]]:
+        """The patch's operations."""
+        return _operations.decode(binascii.a2b_base64(self.encoded[1:-1])) if self.encoded else []
+
+    @property
+    def label(self) -> str:
+        """The result with its reason, where all checks were left out for the same one."""
+        reasons = (
+            {skip.reason for skip in self.skipped}
+            if self.result in {"no-checks", "stamped"}
+            else set()
+        )
+        return f"{self.result}-{reasons.pop()}" if len(reasons) == 1 else self.result
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        texts = [
+            self.message,
+            *self.warnings,
+            *[skip.message for skip in self.skipped],
+            *[u.name for u in self.unseen],
+        ]
+        logged = 512 + 2 * len(self.message) + 64 * len(self.skipped)
+        return (
+            512
+            + logged
+            + 1024 * len(self.claims)
+            + len(self.encoded)
+            + sum([64 + len(text) for text in texts])
+        )
+
+    @property
+    def denied(self) -> bool:
+        """Whether the pod is refused."""
+        return self.result == "denied"
+
+
+def encode_answer(uid: str, decision: Decision) -> bytes:
+    """The AdmissionReview that answers the request ``uid``."""
+    return encode(
+        uid,
+        Response(
+            allowed=not decision.denied,
+            patch=msgspec.Raw(decision.encoded or b""),
+            message=shown(decision.message, MOST_TEXT) if decision.denied else "",
+            warnings=[shown(one, MOST_TEXT) for one in decision.warnings],
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Resources, claims and devices of a pod. Pure."""

@@ -1,0 +1,218 @@
+"""Dynamic resource allocation: which of a pod's claims are for GPUs, which for network devices, and
+for how many.
+
+Reads `resource.k8s.io` v1, v1beta2 and v1beta1 alike; what differs is where a request holds its
+device class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal, NamedTuple
+
+from preflight_proto.devices import is_for_gpus
+
+from preflight_webhook.api.types import ClaimEntry
+from preflight_webhook.config.config import Config
+from preflight_webhook.core.cache import SizedCache
+
+__all__ = [
+    "GROUP",
+    "VERSIONS",
+    "ClaimDevices",
+    "DeviceClaim",
+    "DeviceRequest",
+    "Ref",
+    "detects",
+    "devices",
+    "once",
+    "read",
+    "ref",
+    "size",
+]
+
+GROUP: Final = "/apis/resource.k8s.io"
+VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+"""Those whose shape is known, newest first."""
+
+CLAIMS: Final = "resourceclaims"
+TEMPLATES: Final = "resourceclaimtemplates"
+
+
+class Ref(NamedTuple):
+    """A claim or a template in the pod's namespace; ``plural`` is the resource's."""
+
+    plural: str
+    name: str
+
+    @property
+    def kind(self) -> Literal["ResourceClaim", "ResourceClaimTemplate"]:
+        """The object's kind."""
+        return "ResourceClaim" if self.plural == CLAIMS else "ResourceClaimTemplate"
+
+
+class DeviceRequest(NamedTuple):
+    """One request of a claim. ``classes``: of its alternatives (one where there are none).
+    ``amount``: of devices, None when it is not known beforehand."""
+
+    classes: tuple[str, ...]
+    amount: int | None
+    admin: bool
+
+
+class DeviceClaim(NamedTuple):
+    """What a claim, or the template of one, asks for. ``uid``: its own; ``used_by``: the pod that
+    has it now, empty where none has.
+    """
+
+    requests: tuple[DeviceRequest, ...]
+    uid: str = ""
+    used_by: str = ""
+
+
+class ClaimDevices(NamedTuple):
+    """What a claim gives. ``gpus``: how many, None when that is not known beforehand; ``mirrored``:
+    what the checks get as the workload does, and is neither GPU nor network device, such as a
+    channel to GPUs of other nodes."""
+
+    gpu: bool
+    network: bool
+    gpus: int | None
+    mirrored: bool = False
+
+
+def ref(entry: ClaimEntry) -> Ref | None:
+    """What an entry of `spec.resourceClaims` names, or None when that is nothing known here."""
+    if entry.resource_claim_template_name:
+        return Ref(TEMPLATES, entry.resource_claim_template_name)
+    return Ref(CLAIMS, entry.resource_claim_name) if entry.resource_claim_name else None
+
+
+def detects(config: Config) -> bool:
+    """Whether claims matter at all here."""
+    return bool(
+        config.gpu_detection.device_classes
+        or config.network_detection.device_classes
+        or config.mirror_claims
+    )
+
+
+def read(made: Mapping[str, Any]) -> DeviceClaim:
+    """A ResourceClaim or ResourceClaimTemplate as the API server gives it. Never raises."""
+    spec = _map(made.get("spec"))
+    if "spec" in spec:  # a template's
+        spec = _map(spec["spec"])
+    requests = _map(spec.get("devices")).get("requests")
+    read = tuple(
+        _request(_map(request)) for request in (requests if isinstance(requests, list) else [])
+    )
+    uid = _map(made.get("metadata")).get("uid")
+    return DeviceClaim(
+        read,
+        uid if isinstance(uid, str) else "",
+        _user(_map(made.get("status")).get("reservedFor")),
+    )
+
+
+def _user(reserved: Any) -> str:
+    """The first of those that a claim is reserved for, which are pods."""
+    first = _map(reserved[0]) if isinstance(reserved, list) and reserved else {}
+    return str(first.get("name") or "another") if first else ""
+
+
+_first: Final[SizedCache[tuple[DeviceRequest, ...], tuple[DeviceRequest, ...]]] = SizedCache(
+    512 * 1024
+)
+_devices: Final[SizedCache[tuple[tuple[DeviceRequest, ...], Config], ClaimDevices]] = SizedCache(
+    512 * 1024
+)
+
+
+def once(claim: DeviceClaim) -> DeviceClaim:
+    """The claim, with the first of equal requests: ten thousand pods mostly ask for the same few
+    things.
+    """
+    kept = _first.get(claim.requests)
+    if kept is None:
+        kept = _first.put(claim.requests, claim.requests, size(claim))
+    return claim._replace(requests=kept)
+
+
+def size(claim: DeviceClaim) -> int:
+    """About how many bytes a claim takes in memory."""
+    named = 256 + len(claim.uid) + len(claim.used_by)
+    return named + sum(
+        [256 + sum([64 + len(name) for name in request.classes]) for request in claim.requests]
+    )
+
+
+def devices(claim: DeviceClaim, config: Config) -> ClaimDevices:
+    """What the configured device classes make of ``claim``. Administrative access gives a pod no
+    device of its own.
+
+    A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
+    it may decide for them.
+    """
+    key = claim.requests, config
+    if (kept := _devices.get(key)) is not None:
+        return kept
+    return _devices.put(key, _made_of(claim.requests, config), size(claim))
+
+
+def _made_of(requests: tuple[DeviceRequest, ...], config: Config) -> ClaimDevices:
+    classes = config.gpu_detection.device_classes
+    own = [request for request in requests if not request.admin]
+    gpus = [
+        request
+        for request in requests
+        if is_for_gpus(request.classes, classes, admin=request.admin)
+    ]
+    network = any(_all_like(request, config.network_detection.device_classes) for request in own)
+    mirrored = any(_all_like(request, config.mirror_claims) for request in own)
+    counts = [request.amount if _all_of(request, classes) else None for request in gpus]
+    known = [count for count in counts if count is not None]
+    return ClaimDevices(
+        bool(gpus), network, sum(known) if len(known) == len(counts) else None, mirrored
+    )
+
+
+def _all_of(request: DeviceRequest, classes: tuple[str, ...]) -> bool:
+    """Whichever alternative the scheduler takes, it is of these classes."""
+    return bool(request.classes) and all(name in classes for name in request.classes)
+
+
+def _all_like(request: DeviceRequest, globs: tuple[str, ...]) -> bool:
+    """As :func:`_all_of`, where classes are globs."""
+    return bool(request.classes) and all(
+        any(fnmatchcase(name, glob) for glob in globs) for name in request.classes
+    )
+
+
+def _request(request: Mapping[str, Any]) -> DeviceRequest:
+    alternatives = request.get("firstAvailable")
+    if isinstance(alternatives, list) and alternatives:
+        made = [_map(one) for one in alternatives]
+        counts = {_count(one) for one in made}
+        return DeviceRequest(
+            tuple(_classes(made)), counts.pop() if len(counts) == 1 else None, admin=False
+        )
+    exactly = _map(request.get("exactly")) or request  # v1beta1 has no `exactly`
+    return DeviceRequest(
+        tuple(_classes([exactly])), _count(exactly), exactly.get("adminAccess") is True
+    )
+
+
+def _classes(requests: list[Mapping[str, Any]]) -> Iterator[str]:
+    return (str(request.get("deviceClassName", "")) for request in requests)
+
+
+def _count(request: Mapping[str, Any]) -> int | None:
+    if request.get("allocationMode", "ExactCount") != "ExactCount":
+        return None
+    count = request.get("count", 1)
+    return count if isinstance(count, int) else None
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

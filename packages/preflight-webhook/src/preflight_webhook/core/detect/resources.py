@@ -1,0 +1,173 @@
+"""Which devices a pod gets, and what the scheduler reserves for it.
+
+The effective request of a pod, per resource: the larger of (all containers and sidecars together)
+and (each init step with the sidecars started before it), plus the pod's overhead; where the pod has
+requests of its own for a resource, those. This is the rule of Kubernetes' own resource helpers.
+Amounts are in nano-units, see :mod:`preflight_kube.api.quantities`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from preflight_kube.api.quantities import parse_quantity
+from preflight_proto.devices import IMPLICIT, may_be_gpus
+
+from preflight_webhook.api.types import Amount, ResourceRequirements
+from preflight_webhook.config.config import Config
+
+__all__ = [
+    "COMPUTE",
+    "Demand",
+    "ResourceTally",
+    "Side",
+    "StartStep",
+    "demands",
+    "effective_resources",
+    "kind",
+    "unknown",
+]
+
+COMPUTE: Final = ("cpu", "memory")
+
+
+class Demand(NamedTuple):
+    """What one container wants of one resource."""
+
+    resource: str
+    request: int
+    limit: int
+
+
+class StartStep(NamedTuple):
+    """One init container; a ``sidecar`` goes on running beside everything that comes after it."""
+
+    name: str
+    demands: tuple[Demand, ...]
+    sidecar: bool
+
+
+class Side:
+    """One side of a resource (what is requested, or the limits) over all containers of a pod,
+    without its overhead.
+    """
+
+    __slots__ = ("held", "peak", "running")
+
+    def __init__(self) -> None:
+        self.running = 0  # by containers and sidecars together
+        self.peak = 0  # during the greediest init step
+        # Held by sidecars before the checks' place, which run beside every later init container.
+        self.held = 0
+
+    @property
+    def effective(self) -> int:
+        """What the pod costs."""
+        return max(self.running, self.peak)
+
+    @property
+    def room(self) -> int:
+        """What an init container at the checks' place may use without the pod costing more."""
+        return max(self.running, self.peak) - self.held
+
+
+class ResourceTally:
+    """One resource of a pod. ``limited``: containers with a limit; ``equal``: those that request
+    exactly that; ``largest``: ADR-026's wording, the largest request of any one container."""
+
+    __slots__ = ("equal", "largest", "limited", "limits", "requests")
+
+    def __init__(self) -> None:
+        self.requests, self.limits = Side(), Side()
+        self.limited = self.equal = self.largest = 0
+
+    def count(self, request: int, limit: int) -> None:
+        """Add one container's ``request`` and ``limit`` (nano-units; 0: none)."""
+        if limit > 0:
+            self.limited += 1
+            self.equal += request == limit
+        self.largest = max(self.largest, request)
+
+
+@lru_cache(
+    maxsize=1024
+)  # names longer than Kubernetes allows do not come so far, see :mod:`..limits`
+def kind(resource: str, config: Config) -> str:
+    """What a resource's name means here: gpu, mig, shared, network, or nothing of these."""
+    gpus = config.gpu_detection
+    if any(fnmatchcase(resource, glob) for glob in gpus.shared_resource_names):
+        return "shared"
+    if any(fnmatchcase(resource, glob) for glob in gpus.mig_resource_names):
+        return "mig"
+    network = config.network_detection
+    of_class = resource.removeprefix(IMPLICIT) if resource.startswith(IMPLICIT) else ""
+    if resource in gpus.resource_names or of_class in gpus.device_classes:
+        return "gpu"
+    if of_class and any(fnmatchcase(of_class, glob) for glob in network.device_classes):
+        return "network"
+    return "network" if any(fnmatchcase(resource, glob) for glob in network.resource_names) else ""
+
+
+def unknown(wanted: Iterable[tuple[Demand, ...]], config: Config) -> list[str]:
+    """Resources that may be GPUs and that the configuration does not know, by name."""
+    others = config.gpu_detection.other_resource_names
+    asked = {resource for one in wanted for resource, request, _ in one if request > 0}
+    return sorted([name for name in asked if may_be_gpus(name, others) and not kind(name, config)])
+
+
+def demands(resources: ResourceRequirements | None) -> tuple[Demand, ...]:
+    """What a container's ``resources`` say; a limit alone is a request too, as the API server
+    defaults it.
+
+    Raises :class:`ValueError` with one sentence for an amount that is not a quantity.
+    """
+    if resources is None:
+        return ()
+    requests, limits = resources.requests or {}, resources.limits or {}
+    found = []
+    for resource in requests if requests.keys() == limits.keys() else {**requests, **limits}:
+        own, most = requests.get(resource), limits.get(resource)
+        limit = 0 if most is None else _nanos(most)
+        found.append(Demand(resource, limit if own is None or own == most else _nanos(own), limit))
+    return tuple(found)
+
+
+def effective_resources(
+    init: Sequence[StartStep],
+    containers: Iterable[tuple[Demand, ...]],
+    names: Iterable[str],
+    place: int,
+) -> dict[str, ResourceTally]:
+    """The accounts of the resources ``names``, in one pass. The checks will stand at ``place``
+    among the init containers.
+    """
+    accounts = {name: ResourceTally() for name in names}
+    for position, step in enumerate(init):
+        for resource, request, limit in step.demands:
+            if (account := accounts.get(resource)) is None:
+                continue
+            account.count(request, limit)
+            for side, amount in ((account.requests, request), (account.limits, limit)):
+                side.peak = max(side.peak, side.running + amount)  # only sidecars run so far
+                if step.sidecar:
+                    side.running += amount
+                    if position < place:
+                        side.held += amount
+    for container in containers:
+        for resource, request, limit in container:
+            if (account := accounts.get(resource)) is None:
+                continue
+            if limit > 0:
+                account.limited += 1
+                account.equal += request == limit
+            account.largest = max(account.largest, request)
+            account.requests.running += request
+            account.limits.running += limit
+    return accounts
+
+
+def _nanos(value: Amount) -> int:
+    return parse_quantity(value if isinstance(value, str) else str(value))

@@ -1,0 +1,1 @@
+"""The gang of a pod, and what it is stamped with. Pure."""

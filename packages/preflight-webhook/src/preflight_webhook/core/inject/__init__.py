@@ -1,0 +1,1 @@
+"""Init containers with what they inherit, and the JSONPatch that brings them. Pure."""

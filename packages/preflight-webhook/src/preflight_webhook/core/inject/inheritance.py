@@ -1,0 +1,256 @@
+"""What a check of the fabric inherits of the workload: variables, a topology file, and mounts such
+as /dev/shm.
+
+A measurement under other settings than the workload's says little about the workload. But whatever
+is inherited can also bend the check, so nothing is that would load code, join another communicator,
+or stand in for the check's own settings and files: see :mod:`.variables` and
+:mod:`preflight_webhook.config.mounts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from preflight_proto import names
+
+from preflight_webhook.api.review import decode_entries, decode_security
+from preflight_webhook.config.config import CheckConfig, Config
+from preflight_webhook.config.mounts import Mounts, moved
+from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.decision import UnreadEnvFrom
+from preflight_webhook.core.inject.variables import TOPOLOGY, inheritable
+
+__all__ = ["ContainerSettings", "Inherited", "InheritedSettings", "inherit", "inheriting"]
+
+_REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
+
+
+class ContainerSettings(NamedTuple):
+    """What a container of the workload brings: environment, mounts and security context as they
+    came.
+    """
+
+    env: bytes
+    env_from: bytes
+    mounts: bytes
+    security: bytes
+
+
+class Source(NamedTuple):
+    """One container of the workload, and whether it gets GPUs."""
+
+    where: str
+    gpus: bool
+    settings: ContainerSettings
+
+
+class Inherited:
+    """Entries for a check's container. Made once for alike pods; compared by identity, and not to
+    be changed.
+    """
+
+    __slots__ = ("env", "mounts", "paths", "unseen", "warnings")
+
+    def __init__(
+        self,
+        env: list[dict[str, Any]],
+        mounts: dict[str, dict[str, Any]],
+        warnings: list[str],
+        unseen: tuple[UnreadEnvFrom, ...],
+    ) -> None:
+        self.env, self.mounts, self.paths = env, list(mounts.values()), frozenset(mounts)
+        self.warnings = tuple(dict.fromkeys(warnings))
+        self.unseen = unseen
+
+
+@lru_cache(maxsize=256)  # namespaces may differ
+def inheriting(config: Config) -> bool:
+    """Whether any check inherits at all: else nobody looks at environments and mounts."""
+    return any(any(_patterns(check, config)) for check in config.checks)
+
+
+class InheritedSettings(NamedTuple):
+    """What a pod leaves to its checks: to each by its name, and whether it may lock memory, as RDMA
+    without a raised limit needs.
+    """
+
+    by_check: dict[str, Inherited]
+    ipc_lock: bool
+
+
+_inherited: Final[
+    SizedCache[
+        tuple[tuple[ContainerSettings, ...], tuple[bool, ...], int, tuple[str, ...], Config],
+        InheritedSettings,
+    ]
+] = SizedCache(1024 * 1024)
+
+
+def inherit(
+    settings: tuple[ContainerSettings, ...],
+    gpus: tuple[bool, ...],
+    containers: int,
+    memory: tuple[str, ...],
+    config: Config,
+) -> InheritedSettings:
+    """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them)
+    and init containers; ``memory``: names of the pod's volumes that are memory.
+
+    Raises :class:`BadReview` when a security context is none.
+    """
+    key = settings, gpus, containers, memory, config
+    if (kept := _inherited.get(key)) is not None:
+        return kept
+    sources = [
+        Source(
+            f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]",
+            *one,
+        )
+        for i, one in enumerate(zip(gpus, settings, strict=True))
+    ]
+    made = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
+    locks = any(_locks_memory(one.security) for one in settings)
+    inherited = InheritedSettings({name: one for name, one in made if one is not None}, locks)
+    raw = sum([len(part) for one in (*settings, memory) for part in one])
+    return _inherited.put(
+        key, inherited, 1024 + 4 * raw
+    )  # decoded, an entry is some times as large
+
+
+def _locks_memory(raw: bytes) -> bool:
+    own = None if raw == b"null" else decode_security(raw)
+    if own is None:
+        return False
+    added = (own.capabilities and own.capabilities.add) or ()
+    return own.privileged is True or any(
+        one.removeprefix("CAP_") in {"IPC_LOCK", "ALL"} for one in added
+    )
+
+
+def _inherit(
+    check: CheckConfig, config: Config, sources: list[Source], memory: tuple[str, ...]
+) -> Inherited | None:
+    """What ``check`` inherits; None where it is one that inherits nothing. Of two containers the
+    first with GPUs decides.
+    """
+    variables, paths = _patterns(check, config)
+    if not variables and not paths:
+        return None
+    ranked = sorted(
+        sources, key=lambda source: not source.gpus
+    )  # stable: within either, as they stand in the pod
+    warnings: list[str] = []
+    env: dict[str, tuple[dict[str, Any], str]] = {}
+    mounts = Mounts(paths, memory, warnings)
+    topology: list[dict[str, Any]] = []
+    rewritten: list[dict[str, Any]] = []
+    for source in ranked:
+        mounted = decode_entries(source.settings.mounts)
+        for entry in _variables(source, variables, warnings):
+            name = entry["name"]
+            if name in env:
+                if env[name][0] != entry:
+                    warnings.append(
+                        f"{name} differs between {env[name][1]} and {source.where}; {check.name} runs with that of {env[name][1]}"
+                    )
+            elif name != TOPOLOGY:
+                env[name] = entry, source.where
+                rewritten.append(entry)
+            elif (found := _topology(entry, source, mounted, warnings)) is not None:
+                env[name] = entry, source.where
+                entries, mount = found
+                rewritten += entries
+                topology.append(mount)
+        for mount in mounted:
+            mounts.offer(mount, source.where)
+    unseen = tuple(one for source in ranked for one in _unseen(check, source, variables))
+    there = {**mounts.taken, **{mount["mountPath"]: mount for mount in topology}}
+    return Inherited(rewritten, there, warnings, unseen)
+
+
+def _topology(
+    entry: dict[str, Any], source: Source, mounted: list[dict[str, Any]], warnings: list[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+    """The variables and the mount by which NCCL finds the workload's topology file in the check, if
+    it can.
+
+    The file comes to a path of ours: at the workload's own it could stand in for any file of the
+    check's image.
+    """
+    file = entry.get("value")
+    if not isinstance(file, str):
+        warnings.append(
+            f"{source.where}: {TOPOLOGY} has no value of its own, so its file is not passed on to the checks"
+        )
+        return None
+    there = moved(file, mounted)
+    if isinstance(there, str):
+        warnings.append(f"{source.where}: {TOPOLOGY}={file} {there}")
+        return None
+    path, mount = there
+    return [
+        {"name": TOPOLOGY, "value": path},
+        {"name": names.ENV_USER_TOPOLOGY, "value": file},
+    ], mount
+
+
+def _unseen(
+    check: CheckConfig, source: Source, patterns: tuple[str, ...]
+) -> Iterator[UnreadEnvFrom]:
+    """What of a container's envFrom may hold variables that ``patterns`` ask for.
+
+    Passing the whole entry on would let in whatever else it holds, code to load among it; reading
+    it would take rights on everybody's Secrets and a request for each pod.
+    """
+    for i, entry in enumerate(decode_entries(source.settings.env_from)):
+        prefix = str(entry.get("prefix") or "")
+        heads = [re.split(r"[*?\[]", pattern, maxsplit=1)[0] for pattern in patterns]
+        if not any(prefix.startswith(head) or head.startswith(prefix) for head in heads):
+            continue
+        for key, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if isinstance(of := entry.get(key), dict):
+                yield UnreadEnvFrom(
+                    f"{source.where}.envFrom[{i}]", kind, str(of.get("name") or ""), check.name
+                )
+
+
+def _patterns(check: CheckConfig, config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(names of variables, mount paths)."""
+    if check.is_required:
+        return (), ()
+    variables, paths = check.env_patterns, check.mount_patterns
+    if check.nccl:
+        variables = config.nccl_env_patterns if variables is None else variables
+        paths = config.nccl_mount_patterns if paths is None else paths
+    return variables or (), paths or ()
+
+
+def _variables(
+    source: Source, patterns: tuple[str, ...], warnings: list[str]
+) -> Iterator[dict[str, Any]]:
+    """The variables of one container that may be inherited, in their order; of two with one name
+    the last counts.
+    """
+    entries = decode_entries(source.settings.env)
+    last = {name: entry for entry in entries if isinstance(name := entry.get("name"), str)}
+    taken: set[str] = set()
+    for name, entry in last.items():
+        if not inheritable(name, patterns):
+            continue
+        value = entry.get("value")
+        missing = sorted(_references(value) - taken) if isinstance(value, str) else []
+        if missing:
+            warnings.append(
+                f"{source.where}: {name} is not passed on to the checks, as it refers to {', '.join(missing)}, which is not inherited"
+            )
+            continue
+        taken.add(name)
+        yield entry
+
+
+def _references(value: str) -> set[str]:
+    """The names in `$(NAME)`; `$$` is an escaped dollar sign."""
+    return {match[1] for match in _REFERENCE.finditer(value) if match[1] is not None}

@@ -1,0 +1,535 @@
+"""The init containers that a pod gets, and the volumes they need.
+
+The invariant: injection changes what the pod is checked with, never what it costs. An init
+container runs before the others, so it may use what the pod reserves anyway (its *room*); asking
+for no more than that changes no effective request and no QoS class.
+
+Every field that the API server would default is written out: what we inject is compared with what
+comes back when another webhook has us called again.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from preflight_kube.api.quantities import (
+    UNIT,
+    fractional_cpu,
+    parse_quantity,
+    quantity_text,
+    whole_bytes,
+    whole_millicores,
+)
+from preflight_proto import names
+from preflight_proto.roster import FILE as ROSTER_FILE
+
+from preflight_webhook.config import extra_volumes as extras
+from preflight_webhook.config.config import CheckConfig, Config
+from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.detect.pod_devices import DeviceKinds
+from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
+from preflight_webhook.core.inject.encoded import Built, text_of
+from preflight_webhook.core.inject.inheritance import Inherited
+from preflight_webhook.core.inject.overlay import overlaid
+
+__all__ = [
+    "Injection",
+    "InjectionPoint",
+    "WorkloadTraits",
+    "has_room",
+    "inject",
+    "place",
+    "variables_of",
+]
+
+UID: Final = 65532  # no user of any image; the check's files are world-readable
+_SECURITY: Final[dict[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "privileged": False,
+    "readOnlyRootFilesystem": True,
+    "runAsGroup": UID,
+    "runAsNonRoot": True,
+    "runAsUser": UID,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_FIELDS: Final = (
+    (names.ENV_NODE_NAME, "spec.nodeName"),
+    (names.ENV_NODE_IP, "status.hostIP"),
+    (names.ENV_POD_NAME, "metadata.name"),
+    (names.ENV_POD_UID, "metadata.uid"),
+    (names.ENV_POD_IP, "status.podIP"),
+)
+
+Most = tuple[tuple[int | None, int | None], tuple[int | None, int | None]]
+"""The most (request, limit) of CPU and of memory that a check may have, in nano-units; None: as
+much as the pod has.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What to add: ``containers`` at ``position`` among the init containers and ``last`` behind all
+    of them, ``volumes``, ``labels``, ``annotations``, and names of ``pull_secrets``."""
+
+    position: int = 0
+    containers: list[Built] = field(default_factory=list)
+    last: list[Built] = field(default_factory=list)
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+    pull_secrets: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+class InjectionPoint(NamedTuple):
+    """Where checks stand among the init containers, and what the pod reserves as
+    seen from there.
+    """
+
+    position: int
+    accounts: Mapping[str, ResourceTally]
+
+
+class WorkloadTraits(NamedTuple):
+    """What the checks take over from the pod.
+
+    ``devices``: extended resources that the scheduler reserves, ``claims``: the pod's device
+    claims, each with how many GPUs it gives, None when it is not known; ``kinds``: of both by name,
+    gpu (whole ones of the pod's own), mig, shared or network; ``containers``: how many containers
+    and init containers it has; ``own``: resources of the pod itself (`spec.resources`), by name;
+    ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
+    ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``:
+    whether the connector's socket may be mounted; ``named_devices``: whether variables of the
+    operator's say which GPUs a container sees.
+    """
+
+    devices: Mapping[str, int]
+    claims: Mapping[str, int | None]
+    kinds: DeviceKinds
+    containers: int
+    own: Mapping[str, Demand]
+    gang_config_map: str | None
+    inherited: Mapping[str, Inherited]
+    ipc_lock: bool
+    pull_secrets: frozenset[str]
+    reports: bool
+    named_devices: bool
+
+
+def inject(
+    config: Config,
+    checks: Sequence[CheckConfig],
+    pod: WorkloadTraits,
+    first: InjectionPoint,
+    last: InjectionPoint,
+) -> Injection:
+    """The checks for a pod that carries none of our containers."""
+    made: dict[str, list[Built]] = {"first": [], "last": []}
+    resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
+    shm = nccl = False
+    for check in checks:
+        place = first if check.placement == "first" else last
+        inherited = pod.inherited.get(check.name)
+        amounts = check.placement, _most(check), check.supports
+        if amounts not in resources:  # the same for most checks
+            resources[amounts] = _resources(config, check, place.accounts, pod)
+        expected = _expected(resources[amounts], pod)
+        container, text = _container(
+            check, config, expected, inherited, pod.ipc_lock, pod.reports, pod.named_devices
+        )
+        made[check.placement].append(Built(container, text, resources[amounts]))
+        if check.nccl:
+            nccl, shm = True, shm or _own_shm(check, inherited)
+    volumes = _volumes(config, shm, nccl and _maps_topologies(config), pod.reports)
+    if pod.gang_config_map is not None:
+        volumes = [*volumes, *_gang_volumes(pod.gang_config_map)]
+    if extra := tuple(one for check in checks for one in check.extra_volumes):
+        volumes = [*volumes, *extras.volumes(extra)]
+    secrets = [
+        name
+        for name in dict.fromkeys(config.check_image_pull_secrets)
+        if name not in pod.pull_secrets
+    ]
+    labels = {names.CHECKED_LABEL: names.CHECKED}
+    return Injection(first.position, made["first"], made["last"], volumes, secrets, labels)
+
+
+def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
+    """Where the checks stand: behind the last of the provider's own init containers, such as a
+    network plugin's daemon that NCCL needs."""
+    return max(
+        (
+            i + 1
+            for i, c in enumerate(init)
+            if any(fnmatchcase(c.name, glob) for glob in provider_globs)
+        ),
+        default=0,
+    )
+
+
+def has_room(place: InjectionPoint, gpus: Mapping[str, int]) -> bool:
+    """Whether any GPU is left at this place: sidecars that start before hold theirs."""
+    return any(count > place.accounts[name].requests.held // UNIT for name, count in gpus.items())
+
+
+def _resources(
+    config: Config, check: CheckConfig, accounts: Mapping[str, ResourceTally], pod: WorkloadTraits
+) -> dict[str, Any]:
+    """Of the devices those that the check can test: beside whole GPUs a pod may have slices, which
+    would bend what it finds.
+    """
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    gets = {"gpu", "network", "mirrored", *check.supports}
+    for name, reserved in pod.devices.items():
+        if pod.kinds.devices[name] not in gets:
+            continue
+        account = accounts[name]
+        room = reserved - account.requests.held // UNIT
+        if config.gpu_count == "max":
+            room = min(room, account.largest // UNIT)
+        if room > 0:
+            requests[name] = limits[name] = str(room)
+    guaranteed = not pod.own and all(accounts[name].equal == pod.containers for name in COMPUTE)
+    for name, limits_of_check in zip(COMPUTE, _most(check), strict=True):
+        if name in pod.own:
+            request, limit = _within(name, accounts[name], pod.own[name], limits_of_check)
+        else:
+            request, limit = _compute(
+                name, accounts[name], pod.containers, limits_of_check, guaranteed=guaranteed
+            )
+        if request > 0 or limit > 0:  # a limit alone would be a request, too
+            requests[name] = quantity_text(request)
+        if limit > 0:
+            limits[name] = requests[name] if limit == request else quantity_text(limit)
+    resources: dict[str, Any] = {}  # what is empty does not come back from the API server
+    if requests:
+        resources["requests"] = requests
+    if limits:
+        resources["limits"] = limits
+    if claims := [{"name": name} for name in pod.claims if pod.kinds.claims[name] in gets]:
+        resources["claims"] = claims
+    return resources
+
+
+def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
+    """How many GPUs a check is given, None when that is not known: the variables may say which, and
+    no resource how many.
+    """
+    total = 0
+    limits = resources.get("limits", {})
+    for name, kind in pod.kinds.devices.items():
+        if kind != "network" and name in limits:
+            if kind != "gpu":  # how many devices that makes, nobody knows here
+                return None
+            total += int(limits[name])
+    for claim in resources.get("claims", ()):
+        if pod.kinds.claims[claim["name"]] not in {"network", "mirrored"}:
+            if (count := pod.claims[claim["name"]]) is None:
+                return None
+            total += count
+    return None if pod.named_devices and not total else total
+
+
+@lru_cache(maxsize=256)
+def _most(check: CheckConfig) -> Most:
+    """What the operator lets a check have."""
+    sides = check.resources.requests, check.resources.limits
+    given = [[getattr(side, name) for side in sides] for name in COMPUTE]
+    cpu, memory = [
+        tuple([None if one is None else parse_quantity(str(one)) for one in pair]) for pair in given
+    ]
+    return (cpu[0], cpu[1]), (memory[0], memory[1])
+
+
+def _compute(
+    name: str,
+    account: ResourceTally,
+    everyone: int,
+    most: tuple[int | None, int | None],
+    *,
+    guaranteed: bool,
+) -> tuple[int, int]:
+    """(request, limit) of CPU or memory within the pod's room, and no more than ``most``; 0 means
+    unset.
+    """
+    request, limit = _at_most(account.requests.room, most[0]), 0
+    if account.limited == everyone:
+        # A quota on limits counts them like requests, and refuses a container without one.
+        limit = _at_most(account.limits.room, most[1])
+        request = min(request, limit)
+    whole = whole_millicores if name == "cpu" else whole_bytes
+    if guaranteed:
+        limit = min(request, limit)
+        # Whole cores of a Guaranteed pod are pinned. As many as one container of the workload gets
+        # are there for it anyway; the sum of several may not be, and the kubelet would refuse the
+        # pod.
+        if name == "cpu" and limit != account.largest:
+            limit = fractional_cpu(limit)
+        limit = whole(limit)
+        return limit, limit
+    return whole(request), whole(limit)
+
+
+def _within(
+    name: str, account: ResourceTally, own: Demand, most: tuple[int | None, int | None]
+) -> tuple[int, int]:
+    """(request, limit) of a check in a pod whose own resources say what it costs and which QoS
+    class it has.
+
+    Without amounts of its own a container may use all that the pod may, so they are only there to
+    hold it to ``most``. Together, containers may request no more than the pod, and each is limited
+    to no more than it.
+    """
+    whole = whole_millicores if name == "cpu" else whole_bytes
+    limit = 0 if most[1] is None else min(most[1], own.limit or most[1])
+    least = [one for one in (most[0], limit) if one]
+    request = max(min(*least, own.request - account.requests.held), 0) if least else 0
+    return whole(request), whole(limit)
+
+
+def _at_most(amount: int, most: int | None) -> int:
+    return amount if most is None else min(amount, most)
+
+
+_containers: Final[
+    SizedCache[
+        tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool, bool],
+        tuple[dict[str, Any], bytes],
+    ]
+] = SizedCache(1024 * 1024)
+
+
+def _container(  # noqa: PLR0917
+    check: CheckConfig,
+    config: Config,
+    expected: int | None,
+    inherited: Inherited | None,
+    ipc_lock: bool,
+    reports: bool,
+    named_devices: bool,
+) -> tuple[dict[str, Any], bytes]:
+    """One init container but for its resources, and its text. Made once; nobody changes it."""
+    key = check, config, expected, inherited, ipc_lock, reports, named_devices
+    if (kept := _containers.get(key)) is not None:
+        return kept
+    made = _made(*key)
+    text = text_of(made)
+    # With what it inherits, which lives as long as it: read, an entry takes some times its text.
+    return _containers.put(key, (made, text), 8 * len(text))
+
+
+def _made(  # noqa: PLR0917
+    check: CheckConfig,
+    config: Config,
+    expected: int | None,
+    inherited: Inherited | None,
+    ipc_lock: bool,
+    reports: bool,
+    named_devices: bool,
+) -> dict[str, Any]:
+    mounts = [_mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True)] if reports else []
+    mounts += [
+        _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
+        # Holds the place of the token that would be mounted here: a check has no business with the
+        # API server.
+        _mount(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, read_only=True),
+    ]
+    if config.platform_connector.auth.enabled and reports:
+        mounts.append(_mount(names.TOKEN_VOLUME, names.TOKEN_DIR, read_only=True))
+    if check.gang_wide:
+        mounts.append(_mount(names.GANG_VOLUME, names.GANG_DIR, read_only=True))
+        mounts.append(_mount(names.STATE_VOLUME, names.STATE_DIR, read_only=False))
+    if check.nccl and _maps_topologies(config):
+        mounts.append(_mount(names.NODE_VOLUME, names.NODE_DIR, read_only=True))
+    if _own_shm(check, inherited):
+        mounts.append(_mount(names.SHM_VOLUME, names.SHM_DIR, read_only=False))
+    mounts += extras.mounts(check.extra_volume_mounts)
+    env = _env(check, config, expected, reports=reports)
+    if named_devices:
+        env += [one.entry for one in config.device_variables.variables]
+    if inherited is not None:
+        ours = {entry["name"] for entry in env}
+        env += [entry for entry in inherited.env if entry["name"] not in ours]
+        there = {mount["mountPath"] for mount in mounts}
+        mounts += [mount for mount in inherited.mounts if mount["mountPath"] not in there]
+    capabilities = (
+        {"add": ["IPC_LOCK"], "drop": ["ALL"]}
+        if ipc_lock and check.nccl
+        else _SECURITY["capabilities"]
+    )
+    made = {
+        "name": names.container_name(check.name),
+        "image": check.image,
+        "imagePullPolicy": check.image_pull_policy,
+        "env": env,
+        "volumeMounts": mounts,
+        "terminationMessagePath": names.RESULT_PATH,
+        "terminationMessagePolicy": "File",
+        "securityContext": overlaid(
+            {**_SECURITY, "capabilities": capabilities}, check.security_context
+        ),
+    }
+    laid = overlaid(made, check.container)
+    # Of our volumes a pod gets those that its checks need there: what an operator mounts of others
+    # would make the API server refuse it.
+    present = {mount["name"] for mount in mounts}
+    if laid.get("volumeMounts"):
+        laid["volumeMounts"] = [mount for mount in laid["volumeMounts"] if mount["name"] in present]
+    return laid
+
+
+def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
+    """The environment that a check gets of us and of the operator, in its order;
+    not to be changed.
+    """
+    made, _ = _container(check, config, None, None, False, True, False)
+    env: list[dict[str, Any]] = made.get("env") or []
+    return env
+
+
+def _own_shm(check: CheckConfig, inherited: Inherited | None) -> bool:
+    """A container gets 64 MiB of /dev/shm, which NCCL outgrows; where the workload brings a larger
+    one, that one is used.
+    """
+    return check.nccl and (inherited is None or names.SHM_DIR not in inherited.paths)
+
+
+def _maps_topologies(config: Config) -> bool:
+    return (
+        bool(config.nccl_topology.instance_type_mapping) or not config.nccl_topology.enable_fallback
+    )
+
+
+def _env(
+    check: CheckConfig, config: Config, expected: int | None, *, reports: bool
+) -> list[dict[str, Any]]:
+    """The environment of one check. The fields come first: `$(NODE_IP)` in a later value refers to
+    them.
+    """
+    values = {
+        names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if reports else names.SOCKET_OFF,
+        names.ENV_EXPECTED_GPUS: "" if expected is None else str(expected),
+        names.ENV_PROCESSING_STRATEGY: config.processing_strategy,
+        names.ENV_GATE: check.enforcement,
+        names.ENV_CHECK_TIMEOUT: check.timeout or config.check_timeout,
+        names.ENV_ON_INCONCLUSIVE: check.on_inconclusive or "",
+    }
+    if config.platform_connector.auth.enabled and reports:
+        values[names.ENV_CONNECTOR_TOKEN_PATH] = names.TOKEN_PATH
+    if check.name == names.DCGM_DIAG:
+        values[names.ENV_DCGM_LEVEL] = str(config.dcgm.diag_level)
+        values[names.ENV_DCGM_HOSTENGINE] = ",".join(config.dcgm.engines)
+    if check.name == names.NCCL_LOOPBACK and config.nccl.loopback_threshold_g_bps is not None:
+        values[names.ENV_LOOPBACK_THRESHOLD] = f"{config.nccl.loopback_threshold_g_bps:g}"
+    if check.gang_wide:
+        values[names.ENV_GANG_TIMEOUT] = config.gang_timeout
+        values[names.ENV_GANG_CONFIG_DIR] = names.GANG_DIR
+        values[names.ENV_STATE_DIR] = names.STATE_DIR
+        if config.nccl.allreduce_threshold_g_bps is not None:
+            values[names.ENV_ALLREDUCE_THRESHOLD] = f"{config.nccl.allreduce_threshold_g_bps:g}"
+    if check.nccl and _maps_topologies(config):
+        mapping = config.nccl_topology.instance_type_mapping
+        values[names.ENV_INSTANCE_TYPE_PATH] = names.INSTANCE_TYPE_PATH
+        values[names.ENV_TOPOLOGY_PATH] = names.TOPOLOGY_PATH
+        values[names.ENV_TOPOLOGY_MAP] = ",".join(
+            f"{kind}={file}" for kind, file in sorted(mapping.items())
+        )
+        values[names.ENV_TOPOLOGY_FALLBACK] = (
+            "" if config.nccl_topology.enable_fallback else "false"
+        )
+    values |= {var.name: var.value for var in check.env}
+    fields = [
+        {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+        for name, path in _FIELDS
+        if name not in values
+    ]
+    return [*fields, *({"name": name, "value": value} for name, value in values.items() if value)]
+
+
+def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
+    return (
+        {"name": volume, "mountPath": path, "readOnly": True}
+        if read_only
+        else {"name": volume, "mountPath": path}
+    )
+
+
+@lru_cache(maxsize=64)
+def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[str, Any]]:
+    connector = config.platform_connector
+    volumes: list[dict[str, Any]] = []
+    if reports:
+        host_path = {"path": connector.socket_dir, "type": "DirectoryOrCreate"}
+        volumes.append({"name": names.SOCKET_VOLUME, "hostPath": host_path})
+    volumes += [
+        {"name": names.TMP_VOLUME, "emptyDir": {}},
+        {"name": names.SERVICE_ACCOUNT_VOLUME, "emptyDir": {}},
+    ]
+    if shm:
+        volumes.append({"name": names.SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
+    if node:
+        files = {
+            posixpath.basename(names.INSTANCE_TYPE_PATH): names.INSTANCE_TYPE_ANNOTATION,
+            posixpath.basename(names.TOPOLOGY_PATH): names.TOPOLOGY_ANNOTATION,
+        }
+        volumes.append(
+            {
+                "name": names.NODE_VOLUME,
+                "downwardAPI": {"items": _shown(files), "defaultMode": 0o644},
+            }
+        )
+    if connector.auth.enabled and reports:
+        token = {
+            "audience": connector.auth.audience,
+            "expirationSeconds": connector.auth.expiration_seconds,
+            "path": "token",
+        }
+        volumes.append(
+            {
+                "name": names.TOKEN_VOLUME,
+                "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 0o644},
+            }
+        )
+    return volumes
+
+
+def _shown(files: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The pod's own annotations as files, by name; items of a downwardAPI."""
+    return [
+        {
+            "path": file,
+            "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"},
+        }
+        for file, annotation in files.items()
+    ]
+
+
+def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
+    """What a gang-wide check waits for, and the place where it writes the generation that it
+    joined.
+
+    The annotations stand last: of two sources with one file name the kubelet takes the later, and
+    the annotation alone decides. Roster and topology are in one volume, so that the check sees both
+    or neither.
+    """
+    sources = [{"configMap": {"name": config_map, "optional": True}}, _GANG_FILES]
+    return [
+        {"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}},
+        _STATE,
+    ]
+
+
+_GANG_FILES: Final[dict[str, Any]] = {
+    "downwardAPI": {
+        "items": _shown(
+            {ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION}
+        )
+    }
+}
+_STATE: Final[dict[str, Any]] = {"name": names.STATE_VOLUME, "emptyDir": {}}

@@ -1,0 +1,113 @@
+"""From what should be to a JSONPatch (RFC 6902) on what is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, replace
+
+from preflight_webhook.core.inject.encoded import Built
+from preflight_webhook.core.inject.injection import Injection
+
+__all__ = ["Operation", "applied", "fresh", "rebuilt"]
+
+
+def fresh(
+    injection: Injection,
+    *,
+    init: bool,
+    volumes: bool,
+    pull_secrets: bool,
+    labels: bool,
+    annotations: bool,
+) -> list[Operation]:
+    """The patch for a pod that carries nothing of ours; the flags say which lists and maps it has
+    at all.
+    """
+    at = injection.position
+    patch: list[Operation] = []
+    if init:
+        for i, container in enumerate(injection.containers, at):
+            patch.append({"op": "add", "path": f"/spec/initContainers/{i}", "value": container})
+        patch += [add("/spec/initContainers/-", c) for c in injection.last]
+    elif containers := injection.containers + injection.last:
+        patch.append(add("/spec/initContainers", containers))
+    if pull_secrets:
+        patch += [
+            add("/spec/imagePullSecrets/-", {"name": name}) for name in injection.pull_secrets
+        ]
+    elif injection.pull_secrets:
+        patch.append(
+            add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets])
+        )
+    if volumes:
+        patch += [
+            {"op": "add", "path": "/spec/volumes/-", "value": volume}
+            for volume in injection.volumes
+        ]
+    elif injection.volumes:
+        patch.append(add("/spec/volumes", injection.volumes))
+    patch += _entries("labels", injection.labels, there=labels)
+    patch += _entries("annotations", injection.annotations, there=annotations)
+    return patch
+
+
+def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
+    if there:
+        return [
+            {"op": "add", "path": _path(key, k), "value": value} for k, value in entries.items()
+        ]
+    return [add(f"/metadata/{key}", entries)] if entries else []
+
+
+@lru_cache(maxsize=64)  # the names are ours
+def _path(key: str, name: str) -> str:
+    return pointer("metadata", key, name)
+
+
+def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:
+    """The patch between two whole pods that differ in what an injection adds at most."""
+    patch: list[Operation] = []
+    for section, key in (
+        ("spec", "initContainers"),
+        ("spec", "volumes"),
+        ("spec", "imagePullSecrets"),
+        ("metadata", "labels"),
+        ("metadata", "annotations"),
+    ):
+        old, new = (now.get(section) or {}).get(key), (wanted.get(section) or {}).get(key)
+        if old == new or (not old and not new):
+            continue
+        path = f"/{section}/{key}"
+        if old is None:
+            patch.append(add(path, new))
+        elif isinstance(old, dict) and isinstance(new, dict):
+            patch += [remove(path + pointer(k)) for k in old if k not in new]
+            patch += [add(path + pointer(k), v) for k, v in new.items() if old.get(k) != v]
+        else:
+            patch.append(replace(path, new if new is not None else []))
+    return patch
+
+
+def applied(pod: dict[str, Any], patch: list[Operation]) -> dict[str, Any]:
+    """``pod``, changed in place by a patch that was made for it here."""
+    for operation in patch:
+        *way, last = keys(operation["path"])
+        there: Any = pod
+        for part in way:
+            there = there[int(part)] if isinstance(there, list) else there.setdefault(part, {})
+        if operation["op"] == "remove":
+            del there[last]
+        elif isinstance(there, list):
+            there.insert(len(there) if last == "-" else int(last), _plain(operation["value"]))
+        else:
+            there[last] = _plain(operation["value"])
+    return pod
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Built):
+        return value.whole
+    return [_plain(one) for one in value] if isinstance(value, list) else value

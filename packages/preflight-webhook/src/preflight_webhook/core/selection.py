@@ -1,0 +1,119 @@
+"""Which of the configured checks a pod gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from preflight_proto.names import CHECKS_ANNOTATION
+
+from preflight_webhook.api.review import shown
+from preflight_webhook.config.config import CheckConfig, Config
+from preflight_webhook.core.decision import Skip
+
+__all__ = ["PodRefused", "PodTraits", "not_applicable", "select"]
+
+
+class PodRefused(ValueError):
+    """The pod asks for something that cannot be given. The message is one sentence."""
+
+
+_OTHER_DEVICES: Final = {
+    "mig": "the pod gets slices of GPUs (MIG), which this check cannot test",
+    "shared": "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
+}
+
+
+_NOT_APPLICABLE: Final = frozenset({"mig", "no-gang", "no-network", "shared", "start-order"})
+"""Reasons that lie in what the pod is. The others lie in what its author asks for, or in how he
+lays it out.
+"""
+
+
+def not_applicable(skipped: Sequence[Skip]) -> bool:
+    """Whether each check was left out because there is nothing in the pod that it could test."""
+    return all(skip.reason in _NOT_APPLICABLE for skip in skipped)
+
+
+class PodTraits(NamedTuple):
+    """What a check must know of the pod: has it ``network`` devices, is it in a ``gang``, why does
+    it not start together with the others of it (``ordered``), and what ``kinds`` of GPUs does it
+    get: gpu (whole ones of its own), mig, shared."""
+
+    network: bool
+    gang: bool
+    ordered: str
+    kinds: frozenset[str]
+
+
+def select(
+    config: Config, asked: str | None, pod: PodTraits
+) -> tuple[list[CheckConfig], list[Skip]]:
+    """The checks to inject, in run order, and the ones left out.
+
+    ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required
+    checks stay. Not to be changed, as alike pods share them. Raises :class:`PodRefused` for unknown
+    or repeated names.
+    """
+    if asked is not None and config.pod_selection.enabled:
+        return _chosen(config, pod, *_asked(config.checks, asked))
+    return _of_all(config, pod)
+
+
+@lru_cache(maxsize=64)
+def _of_all(config: Config, pod: PodTraits) -> tuple[list[CheckConfig], list[Skip]]:
+    return _chosen(config, pod, config.checks, [])
+
+
+def _chosen(
+    config: Config, pod: PodTraits, wanted: Sequence[CheckConfig], skipped: list[Skip]
+) -> tuple[list[CheckConfig], list[Skip]]:
+    chosen = []
+    for check in wanted:
+        if pod.kinds.isdisjoint({"gpu", *check.supports}):  # nothing of it can be tested
+            cannot = min(pod.kinds)
+            skipped.append(Skip(check.name, cannot, _OTHER_DEVICES[cannot]))
+        elif check.gang_wide and not pod.gang:
+            skipped.append(
+                Skip(
+                    check.name,
+                    "no-gang",
+                    "the pod belongs to no gang that is known here; a fabric test needs one",
+                )
+            )
+        elif check.gang_wide and pod.ordered:
+            skipped.append(
+                Skip(
+                    check.name,
+                    "start-order",
+                    f"the gang's members would wait for each other: {pod.ordered}",
+                )
+            )
+        elif (
+            check.nccl and check.gang_wide and config.skip_nccl_without_network and not pod.network
+        ):
+            why = "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set"
+            skipped.append(Skip(check.name, "no-network", why))
+        else:
+            chosen.append(check)
+    return chosen, skipped
+
+
+def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig], list[Skip]]:
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    by_name = {check.name: check for check in checks}
+    unknown = sorted({name for name in names if name not in by_name})
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if unknown or repeated:
+        what = [f"unknown: {shown(', '.join(unknown))}"] if unknown else []
+        what += [f"more than once: {shown(', '.join(repeated))}"] if repeated else []
+        raise PodRefused(
+            f'annotation {CHECKS_ANNOTATION}: "{shown(asked)}" names checks that cannot be run ({"; ".join(what)}); configured are {", ".join(by_name)}.'
+        )
+    required = [check for check in checks if check.is_required and check.name not in names]
+    left_out = [check for check in checks if not check.is_required and check.name not in names]
+    skips = [
+        Skip(check.name, "not-asked", "the pod's annotation does not name it") for check in left_out
+    ]
+    return required + [by_name[name] for name in names], skips

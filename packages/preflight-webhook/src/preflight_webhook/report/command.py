@@ -1,0 +1,151 @@
+"""`explain`: pods of files or of a cluster, and what would be decided about them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from argparse import _SubParsersAction
+from pathlib import Path
+
+import anyio
+from preflight_kube.api.workloads.table import KINDS
+from preflight_kube.auth.connection import connection
+from preflight_kube.cli import commands
+from preflight_kube.cli.commands import BadInput, CommandFailed
+from preflight_kube.client.client import Client, KubeError
+
+from preflight_webhook.config.config import parse
+from preflight_webhook.core.detect.claims import detects
+from preflight_webhook.report import live, values
+from preflight_webhook.report.explain import About, explain
+from preflight_webhook.report.workloads import FoundPod, Object, documents, found_in
+
+__all__ = ["add_command"]
+
+_FORBIDDEN = 403
+
+
+def add_command(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command and its options."""
+    made = commands.command(
+        subparsers,
+        "explain",
+        _run,
+        help="what would be decided about a pod, with or without a cluster",
+    )
+    given = made.add_mutually_exclusive_group(required=True)
+    given.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        metavar="FILE",
+        help="a Pod, Job, JobSet, PyTorchJob, … as YAML or JSON, with the claims, Namespaces and PreflightConfigs that it needs (again for more files); - is stdin",
+    )
+    given.add_argument(
+        "--live",
+        metavar="KIND/NAME",
+        help=f"an object of the cluster of KUBECONFIG, or of ~/.kube/config: {', '.join(KINDS)}",
+    )
+    made.add_argument(
+        "-n", "--namespace", default="default", help="where --live looks (%(default)s)"
+    )
+    made.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration, or the Helm values of the release; without one, with --live that of the cluster's release, else dcgm-diag with its defaults",
+    )
+    made.add_argument(
+        "-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(default)s"
+    )
+    made.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="of the diff; auto: on a terminal, unless NO_COLOR is set (%(default)s)",
+    )
+    made.add_argument("--brief", action="store_true", help="without the patch")
+
+
+def _run(args: argparse.Namespace) -> int:
+    problems: list[str] = []
+    found, about = _from_cluster(args) if args.live else _from_files(args, problems)
+    told = []
+    for one in found:
+        try:
+            told.append(
+                explain(
+                    one, about, args.output, colored=commands.colored(args.color), brief=args.brief
+                )
+            )
+        except ValueError as error:
+            problems.append(str(error))
+    between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
+    if told:
+        print(between[args.output].join(told))
+    if problems:
+        raise BadInput(dict.fromkeys(problems))
+    return commands.DONE
+
+
+def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[FoundPod], About]:
+    """What can be read of the files; ``problems`` gets a sentence for each thing that cannot."""
+    if args.config is not None:
+        given = commands.load(values.parse, args.config)
+        by = f"{args.config}{f' ({given.said})' if given.said else ''}"
+        about = About(given.config, given.lists, by, from_files=True)
+    else:
+        by = "the defaults (dcgm-diag alone); give the values of your release, or its configuration, with --config"
+        about = About(
+            parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]"),
+            None,
+            by,
+            from_files=True,
+        )
+    objects: list[Object] = []
+    for file in args.file:
+        where = "standard input" if file == "-" else file
+        try:
+            text = sys.stdin.read() if file == "-" else Path(file).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "not UTF-8"
+            problems.append(f"{where}: {why}; give a file with a pod in it.")
+            continue
+        made, bad = documents(text, where)
+        objects += made
+        problems += bad
+    found, bad = found_in(
+        objects, ", ".join("standard input" if file == "-" else file for file in args.file)
+    )
+    if not problems or objects:  # else the reason why there is no pod is said already
+        problems += bad
+    return found, about
+
+
+def _from_cluster(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
+    return anyio.run(_read, args)
+
+
+async def _read(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
+
+    kind, name = live.wanted_of(args.live)
+    async with Client(connection(home=Path.home()), agent="preflight-webhook") as client:
+        if args.config is not None:
+            given = commands.load(values.parse, args.config)
+            about = About(given.config, given.lists, str(args.config), from_files=False)
+        else:
+            try:
+                release = await live.release_of(client)
+            except KubeError as error:
+                if error.status != _FORBIDDEN:
+                    raise
+                raise CommandFailed(live.unreadable(error)) from None
+            about = About(release.config, release.lists, release.where, from_files=False)
+        policies = about.config.preflight_configs.enabled
+        objects = await live.objects_of(client, kind, name, args.namespace, policies=policies)
+        found, problems = found_in(objects, args.live)
+        if problems:
+            raise BadInput(problems)
+        if detects(about.config):
+            found = [one._replace(claims=await live.needed(one, client)) for one in found]
+        return found, about

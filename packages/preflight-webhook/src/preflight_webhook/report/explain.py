@@ -1,0 +1,308 @@
+"""`preflight-webhook explain`: what would be decided about a pod, and why."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import yaml
+from msgspec import to_builtins
+from preflight_kube.text import printable
+from preflight_proto.durations import format_duration
+from preflight_proto.names import container_name
+from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
+
+from preflight_webhook.api.review import BadReview
+from preflight_webhook.config.config import CheckConfig, Config
+from preflight_webhook.config.merged_config import effective, in_force
+from preflight_webhook.core.admit import CREATE_FIRST, decide
+from preflight_webhook.core.decision import Decision
+from preflight_webhook.core.inject.injection import variables_of
+from preflight_webhook.core.inject.patch import applied
+from preflight_webhook.core.inject.variables import inheritable, loads_code, of_the_fabric
+from preflight_webhook.report.delay import worst_case_delay
+from preflight_webhook.report.optin import Lists, OptIn, opt_in
+from preflight_webhook.report.workloads import FoundPod, Object, missing
+
+__all__ = ["About", "explain"]
+
+_COLORS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
+_END = "\33[0m"
+
+
+class About(NamedTuple):
+    """What is explained with. ``lists``: the chart's, None where they are not known; ``by``: where
+    the configuration is from, in words; ``from_files``: what is not known may be given with another
+    file, else it is not in the cluster."""
+
+    config: Config
+    lists: Lists | None
+    by: str
+    from_files: bool
+
+
+class _Told(NamedTuple):
+    """What is to be said of one pod."""
+
+    found: FoundPod
+    about: About
+    asked: OptIn
+    decision: Decision
+    message: str
+    own: str
+    delays: dict[str, float]
+    warnings: list[str]
+
+
+def explain(
+    found: FoundPod, about: About, form: str, *, colored: bool = False, brief: bool = False
+) -> str:
+    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises
+    :class:`ValueError` when the pod cannot be read.
+    """
+    config, own = _of_namespace(found, about.config)
+    try:
+        body = json.dumps(found.pod).encode()
+        decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
+    except BadReview as error:
+        raise ValueError(f"{found.what}: {str(error).removeprefix('request.object ')}.") from None
+    size = decision.stamp.size if decision.stamp is not None else None
+    ranks = (size or 0) * sum(decision.gpus.values())
+    delays = {
+        check.name: worst_case_delay(check, config, ranks)
+        for check in config.checks
+        if check.name in decision.checks
+    }
+    warnings = [
+        *decision.warnings,
+        *_unseen(decision),
+        *_code(decision, config),
+        *_left_behind(found.pod, decision, config),
+    ]
+    asked = opt_in(found.namespace, found.labels, about.lists)
+    told = _Told(
+        found, about, asked, decision, _message(found, decision, about), own, delays, warnings
+    )
+    if form == "text":
+        lines = [*map(printable, _unasked(told) if asked.asked == "no" else _lines(told))]
+        if decision.patch and not brief and asked.asked != "no":
+            lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), colored=colored)
+        return "\n".join(lines)
+    fields = _fields(told)
+    if brief:
+        fields.pop("patch")
+    return json.dumps(fields, indent=2) if form == "json" else _yaml(fields)
+
+
+def _fields(told: _Told) -> dict[str, Any]:
+    decision, asked = told.decision, told.asked
+    fields: dict[str, Any] = {"object": told.found.what}
+    fields |= {"opt_in": {"asked": asked.asked, "why": asked.why}, "configuration": told.about.by}
+    if asked.asked == "no":
+        otherwise = {"result": decision.result, "message": told.message}
+        return {
+            **fields,
+            "result": "not-opted-in",
+            "message": f"{asked.why}.",
+            "checks": [],
+            "patch": [],
+            "otherwise": otherwise,
+        }
+    fields |= {name: getattr(decision, name) for name in ("result", "checks", "gpus", "patch")}
+    return {
+        **fields,
+        "message": told.message,
+        "warnings": told.warnings,
+        "skipped": [
+            {"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped
+        ],
+        "claims": to_builtins(decision.claims),
+        "gang": to_builtins(decision.stamp),
+        "preflight_config": told.own or None,
+        "worst_case_start_delay_seconds": sum(told.delays.values()),
+    }
+
+
+def _message(found: FoundPod, decision: Decision, about: About) -> str:
+    """Why, in the words of whoever has files: what a claim asks for is in one of them, or can be
+    given.
+    """
+    absent = missing(found) if about.from_files and decision.denied else []
+    if not absent or not decision.message.endswith(CREATE_FIRST):
+        return decision.message
+    named = ", ".join(f"{ref.kind} {ref.name}" for ref in absent)
+    return f"{decision.message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
+
+
+def _unasked(told: _Told) -> Iterator[str]:
+    """About a pod that the API server never asks the webhook about."""
+    yield f"{told.found.what}: not checked"
+    yield f"  opt-in: {told.asked.why}"
+    yield f"  if it were asked about: {told.decision.result}: {told.message}"
+    yield f"  configuration: {told.about.by}"
+
+
+def _of_namespace(found: FoundPod, config: Config) -> tuple[Config, str]:
+    """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none
+    where there are none.
+    """
+    items = found.policies
+    if not items:
+        return config, ""
+    if not config.preflight_configs.enabled:
+        return (
+            config,
+            f"no {KIND} is read, as preflightConfigs.enabled is false in the configuration",
+        )
+    if (
+        len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions
+    ):  # as people write it in a file
+        chosen, how = items[0], "as if the gang controller had accepted it"
+    elif (one := in_force(items)) is not None:
+        chosen, how = one, "in force"
+    else:
+        why = [
+            f"{item.metadata.name} ({refusal(item) or 'in force, as another one'})"
+            for item in items
+        ]
+        return config, f"no {KIND} is in force: {', '.join(why)}"
+    try:
+        return effective(config, decode_spec(chosen.spec)), f"{KIND} {chosen.metadata.name}, {how}"
+    except ContractError as error:
+        raise ValueError(f"{KIND} {chosen.metadata.name}: {error}; correct it there.") from None
+
+
+def _unseen(decision: Decision) -> Iterator[str]:
+    """Variables that may be missing in a check, for nobody here may read where they stand."""
+    by_place: dict[tuple[str, str, str], list[str]] = {}
+    for one in decision.unseen:
+        by_place.setdefault((one.where, one.kind, one.name), []).append(one.check)
+    for (where, kind, name), checks in by_place.items():
+        yield (
+            f"{where}: what {kind} {name} holds is not known at admission and not passed on to {', '.join(checks)}; "
+            "list the variables that NCCL needs in env, with valueFrom, to have them passed on"
+        )
+
+
+def _code(decision: Decision, config: Config) -> Iterator[str]:
+    """Variables of the workload that may load code and reach a check,
+    as the operator listed them.
+    """
+    configured = {
+        (container_name(check.name), entry["name"])
+        for check in config.checks
+        for entry in variables_of(check, config)
+    }
+    for operation in decision.patch:
+        value = operation.get("value")
+        for container in value if isinstance(value, list) else [value]:
+            if not (
+                isinstance(container, dict) and operation["path"].startswith("/spec/initContainers")
+            ):
+                continue
+            for entry in container.get("env") or ():
+                if (
+                    loads_code(entry["name"])
+                    and (container.get("name"), entry["name"]) not in configured
+                ):
+                    yield (
+                        f"{entry['name']} may make {container.get('name')} load code, or read and write files, of the workload's choice"
+                    )
+
+
+def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
+    """Variables that change how the workload uses its fabric, do not reach the checks of it, and
+    which value brings them there.
+    """
+    inheriting = [
+        check for check in config.checks if check.name in decision.checks and not check.is_required
+    ]
+    spec = pod.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    there = {str(entry.get("name")) for one in _maps(containers) for entry in _maps(one.get("env"))}
+    for name in sorted(name for name in there if of_the_fabric(name)):
+        for value, patterns, checks in _patterns(inheriting, config):
+            if inheritable(name, patterns) or not inheritable(name, (name,)):
+                # It is there, or it never is: a rank, another communicator, a setting of the check
+                # itself.
+                continue
+            if loads_code(name):
+                why, how = "it may load code or name a file", "list the very name"
+            elif inheritable(name, ("*",)):
+                why, how = (
+                    f"no pattern of {value} names it",
+                    f"list it, or a pattern such as {name.partition('_')[0]}_*,",
+                )
+            else:
+                why, how = "what it does is not known here", "list the very name"
+            yield f"{name} is not passed on to {checks}, as {why}; {how} in {value} to have it"
+
+
+def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tuple[str, ...], str]]:
+    """(the value of the configuration, its patterns, the checks that inherit by it)."""
+    made = [
+        (f"envPatterns of the check {check.name}", check.env_patterns, check.name)
+        for check in checks
+        if check.env_patterns is not None
+    ]
+    common = [check.name for check in checks if check.nccl and check.env_patterns is None]
+    return [*made, ("ncclEnvPatterns", config.nccl_env_patterns, "the checks")] if common else made
+
+
+def _maps(found: Any) -> Iterator[Object]:
+    """What is a map in what should be a list of maps: no API server has checked a file."""
+    return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())
+
+
+def _lines(told: _Told) -> Iterator[str]:
+    decision = told.decision
+    result = (
+        "injected already"
+        if decision.result == "unchanged" and decision.checks
+        else decision.result
+    )
+    yield f"{told.found.what}: {result}{'' if told.asked.asked == 'yes' else ', if its namespace is opted in'}"
+    yield f"  opt-in: {told.asked.why}"
+    if told.own:
+        yield f"  by: {told.own}"
+    yield f"  why: {told.message}"
+    for name, count in decision.gpus.items():
+        yield f"  reserves: {count} {name}"
+    for name, seen in decision.claims.items():
+        what = "GPUs" if seen.gpu else "no GPUs"
+        yield f"  claim {name}: {seen.kind} {seen.name}, taken to be for {what}; counted where the pod gets another when it is scheduled"
+    if (gang := decision.stamp) is not None:
+        size = f"{gang.size} members" if gang.size is not None else "size not known at admission"
+        part = "takes part" if gang.takes_part else "takes no part"
+        yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; its roster is in ConfigMap {gang.config_map}"
+    for skip in decision.skipped:
+        yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
+    if told.delays:
+        each = ", ".join(
+            f"{name} {format_duration(seconds)}" for name, seconds in told.delays.items()
+        )
+        yield f"  worst-case start delay: {format_duration(sum(told.delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(told.delays) > 1 else ''}"
+    for warning in told.warnings:
+        yield f"  warning: {warning}"
+    yield f"  configuration: {told.about.by}"
+    yield f"  patch: {len(decision.patch)} operation(s)"
+
+
+def _diff(before: Object, after: Object, *, colored: bool) -> Iterator[str]:
+    old, new = _yaml(before).splitlines(), _yaml(after).splitlines()
+    for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[
+        2:
+    ]:  # without its two lines of file names
+        color = _COLORS.get(line[:1], "") if colored else ""
+        yield f"    {color}{line}{_END if color else ''}"
+
+
+def _yaml(value: Any) -> str:
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True  # what stands twice is written twice
+
+    return yaml.dump(value, Dumper=Plain, sort_keys=False, width=1000).rstrip()

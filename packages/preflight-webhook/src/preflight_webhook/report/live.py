@@ -1,0 +1,141 @@
+"""What `explain --live` reads of a cluster: an object with what stands around it, and the release's
+own configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from preflight_kube.api.workloads.kubeflow import runtime_of
+from preflight_kube.api.workloads.model import Object, WorkloadKind
+from preflight_kube.api.workloads.table import KINDS, named
+from preflight_kube.cli.commands import BadInput, CommandFailed
+from preflight_kube.client.client import Client, KubeError, Params
+from preflight_proto import policy
+
+from preflight_webhook.config.config import Config, ConfigError, parse
+from preflight_webhook.core.detect import claims
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.report.optin import Lists, lists_of
+from preflight_webhook.report.workloads import FoundPod, references
+
+__all__ = ["InstalledRelease", "needed", "objects_of", "release_of", "unreadable", "wanted_of"]
+
+_WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/name=preflight-injector"}
+
+
+class InstalledRelease(NamedTuple):
+    """``config`` and ``where`` it was read; ``lists``: the namespaces of its
+    webhook configuration.
+    """
+
+    config: Config
+    lists: Lists
+    where: str
+
+
+async def release_of(client: Client) -> InstalledRelease:
+    """The injector's release of the cluster. Raises :class:`CommandFailed` where there is none or
+    not one, :class:`KubeError`.
+    """
+    listed = (await _get(client, _WEBHOOKS, _OURS) or {}).get("items") or []
+    names = ", ".join(str(one["metadata"]["name"]) for one in listed)
+    if not listed:
+        raise CommandFailed(
+            "the cluster has no MutatingWebhookConfiguration of preflight-injector; install the chart, or give --config."
+        )
+    if len(listed) > 1:
+        raise CommandFailed(
+            f"the cluster has several releases ({names}); give the configuration of one with --config."
+        )
+    lists = lists_of(listed[0])
+    where = f"ConfigMap {names} in namespace {lists.release}"
+    made = await _get(client, f"/api/v1/namespaces/{lists.release}/configmaps/{names}")
+    text = ((made or {}).get("data") or {}).get("config.yaml")
+    if not isinstance(text, str):
+        raise CommandFailed(
+            f"{where}: is not there, or has no config.yaml; give the configuration with --config."
+        )
+    try:
+        return InstalledRelease(parse(text), lists, where)
+    except ConfigError as error:
+        raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
+
+
+def wanted_of(text: str) -> tuple[WorkloadKind, str]:
+    """KIND/NAME as a person writes it. Raises :class:`~preflight_kube.cli.commands.BadInput`."""
+    word, _, name = text.partition("/")
+    kind = named(word)
+    if kind is None or not name:
+        raise BadInput(f'--live: "{text}" is not KIND/NAME; kinds are {", ".join(KINDS)}.')
+    return kind, name
+
+
+async def objects_of(
+    client: Client, kind: WorkloadKind, name: str, namespace: str, *, policies: bool
+) -> list[Object]:
+    """The object and its Namespace, with ``policies`` its PreflightConfigs, and a TrainJob's
+    runtime.
+
+    Raises :class:`CommandFailed`, :class:`KubeError`.
+    """
+    item = await _read(client, kind, namespace, name)
+    if item is None:
+        raise CommandFailed(
+            f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n."
+        )
+    objects: list[Any] = [item]
+    around = await _get(client, f"/api/v1/namespaces/{namespace}")
+    if around is not None:
+        objects.append({**around, "kind": "Namespace"})
+    if policies:
+        listed = await _get(client, policy.path(namespace)) or {}
+        objects += [{**one, "kind": policy.KIND} for one in listed.get("items", [])]
+    if kind.kind == "TrainJob":
+        of, runtime = runtime_of(item)
+        path = (
+            f"namespaces/{namespace}/trainingruntimes"
+            if of == "TrainingRuntime"
+            else "clustertrainingruntimes"
+        )
+        made = await _get(client, f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}")
+        if made is not None:
+            objects.append({**made, "kind": of})
+    return objects
+
+
+async def needed(found: FoundPod, client: Client) -> dict[Ref, DeviceClaim | None]:
+    """The claims that a pod names, read from a cluster. Raises
+    :class:`~preflight_kube.errors.KubeError`.
+    """
+    known = {}
+    for ref in references(found.pod):
+        where = f"namespaces/{found.namespace}/{ref.plural}/{ref.name}"
+        made: Object | None = None
+        for version in claims.VERSIONS:
+            made = made or await client.get_or_none(f"{claims.GROUP}/{version}/{where}", dict)
+        known[ref] = None if made is None else claims.read(made)
+    return known
+
+
+async def _read(client: Client, kind: WorkloadKind, namespace: str, name: str) -> Object | None:
+    for version in kind.versions:
+        root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
+        item = await _get(client, f"{root}/namespaces/{namespace}/{kind.plural}/{name}")
+        if item is not None:
+            return {
+                **item,
+                "kind": kind.kind,
+                "apiVersion": f"{kind.group}/{version}" if kind.group else version,
+            }
+    return None
+
+
+async def _get(client: Client, path: str, params: Params | None = None) -> Object | None:
+    return await client.get_or_none(path, dict, params=params)
+
+
+def unreadable(error: KubeError) -> str:
+    """What a person sees who may not read the release's configuration."""
+    return f"the release's own configuration cannot be read ({str(error).rstrip('.')}); give it with --config."

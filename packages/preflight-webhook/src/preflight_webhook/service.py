@@ -1,0 +1,194 @@
+"""Both servers in one process: admission over TLS, health and metrics in plain. Stops cleanly on
+SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+from preflight_kube.admission.connections import limits
+from preflight_kube.admission.server import HttpServer
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.cli.commands import BadInput, CommandFailed
+from preflight_kube.files.configfile import ConfigFile
+from preflight_kube.logs import get_logger
+
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.metrics import Metrics
+from preflight_webhook.webhook.access import ClusterAccess
+from preflight_webhook.webhook.claim_lookups import Lookups
+from preflight_webhook.webhook.handler import Admission, Plain, ServingState
+from preflight_webhook.webhook.namespace_overrides import NamespaceOverrides
+
+__all__ = ["Options", "serve"]
+
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at the configuration; a kubelet itself takes about a minute to bring a
+new one.
+"""
+RENEWAL: Final = "`preflight-webhook certs`"
+"""What keeps the serving certificate fresh."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on
+    answering after SIGTERM; ``patience``: seconds after which a client that does not go on with its
+    request is cut off, at the latest twice that."""
+
+    config: Path
+    cert_dir: Path
+    port: int = 8443
+    plain_port: int = 8080
+    host: str = "0.0.0.0"  # noqa: S104 (a pod serves its whole network)
+    linger: float = 10.0
+    patience: float = 10.0
+    client_ca: Path | None = None
+
+
+def serve(options: Options) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises :class:`~preflight_kube.cli.commands.BadInput` (a port, the certificate) and
+    :class:`~preflight_kube.files.configfile.ConfigError` at the start, and
+    :class:`~preflight_kube.cli.commands.CommandFailed` at the end where that was not asked for.
+    """
+    metrics = Metrics()
+    file, certificate = (
+        _followed(options.config, metrics),
+        Certificate(options.cert_dir, RENEWAL, options.client_ca),
+    )
+    uvloop.run(_serve(ServingState(file.config, metrics), file, certificate, options))
+
+
+def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
+    """The configuration file, counted and logged as it changes."""
+    generation = 0
+
+    def accepted(config: Config) -> None:
+        nonlocal generation
+        generation += 1
+        metrics.config_valid.set(1)
+        metrics.config_generation.inc()
+        if generation > 1:
+            checks = [check.name for check in config.checks]
+            log.info("configuration reloaded", checks=checks)
+
+    def refused(problems: list[str]) -> None:
+        log.error("new configuration refused, the old one stays", problems=problems)
+        metrics.config_valid.set(0)
+        metrics.config_refused.inc()
+
+    return ConfigFile(parse, path, accepted=accepted, refused=refused)
+
+
+async def _serve(
+    state: ServingState, file: ConfigFile[Config], certificate: Certificate, options: Options
+) -> None:
+    access = ClusterAccess()
+    state.lookups = Lookups(access, state.metrics)
+    state.policies = NamespaceOverrides(access, state.metrics)
+
+    def announce(_: HttpServer) -> None:
+        if admission.serves and plain.serves:
+            state.started = True
+            checks = [check.name for check in state.config.checks]
+            log.info("serving", ports=[admission.port, plain.port], checks=checks)
+
+    common: dict[str, Any] = {
+        "host": options.host,
+        "patience": options.patience,
+        "looks": state.looks,
+        "serving": announce,
+    }
+    admission = HttpServer(
+        "admission",
+        Admission(state),
+        state.metrics,
+        certificate,
+        port=options.port,
+        **common,
+    )
+    plain = HttpServer(
+        "plain",
+        Plain(state),
+        state.metrics,
+        None,
+        port=options.plain_port,
+        most=limits().plain,
+        **common,
+    )
+    state.server_problem = admission.unready
+
+    async def configuration() -> None:
+        """In a thread: a file can take a second to read, and admissions go on meanwhile."""
+        if await asyncio.to_thread(file.refresh):
+            state.config = file.config  # what is being decided ends as it began
+
+    async def preflightconfigs() -> None:
+        """Follow them; returns only where there is nobody to follow them with."""
+        if state.policies is not None:
+            await state.policies.run(lambda: state.config.preflight_configs.enabled)
+
+    def stop(cause: str, after: float) -> None:
+        """Not ready from now on, and each answer closes its connection, so that API servers go
+        elsewhere; then stop listening.
+        """
+        if state.stopping:
+            after = 0.0  # a second signal
+        log.info("stopping", cause=cause, linger=after)
+        state.stopping = True
+        loop.call_later(after, admitting.cancel)
+
+    # What the start has made stays; a collection now and then must not walk over it while the API
+    # server waits.
+    gc.collect()
+    gc.freeze()
+    loop = asyncio.get_running_loop()
+    admitting, *others = (
+        loop.create_task(task, name=name)
+        for name, task in (
+            ("admission", admission.run()),
+            ("plain", plain.run()),  # answers the probes while admission drains
+            ("configuration", state.looks.keep("configuration", configuration, LOOK_EVERY)),
+            (
+                "preflightconfigs",
+                state.looks.keep("preflightconfigs", preflightconfigs, LOOK_EVERY),
+            ),
+        )
+    )
+    for number, after in ((signal.SIGTERM, options.linger), (signal.SIGINT, 0.0)):
+        loop.add_signal_handler(number, stop, number.name, after)
+    try:
+        done, _ = await asyncio.wait([admitting, *others], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {admitting}:
+            if isinstance(error := task.exception(), BadInput):
+                raise error
+            # Nothing would be taken over any more, unseen: better a new process, which the kubelet
+            # starts at once.
+            log.error(
+                "a task has ended; stopping, so that a new replica starts",
+                task=task.get_name(),
+                error=error,
+            )
+            stop("a task that has ended", options.linger)
+            await asyncio.wait([admitting])
+            raise CommandFailed(
+                f"{task.get_name()} has ended, which is a defect; see the log"
+            ) from error
+        if not admitting.cancelled():
+            admitting.result()
+    finally:
+        for task in (admitting, *others):
+            task.cancel()
+        await asyncio.wait([admitting, *others])
+        await access.close()
+        log.info("stopped")  # written at once, and with it every line before it

@@ -1,0 +1,237 @@
+"""What pods' resource claims ask for: the only thing that admission asks the API server, and only
+where device classes are configured.
+
+A claim's spec is immutable, so it is kept: one bounded GET for one that is not known, however many
+pods wait for it, and none for one that is. What does not exist is forgotten after a second, for
+then somebody creates it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from preflight_kube.errors import KubeError
+
+from preflight_webhook.core.detect import claims
+from preflight_webhook.core.detect.claims import GROUP, VERSIONS, DeviceClaim, Ref
+from preflight_webhook.metrics import Metrics
+from preflight_webhook.webhook.access import ClusterAccess
+
+__all__ = ["LookupUnavailable", "Lookups"]
+
+KEPT: Final = 5.0
+"""Seconds: enough for the pods of one job, and short, as a claim of the same name may have been
+made anew since, for other devices.
+"""
+ABSENT_KEPT: Final = 1.0
+GROUP_KEPT: Final = 60.0
+MOST: Final = 10_000
+"""Claims kept; the one not asked for longest goes first."""
+PATIENCE: Final = 2.5
+"""Seconds for one answer, well within the API server's own patience with us."""
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of claims kept. Most are alike, and kept once; one can name hundreds of device classes."""
+SHARE: Final = 8
+"""Requests of a single namespace under way: the claims of one tenant's pods do not keep another's
+waiting.
+"""
+MOST_WAITING: Final = 256
+"""Claims of one namespace that are asked for or wait to be; a pod has 16 at most, and the pods of a
+job share a template.
+"""
+_FORBIDDEN: Final = 403
+
+
+class _Metadata(msgspec.Struct):
+    uid: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    reserved_for: list[Any] | None = None
+
+
+class _Answer(msgspec.Struct):
+    """What is read of a claim, a template or the group; the rest, its annotations above all, is as
+    large as its author likes.
+    """
+
+    spec: Any = None
+    metadata: _Metadata | None = None
+    status: _Status | None = None
+    versions: list[Any] | None = None
+
+
+class LookupUnavailable(Exception):
+    """It cannot be found out; the API server's failurePolicy decides.
+    The message is one sentence.
+    """
+
+
+class Lookups:
+    """Use within one event loop."""
+
+    def __init__(
+        self,
+        access: ClusterAccess,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access, self._metrics, self._clock = access, metrics, clock
+        self._count_known = metrics.lookups.labels("known").inc
+        self._kept: OrderedDict[str, tuple[float, DeviceClaim | None]] = (
+            OrderedDict()
+        )  # by _key, with the end of its time
+        self._asking: dict[str, asyncio.Task[Any]] = {}
+        self._shares: dict[
+            str, tuple[asyncio.Semaphore, int]
+        ] = {}  # by namespace, with how many ask or wait
+        self._weight = 0
+        self._version: tuple[float, str | None] = (0.0, None)
+
+    def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None] | None:
+        """What each asks for, where all of them are known already; nobody is asked, and nobody
+        waits.
+        """
+        found, unknown = self._recall(namespace, refs)
+        if unknown:
+            return None
+        self._count_known(len(found))
+        return found
+
+    async def claims(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None]:
+        """What each asks for; None for one that does not exist. Raises :class:`LookupUnavailable`.
+
+        Where all are known it does not wait: other requests do not get in between.
+        """
+        known, unknown = self._recall(namespace, refs)
+        self._count_known(len(known))
+        if unknown:
+            if self._waiting(namespace) + len(unknown) > MOST_WAITING:
+                raise self._unavailable(
+                    f"{self._waiting(namespace)} claims of namespace {namespace} are being looked up already; create fewer pods at a time"
+                )
+            asked = [
+                self._together(_key(namespace, ref), partial(self._fetch, namespace, ref))
+                for ref in unknown
+            ]
+            for ref, one in zip(
+                unknown, await asyncio.gather(*asked, return_exceptions=True), strict=True
+            ):
+                if isinstance(one, BaseException):
+                    raise one
+                known[ref] = one
+        return known
+
+    def _recall(
+        self, namespace: str, refs: Iterable[Ref]
+    ) -> tuple[dict[Ref, DeviceClaim | None], list[Ref]]:
+        """(what is kept, and so was asked for just now; those of which nothing is)."""
+        found: dict[Ref, DeviceClaim | None] = {}
+        unknown = []
+        now = self._clock()
+        for ref in refs:
+            key = _key(namespace, ref)
+            kept = self._kept.get(key)
+            if kept is None or kept[0] <= now:
+                unknown.append(ref)
+                continue
+            self._kept.move_to_end(key)
+            found[ref] = kept[1]
+        return found, unknown
+
+    def _waiting(self, namespace: str) -> int:
+        return self._shares[namespace][1] if namespace in self._shares else 0
+
+    @asynccontextmanager
+    async def _share(self, namespace: str) -> AsyncIterator[None]:
+        """One of the namespace's requests."""
+        share, number = self._shares.get(namespace) or (asyncio.Semaphore(SHARE), 0)
+        self._shares[namespace] = share, number + 1
+        try:
+            async with share:
+                yield
+        finally:
+            share, number = self._shares[namespace]
+            if number > 1:
+                self._shares[namespace] = share, number - 1
+            else:
+                del self._shares[namespace]
+
+    async def _together(self, key: str, ask: Callable[[], Any]) -> Any:
+        """The one answer for all who wait for it; it goes on when one of them gives up."""
+        if (task := self._asking.get(key)) is None:
+            task = self._asking[key] = asyncio.create_task(ask())
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, namespace: str, ref: Ref) -> DeviceClaim | None:
+        version = await self._together(GROUP, self._served)
+        made = None
+        if version is not None:
+            name = quote(ref.name, safe="")
+            path = f"{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}"
+            made = await self._get(path, namespace)
+        claim = None if made is None else claims.once(claims.read(made))
+        self._metrics.lookups.labels("absent" if claim is None else "found").inc()
+        key = _key(namespace, ref)
+        before = self._kept.pop(key, None)
+        self._kept[key] = (self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim)
+        self._weight += _weight(claim) - (_weight(before[1]) if before is not None else 0)
+        while len(self._kept) > MOST or self._weight > MOST_BYTES:
+            _, (_, gone) = self._kept.popitem(last=False)
+            self._weight -= _weight(gone)
+        self._metrics.claims_kept.set(len(self._kept))
+        return claim
+
+    async def _served(self) -> str | None:
+        """The version to ask in; None while the cluster has no such group, which is looked at again
+        every minute.
+        """
+        until, version = self._version
+        if until > self._clock():
+            return version
+        group = await self._get(GROUP)
+        versions = (group or {}).get("versions")
+        served = [one.get("version") for one in versions or () if isinstance(one, dict)]
+        version = next((one for one in VERSIONS if one in served), None)
+        self._version = (self._clock() + GROUP_KEPT, version)
+        return version
+
+    async def _get(self, path: str, namespace: str = "") -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(PATIENCE), self._share(namespace):
+                made = await (await self._access.client()).get_or_none(path, _Answer)
+        except TimeoutError:
+            raise self._unavailable(f"GET {path}: no answer within {PATIENCE:g} s") from None
+        except KubeError as error:
+            hint = "; does the ServiceAccount have get on it?" if error.status == _FORBIDDEN else ""
+            raise self._unavailable(str(error).rstrip(".") + hint) from error
+        if made is None:
+            return None
+        about, status = made.metadata or _Metadata(), made.status or _Status()
+        kept = {"metadata": {"uid": about.uid}, "status": {"reservedFor": status.reserved_for}}
+        return {"spec": made.spec, "versions": made.versions, **kept}
+
+    def _unavailable(self, why: str) -> LookupUnavailable:
+        self._metrics.lookups.labels("failed").inc()
+        return LookupUnavailable(f"the pod's resource claims cannot be looked up: {why}")
+
+
+def _weight(claim: DeviceClaim | None) -> int:
+    """Bytes, as if no other claim were alike and large; ordinary ones share what they ask for."""
+    return 256 if claim is None else max(256, claims.size(claim) - 2048)
+
+
+def _key(namespace: str, ref: Ref) -> str:
+    """One text, as ten thousand tuples of texts take a megabyte more. A namespace's name, unlike a
+    claim's that nobody has checked, has no line break in it."""
+    return f"{namespace}\n{ref.plural}\n{ref.name}"

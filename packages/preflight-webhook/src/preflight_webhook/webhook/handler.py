@@ -1,0 +1,380 @@
+"""The two HTTP applications: admission (TLS) and plain (health, metrics). Raw ASGI, because this is
+the hot path.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from preflight_kube import logs
+from preflight_kube.admission.fast_path import HttpAnswer
+from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope, problem, read
+from preflight_kube.files.polling import Looks
+
+from preflight_webhook.api import review
+from preflight_webhook.api.review import shown
+from preflight_webhook.api.types import PodReviewRequest
+from preflight_webhook.config.config import Config
+from preflight_webhook.config.merged_config import effective
+from preflight_webhook.core import admit as admission
+from preflight_webhook.core.decision import UNKNOWN, Decision, encode_answer
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.limits import OBJECT_NAME
+from preflight_webhook.metrics import CONTENT_TYPE, Metrics
+from preflight_webhook.webhook.claim_lookups import Lookups, LookupUnavailable
+from preflight_webhook.webhook.namespace_overrides import NamespaceOverride, NamespaceOverrides
+
+__all__ = ["Admission", "Plain", "ServingState"]
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PATH: Final = "/mutate-pod"
+CONFINED_PATH: Final = PATH + "/confined"
+"""For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server says
+those apart by their label, so nobody here has to ask for it."""
+WAITING: Final = 8 * 1024 * 1024
+"""Bytes of the reviews of one namespace that may wait for claims at a time."""
+BEHIND: Final = 300.0
+"""Seconds for which PreflightConfigs may go unread before requests should go elsewhere."""
+_JSON: Final = b"application/json"
+_TEXT: Final = b"text/plain; charset=utf-8"
+_PATHS: Final = (PATH, CONFINED_PATH)
+_BEGUN: Final = "preflight.begun"
+"""Where a request's scope holds what was worked out of it before it turned out that somebody must
+be asked.
+"""
+
+log = logs.get_logger(__name__)
+
+
+@dataclass
+class ServingState:
+    """What both applications share."""
+
+    config: Config
+    metrics: Metrics = field(default_factory=Metrics)
+    lookups: Lookups | None = None
+    policies: NamespaceOverrides | None = None
+    started: bool = False
+    stopping: bool = False
+    server_problem: Callable[[], str] = str
+    """Why the admission port cannot be used, such as its certificate; empty where it can."""
+    _was_ready: bool = False
+
+    def __post_init__(self) -> None:
+        self.looks = Looks(self.metrics.watching)
+
+    def unready(self) -> str:
+        """Why requests should go elsewhere; empty where they need not.
+
+        What ends it is what would also keep a new replica from becoming ready, or what no restart
+        would notice by itself.
+        """
+        if self.stopping:
+            return "stopping"
+        if not self.started:
+            return "starting"
+        if problem := self.server_problem() or self.looks.unready():
+            return problem
+        if self.policies is not None and self.config.preflight_configs.enabled:
+            if not self.policies.synced and not self._was_ready:
+                return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
+            if self.policies.behind_for() > BEHIND:
+                return f"PreflightConfigs of namespaces have not been read for {BEHIND:g} s: {self.policies.problem}"
+        self._was_ready = True
+        return ""
+
+    def rules(self, namespace: str) -> tuple[Config, NamespaceOverride | None]:
+        """The configuration that holds in ``namespace``, and what of it the namespace has set for
+        itself.
+        """
+        if self.policies is None or not self.config.preflight_configs.enabled:
+            return self.config, None
+        if (policy := self.policies.of(namespace)) is None:
+            return self.config, None
+        return effective(self.config, policy.spec), policy
+
+
+class _TooLarge(Exception):
+    """A body of which only the beginning was kept."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.size, self.uid = body.size, review.uid_of(body.read())
+        self.message = f"its review of {body.size} bytes is too large: {body.dropped}"
+
+
+class _Begun(NamedTuple):
+    """A review as far as it could be answered: what its pod ``needs`` must be asked for."""
+
+    started: float
+    body: bytes | bytearray
+    request: PodReviewRequest
+    confined: bool
+    config: Config
+    policy: NamespaceOverride | None
+    needs: tuple[Ref, ...]
+
+
+class _Application:
+    def __init__(self, state: ServingState) -> None:
+        self.state = state
+
+    @property
+    def stopping(self) -> bool:
+        """Whether each answer closes its connection."""
+        return self.state.stopping
+
+    @stopping.setter
+    def stopping(self, now: bool) -> None:
+        self.state.stopping = now
+
+
+class Admission(_Application):
+    """Answers `POST /mutate-pod`. What is not a review gets a 4xx with one sentence, and the server
+    goes on.
+    """
+
+    immediate = True
+
+    def __init__(self, state: ServingState) -> None:
+        super().__init__(state)
+        self._waiting: dict[str, int] = {}  # bytes, by namespace
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (ASGI)."""
+        if scope["type"] != "http":
+            return
+        self.state.metrics.in_flight += 1
+        try:
+            begun = scope.get(_BEGUN) or self._begin(scope["path"], await _read(scope, receive))
+            await _respond(
+                send, begun if isinstance(begun, HttpAnswer) else await self._after_lookup(begun)
+            )
+        except ReviewRefused as error:
+            await _respond(send, self._refuse(error.status, error.message))
+        except _TooLarge as error:
+            await _respond(send, self._unread(error.uid, error.message, error.size, 413))
+        finally:
+            self.state.metrics.in_flight -= 1
+
+    def at_once(self, scope: Scope, body: bytes | bytearray) -> HttpAnswer | None:
+        """The answer to a review, unless it takes a look-up, or the request is none: then the usual
+        way says so.
+        """
+        if problem(scope, _PATHS) is not None:
+            return None
+        begun = self._begin(scope["path"], body)
+        if isinstance(begun, HttpAnswer):
+            return begun
+        scope[_BEGUN] = begun
+        return None
+
+    def _begin(self, path: str, body: bytes | bytearray) -> HttpAnswer | _Begun:
+        """The answer, where all that it takes is known."""
+        started, uid = time.perf_counter(), ""
+        try:
+            request = review.decode_review(body)
+            uid, confined = request.uid, path == CONFINED_PATH
+            config, policy = self.state.rules(request.namespace)
+            recall = (
+                partial(self.state.lookups.known, request.namespace)
+                if self.state.lookups is not None
+                else None
+            )
+            decision = admission.decide(
+                body,
+                request.namespace,
+                config,
+                confined=confined,
+                recall=recall,
+                read=request.object,
+            )
+            if decision.needs:
+                return _Begun(started, body, request, confined, config, policy, decision.needs)
+            return self._decided(request, decision, policy, len(body), started)
+        except (review.TooDeep, RecursionError) as error:
+            why = str(error) if isinstance(error, review.TooDeep) else "the pod is nested too deep"
+            return self._unread(uid or review.uid_of(body), why, len(body), 400)
+        except Exception as error:
+            return self._failed(error, uid)
+
+    async def _after_lookup(self, begun: _Begun) -> HttpAnswer:
+        request = begun.request
+        try:
+            claims = await self._claims(request.namespace, begun.needs, len(begun.body))
+            decision = admission.decide(
+                begun.body,
+                request.namespace,
+                begun.config,
+                claims,
+                confined=begun.confined,
+                read=request.object,
+            )
+            return self._decided(request, decision, begun.policy, len(begun.body), begun.started)
+        except (review.TooDeep, RecursionError):
+            return self._unread(request.uid, "the pod is nested too deep", len(begun.body), 400)
+        except Exception as error:
+            return self._failed(error, request.uid)
+
+    async def _claims(
+        self, namespace: str, needs: tuple[Ref, ...], size: int
+    ) -> Mapping[Ref, DeviceClaim | None]:
+        if self.state.lookups is None:
+            raise LookupUnavailable(
+                "the pod's resource claims cannot be looked up: there is no API server to ask"
+            )
+        if (waiting := self._waiting.get(namespace, 0) + size) > WAITING:
+            raise LookupUnavailable(
+                f"the pod's resource claims cannot be looked up: {waiting} bytes of reviews of namespace {namespace} would wait for "
+                f"theirs, the limit is {WAITING}; create fewer pods at a time"
+            )
+        self._waiting[namespace] = waiting
+        try:
+            return await self.state.lookups.claims(namespace, needs)
+        finally:
+            if (left := self._waiting[namespace] - size) > 0:
+                self._waiting[namespace] = left
+            else:
+                del self._waiting[namespace]
+
+    def _decided(
+        self,
+        request: PodReviewRequest,
+        decision: Decision,
+        policy: NamespaceOverride | None,
+        size: int,
+        started: float,
+    ) -> HttpAnswer:
+        answer = encode_answer(request.uid, decision)
+        metrics = self.state.metrics
+        metrics.decided(decision.label, time.perf_counter() - started)
+        metrics.bytes_read += size
+        metrics.bytes_sent += len(answer)
+        _tell(metrics, request, decision, policy)
+        return HttpAnswer(200, answer, _JSON, self.state.stopping)
+
+    def _unread(self, uid: str, why: str, size: int, status: int) -> HttpAnswer:
+        """The answer to a review that was not read: its pod is denied, so that failurePolicy Ignore
+        admits nothing unchecked. What is not a review is refused."""
+        if not uid:
+            return self._refuse(status, why)
+        self.state.metrics.decided("denied", 0.0)
+        self.state.metrics.bytes_read += size
+        message = f"the pod cannot be looked at: {shown(why)}; make it smaller, or use a namespace without preflight checks."
+        logs.line("info", message, {"uid": uid, "result": "denied"})
+        return HttpAnswer(
+            200,
+            encode_answer(uid, Decision("denied", message)),
+            _JSON,
+            last=self.state.stopping,
+        )
+
+    def _failed(self, error: Exception, uid: str) -> HttpAnswer:
+        if isinstance(error, review.BadReview):
+            return self._refuse(400, str(error), uid)
+        # Not 503: of that one the API server does not show the user why.
+        if isinstance(error, LookupUnavailable):
+            return self._refuse(500, str(error), uid)
+        # The API server applies its failurePolicy; the next request must find us alive.
+        log.exception("admission failed", uid=uid)
+        kind = type(error).__name__
+        return self._refuse(500, f"internal error ({kind}); see the log of preflight-webhook", uid)
+
+    def _refuse(self, status: int, message: str, uid: str = "") -> HttpAnswer:
+        self.state.metrics.rejected.labels(str(status)).inc()
+        log.warning("request refused", status=status, why=message, **({"uid": uid} if uid else {}))
+        return HttpAnswer(status, message.encode() + b"\n", _TEXT, last=self.state.stopping)
+
+
+class Plain(_Application):
+    """Answers `/healthz`, `/readyz` and `/metrics`."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (ASGI)."""
+        if scope["type"] == "http":
+            await _respond(send, self._answer(scope["path"]))
+
+    def _answer(self, path: str) -> HttpAnswer:
+        if path == "/healthz":
+            return HttpAnswer(200, b"ok\n", _TEXT)
+        if path == "/readyz":
+            why = self.state.unready()
+            return HttpAnswer(503 if why else 200, f"{why or 'ok'}\n".encode(), _TEXT)
+        if path == "/metrics":
+            return HttpAnswer(200, self.state.metrics.text(), CONTENT_TYPE.encode())
+        return HttpAnswer(404, b"not found; here are /healthz, /readyz and /metrics\n", _TEXT)
+
+
+async def _read(scope: Scope, receive: Receive) -> bytes:
+    """The whole body of an admission request. Raises
+    :class:`~preflight_kube.admission.request_body.ReviewRefused` and :class:`_TooLarge`.
+    """
+    if (refused := problem(scope, _PATHS)) is not None:
+        raise refused
+    body = await read(scope, receive)
+    if body.dropped:
+        raise _TooLarge(body)
+    return body.read()
+
+
+async def _respond(send: Send, answer: HttpAnswer) -> None:
+    headers = [
+        (b"content-type", answer.content_type),
+        (b"content-length", str(len(answer.body)).encode()),
+    ]
+    if answer.last:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _tell(
+    metrics: Metrics,
+    request: PodReviewRequest,
+    decision: Decision,
+    policy: NamespaceOverride | None,
+) -> None:
+    for skip in decision.skipped:
+        metrics.skips.labels(skip.check, skip.reason).inc()
+    if decision.stamp is not None:
+        metrics.stamped(decision.stamp.source)
+    if decision.unseen:
+        metrics.unseen({one.kind for one in decision.unseen})
+    told = decision.result in {"injected", "stamped", "denied"} or any(
+        skip.reason == UNKNOWN for skip in decision.skipped
+    )
+    if not log.enabled("info" if told else "debug"):
+        return
+    metadata = request.object.metadata
+    about: dict[str, object] = {
+        "uid": shown(request.uid),
+        "namespace": request.namespace,
+        # By which names people know a pod: its own, or the beginning of it that its maker gave; and
+        # the maker.
+        "pod": shown(metadata.name or metadata.generate_name, OBJECT_NAME),
+        "dry_run": request.dry_run,
+    }
+    for owner in metadata.owner_references or ():
+        if owner.controller:
+            about["owner"] = shown(f"{owner.kind}/{owner.name}", 2 * OBJECT_NAME)
+            break
+    if policy is not None:
+        about["preflight_config"] = policy.name
+    if not decision.logged:
+        decision.logged = _common(decision, "info" if told else "debug")
+    logs.line_of(decision.logged, about)
+
+
+def _common(decision: Decision, level: str) -> bytes:
+    """What the log says of the decision about all of the pods that it is for."""
+    about: dict[str, object] = {"result": decision.result}
+    if decision.stamp is not None:
+        about["gang"] = shown(decision.stamp.id)
+    if decision.skipped:
+        about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
+    return logs.part(level, shown(decision.message, review.MOST_TEXT), about)
