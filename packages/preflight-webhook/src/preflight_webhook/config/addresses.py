@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from preflight_proto import names
 
-__all__ = ["Host", "engine_problems", "hosts_in"]
+__all__ = ["Host", "engine_problem", "hosts_in"]
 
 _PLACE: Final = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^@/\s]*@)?(?P<host>\[[^\]]*\]|[^:/\[\]\s]+)(?P<port>:(?:[0-9]+|\$\([^()]*\)))?(?:[/?#].*)?"
@@ -81,29 +81,19 @@ def _expanded(host: str, known: Mapping[str, str | None]) -> str | None:
     return host
 
 
-def engine_problems(given: Any, path: str) -> Iterator[str]:
-    """What is wrong with the addresses of DCGM's hostengine, one or a list of them, at ``path`` of
-    a configuration.
-    """
-    for i, text in enumerate(given if isinstance(given, list) else [given]):
-        at = f"{path}[{i}]" if isinstance(given, list) else path
-        for one in text.split(",") if isinstance(text, str) else ():
-            place, address = _PLACE.fullmatch(one.strip()), one.strip()[:60]
-            port = (
-                place["port"]
-                if place is not None and not place["scheme"] and "/" not in one
-                else None
+def engine_problem(address: str) -> str:
+    """What is wrong with the address of a DCGM hostengine: a sentence, or nothing."""
+    place = _PLACE.fullmatch(address)
+    port = (
+        place["port"] if place is not None and not place["scheme"] and "/" not in address else None
+    )
+    wrong = port is None or not _PORT.fullmatch(port)
+    if wrong or (port is not None and port[1:].isdecimal() and int(port[1:]) > 65535):
+        return f'"{address[:60]}" is not host:port; set e.g. $(NODE_IP):5555.'
+    for host in hosts_in(address, _ADDRESSES):
+        if host.searched:
+            return (
+                f'a Service in the pod\'s own namespace can answer to "{host.name}", so whoever writes there decides which '
+                "engine is asked; set $(NODE_IP):5555, or the whole name, e.g. dcgm-hostengine.nvsentinel.svc:5555."
             )
-            if (
-                port is None
-                or not _PORT.fullmatch(port)
-                or (port[1:].isdecimal() and int(port[1:]) > 65535)
-            ):
-                yield f'{at}: "{address}" is not host:port; set e.g. $(NODE_IP):5555.'
-                continue
-            for host in hosts_in(one.strip(), _ADDRESSES):
-                if host.searched:
-                    yield (
-                        f'{at}: a Service in the pod\'s own namespace can answer to "{host.name}", so whoever writes there decides which '
-                        "engine is asked; set $(NODE_IP):5555, or the whole name, e.g. dcgm-hostengine.nvsentinel.svc:5555."
-                    )
+    return ""

@@ -5,29 +5,23 @@ One Struct is the schema. :func:`parse` lists *every* problem of a file with its
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube.api.quantities import parse_quantity
 from preflight_kube.files import schema_errors
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
 from preflight_kube.files.yaml_document import DocumentError
-from preflight_proto import gang_source, names
+from preflight_proto import names
 from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.gang_source import GangSource
 from preflight_proto.policy import Enforcement, Method, OptIn
 
-from preflight_webhook.config import check_env as given
-from preflight_webhook.config import devices, overrides
-from preflight_webhook.config import extra_volumes as extras
-from preflight_webhook.config.addresses import engine_problems
+from preflight_webhook.config import extra_volumes, rules
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import ExtraMount, ExtraVolume
-from preflight_webhook.config.timeouts import duration_problems, in_one_line
 
 __all__ = [
     "CheckConfig",
@@ -51,7 +45,6 @@ Name = Annotated[
 Image = Annotated[
     str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")
 ]
-_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
 _NCCL: Final = frozenset({names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE})
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -60,7 +53,7 @@ _MOUNTS_OF_OURS: Final = {
         "items": {
             "properties": {
                 "name": {
-                    "pattern": f"^({'|'.join(extras.OUR_VOLUMES)})$",
+                    "pattern": f"^({'|'.join(extra_volumes.OUR_VOLUMES)})$",
                     "description": "a volume that is injected; one of your own goes into extraVolumes and extraVolumeMounts.",
                 }
             }
@@ -323,7 +316,7 @@ def of(raw: Any) -> Config:
     problems = schema_errors.sentences(_VALIDATOR.iter_errors(raw), "the file")
     if not isinstance(raw, dict):
         raise ConfigError(problems)
-    problems += _meaning(raw)
+    problems += rules.problems(raw)
     if problems:
         raise ConfigError(problems)
     try:
@@ -345,119 +338,3 @@ _TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
 _VALIDATOR: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft202012Validator, type_checker=_TYPES
 )(json_schema())
-
-
-def _meaning(raw: dict[str, Any]) -> list[str]:
-    """What a schema cannot say: durations, and names that are used twice."""
-    problems = []
-    checks = raw.get("checks")
-    listed = [c for c in checks if isinstance(c, dict)] if isinstance(checks, list) else []
-    durations = [("checkTimeout", raw.get("checkTimeout")), ("gangTimeout", raw.get("gangTimeout"))]
-    durations += [(f"checks[{i}].timeout", c.get("timeout")) for i, c in enumerate(listed)]
-    for path, value in durations:
-        if isinstance(value, str) and value:
-            problems += duration_problems(path, value)
-    for i, check in enumerate(listed):
-        problems += _about_check(f"checks[{i}]", check)
-    problems += _of_connector(raw.get("platformConnector"))
-    problems += devices.problems(raw)
-    discovery = raw.get("gangDiscovery")
-    if isinstance(discovery, dict):
-        problems += gang_source.problems(discovery.get("sources", []), "gangDiscovery.sources")
-    connector = raw.get("platformConnector")
-    folder = (
-        connector.get("socketDir", names.SOCKET_DIR)
-        if isinstance(connector, dict)
-        else names.SOCKET_DIR
-    )
-    problems += extras.problems(listed, str(folder))
-    dcgm = raw.get("dcgm")
-    problems += engine_problems(
-        dcgm.get("hostengineAddr") if isinstance(dcgm, dict) else None, "dcgm.hostengineAddr"
-    )
-    seen: dict[str, int] = {}
-    for i, check in enumerate(listed):
-        name = check.get("name")
-        if isinstance(name, str) and name in seen:
-            problems.append(
-                f'checks[{i}].name: "{name}" is also the name of checks[{seen[name]}]; give each check a name of its own.'
-            )
-        if isinstance(name, str):
-            seen.setdefault(name, i)
-    # What is refused already needs no second sentence.
-    return problems + [
-        one for one in given.problems(raw) if not _told(one.partition(":")[0], problems)
-    ]
-
-
-def _told(path: str, problems: list[str]) -> bool:
-    return any(one.startswith((f"{path}:", f"{path}[")) for one in problems)
-
-
-def _of_connector(connector: Any) -> list[str]:
-    """What the API server would refuse in every pod."""
-    if not isinstance(connector, dict):
-        return []
-    problems = []
-    folder, auth = connector.get("socketDir"), connector.get("auth")
-    if isinstance(folder, str) and ".." in folder.split("/"):
-        problems.append(
-            f'platformConnector.socketDir: "{in_one_line(folder)}" has ".." in it; write the folder itself.'
-        )
-    seconds = auth.get("expirationSeconds") if isinstance(auth, dict) else None
-    if isinstance(seconds, int) and seconds > MOST_TOKEN_SECONDS:
-        problems.append(
-            f"platformConnector.auth.expirationSeconds: {seconds} is more than {MOST_TOKEN_SECONDS}; set less."
-        )
-    return problems
-
-
-MOST_TOKEN_SECONDS: Final = 2**32
-"""The API server refuses a projected token that lives longer."""
-
-
-_OURS: Final = {
-    "name": "it follows from the check's name",
-    "image": "set the check's image",
-    "resources": "set the check's resources",
-    "securityContext": "set the check's securityContext",
-    "restartPolicy": "a check ends before the next one begins",
-}
-"""Fields of a container that a check's ``container`` may not hold, and why."""
-
-
-def _about_check(path: str, check: dict[str, Any]) -> list[str]:
-    container = check.get("container")
-    taken = sorted(_OURS.keys() & container.keys()) if isinstance(container, dict) else []
-    problems = [
-        f"{path}.container.{key}: not allowed here ({_OURS[key]}); remove it." for key in taken
-    ]
-    if isinstance(container, dict):
-        check = {
-            **check,
-            "container": {key: value for key, value in container.items() if key not in _OURS},
-        }
-    problems += overrides.problems(check, path)
-    for i, variable in enumerate(listed if isinstance(listed := check.get("env"), list) else ()):
-        name = variable.get("name") if isinstance(variable, dict) else None
-        if isinstance(name, str) and name and not _ENV_NAME.fullmatch(name):
-            problems.append(
-                f'{path}.env[{i}].name: "{in_one_line(name)}" is not the name of a variable; use printable ASCII without "=".'
-            )
-    if check.get("required") is True or check.get("name") == names.DCGM_DIAG:
-        problems += [
-            f"{path}.{key}: a required check inherits nothing of the workload, which could bend it; remove one of the two."
-            for key in ("envPatterns", "mountPatterns")
-            if check.get(key)
-        ]
-    resources = check.get("resources")
-    for side, amounts in resources.items() if isinstance(resources, dict) else ():
-        for name, value in amounts.items() if isinstance(amounts, dict) else ():
-            try:
-                if value is not None and parse_quantity(str(value)) <= 0:
-                    problems.append(
-                        f'{path}.resources.{side}.{name}: "{value}" is nothing; set more, or leave it out.'
-                    )
-            except ValueError as error:
-                problems.append(f"{path}.resources.{side}.{name}: {error}.")
-    return problems

@@ -8,19 +8,18 @@ operator says which ones the checks get, and they are always the same.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from preflight_proto import names
 
-__all__ = ["DeviceVariable", "DeviceVariables", "problems"]
+__all__ = ["DeviceVariable", "DeviceVariables"]
 
 Key = Annotated[
     str,
     Meta(pattern=r"^([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"),
 ]
-_OURS: Final = frozenset(value for key, value in vars(names).items() if key.startswith("ENV_"))
 
 
 class DeviceVariable(
@@ -66,66 +65,3 @@ class DeviceVariables(
         ),
         DeviceVariable(name="CUDA_DEVICE_ORDER", value="PCI_BUS_ID"),
     )
-
-
-_DEFAULT: Final = DeviceVariables()
-
-
-def problems(raw: dict[str, Any]) -> list[str]:
-    """What a schema cannot say of ``deviceVariables`` beside the rest of the configuration, a
-    sentence each.
-    """
-    section = raw.get("deviceVariables")
-    if not isinstance(section, dict) or section.get("enabled") is not True:
-        return []
-    found = []
-    resource = section.get("resourceName", _DEFAULT.resource_name)
-    detection = raw.get("gpuDetection")
-    counted = detection.get("resourceNames") if isinstance(detection, dict) else None
-    if not isinstance(counted, list) or resource not in counted:
-        found.append(
-            f'deviceVariables.resourceName: "{resource}" is not among gpuDetection.resourceNames, so no pod would be known '
-            "to have such GPUs; add it there."
-        )
-    given = section.get("variables")
-    listed = (
-        given if isinstance(given, list) else [{"name": one.name} for one in _DEFAULT.variables]
-    )
-    seen: set[str] = set()
-    for i, one in enumerate(listed):
-        name = one.get("name") if isinstance(one, dict) else None
-        if not isinstance(name, str):
-            continue
-        if name in seen:
-            found.append(
-                f'deviceVariables.variables[{i}].name: "{name}" is there twice; remove one.'
-            )
-        if name in _OURS:
-            found.append(
-                f'deviceVariables.variables[{i}].name: "{name}" is a setting of the checks; use another one.'
-            )
-        if one.get("annotation") is not None and one.get("value"):
-            found.append(
-                f"deviceVariables.variables[{i}]: it has an annotation and a value; remove one of the two."
-            )
-        seen.add(name)
-    checks = raw.get("checks")
-    for i, check in enumerate(checks if isinstance(checks, list) else ()):
-        found += [
-            f"{path}: {name} is one of deviceVariables, which say the GPUs of the pod; remove one of the two."
-            for path, name in _variables(check, f"checks[{i}]")
-            if name in seen
-        ]
-    return found
-
-
-def _variables(check: Any, path: str) -> list[tuple[str, str]]:
-    """(path, name) of what the operator sets in one check."""
-    found = []
-    container = check.get("container") if isinstance(check, dict) else None
-    for where, holder in ((path, check), (f"{path}.container", container)):
-        env = holder.get("env") if isinstance(holder, dict) else None
-        for i, one in enumerate(env if isinstance(env, list) else ()):
-            if isinstance(one, dict) and isinstance(one.get("name"), str):
-                found.append((f"{where}.env[{i}].name", one["name"]))
-    return found

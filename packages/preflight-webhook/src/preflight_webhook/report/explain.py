@@ -20,9 +20,9 @@ from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.merged_config import effective, in_force
 from preflight_webhook.core.admit import CREATE_FIRST, decide
 from preflight_webhook.core.decision import Decision
+from preflight_webhook.core.inject.allow_list import inheritable, loads_code, of_the_fabric
 from preflight_webhook.core.inject.injection import variables_of
 from preflight_webhook.core.inject.patch import applied
-from preflight_webhook.core.inject.variables import inheritable, loads_code, of_the_fabric
 from preflight_webhook.report.delay import worst_case_delay
 from preflight_webhook.report.optin import Lists, OptIn, opt_in
 from preflight_webhook.report.workloads import FoundPod, Object, missing

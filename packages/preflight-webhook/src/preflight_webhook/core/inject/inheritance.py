@@ -3,14 +3,14 @@ as /dev/shm.
 
 A measurement under other settings than the workload's says little about the workload. But whatever
 is inherited can also bend the check, so nothing is that would load code, join another communicator,
-or stand in for the check's own settings and files: see :mod:`.variables` and
-:mod:`preflight_webhook.config.mounts`.
+or stand in for the check's own settings and files: see :mod:`.allow_list`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +18,10 @@ from preflight_proto import names
 
 from preflight_webhook.api.review import decode_entries, decode_security
 from preflight_webhook.config.config import CheckConfig, Config
-from preflight_webhook.config.mounts import Mounts, moved
+from preflight_webhook.config.extra_volumes import normal
 from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.decision import UnreadEnvFrom
-from preflight_webhook.core.inject.variables import TOPOLOGY, inheritable
+from preflight_webhook.core.inject.allow_list import TOPOLOGY, inheritable, moved, refused
 
 __all__ = ["ContainerSettings", "Inherited", "InheritedSettings", "inherit", "inheriting"]
 
@@ -136,39 +136,52 @@ def _inherit(
     """What ``check`` inherits; None where it is one that inherits nothing. Of two containers the
     first with GPUs decides.
     """
-    variables, paths = _patterns(check, config)
-    if not variables and not paths:
+    patterns, raw_paths = _patterns(check, config)
+    if not patterns and not raw_paths:
         return None
-    ranked = sorted(
-        sources, key=lambda source: not source.gpus
-    )  # stable: within either, as they stand in the pod
+    paths = [normal(path) for path in raw_paths]
+    # Stable: within either, as they stand in the pod.
+    ranked = sorted(sources, key=lambda source: not source.gpus)
     warnings: list[str] = []
-    env: dict[str, tuple[dict[str, Any], str]] = {}
-    mounts = Mounts(paths, memory, warnings)
-    topology: list[dict[str, Any]] = []
-    rewritten: list[dict[str, Any]] = []
+    taken: dict[str, tuple[dict[str, Any], str]] = {}
+    env: list[dict[str, Any]] = []
+    mounts: dict[str, dict[str, Any]] = {}
+    topology: dict[str, dict[str, Any]] = {}
     for source in ranked:
         mounted = decode_entries(source.settings.mounts)
-        for entry in _variables(source, variables, warnings):
+        for entry in _variables(source, patterns, warnings):
             name = entry["name"]
-            if name in env:
-                if env[name][0] != entry:
+            if (other := taken.get(name)) is not None:
+                if other[0] != entry:
                     warnings.append(
-                        f"{name} differs between {env[name][1]} and {source.where}; {check.name} runs with that of {env[name][1]}"
+                        f"{name} differs between {other[1]} and {source.where}; {check.name} runs with that of {other[1]}"
                     )
-            elif name != TOPOLOGY:
-                env[name] = entry, source.where
-                rewritten.append(entry)
-            elif (found := _topology(entry, source, mounted, warnings)) is not None:
-                env[name] = entry, source.where
-                entries, mount = found
-                rewritten += entries
-                topology.append(mount)
+                continue
+            entries = [entry]
+            if name == TOPOLOGY:
+                moved_here = _topology(entry, source, mounted, warnings)
+                if moved_here is None:
+                    continue
+                entries, mount = moved_here
+                topology[mount["mountPath"]] = mount
+            taken[name] = entry, source.where
+            env += entries
         for mount in mounted:
-            mounts.offer(mount, source.where)
-    unseen = tuple(one for source in ranked for one in _unseen(check, source, variables))
-    there = {**mounts.taken, **{mount["mountPath"]: mount for mount in topology}}
-    return Inherited(rewritten, there, warnings, unseen)
+            path, why = normal(str(mount.get("mountPath"))), ""
+            if not any(fnmatchcase(path, pattern) for pattern in paths):
+                continue
+            if (there := mounts.get(path)) is None:
+                why = refused(mount, paths, memory)
+            elif any(there.get(key) != mount.get(key) for key in ("name", "subPath")):
+                why = "another one is at that path"
+            if why:
+                warnings.append(
+                    f"{source.where}: the mount at {mount.get('mountPath')} is not passed on to the checks, as {why}"
+                )
+            elif there is None:  # Bidirectional takes a privileged container
+                mounts[path] = {k: v for k, v in mount.items() if k != "mountPropagation"}
+    unseen = tuple(one for source in ranked for one in _unseen(check, source, patterns))
+    return Inherited(env, {**mounts, **topology}, warnings, unseen)
 
 
 def _topology(

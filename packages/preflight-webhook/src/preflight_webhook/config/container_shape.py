@@ -1,19 +1,16 @@
-"""What an operator lays over a check's container: its shape, as the API server has it
-(v1.Container, v1.SecurityContext), and its variables.
-
-What the API server, or the check itself, would refuse in every pod is refused here once, with its
-path. null removes a field of ours, so it is allowed anywhere.
+"""Shapes of what an operator lays over a check's container, as the API server has them
+(v1.Container, v1.SecurityContext). null removes a field of ours, so it is allowed anywhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_proto import settings
 
-__all__ = ["problems"]
+__all__ = ["SHAPES", "problems"]
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 User = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -156,75 +153,37 @@ class _Security(_Part):
     se_linux_options: _SeLinux | None = None
 
 
-_SHAPES: Final[dict[str, type[_Part]]] = {"container": _Container, "securityContext": _Security}
+SHAPES: Final[dict[str, type[_Part]]] = {"container": _Container, "securityContext": _Security}
+"""By the key of a check's configuration that holds it."""
 
 
-def problems(check: dict[str, Any], path: str) -> list[str]:
-    """What is wrong with the overrides of one check at ``path``: one sentence for each shape, and
-    one for each variable.
-    """
-    found = _of_variables(check, path)
-    for key, shape in _SHAPES.items():
-        if not isinstance(over := check.get(key), dict):
-            continue  # no map: the configuration's own schema says so
-        try:
-            made = msgspec.convert(over, shape)
-        except msgspec.ValidationError as error:
-            what, _, where = str(error).partition(" - at `$")
-            what = what[:1].lower() + what[1:].replace("`", "")
-            at = f"{path}.{key}{where.rstrip('`')}"
-            found.append(
-                f"{at}: {what[:200]}; write it as Kubernetes has it for an init container."
-            )
-            continue
-        if isinstance(made, _Container):
-            found += _of_sources(made, f"{path}.{key}")
-    return found
+def problems(key: str, over: dict[str, Any], path: str) -> list[str]:
+    """What is wrong with ``over``, which stands under ``key`` (of :data:`SHAPES`) at ``path``."""
+    try:
+        made = msgspec.convert(over, SHAPES[key])
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        what = (what[:1].lower() + what[1:].replace("`", ""))[:200]
+        at = f"{path}{where.rstrip('`')}"
+        return [f"{at}: {what}; write it as Kubernetes has it for an init container."]
+    return list(_sources(made, path)) if isinstance(made, _Container) else []
 
 
-def _of_sources(made: _Container, path: str) -> list[str]:
+def _sources(made: _Container, path: str) -> Iterator[str]:
     """What no shape says: each variable and each reference has one source."""
-    found = []
     for i, entry in enumerate(made.env or ()):
-        if entry.value_from is None:
+        if (of := entry.value_from) is None:
             continue
-        sources = sum(
-            getattr(entry.value_from, name) is not None
-            for name in entry.value_from.__struct_fields__
-        )
+        sources = sum(getattr(of, name) is not None for name in of.__struct_fields__)
         if sources != 1 or entry.value:
-            found.append(
-                f"{path}.env[{i}]: has {sources} sources in valueFrom{' and a value' if entry.value else ''}; keep one."
-            )
+            both = " and a value" if entry.value else ""
+            yield f"{path}.env[{i}]: has {sources} sources in valueFrom{both}; keep one."
     for i, one in enumerate(made.env_from or ()):
         if (one.config_map_ref is None) == (one.secret_ref is None):
-            found.append(
-                f"{path}.envFrom[{i}]: must have one of configMapRef and secretRef; set one."
-            )
+            yield f"{path}.envFrom[{i}]: must have one of configMapRef and secretRef; set one."
     for i, mount in enumerate(made.volume_mounts or ()):
         if mount.sub_path and mount.sub_path_expr:
-            found.append(f"{path}.volumeMounts[{i}]: has subPath and subPathExpr; keep one.")
+            yield f"{path}.volumeMounts[{i}]: has subPath and subPathExpr; keep one."
         for key, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
             if value and (value.startswith("/") or ".." in value.split("/")):
-                found.append(
-                    f"{path}.volumeMounts[{i}].{key}: must be a path below the volume; remove / at its beginning and ..."
-                )
-    return found
-
-
-def _of_variables(check: dict[str, Any], path: str) -> list[str]:
-    """What a check that is known by its image would refuse of the variables that are set for it."""
-    image, container, found = check.get("image"), check.get("container"), []
-    for where, holder in (
-        ("env", check),
-        ("container.env", container if isinstance(container, dict) else {}),
-    ):
-        listed = holder.get("env")
-        given = {
-            one["name"]: str(one.get("value") or "")
-            for one in (listed if isinstance(listed, list) else ())
-            if isinstance(one, dict) and isinstance(one.get("name"), str)
-        }
-        said = settings.problems(image if isinstance(image, str) else "", given)
-        found += [f"{path}.{where}: {sentence}" for sentence in said]
-    return found
+                yield f"{path}.volumeMounts[{i}].{key}: must be a path below the volume; remove / at its beginning and ..."

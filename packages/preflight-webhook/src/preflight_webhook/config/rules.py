@@ -1,0 +1,337 @@
+"""What no schema can say of a configuration: rows about values, rules about what stands together.
+
+Each problem is one sentence that begins with the path of what is wrong. What the API server, or a
+check itself, would refuse in every pod is refused here once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from preflight_kube.api.quantities import parse_quantity
+from preflight_proto import gang_source, names, settings
+from preflight_proto.durations import parse_duration
+
+from preflight_webhook.config import addresses, container_shape
+from preflight_webhook.config.devices import DeviceVariables
+from preflight_webhook.config.extra_volumes import covered, normal
+
+__all__ = ["problems"]
+
+T = TypeVar("T")
+
+LONGEST: Final = 7 * 24 * 3600.0
+"""Seconds that a check or a gang may be given; more is a typing error."""
+MOST_DURATION: Final = 64
+"""Characters."""
+MOST_TOKEN_SECONDS: Final = 2**32
+"""The API server refuses a projected token that lives longer."""
+_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
+_ENV_NAMES: Final = frozenset(value for key, value in vars(names).items() if key[:4] == "ENV_")
+_DEVICES: Final = DeviceVariables()
+_NOT_IN_CONTAINER: Final = {
+    "name": "it follows from the check's name",
+    "image": "set the check's image",
+    "resources": "set the check's resources",
+    "securityContext": "set the check's securityContext",
+    "restartPolicy": "a check ends before the next one begins",
+}
+"""Fields of a container that a check's ``container`` may not hold, and why."""
+
+
+def problems(raw: dict[str, Any]) -> list[str]:
+    """What is wrong with the configuration ``raw`` beyond its schema."""
+    found = [
+        f"{path}: {problem}"
+        for where, kind, rule in _VALUES
+        for path, value in _at(raw, where, kind)
+        if (problem := rule(value))
+    ]
+    found += chain.from_iterable(rule(raw) for rule in _RELATIONS)
+    refused = tuple(one.partition(":")[0] for one in found)
+    # What is refused already needs no second sentence.
+    return found + [
+        one
+        for one in dict.fromkeys(_check_settings(raw))
+        if not any(re.match(rf"{re.escape(one.partition(':')[0])}(\[|$)", path) for path in refused)
+    ]
+
+
+def _at(raw: Any, where: str, kind: type[T], path: str = "") -> Iterator[tuple[str, T]]:
+    """(path, value) of each value at ``where`` that is of ``kind``: keys with dots between them,
+    ``key[]`` for each of a list, ``*`` for any key. ``path``: of ``raw`` itself.
+    """
+    head, _, rest = where.partition(".")
+    key = head.removesuffix("[]")
+    for name in (raw if key == "*" else raw.keys() & {key}) if isinstance(raw, dict) else ():
+        here = f"{path}.{name}" if path else str(name)
+        value: Any = raw[name]
+        there = [(here, value)]
+        if key != head:
+            listed = value if isinstance(value, list) else ()
+            there = [(f"{here}[{i}]", one) for i, one in enumerate(listed)]
+        for at, one in there:
+            if rest:
+                yield from _at(one, rest, kind, at)
+            elif isinstance(one, kind):
+                yield at, one
+
+
+def _shown(text: str) -> str:
+    """``text`` as it may stand in a sentence: without line breaks, and not long."""
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _duration(value: str) -> str:
+    if not value:
+        return ""
+    try:
+        seconds = parse_duration(value) if len(value) <= MOST_DURATION else LONGEST + 1
+    except OverflowError:
+        seconds = LONGEST + 1
+    except ValueError as error:
+        return f"{' '.join(str(error).split())[:200]}."
+    if seconds > LONGEST:
+        return f'"{_shown(value)}" is longer than {LONGEST / 3600:g} hours; set less.'
+    return "" if seconds > 0 else f'"{_shown(value)}" is not longer than nothing; set e.g. 300s.'
+
+
+def _variable(name: str) -> str:
+    if not name or _ENV_NAME.fullmatch(name):
+        return ""
+    return f'"{_shown(name)}" is not the name of a variable; use printable ASCII without "=".'
+
+
+def _amount(value: object) -> str:
+    try:
+        nothing = value is not None and parse_quantity(str(value)) <= 0
+    except ValueError as error:
+        return f"{error}."
+    return f'"{value}" is nothing; set more, or leave it out.' if nothing else ""
+
+
+def _folder(path: str) -> str:
+    if ".." not in path.split("/"):
+        return ""
+    return f'"{_shown(path)}" has ".." in it; write the folder itself.'
+
+
+def _token_seconds(seconds: int) -> str:
+    if seconds <= MOST_TOKEN_SECONDS:
+        return ""
+    return f"{seconds} is more than {MOST_TOKEN_SECONDS}; set less."
+
+
+def _below_volume(path: str) -> str:
+    if not path.startswith("/") and ".." not in path.split("/"):
+        return ""
+    return f'"{path[:60]}" is not a path below the volume; remove / at its beginning and "..".'
+
+
+def _sources(variable: dict[str, Any]) -> str:
+    if variable.get("annotation") is None or not variable.get("value"):
+        return ""
+    return "it has an annotation and a value; remove one of the two."
+
+
+_VALUES: Final[tuple[tuple[str, type, Callable[[Any], str]], ...]] = (
+    ("checkTimeout", str, _duration),
+    ("gangTimeout", str, _duration),
+    ("checks[].timeout", str, _duration),
+    *(
+        (f"checks[].container.{key}", object, f"not allowed here ({why}); remove it.".format)
+        for key, why in sorted(_NOT_IN_CONTAINER.items())
+    ),
+    ("checks[].env[].name", str, _variable),
+    ("checks[].resources.*.*", object, _amount),
+    ("checks[].extraVolumes[].hostPath.path", str, _folder),
+    ("checks[].extraVolumeMounts[].subPath", str, _below_volume),
+    ("platformConnector.socketDir", str, _folder),
+    ("platformConnector.auth.expirationSeconds", int, _token_seconds),
+)
+"""(where, of which type, what is wrong with a value there), a row each."""
+
+
+def _overrides(raw: dict[str, Any]) -> Iterator[str]:
+    for path, check in _at(raw, "checks[]", dict):
+        for where in ("env", "container.env"):
+            given = {
+                one["name"]: str(one.get("value") or "")
+                for _, one in _at(check, f"{where}[]", dict)
+                if isinstance(one.get("name"), str)
+            }
+            for problem in settings.problems(_image(check), given):
+                yield f"{path}.{where}: {problem}"
+        for key in container_shape.SHAPES:
+            if isinstance(over := check.get(key), dict):  # else the schema says so
+                left = {k: v for k, v in over.items() if k not in _NOT_IN_CONTAINER}
+                shaped = left if key == "container" else over
+                yield from container_shape.problems(key, shaped, f"{path}.{key}")
+
+
+def _image(check: dict[str, Any]) -> str:
+    image = check.get("image")
+    return image if isinstance(image, str) else ""
+
+
+def _required(raw: dict[str, Any]) -> Iterator[str]:
+    for path, check in _at(raw, "checks[]", dict):
+        if check.get("required") is True or check.get("name") == names.DCGM_DIAG:
+            for key in ("envPatterns", "mountPatterns"):
+                if check.get(key):
+                    yield f"{path}.{key}: a required check inherits nothing of the workload, which could bend it; remove one of the two."
+
+
+def _device_variables(raw: dict[str, Any]) -> Iterator[str]:
+    section = raw.get("deviceVariables")
+    if not isinstance(section, dict) or section.get("enabled") is not True:
+        return
+    resource = section.get("resourceName", _DEVICES.resource_name)
+    if resource not in [one for _, one in _at(raw, "gpuDetection.resourceNames[]", object)]:
+        yield (
+            f'deviceVariables.resourceName: "{resource}" is not among gpuDetection.resourceNames, so no pod would be known '
+            "to have such GPUs; add it there."
+        )
+    own: set[str] = set()
+    if not isinstance(section.get("variables"), list):
+        own = {variable.name for variable in _DEVICES.variables}
+    for path, variable in _at(raw, "deviceVariables.variables[]", dict):
+        if not isinstance(name := variable.get("name"), str):
+            continue
+        if name in own:
+            yield f'{path}.name: "{name}" is there twice; remove one.'
+        if name in _ENV_NAMES:
+            yield f'{path}.name: "{name}" is a setting of the checks; use another one.'
+        if problem := _sources(variable):
+            yield f"{path}: {problem}"
+        own.add(name)
+    for where in ("checks[].env[].name", "checks[].container.env[].name"):
+        for path, name in _at(raw, where, str):
+            if name in own:
+                yield f"{path}: {name} is one of deviceVariables, which say the GPUs of the pod; remove one of the two."
+
+
+def _gang_sources(raw: dict[str, Any]) -> Iterator[str]:
+    for path, listed in _at(raw, "gangDiscovery.sources", object):
+        yield from gang_source.problems(listed, path)
+
+
+def _extra_volumes(raw: dict[str, Any]) -> Iterator[str]:
+    socket_dir = next(
+        (d for _, d in _at(raw, "platformConnector.socketDir", str)), names.SOCKET_DIR
+    )
+    known: dict[str, tuple[Any, str]] = {}
+    for path, volume in _at(raw, "checks[].extraVolumes[]", dict):
+        if not isinstance(name := volume.get("name"), str):
+            continue
+        if sum(volume.get(key) is not None for key in ("hostPath", "emptyDir")) != 1:
+            yield f"{path}: has not one of hostPath and emptyDir; set one of them."
+        first, where = known.setdefault(name, (volume, path))
+        if first != volume:
+            yield f'{path}.name: "{name}" is another volume than at {where}; the checks are in one pod, so give it a name of its own.'
+        elif where != path and where.partition(".")[0] == path.partition(".")[0]:
+            yield f'{path}.name: "{name}" is also the name at {where}; remove one of them.'
+    for path, folder in _at(raw, "checks[].extraVolumes[].hostPath.path", str):
+        if not _folder(folder) and _leads_to(normal(folder), socket_dir):
+            yield (
+                f'{path}: "{folder}" leads to {socket_dir}, where the platform connector takes reports about the node; '
+                "give a folder that does not contain it."
+            )
+
+
+def _leads_to(path: str, folder: str) -> bool:
+    """Whether a volume at ``path`` of the node shows ``folder`` or a part of it; /run and /var/run
+    are one on most nodes.
+    """
+    one, other = (re.sub(r"^/var/run(?=/|$)", "/run", normal(text)) for text in (path, folder))
+    return path in {"/", "/var"} or f"{other}/".startswith(f"{one}/") or one.startswith(other + "/")
+
+
+def _extra_mounts(raw: dict[str, Any]) -> Iterator[str]:
+    for check_path, check in _at(raw, "checks[]", dict):
+        extra = {name for _, name in _at(check, "extraVolumes[].name", str)}
+        taken: dict[str, str] = {}
+        for path, mount in _at(check, "extraVolumeMounts[]", dict, check_path):
+            name, at = mount.get("name"), mount.get("mountPath")
+            if isinstance(name, str) and name not in extra:
+                what = ", ".join(sorted(extra)) or "none"
+                yield f'{path}.name: "{name[:60]}" is none of the check\'s extraVolumes ({what}); add the volume there.'
+            if not isinstance(at, str) or not at.startswith("/"):
+                continue
+            if ".." in at.split("/") or ":" in at:
+                yield f'{path}.mountPath: "{at[:60]}" has ".." or ":" in it; write the path itself.'
+            elif ours := covered(normal(at)):
+                yield f'{path}.mountPath: "{at[:60]}" would cover {ours}, which the check needs; mount it beside or below that.'
+            elif normal(at) in taken:
+                yield f'{path}.mountPath: "{at[:60]}" is also that of {taken[normal(at)]}; mount them at different paths.'
+            taken.setdefault(normal(at), path)
+
+
+def _engines(raw: dict[str, Any]) -> Iterator[str]:
+    for where in ("dcgm.hostengineAddr", "dcgm.hostengineAddr[]"):
+        for path, text in _at(raw, where, str):
+            for address in text.split(","):
+                if problem := addresses.engine_problem(address.strip()):
+                    yield f"{path}: {problem}"
+
+
+def _same_names(raw: dict[str, Any]) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for path, name in _at(raw, "checks[].name", str):
+        check = path.removesuffix(".name")
+        if (first := seen.setdefault(name, check)) != check:
+            yield f'{path}: "{name}" is also the name of {first}; give each check a name of its own.'
+
+
+_RELATIONS: Final = (
+    _overrides,
+    _required,
+    _device_variables,
+    _gang_sources,
+    _extra_volumes,
+    _extra_mounts,
+    _engines,
+    _same_names,
+)
+_SETTINGS: Final = (
+    ("checkTimeout", names.ENV_CHECK_TIMEOUT),
+    ("gangTimeout", names.ENV_GANG_TIMEOUT),
+    ("dcgm.hostengineAddr", names.ENV_DCGM_HOSTENGINE),
+    ("nccl.loopbackThresholdGBps", names.ENV_LOOPBACK_THRESHOLD),
+    ("nccl.allreduceThresholdGBps", names.ENV_ALLREDUCE_THRESHOLD),
+    ("ncclTopology.instanceTypeMapping", names.ENV_TOPOLOGY_MAP),
+)
+"""(where, the variable that all checks get of it)."""
+
+
+def _check_settings(raw: dict[str, Any]) -> Iterator[str]:
+    """What a known check among the checks would refuse of a value that becomes its variable."""
+    known: set[str] = set()
+    for path, check in _at(raw, "checks[]", dict):
+        if (program := settings.check_of(_image(check))) and check.get("enabled") is not False:
+            known.add(program)
+            yield from _judged(
+                program, names.ENV_CHECK_TIMEOUT, _at(check, "timeout", object, path)
+            )
+    for program in sorted(known):
+        for where, variable in _SETTINGS:
+            if variable in settings.schema(program)["properties"]:
+                yield from _judged(program, variable, _at(raw, where, object))
+
+
+def _judged(program: str, variable: str, values: Iterator[tuple[str, Any]]) -> Iterator[str]:
+    for path, value in values:
+        text = value
+        if isinstance(value, list):
+            text = ",".join(map(str, value))
+        elif isinstance(value, dict):
+            text = ",".join(f"{key}={one}" for key, one in value.items())
+        if not isinstance(text, str | int | float) or isinstance(text, bool):
+            continue  # the schema says so
+        for problem in settings.problems(program, {variable: str(text)}):
+            what = problem.partition(": ")[2].partition(", or remove it to use ")[0]
+            yield f"{path}: {what.rstrip('.')}."

@@ -1,0 +1,248 @@
+"""What of the workload a check of the fabric may inherit: the one list, and how it is read.
+
+By list, not by exclusion: a name is passed on because what the library does with it is known, or
+because the operator wrote that very name. The names follow the sources of NCCL 2.30, UCX 1.21,
+libfabric 2.6 and Open MPI 5.0: numbers, switches, and names of devices, transports and algorithms.
+What runs a command, loads code, connects elsewhere, or reads and writes files of its value's choice
+is not among them.
+
+What is mounted must never stand in for the check's own code, settings or files, so a mount comes to
+one of three places: /dev/shm from memory alone, a topology file at a path of ours, and folders that
+the operator names and that no image has anything in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase, translate
+from posixpath import basename, relpath
+from typing import Any, Final
+
+from preflight_proto import names
+
+from preflight_webhook.config.extra_volumes import normal
+
+__all__ = ["TOPOLOGY", "inheritable", "loads_code", "moved", "of_the_fabric", "refused"]
+
+TOPOLOGY: Final = "NCCL_TOPO_FILE"
+"""A file, and yet inherited: it is mounted anew at a path of ours, and the variable rewritten."""
+
+
+def _listed(text: str) -> Callable[[str], object]:
+    """Whether a name is one of those in ``text``, which are globs; a line may be a comment."""
+    lines = [line.partition("#")[0] for line in text.splitlines()]
+    return re.compile("|".join(translate(glob) for line in lines for glob in line.split())).match
+
+
+_known: Final = _listed(
+    """
+    # NCCL, and Google's network plugins
+    NCCL_ALGO NCCL_PROTO NCCL_NET NCCL_RINGS NCCL_TREE_THRESHOLD NCCL_SINGLE_RING_THRESHOLD
+    NCCL_BUFFSIZE NCCL_CHUNK_SIZE NCCL_NTHREADS NCCL_THREAD_THRESHOLDS NCCL_LL_* NCCL_LL128_*
+    NCCL_MIN_* NCCL_MAX_* NCCL_NCHANNELS_* NCCL_CGA_CLUSTER_SIZE NCCL_CTA_POLICY NCCL_CROSS_NIC
+    NCCL_CHECK_* NCCL_CHECKS_DISABLE NCCL_COLLNET_* NCCL_COMM_BLOCKING NCCL_COMM_S*_SHARE_RESOURCES
+    NCCL_CUMEM_* NCCL_DMABUF_ENABLE NCCL_GDRCOPY_* NCCL_GDR_* NCCL_GIN_* NCCL_RMA_*
+    NCCL_GRAPH_MIXING_SUPPORT NCCL_GRAPH_REGISTER NCCL_GRAPH_HELPER_DISABLE
+    NCCL_GRAPH_STREAM_ORDERING NCCL_IB_* NCCL_SOCKET_* NCCL_NSOCKS_PERTHREAD NCCL_OOB_NET_*
+    NCCL_NETDEVS_POLICY NCCL_NET_GDR_* NCCL_NET_SHARED_* NCCL_NET_MERGE_* NCCL_NET_FORCE_*
+    NCCL_NET_DISABLE_INTRA NCCL_NET_OPTIONAL_RECV_COMPLETION NCCL_NET_OVERHEAD
+    NCCL_UNPACK_DOUBLE_NCHANNELS NCCL_IGNORE_* NCCL_LAUNCH_* NCCL_LOCAL_REGISTER
+    NCCL_LEGACY_CUDA_REGISTER NCCL_LSA_TEAM_SIZE NCCL_MEM_SYNC_DOMAIN NCCL_L1_SHARED_MEMORY_CARVEOUT
+    NCCL_MNNVL_* NCCL_NVB_* NCCL_NVLS_* NCCL_NVLSTREE_* NCCL_NVLINK_* NCCL_NVTX_DISABLE NCCL_P2P_*
+    NCCL_PXN_* NCCL_PAT_ENABLE NCCL_PROGRESS_APPENDOP_FREQ NCCL_PROXY_APPEND_BATCH_SIZE
+    NCCL_RUNTIME_CONNECT NCCL_SET_* NCCL_SHM_* NCCL_IPC_* NCCL_SYM_* NCCL_UID_STAGGER_* NCCL_WIN_*
+    NCCL_WORK_* NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_FASTRAK_* NCCL_GPUDIRECTTCPX_*
+    # UCX
+    UCX_TLS UCX_*_DEVICES UCX_PROTOS UCX_ALLOC_PRIO UCX_SOCKADDR_* UCX_MAX_* UCX_MIN_* UCX_RNDV_*
+    UCX_ZCOPY_* UCX_BCOPY_* UCX_RMA_* UCX_TM_* UCX_MULTI_* UCX_PROTO_* UCX_NUM_* UCX_KEEPALIVE_*
+    UCX_ADAPTIVE_PROGRESS UCX_UNIFIED_MODE UCX_SEG_SIZE UCX_ATOMIC_MODE UCX_FENCE_MODE
+    UCX_PREFER_OFFLOAD UCX_WARN_* UCX_USE_MT_MUTEX UCX_REG_* UCX_RCACHE_* UCX_MEMTYPE_* UCX_IB_*
+    UCX_RC_* UCX_DC_* UCX_UD_* UCX_GGA_* UCX_SRD_* UCX_TCP_* UCX_CUDA_* UCX_GDR_COPY_* UCX_MM_*
+    UCX_SM_* UCX_CM_* UCX_SCOPY_* UCX_POSIX_* UCX_SYSV_* UCX_XPMEM_* UCX_KNEM_* UCX_CMA_* UCX_SELF_*
+    # Open MPI
+    OMPI_MCA_btl OMPI_MCA_pml OMPI_MCA_mtl OMPI_MCA_osc OMPI_MCA_coll OMPI_MCA_coll_hcoll_enable
+    OMPI_MCA_btl_tcp_* OMPI_MCA_btl_openib_* OMPI_MCA_btl_vader_* OMPI_MCA_btl_sm_*
+    OMPI_MCA_btl_smcuda_* OMPI_MCA_oob_tcp_if_* OMPI_MCA_pml_ob1_* OMPI_MCA_pml_ucx_*
+    OMPI_MCA_mtl_ofi_* OMPI_MCA_opal_common_ucx_* OMPI_MCA_opal_cuda_support
+    # libfabric
+    FI_PROVIDER FI_UNIVERSE_SIZE FI_FORK_UNSAFE FI_HMEM FI_HMEM_* FI_MR_CACHE_* FI_MR_CUDA_*
+    FI_EFA_* FI_VERBS_* FI_TCP_* FI_CXI_* FI_SHM_* FI_OFI_RXM_*
+    """
+)
+_never: Final = _listed(
+    """
+    NCCL_COMM_ID  # would join somebody's communicator
+    NCCL_TESTS_*  # nccl-tests' own: device, split, a bandwidth that changes the exit status
+    NCCL_DEBUG_FILE
+    # torch's; it reads the old names too
+    TORCH_NCCL_* NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT NCCL_DESYNC_DEBUG
+    OMPI_COMM_WORLD_*  # a rank of the workload's own job
+    # settings of the checks themselves
+    NCCL_LOOPBACK_* NCCL_ALLREDUCE_* CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES PREFLIGHT_* HOME
+    """
+    + " ".join(value for key, value in vars(names).items() if key.startswith("ENV_"))
+)
+_code: Final = _listed("LD_* PYTHON* PATH BASH_ENV CUDA_INJECTION64_PATH GLIBC_TUNABLES GCONV_PATH")
+_CODE_WORDS: Final = frozenset(
+    [
+        "AGENT",
+        "CMD",
+        "COMMAND",
+        "CONF",
+        "CONFIG",
+        "DEST",
+        "DIR",
+        "DIRECTORY",
+        "DUMP",
+        "ENV",
+        "EXEC",
+        "FILE",
+        "FILENAME",
+        "FILES",
+        "GDB",
+        "HOOK",
+        "HOOKS",
+        "LIB",
+        "LIBRARY",
+        "LIBS",
+        "LOG",
+        "MAIL",
+        "MODULE",
+        "MODULES",
+        "PATH",
+        "PATHS",
+        "PLUGIN",
+        "PLUGINS",
+        "PRELOAD",
+        "PROFILE",
+        "PROFILER",
+        "SCRIPT",
+        "SOCK",
+        "STATS",
+        "TRACE",
+        "TRACER",
+        "TUNER",
+        "URL",
+    ]
+)
+"""Parts of a name (between underscores) that say a command, code, or a file: not even in a family
+that is known.
+"""
+of_the_fabric: Final = _listed(
+    """
+    NCCL_* UCX_* OMPI_* FI_* RDMAV_* MLX5_* GLOO_SOCKET_IFNAME
+    LD_LIBRARY_PATH LD_PRELOAD  # where the network's plug-in is often found
+    """
+)
+"""Whether a workload sets a variable for its communication: a check without it may measure
+something else.
+"""
+_SYSTEM: Final = frozenset(
+    [
+        "app",
+        "bin",
+        "boot",
+        "conda",
+        "dev",
+        "etc",
+        "home",
+        "init",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "nix",
+        "opt",
+        "proc",
+        "root",
+        "run",
+        "sbin",
+        "snap",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
+        "venv",
+        "workspace",
+    ]
+)
+"""Folders of an image that hold programs, libraries, settings, state or whatever it is started in.
+"""
+_LITERAL: Final = re.compile(r"^/+([^/*?\[]+)(?:/|$|\*$)")
+"""The first folder of a pattern, where it is written out; `/data*` names it well enough."""
+
+
+def inheritable(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a check that inherits by ``patterns`` gets the variable ``name``: a pattern chooses
+    among the known names, a name written out is meant.
+    """
+    if _never(name):
+        return False
+    known = name == TOPOLOGY or (_known(name) and not _mentions_code(name))
+    return any(name == glob or (known and fnmatchcase(name, glob)) for glob in patterns)
+
+
+def loads_code(name: str) -> bool:
+    """Whether the variable ``name`` may make a program load code, run a command, or read and write
+    files of its value's choice.
+    """
+    return name != TOPOLOGY and bool(_code(name) or _mentions_code(name))
+
+
+def _mentions_code(name: str) -> bool:
+    return not _CODE_WORDS.isdisjoint(name.upper().split("_"))
+
+
+def refused(mount: Mapping[str, Any], patterns: Sequence[str], memory: Collection[str]) -> str:
+    """Why the container's ``mount``, at a path that one of ``patterns`` asks for, stays behind;
+    empty where it does not. ``memory``: names of the pod's volumes that are memory.
+    """
+    path = normal(str(mount.get("mountPath")))
+    top = path.split("/")[1]
+    if mount.get("subPathExpr"):
+        return "its subPathExpr is the container's own"
+    if path == names.SHM_DIR:
+        of_memory = mount.get("name") in memory
+        return "" if of_memory else "its volume is not an emptyDir of medium Memory"
+    if not top:
+        return "it would cover the whole image"
+    if top in _SYSTEM:
+        return (
+            f"programs and settings are looked for in /{top}, and the pod's author says what is mounted; "
+            "have the operator mount it (checks[].extraVolumeMounts)"
+        )
+    if not any(_LITERAL.match(glob) and fnmatchcase(path, glob) for glob in patterns):
+        return f"no pattern of mountPatterns names the folder /{top}"
+    return ""
+
+
+def moved(file: str, mounted: Iterable[dict[str, Any]]) -> tuple[str, dict[str, Any]] | str:
+    """(where a check finds the topology file that the workload has at ``file``, the mount that
+    brings it there), or why it cannot.
+
+    ``mounted``: the mounts of the container. NCCL stops at a file that is not there, so one of the
+    workload's image cannot be named.
+    """
+    if "$(" in file:
+        return "refers to other variables"
+    path = normal(file)
+    holding = [m for m in mounted if _under(path, normal(str(m.get("mountPath"))))]
+    if not holding:
+        return "lies in no volume, so the checks run without it; mount the file to have it used"
+    innermost = max(holding, key=lambda m: len(normal(str(m.get("mountPath")))))
+    if innermost.get("subPathExpr"):
+        return "lies in a mount whose subPathExpr is the container's own"
+    folder = normal(str(innermost.get("mountPath")))
+    if folder == path:  # the file itself is mounted
+        there = at = f"{names.USER_TOPOLOGY_DIR}/{basename(path)}"
+    else:
+        there, at = f"{names.USER_TOPOLOGY_DIR}/{relpath(path, folder)}", names.USER_TOPOLOGY_DIR
+    mount = {"name": innermost.get("name"), "mountPath": at, "readOnly": True}
+    if innermost.get("subPath"):
+        mount["subPath"] = innermost["subPath"]
+    return there, mount
+
+
+def _under(path: str, folder: str) -> bool:
+    return folder in {path, "/"} or path.startswith(folder + "/")
