@@ -66,14 +66,12 @@ def _compute_domain_plugin() -> CollectorRegistry:
 
 
 def _gpu_scheduler() -> CollectorRegistry:
-    meters, agent = (
-        import_module(f"preflight_gpu_scheduler.{name}") for name in ("meters", "agent")
-    )
+    metrics = import_module("preflight_gpu_scheduler.metrics")
     extender, controller, node = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
-    meters.ExtenderMeters(extender)
-    meters.ControllerMeters(controller)
-    meters.MirrorAges(controller, dict)
-    agent.AgentMeters(node)
+    metrics.ExtenderMetrics(extender)
+    metrics.GpuControllerMetrics(controller)
+    metrics.MirrorAges(controller, dict)
+    metrics.AgentMetrics(node)
     return _together(extender, controller, node)
 
 

@@ -27,7 +27,7 @@ EXCEPTIONS = {
     "Conflict": "both are the API server's 409; the GPU scheduler's is a value of a metric's label",
     "ConfigError": "both are a configuration that cannot be used, with its problems",
     **dict.fromkeys(
-        ("Gang", "Kind", "Result", "State", "Status", "Verdict"),
+        ("Gang", "Kind", "Result", "Status", "Verdict"),
         "of `check_nccl_allreduce.localise`: simulators outside of the repository use it by these names",
     ),
 }

@@ -21,7 +21,7 @@ from pathlib import Path
 from preflight_kube.api.rights import Account, Chart, Constraint, Right
 
 CHARTS = Path(__file__).resolve().parents[2] / "charts" / "preflight" / "charts"
-TABLES = ("preflight_computedomain.api.rights", "preflight_gpu_scheduler.rights")
+TABLES = ("preflight_computedomain.api.rights", "preflight_gpu_scheduler.api.rights")
 OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
 KEPT = ("managedFields", "resourceVersion", "generation")
 """What the API server itself keeps of an object's metadata."""

@@ -9,14 +9,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.bind import BindJob, bind
-from preflight_gpu_scheduler.choice import Chosen, Slot, choose
-from preflight_gpu_scheduler.claim import Want
-from preflight_gpu_scheduler.gangs import Arrival, Assignment, Reservation, acquire, arrival, tell
-from preflight_gpu_scheduler.objects import Lease, Pod
-from preflight_gpu_scheduler.protocol import Answer, Look, Lost, Request, Steps
-from preflight_gpu_scheduler.reclaim import collect
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.claim import Want
+from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.core.bind import BindJob, bind
+from preflight_gpu_scheduler.core.gang_reserve import (
+    Arrival,
+    Assignment,
+    Reservation,
+    acquire,
+    arrival,
+    tell,
+)
+from preflight_gpu_scheduler.core.gpu_selection import Chosen, Slot, choose
+from preflight_gpu_scheduler.core.protocol import Answer, Look, Lost, Request, Steps
+from preflight_gpu_scheduler.core.reclaim import collect
 from world import Key, World
 
 GPUS = 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from actors import Actor, Fate
-from preflight_gpu_scheduler.protocol import Answer, Lost, Request, Steps
+from preflight_gpu_scheduler.core.protocol import Answer, Lost, Request, Steps
 from world import World
 
 Start = Callable[[World], Actor | None]

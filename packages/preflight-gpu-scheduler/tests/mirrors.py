@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+from preflight_gpu_scheduler.api.types import Metadata
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.extender import Extender
-from preflight_gpu_scheduler.meters import ExtenderMeters
-from preflight_gpu_scheduler.objects import Metadata
-from preflight_gpu_scheduler.state import State
+from preflight_gpu_scheduler.controller.cache import GpuCache
+from preflight_gpu_scheduler.core.protocol import Runner
+from preflight_gpu_scheduler.metrics import ExtenderMetrics
+from preflight_gpu_scheduler.webhook.extender import Extender
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Change
 from prometheus_client import CollectorRegistry
@@ -25,10 +26,11 @@ class Mirrors:
         self.now = 1000.0
         self.client = cast(Client, SimpleNamespace(clock=lambda: self.now))
         self.config = Config(**config)
-        self.state = State(self.client, self.config)
+        self.state = GpuCache(self.client, self.config)
         self._mirrors: dict[str, Any] = dict(zip(KINDS, self.state.reflectors, strict=True))
+        self.metrics = ExtenderMetrics(CollectorRegistry())
         self.extender = Extender(
-            self.client, self.config, self.state, ExtenderMeters(CollectorRegistry())
+            self.client, self.config, self.state, self.metrics, cast(Runner, None)
         )
 
     def show(self, kind: Kind, *objects: Any, deleted: bool = False) -> None:

@@ -22,19 +22,20 @@ import httpx
 import msgspec
 import yaml
 from anyio.abc import TaskGroup
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.admission import admit
-from preflight_gpu_scheduler.claim import Claim, Spec
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.claim import Claim, Spec
+from preflight_gpu_scheduler.api.crd import crds
+from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.controller import Controller
-from preflight_gpu_scheduler.crds import crds
-from preflight_gpu_scheduler.extender import Extender
-from preflight_gpu_scheduler.loopback import Application, listener, serve_on
-from preflight_gpu_scheduler.meters import ControllerMeters, ExtenderMeters
-from preflight_gpu_scheduler.objects import Lease, Pod
-from preflight_gpu_scheduler.schedulerconfig import scheduler_config
-from preflight_gpu_scheduler.state import State
-from preflight_gpu_scheduler.verbs import BindingArgs, BindingResult
+from preflight_gpu_scheduler.controller.apply import Executor
+from preflight_gpu_scheduler.controller.cache import GpuCache
+from preflight_gpu_scheduler.controller.controller import Controller
+from preflight_gpu_scheduler.core.admission import admit
+from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult
+from preflight_gpu_scheduler.core.scheduler_config import scheduler_config
+from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
+from preflight_gpu_scheduler.webhook.extender import Extender
+from preflight_gpu_scheduler.webhook.http import Application, listener, serve_on
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict, NotFound, Params
 from preflight_testing.apiserver import ASSETS, ApiServer
@@ -264,7 +265,7 @@ class Plane:
             resources |= {"limits": asked, "requests": {**resources["requests"], **asked}}
         if native:
             body["spec"]["schedulingGroup"] = {"podGroupName": native}
-        verdict = admit(body, self._claims.get((where, claim)), self.config.rules)
+        verdict = admit(body, self._claims.get((where, claim)), self.config)
         assert not verdict.refused, verdict.refused
         for operation in verdict.patch:
             _apply(body, operation)
@@ -359,9 +360,9 @@ class Plane:
             client = Faulty(target, agent="gpu-scheduler-controller", concurrency=32)
             client.trap = trap
             async with client:
-                state = State(client, self.config, gangs=True)
+                state = GpuCache(client, self.config, gangs=True)
                 acting = Controller(
-                    client, self.config, state, ControllerMeters(CollectorRegistry())
+                    client, self.config, state, GpuControllerMetrics(CollectorRegistry())
                 )
                 async with anyio.create_task_group() as group:
                     for one in state.reflectors:
@@ -514,7 +515,7 @@ class Extending:
     def __init__(self, plane: Plane, target: Connection, port: int) -> None:
         self._plane, self._target, self.port = plane, target, port
         self.scope = anyio.CancelScope()
-        self.state: State | None = None
+        self.state: GpuCache | None = None
         self.trap: Trap | None = None
         self.called: Callable[[str], Awaitable[None]] | None = None
         self._ended = anyio.Event()
@@ -531,9 +532,10 @@ class Extending:
                 client = Faulty(self._target, agent="gpu-scheduler-extender", concurrency=64)
                 client.trap = self._trapped
                 async with client:
-                    meters = ExtenderMeters(CollectorRegistry())
-                    self.state = state = State(client, plane.config)
-                    extender = Called(client, plane.config, state, meters)
+                    meters = ExtenderMetrics(CollectorRegistry())
+                    self.state = state = GpuCache(client, plane.config)
+                    executor = Executor(client, plane.config, state, meters)
+                    extender = Called(client, plane.config, state, meters, executor)
                     extender.called = self._called
                     listening = listener("127.0.0.1", self.port)
                     self.port = int(listening.getsockname()[1])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.choice import Slot
-from preflight_gpu_scheduler.claim import Claim, Devices, Selector, Spec, Topology
-from preflight_gpu_scheduler.objects import (
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.claim import Claim, Devices, Selector, Spec, Topology
+from preflight_gpu_scheduler.api.types import (
     Condition,
     Lease,
     LeaseSpec,
@@ -19,7 +18,8 @@ from preflight_gpu_scheduler.objects import (
     PodSpec,
     PodStatus,
 )
-from preflight_gpu_scheduler.verbs import NodeView
+from preflight_gpu_scheduler.core.filter_prioritize import NodeView
+from preflight_gpu_scheduler.core.gpu_selection import Slot
 
 EIGHT = tuple(Slot(n, "nvlink-0" if n < 4 else "nvlink-4", 450.0) for n in range(8))
 

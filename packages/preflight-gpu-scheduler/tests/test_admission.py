@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.admission import AdmissionVerdict, Rules, admit
-from preflight_gpu_scheduler.claim import Claim, Devices, Spec
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.claim import Claim, Devices, Spec
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.core.admission import AdmissionVerdict, admit
 
 THREE = ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
 
@@ -62,7 +63,7 @@ def test_every_container_init_container_and_sidecar_gets_the_three_entries_and_n
         containers=[{"name": "main", "env": own}],
         initContainers=[{"name": "warm"}, {"name": "side", "restartPolicy": "Always"}],
     )
-    made = applied(before, admit(before, claim(), Rules()))
+    made = applied(before, admit(before, claim(), Config()))
     assert [one["name"] for one in made["spec"]["containers"][0]["env"]] == [
         "A",
         "CUDA_VISIBLE_DEVICES",
@@ -81,7 +82,7 @@ def test_every_container_init_container_and_sidecar_gets_the_three_entries_and_n
 
 def test_the_pod_is_counted_tolerates_our_nodes_and_goes_to_our_scheduler() -> None:
     before = pod()
-    verdict = admit(before, claim(), Rules())
+    verdict = admit(before, claim(), Config())
     spec = applied(before, verdict)["spec"]
     assert spec["containers"][0]["resources"] == {
         "limits": {"gpu.scheduling/gpu": "2"},
@@ -105,7 +106,7 @@ def test_a_pod_whose_claim_is_missing_and_a_gangs_member_wait_behind_the_gate(
     found: Claim | None,
 ) -> None:
     before = pod(schedulingGates=[{"name": "other"}])
-    assert applied(before, admit(before, found, Rules()))["spec"]["schedulingGates"] == [
+    assert applied(before, admit(before, found, Config()))["spec"]["schedulingGates"] == [
         {"name": "other"},
         {"name": names.GATE},
     ]
@@ -119,7 +120,7 @@ def test_what_only_the_system_writes_is_taken_off_a_claim_pod() -> None:
             **dict.fromkeys(names.FORGEABLE, "node-a:0"),
         }
     )
-    assert applied(before, admit(before, claim(), Rules()))["metadata"]["annotations"] == {
+    assert applied(before, admit(before, claim(), Config()))["metadata"]["annotations"] == {
         names.CLAIM_ANNOTATION: "two",
         "mine": "stays",
     }
@@ -129,7 +130,7 @@ def test_allocated_without_a_claim_is_a_literal_value() -> None:
     before = pod(
         annotations={names.ALLOCATED_ANNOTATION: "node-a:0,1"}, initContainers=[{"name": "i"}]
     )
-    made = applied(before, admit(before, None, Rules()))["spec"]
+    made = applied(before, admit(before, None, Config()))["spec"]
     assert (
         made["containers"][0]["env"]
         == made["initContainers"][0]["env"]
@@ -139,15 +140,15 @@ def test_allocated_without_a_claim_is_a_literal_value() -> None:
 
 def test_a_pod_with_none_of_our_annotations_is_left_alone_unless_others_are_guarded() -> None:
     before = pod(annotations={})
-    assert admit(before, None, Rules()) == AdmissionVerdict()
-    env = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]["containers"][0][
+    assert admit(before, None, Config()) == AdmissionVerdict()
+    env = applied(before, admit(before, None, Config(guard_others=True)))["spec"]["containers"][0][
         "env"
     ]
     assert env == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     plugin = pod(
         annotations={}, containers=[{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1}}}]
     )
-    assert admit(plugin, None, Rules(guard_others=True)) == AdmissionVerdict()
+    assert admit(plugin, None, Config(guard_others=True)) == AdmissionVerdict()
 
 
 ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
@@ -168,7 +169,7 @@ def test_a_guarded_pod_sees_no_gpu_whatever_else_it_says(
 ) -> None:
     parts = [{"name": "c", "env": [ALL, OTHER]}, {"name": "d"}]
     before = pod(annotations=annotations, containers=parts, initContainers=parts[:1], **spec)
-    made = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]
+    made = applied(before, admit(before, None, Config(guard_others=True)))["spec"]
     assert [one["env"][0] for one in (*made["containers"], *made["initContainers"])] == [VOID] * 3
 
 
@@ -184,7 +185,7 @@ def test_beside_a_device_plugin_the_plugins_variable_stands_and_no_other(resourc
         {"name": "none", "resources": {"limits": {resource: "0"}}, "env": [ALL]},
     ]
     before = pod(annotations={}, containers=parts)
-    made = applied(before, admit(before, None, Rules(guard_others=True)))["spec"]["containers"]
+    made = applied(before, admit(before, None, Config(guard_others=True)))["spec"]["containers"]
     # Of two variables of one name the container's wins over what the plugin sets.
     assert [one["env"] for one in made] == [[OTHER], [VOID], [VOID]]
 
@@ -218,7 +219,7 @@ def test_beside_a_device_plugin_the_plugins_variable_stands_and_no_other(resourc
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(spec: dict[str, Any], words: str) -> None:
-    refused = admit(pod(**spec), claim(), Rules(), gpu_entries={"gpus"}).refused
+    refused = admit(pod(**spec), claim(), Config(), gpu_entries={"gpus"}).refused
     assert words in refused
     assert refused.endswith(".")
 
@@ -227,7 +228,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     refused = admit(
         pod(annotations={names.CLAIM_ANNOTATION: "No Name"}, nodeName="n", schedulerName="x"),
         None,
-        Rules(),
+        Config(),
     ).refused
     assert refused.count("; ") == 3
 
@@ -237,19 +238,19 @@ NONE = ["", " ", "Two", "a/b", "-a", "a-", "a.", "a..b", "a.-b", "a-.b", "a\n", 
 
 @pytest.mark.parametrize("name", NONE)
 def test_a_name_that_no_claim_can_ever_have_is_refused_and_not_waited_for(name: str) -> None:
-    refused = admit(pod(annotations={names.CLAIM_ANNOTATION: name}), None, Rules()).refused
+    refused = admit(pod(annotations={names.CLAIM_ANNOTATION: name}), None, Config()).refused
     assert "is not the name of a GpuClaim" in refused
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a-b.c", "a--b", "ip-10-0-0-1.ec2", "a" * 253])
 def test_a_name_that_a_claim_may_have_is_waited_for(name: str) -> None:
-    verdict = admit(pod(annotations={names.CLAIM_ANNOTATION: name}), None, Rules())
+    verdict = admit(pod(annotations={names.CLAIM_ANNOTATION: name}), None, Config())
     assert not verdict.refused
     assert any(one["path"] == "/spec/schedulingGates" for one in verdict.patch)
 
 
 def test_a_missing_claim_is_refused_where_the_operator_wants_that() -> None:
-    assert "there is no GpuClaim two" in admit(pod(), None, Rules(missing_claim="deny")).refused
+    assert "there is no GpuClaim two" in admit(pod(), None, Config(missing_claim="deny")).refused
 
 
 def test_the_count_of_all_containers_may_be_the_claims_already() -> None:
@@ -259,7 +260,7 @@ def test_the_count_of_all_containers_may_be_the_claims_already() -> None:
     before = pod(containers=parts)
     assert [
         one["resources"]
-        for one in applied(before, admit(before, claim(), Rules()))["spec"]["containers"]
+        for one in applied(before, admit(before, claim(), Config()))["spec"]["containers"]
     ] == [one["resources"] for one in parts]
 
 
@@ -302,7 +303,7 @@ def test_a_second_call_is_an_empty_patch(
     main: Any, init: Any, found: Claim | None, annotations: dict[str, str], guard: bool
 ) -> None:
     before = pod(annotations=annotations, containers=main, initContainers=init)
-    rules = Rules(guard_others=guard)
+    rules = Config(guard_others=guard)
     first = admit(before, found, rules)
     if not first.refused:
         again = admit(applied(before, first), found, rules)
@@ -343,4 +344,4 @@ def test_a_hostile_pod_is_answered_and_never_raises(
         {"spec": {"containers": []}, "metadata": metadata},
     ]
     for shape in shapes:
-        assert isinstance(admit(shape, claim(), Rules(guard_others=True)), AdmissionVerdict)
+        assert isinstance(admit(shape, claim(), Config(guard_others=True)), AdmissionVerdict)

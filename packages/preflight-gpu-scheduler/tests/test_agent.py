@@ -6,11 +6,12 @@ import ssl
 
 import anyio
 import pytest
-from preflight_gpu_scheduler.agent import Agent, AgentMeters
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.links import Place
-from preflight_gpu_scheduler.nvml import NvmlFailed
-from preflight_gpu_scheduler.report import Facts
+from preflight_gpu_scheduler.metrics import AgentMetrics
+from preflight_gpu_scheduler.node.agent import Agent
+from preflight_gpu_scheduler.node.nvml import NvmlFailed
+from preflight_gpu_scheduler.node.status import Facts
+from preflight_gpu_scheduler.node.topology import Place
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from prometheus_client import CollectorRegistry
@@ -43,7 +44,7 @@ def test_each_change_of_what_nvml_does_is_one_line_and_the_metric_follows(
         async with Client(
             Connection("http://127.0.0.1:9", ssl.create_default_context()), agent="test"
         ) as client:
-            agent = Agent(client, Config(), "a", driver, AgentMeters(registry))
+            agent = Agent(client, Config(), "a", driver, AgentMetrics(registry))
             for up in (0.0, 0.0, 1.0, 1.0, 0.0):
                 facts = await agent._facts()
                 assert registry.get_sample_value("gpu_agent_nvml_up") == up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.webhook import MUTATE, Webhook
+from preflight_gpu_scheduler.webhook.handler import MUTATE, Webhook
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Reviews
 from preflight_testing.attacks import ATTACKS, BEYOND, attack

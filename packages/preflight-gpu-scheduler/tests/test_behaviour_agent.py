@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from plane import Plane, plane
-from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.api import names
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.fakes import NVML, NvmlError, build_nvml
 

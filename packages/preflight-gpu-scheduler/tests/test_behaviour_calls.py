@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 from plane import Plane, plane
-from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.api import names
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(240)

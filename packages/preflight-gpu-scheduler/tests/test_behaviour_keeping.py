@@ -11,11 +11,14 @@ import anyio
 import pytest
 import repeats
 from plane import Plane, plane
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.leases import Need, creation
-from preflight_gpu_scheduler.performing import Performer
-from preflight_gpu_scheduler.protocol import Stored, only
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.controller.apply import Executor
+from preflight_gpu_scheduler.core.leases import Need, creation
+from preflight_gpu_scheduler.core.protocol import Stored, only
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
+from preflight_gpu_scheduler.metrics import WriteMetrics
 from preflight_testing.apiserver import ApiServer
+from prometheus_client import CollectorRegistry
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -362,12 +365,15 @@ def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_long(
             await world.controller()
             await world.pod("p", "two")
             pod = await world.read_pod("p")
-            performer = Performer(
-                world.client, lock_namespace=world.config.lock_namespace, duration=60
+            executor = Executor(
+                world.client,
+                world.config,
+                GpuSnapshot(world.client.clock, world.config),
+                WriteMetrics(CollectorRegistry()),
             )
             for gpu in range(2):
                 need = Need(pod=pod, node="a", gpu=gpu, uuid="")
-                stored = await performer.run(only(creation(need)))
+                stored = await executor.run(only(creation(need)), 30.0)
                 assert isinstance(stored, Stored)
             said = await world.until(
                 "it is told", partial(_said, world, world.namespace, "GpusReserved")

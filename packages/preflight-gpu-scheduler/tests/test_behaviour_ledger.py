@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import pytest
 from plane import Plane, plane
-from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.api import names
 from preflight_testing.apiserver import ApiServer
 from test_behaviour_collecting import managing
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from doors import admitting
 from plane import plane
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.injection import REFERENCES
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.core.injection import REFERENCES
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(400)

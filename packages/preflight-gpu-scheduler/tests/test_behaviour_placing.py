@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 from plane import plane
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.names import lease_name
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.names import lease_name
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(240)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.rights import RIGHTS
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.rights import RIGHTS
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.fields import ADMISSION, OURS, RBAC, Answer, Impersonator, RightCase, rows
 from preflight_testing.helm import UMBRELLA, Object, render

@@ -11,7 +11,7 @@ import anyio
 import pytest
 import repeats
 from plane import Plane, plane
-from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.api import names
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(300 * repeats.REPEAT)

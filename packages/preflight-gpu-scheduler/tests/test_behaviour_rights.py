@@ -12,7 +12,7 @@ import anyio
 import pytest
 from doors import PATH, admitting
 from plane import Plane, plane
-from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.api import names
 from preflight_testing.apiserver import ASSETS, GANG_APIS, ApiServer, assets, free_port, version
 from preflight_testing.helm import UMBRELLA, Object, render
 from preflight_testing.rights import Rights, granted, read

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import pytest
 from plane import Plane, plane
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.objects import Pod
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.types import Pod
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(240)

@@ -12,7 +12,7 @@ import anyio
 import httpx
 import pytest
 from plane import Blow, Plane, bind, plane
-from preflight_gpu_scheduler.names import lease_name
+from preflight_gpu_scheduler.api.names import lease_name
 from preflight_testing.apiserver import ApiServer, free_port
 from wire import Sent, wired
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from doors import admitting
 from plane import plane
-from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.api import names
 from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import ApiServer
 

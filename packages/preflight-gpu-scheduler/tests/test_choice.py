@@ -8,10 +8,10 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gpu_scheduler import messages
-from preflight_gpu_scheduler.choice import Slot, Topology, choose, mask_of, score
-from preflight_gpu_scheduler.claim import Mode, Policy, Want
-from preflight_gpu_scheduler.inventory import Device
+from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api.claim import Mode, Policy, Want
+from preflight_gpu_scheduler.api.gpu_node_status import Device
+from preflight_gpu_scheduler.core.gpu_selection import Slot, Topology, choose, mask_of, score
 
 
 def adjacent(ids: Sequence[int]) -> bool:
@@ -155,7 +155,7 @@ def test_the_examples_of_the_specification(
 
 
 def test_an_unhealthy_a_mig_and_an_unknown_gpu_are_no_part_of_the_topology() -> None:
-    from preflight_gpu_scheduler.choice import topology
+    from preflight_gpu_scheduler.core.gpu_selection import topology
 
     devices = [
         Device(id=0),

@@ -70,7 +70,8 @@ def test_an_extender_listens_on_loopback_only(
 LOADED = """
 import sys
 sys.argv = ["preflight-gpu-scheduler", "agent"]
-from preflight_gpu_scheduler import agent, cli, config, nvml, service
+from preflight_gpu_scheduler import cli, config, service
+from preflight_gpu_scheduler.node import agent, nvml
 cli._parser()
 config.of({"sweep": "20s"})
 print(*sys.modules)
@@ -80,9 +81,10 @@ print(*sys.modules)
 def test_what_runs_on_every_node_loads_nothing_that_only_the_other_services_need() -> None:
     ran = subprocess.run([sys.executable, "-c", LOADED], stdout=subprocess.PIPE, check=True)
     loaded = set(ran.stdout.decode().split())
-    assert "preflight_gpu_scheduler.report" in loaded
+    assert "preflight_gpu_scheduler.node.status" in loaded
     assert not loaded & {"cryptography", "jsonschema", "uvicorn", "uvloop"}
-    assert not loaded & {f"preflight_gpu_scheduler.{one}" for one in ("admission", "state", "plan")}
+    core = ("admission", "snapshot", "gang_plan")
+    assert not loaded & {f"preflight_gpu_scheduler.core.{name}" for name in core}
 
 
 CLAIM: dict[str, Any] = {

@@ -17,7 +17,7 @@ def problems(raw: object) -> list[str]:
 def test_an_empty_file_is_the_defaults() -> None:
     assert of(None) == of({}) == Config()
     assert Config().seconds("stale_after") == 90
-    assert Config().rules.count_resource == "gpu.scheduling/gpu"
+    assert Config().count_resource == "gpu.scheduling/gpu"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_all_problems_are_said_at_once() -> None:
 
 
 def test_counting_can_be_switched_off() -> None:
-    assert of({"countResource": ""}).rules.count_resource == ""
+    assert of({"countResource": ""}).count_resource == ""
 
 
 tree = st.recursive(

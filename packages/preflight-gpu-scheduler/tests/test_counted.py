@@ -8,9 +8,9 @@ import anyio
 import msgspec
 import pytest
 from mirrors import Mirrors
-from preflight_gpu_scheduler import messages
-from preflight_gpu_scheduler.objects import Pod
-from preflight_gpu_scheduler.verbs import BindingArgs, FilterArgs
+from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, FilterArgs
 from shapes import node, pod
 
 RESOURCE = "gpu.scheduling/gpu"

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import anyio
 import pytest
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.allocation import Reserved, written
-from preflight_gpu_scheduler.gangs import Arrival
-from preflight_gpu_scheduler.gathering import Gathering, Waiting
-from preflight_gpu_scheduler.objects import Pod
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.allocation import Reserved, written
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core.gang_reserve import Arrival
+from preflight_gpu_scheduler.webhook.gang_barrier import Gathering, Waiting
 from shapes import pod
 
 MEMBERS = 4

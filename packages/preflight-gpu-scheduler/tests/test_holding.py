@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.holding import (
-    REASONS,
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.types import Lease, LeaseSpec, Metadata, Pod, PodSpec, PodStatus
+from preflight_gpu_scheduler.core.lease_state import (
     LeaseState,
     Sight,
     Sightings,
@@ -18,7 +18,6 @@ from preflight_gpu_scheduler.holding import (
     judge,
     reason,
 )
-from preflight_gpu_scheduler.objects import Lease, LeaseSpec, Metadata, Pod, PodSpec, PodStatus
 
 NODE = "ip-10-0-0-1.ec2.internal"
 
@@ -104,7 +103,7 @@ def test_the_table(found: Lease, seen: Pod | None, state: LeaseState) -> None:
 )
 def test_why_a_lease_was_collected_is_one_word(seen: Pod | None, why: str) -> None:
     assert reason(lease(), Sight(seen)) == why
-    assert why in REASONS
+    assert why in names.COLLECTED_REASONS
 
 
 def test_only_the_lease_of_the_current_number_is_ones_own() -> None:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from actors import Actor, binder
 from mirrors import Mirrors
-from preflight_gpu_scheduler import messages, names
-from preflight_gpu_scheduler.leases import Need, Taken, creation, relock
-from preflight_gpu_scheduler.objects import Lease, Pod
-from preflight_gpu_scheduler.protocol import BindPod, CreateLease, Lost, Stored
+from preflight_gpu_scheduler.api import messages, names
+from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.core.leases import Need, Taken, creation, relock
+from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Lost, Stored
 from shapes import claim, lease, node, pod
 from world import World
 

@@ -21,19 +21,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mirrors import Kind, Mirrors
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.conditions import Complaints
-from preflight_gpu_scheduler.gangs import Arrival, Assignment, acquire, tell
-from preflight_gpu_scheduler.holding import LeaseState, judge
-from preflight_gpu_scheduler.inventory import InventoryStatus
-from preflight_gpu_scheduler.leases import relock
-from preflight_gpu_scheduler.links import Place
-from preflight_gpu_scheduler.objects import Metadata
-from preflight_gpu_scheduler.protocol import Request, Steps
-from preflight_gpu_scheduler.reclaim import collect
-from preflight_gpu_scheduler.report import Facts, status
-from preflight_gpu_scheduler.state import State
-from preflight_gpu_scheduler.views import own_ids
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus
+from preflight_gpu_scheduler.api.node_conditions import Complaints
+from preflight_gpu_scheduler.api.types import Metadata
+from preflight_gpu_scheduler.core.gang_reserve import Arrival, Assignment, acquire, tell
+from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
+from preflight_gpu_scheduler.core.leases import relock
+from preflight_gpu_scheduler.core.node_view import own_ids
+from preflight_gpu_scheduler.core.protocol import Request, Steps
+from preflight_gpu_scheduler.core.reclaim import collect
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
+from preflight_gpu_scheduler.node.status import Facts, status
+from preflight_gpu_scheduler.node.topology import Place
 from shapes import claim, node
 from world import World
 
@@ -183,7 +183,7 @@ class Losses(RuleBasedStateMachine):
             state.hold(one.node, one.ids, one.pod)
         self._start(self._locking(plan, state), self.extender)
 
-    def _locking(self, plan: list[Assignment], state: State) -> Steps[str]:
+    def _locking(self, plan: list[Assignment], state: GpuSnapshot) -> Steps[str]:
         try:
             return (yield from acquire(plan, state.look))
         finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from preflight_gpu_scheduler.meters import ControllerMeters
+from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 from prometheus_client import CollectorRegistry
 
 
 def test_of_a_node_that_has_gone_no_gpus_are_told_and_every_phase_of_claims_is() -> None:
     registry = CollectorRegistry()
-    meters = ControllerMeters(registry)
+    meters = GpuControllerMetrics(registry)
     meters.counted({"Bound": 2}, {"a": {"free": 3, "leased": 1}, "b": {"free": 8}})
     meters.counted({"Pending": 1}, {"a": {"free": 4, "leased": 0}})
 

@@ -17,7 +17,7 @@ from preflight_testing.fakes import DRIVERS, NVML, NvmlError, build_nvml, nvml_n
 
 PROGRAM = """
 import json
-from preflight_gpu_scheduler.nvml import NvmlFailed, NvmlProcess
+from preflight_gpu_scheduler.node.nvml import NvmlFailed, NvmlProcess
 
 try:
     print(json.dumps([
@@ -101,10 +101,10 @@ def test_a_driver_that_is_being_reloaded_is_no_lost_gpu(read: Read) -> None:
 
 AGENT = """
 import json, os, sys
-from preflight_gpu_scheduler.conditions import Complaints
-from preflight_gpu_scheduler.inventory import InventoryStatus
-from preflight_gpu_scheduler.nvml import NvmlFailed, NvmlProcess, reader
-from preflight_gpu_scheduler.report import status
+from preflight_gpu_scheduler.api.node_conditions import Complaints
+from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus
+from preflight_gpu_scheduler.node.nvml import NvmlFailed, NvmlProcess, reader
+from preflight_gpu_scheduler.node.status import status
 
 said = []
 reader.start(said.append, lasting=True)
@@ -182,9 +182,9 @@ def looks(folders: dict[int, Path], tmp_path: Path) -> Callable[[int], Any]:
 
 def calls() -> list[str]:
     """Functions of the binding that the agent's reader names, as the library has them."""
-    import preflight_gpu_scheduler.nvml
+    import preflight_gpu_scheduler.node.nvml
 
-    text = Path(preflight_gpu_scheduler.nvml.__file__).read_text()
+    text = Path(preflight_gpu_scheduler.node.nvml.__file__).read_text()
     names = set(re.findall(r"\b(nvml(?:Init|Shutdown|System|Device|Event)\w+)\(", text))
     names |= set(re.findall(r'"(nvml\w+)"', text))
     versions = {"nvmlDeviceGetCount": "_v2", "nvmlDeviceGetHandleByIndex": "_v2"}
@@ -285,7 +285,7 @@ def test_an_xid_is_said_until_it_is_kept_and_outlives_the_library_s_process(
     (tmp_path / "well.json").write_text(json.dumps(nvml_node("h100")))
     program = """
 import os
-from preflight_gpu_scheduler.nvml import NvmlProcess, reader
+from preflight_gpu_scheduler.node.nvml import NvmlProcess, reader
 
 reader.start(print, lasting=True)
 driver = NvmlProcess()

@@ -8,11 +8,17 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gpu_scheduler import allocation, inventory, names
-from preflight_gpu_scheduler.allocation import Reserved
-from preflight_gpu_scheduler.claim import RULES, Claim, problems, read
-from preflight_gpu_scheduler.objects import Pod, PodGroup, PodSpec
-from preflight_gpu_scheduler.verbs import FilterArgs, FilterResult, read_args, read_binding
+from preflight_gpu_scheduler.api import allocation, names
+from preflight_gpu_scheduler.api import gpu_node_status as inventory
+from preflight_gpu_scheduler.api.allocation import Reserved
+from preflight_gpu_scheduler.api.claim import RULES, Claim, problems, read
+from preflight_gpu_scheduler.api.types import Pod, PodGroup, PodSpec
+from preflight_gpu_scheduler.core.filter_prioritize import (
+    FilterArgs,
+    FilterResult,
+    read_args,
+    read_binding,
+)
 
 tree = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

@@ -10,10 +10,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.admission import tolerates
-from preflight_gpu_scheduler.allocation import GangStart, Reserved, written
-from preflight_gpu_scheduler.controls import (
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
+from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
+from preflight_gpu_scheduler.api.types import Pod, Toleration
+from preflight_gpu_scheduler.core.admission import tolerates
+from preflight_gpu_scheduler.core.claim_status import could_ever, status
+from preflight_gpu_scheduler.core.desired_patches import (
     Gate,
     capacity,
     capacity_patch,
@@ -24,11 +27,8 @@ from preflight_gpu_scheduler.controls import (
     reclaim_patch,
     reserve_patch,
 )
-from preflight_gpu_scheduler.gangs import Arrival, Assignment, arrival, plan_name
-from preflight_gpu_scheduler.inventory import Device, Inventory
-from preflight_gpu_scheduler.objects import Pod, Toleration
-from preflight_gpu_scheduler.plan import Gang, Member, gather, place, start
-from preflight_gpu_scheduler.status import could_ever, status
+from preflight_gpu_scheduler.core.gang_plan import Gang, Member, gather, place, start
+from preflight_gpu_scheduler.core.gang_reserve import Arrival, Assignment, arrival, plan_name
 from shapes import EIGHT, claim, lease, node, pod, view
 
 JOB = claim(1, gang="job")

@@ -9,8 +9,8 @@ from actors import Actor, Fate, binder, collector, explained, free_gpus, member,
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from preflight_gpu_scheduler.objects import Lease
-from preflight_gpu_scheduler.protocol import Request
+from preflight_gpu_scheduler.api.types import Lease
+from preflight_gpu_scheduler.core.protocol import Request
 from world import Key, World
 
 NODES = ("node-a", "node-b")

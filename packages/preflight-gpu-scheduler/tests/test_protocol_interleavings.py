@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from actors import Actor, arrived, chooser, explained, own_leases, reserve, sweep, uuids
 from explore import explore
-from preflight_gpu_scheduler.allocation import Reserved, written
-from preflight_gpu_scheduler.bind import NOT_COMMITTED, BindJob, bind
-from preflight_gpu_scheduler.gangs import Arrival, Assignment
-from preflight_gpu_scheduler.names import RESERVED_ANNOTATION, lease_name
-from preflight_gpu_scheduler.protocol import Steps
-from preflight_gpu_scheduler.reclaim import collect
+from preflight_gpu_scheduler.api.allocation import Reserved, written
+from preflight_gpu_scheduler.api.names import RESERVED_ANNOTATION, lease_name
+from preflight_gpu_scheduler.core.bind import NOT_COMMITTED, BindJob, bind
+from preflight_gpu_scheduler.core.gang_reserve import Arrival, Assignment
+from preflight_gpu_scheduler.core.protocol import Steps
+from preflight_gpu_scheduler.core.reclaim import collect
 from world import Key, World
 
 Start = Callable[[World], Callable[[], Steps[Any]] | None]

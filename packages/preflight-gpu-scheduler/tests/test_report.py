@@ -10,13 +10,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.conditions import Complaints, complaints
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.gpu_node_status import Device, InventoryStatus
+from preflight_gpu_scheduler.api.node_conditions import Complaints, complaints
+from preflight_gpu_scheduler.api.types import Condition, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.inventory import Device, InventoryStatus
-from preflight_gpu_scheduler.links import Link, Place, bus_id, islands
-from preflight_gpu_scheduler.objects import Condition, Pod
-from preflight_gpu_scheduler.report import (
+from preflight_gpu_scheduler.node.status import (
     APPLICATION_XIDS,
     Facts,
     changed,
@@ -25,6 +24,7 @@ from preflight_gpu_scheduler.report import (
     ids,
     status,
 )
+from preflight_gpu_scheduler.node.topology import Link, Place, bus_id, islands
 from preflight_testing.matrix.scenario import fatal_subjects
 from shapes import node, pod
 

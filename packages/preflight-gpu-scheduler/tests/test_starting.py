@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 from mirrors import Mirrors
-from preflight_gpu_scheduler import messages, names
-from preflight_gpu_scheduler.allocation import GangStart, written
-from preflight_gpu_scheduler.objects import Pod
-from preflight_gpu_scheduler.verbs import FilterArgs
+from preflight_gpu_scheduler.api import messages, names
+from preflight_gpu_scheduler.api.allocation import GangStart, written
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core.filter_prioritize import FilterArgs
 from shapes import node, pod
 
 replace = msgspec.structs.replace

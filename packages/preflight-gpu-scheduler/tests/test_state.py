@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from preflight_gpu_scheduler import messages
+from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.state import State
+from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Change
 from shapes import node
@@ -20,7 +20,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.state = State(cast(Client, SimpleNamespace(clock=lambda: self.now)), Config())
+        self.state = GpuCache(cast(Client, SimpleNamespace(clock=lambda: self.now)), Config())
         _, nodes, _, self._statuses, _ = self.state.reflectors
         _told(nodes, node("a"))
 

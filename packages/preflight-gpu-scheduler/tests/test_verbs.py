@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_gpu_scheduler import messages, names
-from preflight_gpu_scheduler.allocation import Reserved, written
-from preflight_gpu_scheduler.holding import Sight
-from preflight_gpu_scheduler.inventory import Device, Inventory
-from preflight_gpu_scheduler.objects import Pod
-from preflight_gpu_scheduler.verbs import (
+from preflight_gpu_scheduler.api import messages, names
+from preflight_gpu_scheduler.api.allocation import Reserved, written
+from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core.filter_prioritize import (
     NodeView,
     Question,
     filter_nodes,
@@ -20,8 +19,9 @@ from preflight_gpu_scheduler.verbs import (
     result_of,
     suits,
 )
-from preflight_gpu_scheduler.views import busy_ids, own_ids
-from preflight_gpu_scheduler.views import view as seen
+from preflight_gpu_scheduler.core.lease_state import Sight
+from preflight_gpu_scheduler.core.node_view import busy_ids, own_ids
+from preflight_gpu_scheduler.core.node_view import view as seen
 from shapes import claim, lease, node, pod, view
 
 NODES = {

@@ -6,9 +6,9 @@ import json
 from typing import Any, cast
 
 import anyio
-from preflight_gpu_scheduler import names
+from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.webhook import Webhook
+from preflight_gpu_scheduler.webhook.handler import Webhook
 from preflight_kube.admission import review
 from preflight_kube.admission.review import Response
 from preflight_kube.client.client import Client

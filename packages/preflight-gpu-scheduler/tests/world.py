@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from preflight_gpu_scheduler import names
-from preflight_gpu_scheduler.allocation import written
-from preflight_gpu_scheduler.holding import Sight
-from preflight_gpu_scheduler.objects import (
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.allocation import written
+from preflight_gpu_scheduler.api.types import (
     Lease,
     LeaseSpec,
     Metadata,
@@ -23,7 +22,8 @@ from preflight_gpu_scheduler.objects import (
     PodSpec,
     PodStatus,
 )
-from preflight_gpu_scheduler.protocol import (
+from preflight_gpu_scheduler.core.lease_state import Sight
+from preflight_gpu_scheduler.core.protocol import (
     AdoptLease,
     Answer,
     BindPod,

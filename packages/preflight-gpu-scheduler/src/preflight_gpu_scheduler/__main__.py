@@ -1,5 +1,5 @@
 """`python -m preflight_gpu_scheduler` is `preflight-gpu-scheduler`."""
 
-from .cli import main
+from preflight_gpu_scheduler.cli import main
 
 main()

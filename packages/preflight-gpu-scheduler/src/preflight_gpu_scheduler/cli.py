@@ -14,8 +14,8 @@ import yaml
 from preflight_kube.cli import commands
 from preflight_kube.files import yaml_document as document
 
-from .config import Config, ConfigError, json_schema, of
-from .schedulerconfig import EXTENDER_PORT, scheduler_config
+from preflight_gpu_scheduler.config import Config, ConfigError, json_schema, of
+from preflight_gpu_scheduler.core.scheduler_config import EXTENDER_PORT, scheduler_config
 
 __all__ = ["main"]
 
@@ -190,7 +190,7 @@ def _load(path: str | None) -> Config:
 def _extender(args: argparse.Namespace) -> int:
     from preflight_kube.auth.connection import connection
 
-    from . import service
+    from preflight_gpu_scheduler import service
 
     listen = (args.listen, args.extender_port)
     try:
@@ -208,7 +208,7 @@ def _extender(args: argparse.Namespace) -> int:
 def _controller(args: argparse.Namespace) -> int:
     from preflight_kube.auth.connection import connection
 
-    from . import service
+    from preflight_gpu_scheduler import service
 
     return service.controller(
         connection(), _load(args.config), namespace=args.namespace, host=args.host, port=args.port
@@ -218,7 +218,7 @@ def _controller(args: argparse.Namespace) -> int:
 def _webhook(args: argparse.Namespace) -> int:
     from preflight_kube.auth.connection import connection
 
-    from . import service
+    from preflight_gpu_scheduler import service
 
     return service.webhook(
         connection(),
@@ -234,7 +234,7 @@ def _webhook(args: argparse.Namespace) -> int:
 def _agent(args: argparse.Namespace) -> int:
     from preflight_kube.auth.connection import connection
 
-    from . import service
+    from preflight_gpu_scheduler import service
 
     if not args.node:
         raise commands.BadInput(
@@ -263,13 +263,13 @@ def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _show(args: argparse.Namespace) -> int:
     from preflight_kube.auth.connection import connection
 
-    from .asking import seen
-    from .show import pod_text, table
+    from preflight_gpu_scheduler import service
+    from preflight_gpu_scheduler.report.show import pod_text, table
 
     target = connection(home=Path.home())
     key = (args.namespace, args.pod)
     now = datetime.now(UTC)
-    found = seen(
+    found = service.read(
         target,
         _load(args.config),
         lambda state: pod_text(state, key) if args.pod else table(state, now),
@@ -286,9 +286,10 @@ def _explain(args: argparse.Namespace) -> int:
     import msgspec
     from preflight_kube.auth.connection import connection
 
-    from . import names
-    from .asking import files, seen
-    from .explain import explain, text
+    from preflight_gpu_scheduler import service
+    from preflight_gpu_scheduler.api import names
+    from preflight_gpu_scheduler.report.explain import explain, text
+    from preflight_gpu_scheduler.report.files import files
 
     config, given = _load(args.config), files(args.file)
     if given.pod is None:
@@ -300,7 +301,7 @@ def _explain(args: argparse.Namespace) -> int:
     )
     nodes, statuses, busy = given.nodes, given.statuses, dict[str, frozenset[int]]()
     if args.live:
-        nodes, statuses, busy = seen(
+        nodes, statuses, busy = service.read(
             connection(home=Path.home()),
             config,
             lambda state: (state.nodes, state.inventories, state.busy()),
@@ -326,6 +327,6 @@ def _scheduler_config(args: argparse.Namespace) -> int:
 
 
 def _crds() -> list[dict[str, object]]:
-    from .crds import crds
+    from preflight_gpu_scheduler.api.crd import crds
 
     return list(crds())

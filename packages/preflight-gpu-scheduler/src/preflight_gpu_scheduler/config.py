@@ -4,17 +4,14 @@ once, each with its path.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 from preflight_kube.api.conditions import SICK, TypePatterns
 from preflight_proto.durations import parse_duration
 
-from . import names
-
-if TYPE_CHECKING:
-    from .admission import Rules
+from preflight_gpu_scheduler.api import names
 
 __all__ = ["Config", "ConfigError", "json_schema", "of"]
 
@@ -83,19 +80,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     def seconds(self, field: str) -> float:
         """The duration ``field`` (by its Python name)."""
         return parse_duration(getattr(self, field))
-
-    @property
-    def rules(self) -> Rules:
-        """What admission follows."""
-        from .admission import Rules  # and all that decides with it, which an agent need not carry
-
-        return Rules(
-            scheduler_name=self.scheduler_name,
-            count_resource=self.count_resource,
-            missing_claim=self.missing_claim,
-            guard_others=self.guard_others,
-            gpu_classes=self.gpu_classes,
-        )
 
 
 class ConfigError(Exception):

@@ -1,4 +1,4 @@
-"""The parts of each process: extender, controller, webhook, agent.
+"""The parts of each process: extender, controller, webhook, agent, and what people ask.
 
 Each loads what it is made of when it is asked for: the agent, which runs on every node, carries
 neither the server of the webhook nor what chooses GPUs.
@@ -6,24 +6,32 @@ neither the server of the webhook nor what chooses GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+import anyio
 from preflight_kube.auth.connection import Connection
-from preflight_kube.client.client import Client
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.manager import Election, Parts, run
 from preflight_proto import nvml
 from prometheus_client import CollectorRegistry
 
-from .config import Config
+from preflight_gpu_scheduler.config import Config
 
-__all__ = ["LEASE", "agent", "controller", "extender", "webhook"]
+if TYPE_CHECKING:
+    from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
+
+__all__ = ["LEASE", "agent", "controller", "extender", "read", "webhook"]
 
 LEASE: Final = "gpu-scheduler-controller"
 _COMPONENT: Final = "gpu-scheduler"
+T = TypeVar("T")
+_PATIENCE: Final = 30.0
+"""Seconds until a cluster that cannot be read is said not to be."""
 _log = get_logger(__name__)
 
 
@@ -33,19 +41,21 @@ def extender(
     """``listen``: where kube-scheduler finds it, on loopback. The exit status, as of the others
     here.
     """
-    from .extender import Extender
-    from .loopback import Application, listener, serve
-    from .meters import ExtenderMeters, MirrorAges
-    from .state import State
+    from preflight_gpu_scheduler.controller.apply import Executor
+    from preflight_gpu_scheduler.controller.cache import GpuCache
+    from preflight_gpu_scheduler.metrics import ExtenderMetrics, MirrorAges
+    from preflight_gpu_scheduler.webhook.extender import Extender
+    from preflight_gpu_scheduler.webhook.http import Application, listener, serve
 
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
-        state, meters = State(client, config), ExtenderMeters(registry)
+        cache, metrics = GpuCache(client, config), ExtenderMetrics(registry)
         MirrorAges(registry, client.mirrors.behind)
-        application = Application(Extender(client, config, state, meters), meters)
+        executor = Executor(client, config, cache, metrics)
+        application = Application(Extender(client, config, cache, metrics, executor), metrics)
         serving = partial(serve, application, *listen)
-        return Parts(reflectors=state.reflectors, tasks={"extender": serving})
+        return Parts(reflectors=cache.reflectors, tasks={"extender": serving})
 
     listener(*listen).close()  # what cannot be listened on is said at once
     return run(
@@ -63,24 +73,24 @@ def extender(
 
 def controller(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
     """``namespace``: where the lease is by which one of the replicas leads."""
-    from .controller import Controller
-    from .meters import ControllerMeters, MirrorAges
-    from .state import State
+    from preflight_gpu_scheduler.controller.cache import GpuCache
+    from preflight_gpu_scheduler.controller.controller import Controller
+    from preflight_gpu_scheduler.metrics import GpuControllerMetrics, MirrorAges
 
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
-        state, meters = State(client, config, gangs=True), ControllerMeters(registry)
+        cache, metrics = GpuCache(client, config, gangs=True), GpuControllerMetrics(registry)
         MirrorAges(registry, client.mirrors.behind)
 
         async def act(leadership: Leadership) -> None:
-            meters.leader.set(1)
+            metrics.leader.set(1)
             try:
-                await Controller(client.fenced(leadership.valid), config, state, meters).lead()
+                await Controller(client.fenced(leadership.valid), config, cache, metrics).lead()
             finally:
-                meters.leader.set(0)
+                metrics.leader.set(0)
 
-        return Parts(reflectors=state.reflectors, lead=act)
+        return Parts(reflectors=cache.reflectors, lead=act)
 
     return run(
         build,
@@ -113,7 +123,7 @@ def webhook(
     from preflight_kube.admission.server import HttpServer
     from preflight_kube.admission.tls import Certificate
 
-    from .webhook import MUTATE, Webhook
+    from preflight_gpu_scheduler.webhook.handler import MUTATE, Webhook
 
     registry = CollectorRegistry()
 
@@ -144,14 +154,15 @@ def webhook(
 
 def agent(target: Connection, config: Config, *, node: str, boot: str, host: str, port: int) -> int:
     """``node``: the name of the node that it runs on. ``boot``: the kernel's id of this boot."""
-    from .agent import Agent, AgentMeters
-    from .nvml import NvmlProcess
+    from preflight_gpu_scheduler.metrics import AgentMetrics
+    from preflight_gpu_scheduler.node.agent import Agent
+    from preflight_gpu_scheduler.node.nvml import NvmlProcess
 
     nvml.start(_log.warning, lasting=True)  # before there are threads
     registry = CollectorRegistry()
 
     async def build(client: Client) -> Parts:
-        acting = Agent(client, config, node, NvmlProcess(), AgentMeters(registry), boot=boot)
+        acting = Agent(client, config, node, NvmlProcess(), AgentMetrics(registry), boot=boot)
         return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
 
     return run(
@@ -163,3 +174,25 @@ def agent(target: Connection, config: Config, *, node: str, boot: str, host: str
         port=port,
         log_level=config.log_level,
     )
+
+
+def read(target: Connection, config: Config, say: Callable[[GpuSnapshot], T]) -> T:
+    """What ``say`` makes of the cluster as it is now. Raises KubeError."""
+    from preflight_gpu_scheduler.controller.cache import GpuCache
+
+    async def once() -> T:
+        async with Client(target, agent="preflight-gpu-scheduler") as client:
+            cache = GpuCache(client, config)
+            async with anyio.create_task_group() as group:
+                for reflector in cache.reflectors:
+                    group.start_soon(reflector.run)
+                with anyio.move_on_after(_PATIENCE):
+                    await cache.wait_synced()
+                answer = say(cache) if cache.synced else None
+                group.cancel_scope.cancel()
+            if answer is None:
+                trouble = client.mirrors.trouble(0.0)
+                raise KubeError(trouble or "the cluster could not be read in time")
+            return answer
+
+    return anyio.run(once)

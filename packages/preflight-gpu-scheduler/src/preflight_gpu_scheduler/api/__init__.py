@@ -1,0 +1,1 @@
+"""Names, types and annotations: what crosses a border of this system."""

@@ -1,0 +1,187 @@
+"""The GPUs of a pod as annotations, and back: what a Binding writes, what a gang's plan writes,
+what the fence counts; and as the amount of a counted resource.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from preflight_gpu_scheduler.api import names
+
+__all__ = [
+    "Allocation",
+    "GangStart",
+    "Reserved",
+    "binding_annotations",
+    "literal_ids",
+    "parse_allocated",
+    "parse_reserved",
+    "parse_start",
+    "reclaimed",
+    "resource_lists",
+    "total",
+    "written",
+]
+
+_MOST_TEXT: Final = 1024
+MOST_RESERVED_TEXT: Final = 1536
+"""Two names of 253 characters, 64 ids, and the rest."""
+_MOST_KNOWN: Final = 16_384
+"""Allocations that are kept as read: each is asked for at every change around its node."""
+_MOST_RESERVED: Final = 4096
+"""Reservations that are kept as read: a gang's members are looked at again and again while it
+gathers.
+"""
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+Id = Annotated[int, msgspec.Meta(ge=0, le=names.MOST_ID)]
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """GPUs ``ids``, in ascending order and each once, of ``node``."""
+
+    node: str
+    ids: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.node}:{','.join(map(str, self.ids))}"
+
+
+class GangStart(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods of a gang start together: those with the same ``start``, and ``need`` of them at
+    least, or none.
+    """
+
+    start: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    need: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Reserved(GangStart, frozen=True, kw_only=True):
+    """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all
+    members of one plan, ``members`` how many those are. ``first``, ``first_uid``: the member of the
+    same namespace whose Binding decides for all (see :mod:`~.core.gang_reserve`)."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    node: str
+    ids: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=64)]
+    plan: str
+    members: Annotated[int, msgspec.Meta(ge=1)]
+    first: str
+    first_uid: str
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def parse_allocated(text: str) -> Allocation | None:
+    """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice. A node's name has
+    no colon.
+    """
+    node, colon, listed = text.partition(":") if len(text) <= _MOST_TEXT else ("", "", "")
+    words = listed.split(",")
+    if not node or not colon or not all(_NUMBER.fullmatch(word) for word in words):
+        return None
+    ids = tuple(sorted(map(int, words)))
+    return Allocation(node, ids) if len(set(ids)) == len(ids) and ids[-1] <= names.MOST_ID else None
+
+
+def literal_ids(text: str) -> str | None:
+    """`2,3` of `node-a:2,3`, in the order given there; None where it is not an allocation."""
+    return text.partition(":")[2] if parse_allocated(text) else None
+
+
+@lru_cache(maxsize=_MOST_RESERVED)
+def parse_reserved(text: str) -> Reserved | None:
+    """None where it is absent or unreadable: then nothing is reserved."""
+    if not text or len(text) > MOST_RESERVED_TEXT:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=Reserved)
+    except msgspec.DecodeError:
+        return None
+    return found if tuple(sorted(set(found.ids))) == found.ids else None
+
+
+@lru_cache(maxsize=_MOST_RESERVED)
+def parse_start(text: str) -> GangStart | None:
+    """Of a member that waits for its gang, and of one that has what its plan gave it."""
+    if not text or len(text) > MOST_RESERVED_TEXT:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=GangStart)
+    except msgspec.DecodeError:
+        return None
+    return found if found.start else None
+
+
+def written(reserved: GangStart) -> str:
+    """The text of the annotation by which a gang starts; :func:`parse_start` and
+    :func:`parse_reserved` read it.
+    """
+    return msgspec.json.encode(reserved).decode()
+
+
+def reclaimed(pod_annotations: Mapping[str, str]) -> int:
+    """How many reservations have been taken back. What is not a number counts as none: the next
+    raise writes a number over it.
+    """
+    text = pod_annotations.get(names.RECLAIMED_ANNOTATION, "")
+    return int(text) if _NUMBER.fullmatch(text) else 0
+
+
+def binding_annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
+    """What the Binding writes into the pod. ``uuids`` by id; the variables carry UUIDs only where
+    all of them are known, else ids: numbers and UUIDs do not mix in one variable."""
+    ordered = sorted(ids)
+    known = [uuids.get(one, "") for one in ordered]
+    by_uuid = ",".join(known) if all(known) and len(set(known)) == len(known) else ""
+    return {
+        names.ALLOCATED_ANNOTATION: str(Allocation(node, tuple(ordered))),
+        names.NVIDIA_ANNOTATION: by_uuid or "all",
+        names.CUDA_ANNOTATION: by_uuid or ",".join(map(str, ordered)),
+    }
+
+
+def total(spec: Mapping[str, Any], resource: str) -> int | None:
+    """How many of ``resource`` the pod asks for, as the scheduler counts; None where an amount is
+    no whole number.
+    """
+    try:
+        main = sum(_amount(one, resource) for one in spec.get("containers") or ())
+        sidecars = sum(
+            _amount(one, resource)
+            for one in spec.get("initContainers") or ()
+            if one.get("restartPolicy") == "Always"
+        )
+        first = max((_amount(one, resource) for one in spec.get("initContainers") or ()), default=0)
+    except ValueError:
+        return None
+    return max(main + sidecars, first)
+
+
+def _amount(container: Mapping[str, Any], resource: str) -> int:
+    asked = [part[resource] for part in resource_lists(container) if resource in part]
+    numbers = []
+    for one in asked:
+        if (
+            isinstance(one, bool)
+            or not isinstance(one, str | int)
+            or not str(one).isascii()
+            or not str(one).isdigit()
+        ):
+            raise ValueError(resource)
+        numbers.append(int(str(one)[:10]))
+    return max(numbers, default=0)
+
+
+def resource_lists(container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The limits and requests that are there."""
+    resources = container.get("resources")
+    found = (
+        [resources.get(part) for part in ("limits", "requests")]
+        if isinstance(resources, dict)
+        else []
+    )
+    return [one for one in found if isinstance(one, dict)]

@@ -1,0 +1,245 @@
+"""GpuClaim: what a pod wants. A claim is a template: each pod that names it gets GPUs of its own.
+
+The Structs are the schema; :func:`problems` lists everything that is wrong with a claim at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from preflight_gpu_scheduler.api import names
+
+__all__ = [
+    "RULES",
+    "Claim",
+    "ClaimRule",
+    "Devices",
+    "Mode",
+    "Policy",
+    "Selector",
+    "Spec",
+    "Topology",
+    "Want",
+    "problems",
+    "read",
+    "spec_schema",
+]
+
+MOST_COUNT: Final = 64
+MOST_KEY: Final = 317
+"""Characters of a label's key: a DNS subdomain, a slash, and 63 more."""
+Policy = Literal["contiguous", "spread", "preferIds"]
+Mode = Literal["Required", "Preferred", "Ignore"]
+Id = Annotated[int, Meta(ge=0, le=names.MOST_ID)]
+
+
+class _Section(
+    msgspec.Struct, rename="camel", frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    pass
+
+
+class Devices(_Section, frozen=True, kw_only=True):
+    """``prefer_ids``: with the policy of that name, in order of preference."""
+
+    count: Annotated[int, Meta(ge=1, le=MOST_COUNT, description="GPUs for each pod.")] = 1
+    policy: Policy = "contiguous"
+    prefer_ids: Annotated[tuple[Id, ...], Meta(max_length=MOST_COUNT)] = ()
+    exclusivity: Annotated[
+        Literal["Exclusive"], Meta(description="Shared and MIG are not supported; leave it out.")
+    ] = "Exclusive"
+
+
+class Topology(_Section, frozen=True, kw_only=True):
+    """How much the way between the GPUs matters. ``min_bandwidth_gbps``: GB/s in one direction, of
+    every GPU.
+    """
+
+    mode: Mode = "Preferred"
+    min_bandwidth_gbps: Annotated[float, Meta(ge=0, le=100_000)] = msgspec.field(
+        name="minBandwidthGBps", default=0.0
+    )
+
+
+class Selector(_Section, frozen=True, kw_only=True):
+    """Labels that the node must have."""
+
+    match_labels: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]], Meta(max_length=64)
+    ] = {}
+
+
+class Spec(_Section, frozen=True, kw_only=True):
+    """What each pod that names the claim gets. It cannot be changed: make another claim."""
+
+    devices: Devices = Devices()
+    topology: Topology = Topology()
+    selector: Selector = Selector()
+    gang_ref: Annotated[
+        str,
+        Meta(
+            pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$",
+            max_length=253,
+            description="The name of its pods' gang.",
+        ),
+    ] = ""
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides which GPUs it may be: equal wants make equal choices. ``least``: GB/s, 0 for
+    any.
+    """
+
+    count: int
+    policy: Policy = "contiguous"
+    mode: Mode = "Preferred"
+    least: float = 0.0
+    prefer: tuple[int, ...] = ()
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A GpuClaim as far as decisions read it."""
+
+    namespace: str
+    name: str
+    uid: str
+    spec: Spec
+    generation: int = 0
+
+    @property
+    def want(self) -> Want:
+        """What of it decides which GPUs it may be."""
+        devices, topology = self.spec.devices, self.spec.topology
+        return Want(
+            count=devices.count,
+            policy=devices.policy,
+            mode=topology.mode,
+            least=topology.min_bandwidth_gbps,
+            prefer=devices.prefer_ids,
+        )
+
+    @property
+    def gang(self) -> tuple[str, str] | None:
+        """(namespace, name) of the gang; None where its pods are single ones."""
+        return (self.namespace, self.spec.gang_ref) if self.spec.gang_ref else None
+
+
+class ClaimRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a schema cannot say: as CEL on the spec for the API server, and the same sentence from
+    here.
+    """
+
+    cel: str
+    message: str
+
+
+RULES: Final = (
+    ClaimRule(cel="self == oldSelf", message="spec: cannot be changed; make another GpuClaim."),
+    ClaimRule(
+        cel="!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
+        "(has(self.devices.policy) && self.devices.policy == 'preferIds')",
+        message="spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
+    ),
+    ClaimRule(
+        cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
+        "(has(self.devices.preferIds) && size(self.devices.preferIds) > 0)",
+        message="spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
+    ),
+    ClaimRule(
+        cel="!has(self.devices) || !has(self.devices.preferIds) || "
+        "self.devices.preferIds.all(x, self.devices.preferIds.exists_one(y, x == y))",
+        message="spec.devices.preferIds: has an id twice; name each once.",
+    ),
+    ClaimRule(
+        cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
+        "!has(self.topology.mode) || self.topology.mode == 'Preferred'",
+        message="spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
+    ),
+    ClaimRule(
+        cel="!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
+        "(has(self.topology.mode) && self.topology.mode == 'Required')",
+        message="spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
+    ),
+    ClaimRule(
+        cel=f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
+        message=f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
+    ),
+)
+
+
+def spec_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a claim's spec."""
+    return msgspec.json.schema(Spec)
+
+
+def problems(raw: object) -> list[str]:
+    """Every problem of a GpuClaim's data, one sentence each, beginning with its path; an empty list
+    where there is none.
+    """
+    found = _spec(raw)
+    return _meaning(found) if isinstance(found, Spec) else found
+
+
+def _spec(raw: object) -> Spec | list[str]:
+    """The spec in ``raw``, or every problem of its types."""
+    if isinstance(raw, dict) and "spec" in raw:
+        with suppress(msgspec.ValidationError, RecursionError):
+            return msgspec.convert(raw["spec"], Spec)
+    from preflight_kube.files import schema  # loads jsonschema: memory that good claims do not cost
+
+    spec = spec_schema()
+    whole = {"type": "object", "required": ["spec"], "properties": {"spec": spec | {"$defs": {}}}}
+    found = schema.problems(whole | {"$defs": spec["$defs"]}, raw, "the claim")
+    if isinstance(raw, dict):
+        found = [_exclusivity(raw, said) for said in found]
+    # What the schema lets pass and the types do not, as 1.0 for 1.
+    return found or [
+        "spec: has a number with a fraction where a whole one belongs; write it without."
+    ]
+
+
+def _exclusivity(raw: dict[str, Any], said: str) -> str:
+    spec = raw.get("spec")
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    value = devices.get("exclusivity") if isinstance(devices, dict) else None
+    if said.startswith("spec.devices.exclusivity:") and isinstance(value, str):
+        return f"spec.devices.exclusivity: {' '.join(value.split()):.60} is not supported; leave it out."
+    return said
+
+
+def _meaning(spec: Spec) -> list[str]:
+    devices, topology = spec.devices, spec.topology
+    broken = (
+        False,  # whether the spec was another one before is the API server's to know
+        bool(devices.prefer_ids) and devices.policy != "preferIds",
+        not devices.prefer_ids and devices.policy == "preferIds",
+        len(set(devices.prefer_ids)) != len(devices.prefer_ids),
+        devices.policy == "spread" and topology.mode != "Preferred",
+        topology.min_bandwidth_gbps > 0 and topology.mode != "Required",
+        any(len(key) > MOST_KEY for key in spec.selector.match_labels),
+    )
+    return [rule.message for rule, found in zip(RULES, broken, strict=True) if found]
+
+
+def read(raw: Mapping[str, Any]) -> Claim | list[str]:
+    """The claim in ``raw`` (an object as the API server gives it), or what is wrong with it."""
+    spec = _spec(raw)
+    if not isinstance(spec, Spec):
+        return spec
+    if found := _meaning(spec):
+        return found
+    about = raw.get("metadata")
+    about = about if isinstance(about, dict) else {}
+    generation = about.get("generation")
+    return Claim(
+        namespace=str(about.get("namespace", "")),
+        name=str(about.get("name", "")),
+        uid=str(about.get("uid", "")),
+        spec=spec,
+        generation=generation if isinstance(generation, int) else 0,
+    )

@@ -1,0 +1,160 @@
+"""GpuNodeStatus: the GPUs of one node as its agent, or a person, wrote them; and what of that can
+be given away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from preflight_gpu_scheduler.api import names
+
+__all__ = [
+    "CONFLICT_DEVICE_PLUGIN",
+    "CONFLICT_DRA",
+    "MOST_XIDS",
+    "Device",
+    "GpuNodeStatus",
+    "Health",
+    "Inventory",
+    "InventoryStatus",
+    "assumed",
+    "read",
+]
+
+Health = Literal["Healthy", "Unhealthy", "Unknown"]
+MOST_DEVICES: Final = 256
+CONFLICT_DEVICE_PLUGIN: Final = "device-plugin"
+CONFLICT_DRA: Final = "dra-driver"
+MOST_XIDS: Final = 64
+_MOST_TEXT: Final = 256
+_ASSUMED: Final = 16
+
+
+class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU. ``bandwidth_gbps``: GB/s in one direction. ``in_use_by``: uids of pods.
+    ``processes``: how many compute processes run on it, None where the agent cannot know.
+    ``xids``: those since the node's boot, or the GPU's reset. ``recovery``: what the driver asks
+    for, as NVML numbers it. Only ``id`` is required: statuses may be written by hand."""
+
+    id: Annotated[int, Meta(ge=0, le=names.MOST_ID)]
+    uuid: Annotated[str, Meta(max_length=128)] = ""
+    name: Annotated[str, Meta(max_length=_MOST_TEXT)] = ""
+    pci_bus_id: Annotated[str, Meta(max_length=64)] = ""
+    island: Annotated[str, Meta(max_length=128)] = ""
+    bandwidth_gbps: Annotated[float, Meta(ge=0, le=100_000)] = msgspec.field(
+        name="bandwidthGBps", default=0.0
+    )
+    health: Health = "Healthy"
+    reason: Annotated[str, Meta(max_length=_MOST_TEXT)] = ""
+    mig: bool = False
+    in_use_by: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=64)] = ()
+    processes: Annotated[int, Meta(ge=0)] | None = None
+    xids: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_XIDS)] = ()
+    recovery: Annotated[int, Meta(ge=0)] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be given away: healthy, and not cut into slices."""
+        return self.health == "Healthy" and not self.mig
+
+
+class InventoryStatus(
+    msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True
+):
+    """``observed_time``: RFC 3339; only whether it changes is read, so that no two clocks are
+    compared. ``reason``: why nothing is known of the GPUs now. ``total``: None where they have
+    never been known. ``boot_id``: the kernel's, of the boot that the XIDs belong to.
+    """
+
+    total: Annotated[int, Meta(ge=0)] | None = None
+    reason: Annotated[str, Meta(max_length=_MOST_TEXT)] = ""
+    boot_id: Annotated[str, Meta(max_length=64)] = msgspec.field(name="bootID", default="")
+    observed_time: str | None = None
+    devices: Annotated[tuple[Device, ...], Meta(max_length=MOST_DEVICES)] = ()
+    conflicts: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=16)] = ()
+
+
+class _Spec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    node_name: str = ""
+
+
+class _About(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    name: str = ""
+
+
+class GpuNodeStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """The object as it is decoded; :func:`read` makes an :class:`Inventory` of it."""
+
+    metadata: _About = _About()
+    spec: _Spec = _Spec()
+    status: InventoryStatus = InventoryStatus()
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What one status says. ``reason``: why nothing is known of the GPUs. ``problems``: why nothing
+    of it can be used, one sentence each.
+    """
+
+    node: str
+    devices: tuple[Device, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    observed: str | None = None
+    reason: str = ""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def uuids(self) -> dict[int, str]:
+        """By id; empty where none is known."""
+        return {one.id: one.uuid for one in self.devices}
+
+
+def read(raw: Mapping[str, Any]) -> Inventory:
+    """Never raises: a status that cannot be used says so in ``problems`` and has no devices.
+
+    Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock
+    cannot be known, so none is given.
+    """
+    about = raw.get("metadata")
+    name = about.get("name") if isinstance(about, dict) else None
+    node = name if isinstance(name, str) else ""
+    try:
+        found = msgspec.convert(dict(raw), GpuNodeStatus, str_keys=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        what, _, where = str(error).partition(" - at `$.")
+        return Inventory(
+            node=node,
+            problems=(
+                f"{where.rstrip('`') or 'the status'}: {what[:1].lower()}{what[1:200]}; correct it.",
+            ),
+        )
+    wrong = []
+    if found.spec.node_name and found.spec.node_name != node:
+        wrong.append(
+            f"spec.nodeName: is {found.spec.node_name:.253}, and the object is named {node}; both must be the node's name."
+        )
+    devices = sorted(found.status.devices, key=lambda one: one.id)
+    ids, uuids = [one.id for one in devices], [one.uuid for one in devices if one.uuid]
+    for what, seen in (("id", [str(one) for one in ids]), ("uuid", uuids)):
+        if twice := sorted({one for one in seen if seen.count(one) > 1}):
+            wrong.append(
+                f"status.devices: the {what} {', '.join(twice)} is there more than once; each GPU has its own."
+            )
+    return Inventory(
+        node=node,
+        devices=() if wrong else tuple(devices),
+        conflicts=found.status.conflicts,
+        observed=found.status.observed_time,
+        reason=found.status.reason,
+        problems=tuple(wrong),
+    )
+
+
+def assumed(node: str) -> Inventory:
+    """A node without a status where the configuration says that each has 16 GPUs
+    (``missingNodeStatus: assume16``).
+    """
+    return Inventory(node=node, devices=tuple(Device(id=one) for one in range(_ASSUMED)))

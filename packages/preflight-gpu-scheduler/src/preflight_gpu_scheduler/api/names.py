@@ -1,0 +1,146 @@
+"""Every name that crosses a border: annotations, labels, the gate, the resource, and how a Lease is
+named after a GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+__all__ = [
+    "ALLOCATED_ANNOTATION",
+    "API_VERSION",
+    "CLAIMS",
+    "CLAIM_ANNOTATION",
+    "COLLECTED_REASONS",
+    "COUNT_RESOURCE",
+    "CUDA_ANNOTATION",
+    "DEVICE_PLUGIN_RESOURCE",
+    "ENABLED_LABEL",
+    "FORGEABLE",
+    "GANG_SIZE_ANNOTATION",
+    "GATE",
+    "GROUP",
+    "ID_ANNOTATION",
+    "LOCK_NAMESPACE",
+    "MANAGED_LABEL",
+    "MANAGED_TAINT",
+    "MOST_ID",
+    "NODE_ANNOTATION",
+    "NUDGED_ANNOTATION",
+    "NVIDIA_ANNOTATION",
+    "PLUGIN_RESOURCES",
+    "POD_ANNOTATION",
+    "POD_UID_LABEL",
+    "PREFIX",
+    "RECLAIMED_ANNOTATION",
+    "RESERVED_ANNOTATION",
+    "SCHEDULER_NAME",
+    "STATUSES",
+    "UNHEALTHY_ANNOTATION",
+    "UUID_ANNOTATION",
+    "VERSION",
+    "lease_name",
+    "split_lease_name",
+]
+
+GROUP: Final = "gpu.scheduling"
+VERSION: Final = "v1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+PREFIX: Final = f"{GROUP}/"
+
+CLAIMS: Final = f"/apis/{API_VERSION}/gpuclaims"
+STATUSES: Final = f"/apis/{API_VERSION}/gpunodestatuses"
+"""Where they are served, all namespaces together."""
+
+SCHEDULER_NAME: Final = "gpu-scheduler"
+LOCK_NAMESPACE: Final = "gpu-scheduler-leases"
+COUNT_RESOURCE: Final = PREFIX + "gpu"
+DEVICE_PLUGIN_RESOURCE: Final = "nvidia.com/gpu"
+PLUGIN_RESOURCES: Final = (
+    DEVICE_PLUGIN_RESOURCE,
+    "nvidia.com/mig-",
+    "nvidia.com/vgpu",
+    "volcano.sh/vgpu",
+)
+"""How the resources begin by which device plugins hand out GPUs, whole (`gpu`), shared or renamed
+(`gpu.shared`, `gpumem`, `gpucores`), sliced, or virtual.
+"""
+MANAGED_TAINT: Final = PREFIX + "managed"
+GATE: Final = PREFIX + "waiting"
+ENABLED_LABEL: Final = PREFIX + "enabled"
+
+CLAIM_ANNOTATION: Final = PREFIX + "claim"
+GANG_SIZE_ANNOTATION: Final = PREFIX + "gang-size"
+ALLOCATED_ANNOTATION: Final = PREFIX + "allocated"
+"""`<node>:<id>,<id>`: written by the Binding, in the same update that assigns the pod."""
+RESERVED_ANNOTATION: Final = PREFIX + "reserved"
+"""What a gang's plan gave this pod; from this write on its leases are taken back behind the fence
+only.
+"""
+RECLAIMED_ANNOTATION: Final = PREFIX + "reclaimed"
+"""How many reservations have been taken back from this pod; absent means none."""
+NUDGED_ANNOTATION: Final = PREFIX + "nudged"
+NVIDIA_ANNOTATION: Final = PREFIX + "nvidia-visible-devices"
+CUDA_ANNOTATION: Final = PREFIX + "cuda-visible-devices"
+FORGEABLE: Final = (
+    ALLOCATED_ANNOTATION,
+    RESERVED_ANNOTATION,
+    RECLAIMED_ANNOTATION,
+    NVIDIA_ANNOTATION,
+    CUDA_ANNOTATION,
+)
+"""Annotations of a claim pod that only this system writes; whoever creates a pod with one has
+forged it.
+"""
+
+UNHEALTHY_ANNOTATION: Final = PREFIX + "unhealthy"
+
+MANAGED_LABEL: Final = PREFIX + "managed"
+POD_UID_LABEL: Final = PREFIX + "pod-uid"
+POD_ANNOTATION: Final = PREFIX + "pod"
+NODE_ANNOTATION: Final = PREFIX + "node"
+ID_ANNOTATION: Final = PREFIX + "id"
+UUID_ANNOTATION: Final = PREFIX + "uuid"
+
+COLLECTED_REASONS: Final = ("gone", "ended", "elsewhere", "deleted", "void")
+"""Why a lease is collected, as the metric of it says."""
+
+MOST_ID: Final = 1023
+"""The highest id of a GPU on its node."""
+
+_LEASE_PREFIX: Final = "gpu-"
+_MOST_NAME: Final = 253  # an object's name is a DNS subdomain
+_HASH: Final = 32
+_HASHED: Final = re.compile(rf"[0-9a-f]{{{_HASH}}}")
+_ID: Final = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
+
+
+def lease_name(node: str, gpu: int) -> str:
+    """The name of the Lease that locks GPU ``gpu`` of ``node``: ``gpu-{node}-{id}``.
+
+    A node whose name would make it longer than 253 characters stands in it by its hash, and so does
+    one whose name looks like such a hash: two GPUs never share a name. The Lease's annotations say
+    which node it is.
+    """
+    whole = f"{_LEASE_PREFIX}{node}-{gpu}"
+    room = _MOST_NAME - len(f"-{MOST_ID}")
+    if len(_LEASE_PREFIX) + len(node) <= room and not _HASHED.fullmatch(node):
+        return whole
+    return f"{_LEASE_PREFIX}{hashlib.sha256(node.encode()).hexdigest()[:_HASH]}-{gpu}"
+
+
+def split_lease_name(name: str) -> tuple[str, int] | None:
+    """(node or its hash, id) of a Lease's name, read from the right, as a node's name has dashes
+    too; None where it is none of ours.
+    """
+    before, dash, gpu = name.rpartition("-")
+    if (
+        not dash
+        or not before.startswith(_LEASE_PREFIX)
+        or before == _LEASE_PREFIX
+        or not _ID.fullmatch(gpu)
+    ):
+        return None
+    return (before.removeprefix(_LEASE_PREFIX), int(gpu)) if int(gpu) <= MOST_ID else None

@@ -1,0 +1,56 @@
+"""What a Node object says against its GPUs: conditions that HealthEvents became, and the operator's
+annotation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+from preflight_kube.api.conditions import makes_sick
+
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.types import Node
+
+__all__ = ["Complaints", "complaints"]
+
+_GPU: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
+"""Without what may stand around it in a sentence."""
+_MOST_REASON: Final = 200
+
+
+class Complaints(msgspec.Struct, frozen=True, kw_only=True):
+    """``all``: why no GPU of the node is to be given, empty where nothing speaks against all;
+    ``by_uuid``: why not this one.
+    """
+
+    all: str = ""
+    by_uuid: dict[str, str] = {}
+
+    def about(self, uuid: str) -> str:
+        """Why this GPU is not given; empty where nothing speaks against it."""
+        return self.by_uuid.get(uuid, "") or self.all
+
+
+def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
+    """A condition of status True whose message names GPUs is about those; one that matches
+    ``node_conditions`` and names none is about all of the node.
+
+    What a condition says is gone when it is: a verdict that was cleared makes the GPU usable again.
+    """
+    everything, by_uuid = "", dict[str, str]()
+    for condition in node.status.conditions or ():
+        if condition.status != "True":
+            continue
+        why = f"node condition {condition.type}"[:_MOST_REASON]
+        named = _GPU.findall(condition.message)
+        for uuid in named:
+            by_uuid.setdefault(uuid, why)
+        if not named and makes_sick(condition.type, condition.status, node_conditions):
+            everything = everything or why
+    for uuid in node.metadata.said.get(names.UNHEALTHY_ANNOTATION, "").split(","):
+        if uuid.strip():
+            by_uuid.setdefault(uuid.strip(), f"annotation {names.UNHEALTHY_ANNOTATION}")
+    return Complaints(all=everything, by_uuid=by_uuid)

@@ -1,0 +1,413 @@
+"""The fields of Kubernetes objects that this system reads, and no others.
+
+msgspec skips what is not named here. What anybody may write without a limit of Kubernetes' own has
+one here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+from preflight_proto import names as preflight
+
+from preflight_gpu_scheduler.api import allocation, names
+
+__all__ = [
+    "Condition",
+    "Lease",
+    "LeaseSpec",
+    "Metadata",
+    "Node",
+    "NodeStatus",
+    "Pod",
+    "PodGroup",
+    "PodSpec",
+    "PodStatus",
+    "Toleration",
+]
+
+_KEPT: Final = {
+    names.CLAIM_ANNOTATION: 253,
+    names.GANG_SIZE_ANNOTATION: 16,
+    names.ALLOCATED_ANNOTATION: 1024,
+    names.NVIDIA_ANNOTATION: 8256,
+    names.RESERVED_ANNOTATION: allocation.MOST_RESERVED_TEXT,
+    names.RECLAIMED_ANNOTATION: 16,
+    names.NUDGED_ANNOTATION: 64,
+    names.POD_ANNOTATION: 512,
+    names.NODE_ANNOTATION: 253,
+    names.ID_ANNOTATION: 8,
+    names.UUID_ANNOTATION: 128,
+    names.UNHEALTHY_ANNOTATION: 8192,
+    preflight.GANG_ANNOTATION: 4096,
+}
+"""Annotations that are read, and the characters that are kept of each. A longer one is none of
+ours: it keeps one character too many, and so is refused for what it is instead of not being
+there."""
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_MOST_KNOWN: Final = 16_384
+"""Names of leases that are kept as read: each is asked for at every change around its node."""
+_MOST_LABELS: Final = 256
+_MOST_CONDITIONS: Final = 64
+_MOST_MESSAGE: Final = 32_768  # as much as Kubernetes lets a condition say
+
+
+class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
+    pass
+
+
+class _Owner(_Object, frozen=True, kw_only=True):
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(_Object, frozen=True, kw_only=True):
+    """``annotations``: those that are read. ``labels``: at most 256."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[_Owner, ...] | None = None
+
+    def __post_init__(self) -> None:
+        put = msgspec.structs.force_setattr
+        if self.annotations:
+            kept = {
+                k: v if len(v) <= _KEPT[k] else v[: _KEPT[k] + 1]
+                for k, v in self.annotations.items()
+                if k in _KEPT
+            }
+            put(self, "annotations", kept)
+        if self.labels and len(self.labels) > _MOST_LABELS:
+            put(self, "labels", dict(sorted(self.labels.items())[:_MOST_LABELS]))
+        if self.owner_references:  # one at most is the controller
+            kept_owners = tuple(one for one in self.owner_references if one.controller)[:1]
+            put(self, "owner_references", kept_owners or None)
+
+    @property
+    def said(self) -> dict[str, str]:
+        """The annotations; empty where there are none."""
+        return self.annotations or {}
+
+
+class Toleration(_Object, frozen=True, kw_only=True):
+    """As Kubernetes has it; an empty text is a field that is not set."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class PodSchedulingGate(_Object, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class _Requests(_Object, frozen=True, kw_only=True):
+    requests: dict[str, Any] | None = None
+
+
+class _Container(_Object, frozen=True, kw_only=True):
+    resources: _Requests | None = None
+    restart_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        asked = (self.resources.requests if self.resources is not None else None) or {}
+        kept = {k: v for k, v in asked.items() if "/" in k}  # extended resources have a domain
+        msgspec.structs.force_setattr(self, "resources", _Requests(requests=kept) if kept else None)
+
+
+class _ContainerStatus(_Object, frozen=True, kw_only=True):
+    """``state``: which one it is, of running, terminated and waiting; what there is more of it is
+    left out.
+    """
+
+    state: Any = None
+
+    def __post_init__(self) -> None:
+        state = next(iter(self.state), "") if isinstance(self.state, dict) else self.state or ""
+        msgspec.structs.force_setattr(self, "state", state)
+
+
+class _Group(_Object, frozen=True, kw_only=True):
+    pod_group_name: str = ""
+
+
+class PodSpec(_Object, frozen=True, kw_only=True):
+    """An empty text, or None, is a field that is not set. ``containers``, ``init_containers``:
+    those that ask for extended resources.
+    """
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
+    priority: int | None = None
+    containers: tuple[_Container, ...] | None = None
+    init_containers: tuple[_Container, ...] | None = None
+    scheduling_group: _Group | None = None
+
+    def __post_init__(self) -> None:
+        put = msgspec.structs.force_setattr
+        for field in ("containers", "init_containers"):
+            kept = tuple(one for one in getattr(self, field) or () if one.resources is not None)
+            put(self, field, kept or None)
+
+
+class _Said(_Object, frozen=True, kw_only=True):
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PodStatus(_Object, frozen=True, kw_only=True):
+    """``phase``: empty before anybody has said one. ``start_time``: None before a kubelet has taken
+    note of the pod. ``conditions``: becomes what kube-scheduler says of why no node does, by a hash
+    of it; 0 where it does not.
+    """
+
+    phase: str = ""
+    start_time: str | None = None
+    container_statuses: tuple[_ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[_ContainerStatus, ...] | None = None
+    conditions: tuple[_Said, ...] | int | None = None
+
+    def __post_init__(self) -> None:
+        every = self.conditions if isinstance(self.conditions, tuple) else ()
+        said = tuple(one.message for one in every if one.reason == "Unschedulable")
+        if not isinstance(self.conditions, int):
+            msgspec.structs.force_setattr(self, "conditions", hash(said) if said else 0)
+
+    @property
+    def running(self) -> bool:
+        """Whether some container runs, by the last word of the kubelet."""
+        every = (*(self.container_statuses or ()), *(self.init_container_statuses or ()))
+        return any(one.state == "running" for one in every)
+
+
+class Pod(_Object, frozen=True, kw_only=True):
+    """A pod as far as anybody here reads it; what its annotations say is in properties."""
+
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name)."""
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def claim(self) -> str:
+        """The name of its GpuClaim; empty where it has none."""
+        return self.metadata.said.get(names.CLAIM_ANNOTATION, "")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has completed or failed, and none of its containers runs: never again. Pods
+        of a lost node are marked as Failed by others than the kubelet.
+        """
+        return self.status.phase in _ENDED and not self.status.running
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing of it runs, by the last word of the kubelet."""
+        states = {one.state for one in self.status.container_statuses or ()}
+        return self.ended or (states == {"terminated"} and not self.status.running)
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion has been asked for; its containers may still run."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def bound(self) -> bool:
+        """Whether it has a node."""
+        return bool(self.spec.node_name)
+
+    @property
+    def reclaimed(self) -> int:
+        """How many of its reservations were taken back."""
+        return allocation.reclaimed(self.metadata.said)
+
+    @property
+    def number(self) -> int:
+        """That of its current reservation: what its leases must carry."""
+        return self.reclaimed + 1
+
+    @property
+    def reserved(self) -> allocation.Reserved | None:
+        """What a gang's plan gave it, unless that has been taken back."""
+        found = allocation.parse_reserved(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
+        return found if found is not None and found.number == self.number else None
+
+    @property
+    def start(self) -> allocation.GangStart | None:
+        """With whom it starts, where it is a gang's member whose gang may start."""
+        return allocation.parse_start(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be bound yet, and nothing is reserved for it."""
+        return not (self.bound or self.ended or self.deleting or self.reserved is not None)
+
+    @property
+    def allocated(self) -> allocation.Allocation | None:
+        """The GPUs that its Binding gave it; None where that is not said, or cannot be read."""
+        return allocation.parse_allocated(self.metadata.said.get(names.ALLOCATED_ANNOTATION, ""))
+
+    @property
+    def placed(self) -> allocation.Allocation | allocation.Reserved | None:
+        """The GPUs that are its own: by its Binding, or by a plan while it may be bound."""
+        found = self.allocated
+        if self.bound:
+            return found if found is not None and found.node == self.spec.node_name else None
+        return None if self.deleting else self.reserved
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """Of its GPUs, in the order of their ids; empty where its Binding knew none."""
+        text = self.metadata.said.get(names.NVIDIA_ANNOTATION, "")
+        if text in {"", "all"} or len(text) > _KEPT[names.NVIDIA_ANNOTATION]:
+            return ()
+        return tuple(text.split(","))
+
+    def counted(self, resource: str) -> int | None:
+        """How many of ``resource`` it was admitted with; None where that is no whole number."""
+        return allocation.total(msgspec.to_builtins(self.spec), resource)
+
+    @property
+    def gated(self) -> bool:
+        """Whether our gate keeps it from being scheduled."""
+        return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _locked(lease: str, node: str) -> tuple[str, int] | None:
+    found = names.split_lease_name(lease)
+    if found is None or not node or names.lease_name(node, found[1]) != lease:
+        return None
+    return node, found[1]
+
+
+class LeaseSpec(_Object, frozen=True, kw_only=True):
+    """``lease_duration_seconds``: for how long a holder that is not bound keeps the GPU;
+    ``lease_transitions``: the number of its reservation.
+    """
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+    renew_time: str | None = None
+
+
+class Lease(_Object, frozen=True, kw_only=True):
+    """One GPU's lock. Whose it is stands in ``holder``; what it is about in its annotations, as its
+    name may carry a hash.
+    """
+
+    metadata: Metadata
+    spec: LeaseSpec = LeaseSpec()
+
+    @property
+    def holder(self) -> str:
+        """The pod's uid; empty where nobody holds it."""
+        return self.spec.holder_identity or ""
+
+    @property
+    def number(self) -> int:
+        """Of the reservation; 0 where it is none of ours."""
+        return self.spec.lease_transitions or 0
+
+    @property
+    def pod(self) -> tuple[str, str] | None:
+        """(namespace, name) of the holder; None where it is not said."""
+        namespace, slash, name = self.metadata.said.get(names.POD_ANNOTATION, "").partition("/")
+        return (namespace, name) if slash and namespace and name else None
+
+    @property
+    def gpu(self) -> tuple[str, int] | None:
+        """(node, id); None where annotations and name do not agree, as in a Lease that somebody
+        made by hand.
+        """
+        return _locked(self.metadata.name, self.metadata.said.get(names.NODE_ANNOTATION, ""))
+
+    @property
+    def uuid(self) -> str:
+        """Of the GPU, when the lease was made; empty where it was not known."""
+        return self.metadata.said.get(names.UUID_ANNOTATION, "")
+
+    @property
+    def ours(self) -> bool:
+        """Whether it was made by this system, by all it says."""
+        return bool(self.holder and self.number > 0 and self.pod and self.locks)
+
+    @property
+    def locks(self) -> bool:
+        """Whether this system made it for a GPU, whatever somebody has changed in it since."""
+        labels = self.metadata.labels or {}
+        return self.gpu is not None and labels.get(names.MANAGED_LABEL) == "true"
+
+
+class Condition(_Object, frozen=True, kw_only=True):
+    """``message``: at most as much as Kubernetes lets a condition say."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.message) > _MOST_MESSAGE:
+            msgspec.structs.force_setattr(self, "message", self.message[:_MOST_MESSAGE])
+
+
+class NodeStatus(_Object, frozen=True, kw_only=True):
+    """``capacity``, ``allocatable``: quantities as they came."""
+
+    capacity: dict[str, Any] | None = None
+    allocatable: dict[str, Any] | None = None
+    conditions: tuple[Condition, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.conditions and len(self.conditions) > _MOST_CONDITIONS:
+            msgspec.structs.force_setattr(self, "conditions", self.conditions[:_MOST_CONDITIONS])
+
+
+class Node(_Object, frozen=True, kw_only=True):
+    """A node as far as anybody here reads it."""
+
+    metadata: Metadata
+    status: NodeStatus = NodeStatus()
+
+
+class _Minimum(_Object, frozen=True, kw_only=True):
+    min_member: int | None = None
+    min_count: int | None = None
+    scheduling_policy: Any = None
+
+
+class PodGroup(_Object, frozen=True, kw_only=True):
+    """A PodGroup of scheduling.k8s.io, scheduling.x-k8s.io or scheduling.volcano.sh, as far as it
+    says how many members it needs.
+    """
+
+    metadata: Metadata
+    spec: _Minimum = _Minimum()
+
+    @property
+    def size(self) -> int | None:
+        """None where it says no positive number."""
+        policy: Any = self.spec.scheduling_policy
+        gang = policy.get("gang") if isinstance(policy, dict) else None
+        nested = gang.get("minCount") if isinstance(gang, dict) else None
+        for found in (self.spec.min_count, self.spec.min_member, nested):
+            if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                return found
+        return None

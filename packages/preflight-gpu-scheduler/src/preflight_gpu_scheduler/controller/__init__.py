@@ -1,0 +1,1 @@
+"""The controller: what the one replica that leads keeps right."""

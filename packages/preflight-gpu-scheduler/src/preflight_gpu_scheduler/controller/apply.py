@@ -1,0 +1,268 @@
+"""Runs the protocol's steps against an API server: each request is sent once, and what leaves open
+whether it was done is ``Lost``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import anyio
+import msgspec
+from preflight_kube.api.jsonpatch import add, pointer, test
+from preflight_kube.client.client import (
+    Client,
+    Conflict,
+    Fenced,
+    Invalid,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
+from preflight_kube.client.decoding import decoded
+
+from preflight_gpu_scheduler.api import allocation, names
+from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.core import protocol
+from preflight_gpu_scheduler.core.protocol import (
+    AdoptLease,
+    Answer,
+    BindPod,
+    CreateLease,
+    DeleteLease,
+    Exists,
+    Lost,
+    Missing,
+    RaiseReclaimed,
+    ReadLease,
+    ReadPod,
+    Refused,
+    Request,
+    ReservePod,
+    Steps,
+    Stored,
+)
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
+from preflight_gpu_scheduler.metrics import WriteMetrics
+
+__all__ = ["Executor"]
+
+T = TypeVar("T")
+_LEASE: Final = msgspec.json.Decoder(Lease)
+_POD: Final = msgspec.json.Decoder(Pod)
+_MOST_WHY: Final = 300
+_OPS: Final = {CreateLease: "create", AdoptLease: "update", DeleteLease: "delete", BindPod: "bind"}
+
+
+class Executor:
+    """``state`` takes note of each request that was answered, so that what is written is known
+    here before a mirror shows it; ``metrics`` count the writes.
+    """
+
+    def __init__(
+        self, client: Client, config: Config, state: GpuSnapshot, metrics: WriteMetrics
+    ) -> None:
+        self._client, self._state, self._metrics = client, state, metrics
+        self._duration, self._lock_namespace = config.reservation_seconds, config.lock_namespace
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._lock_namespace}/leases"
+
+    async def run(self, steps: Steps[T], budget: float) -> T:
+        """Perform ``steps``, and return what came of them. After ``budget`` seconds nothing more
+        is sent, and what is under way counts as Lost.
+
+        Raises Fenced where the client may not write any more: then whatever was begun is left as
+        it is.
+        """
+        end = anyio.current_time() + budget
+        try:
+            batch = next(steps)
+            while True:
+                batch = steps.send(await self._answers(batch, end))
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
+        finally:
+            steps.close()
+
+    async def _answers(self, batch: tuple[Request, ...], end: float) -> tuple[Answer, ...]:
+        answers: list[Answer] = [Lost()] * len(batch)
+        fenced: list[Fenced] = []
+
+        async def one(n: int, request: Request) -> None:
+            try:
+                answers[n] = await self._answer(request)
+            except Fenced as error:
+                fenced.append(error)
+            else:
+                self._note(request, answers[n])
+
+        left = end - anyio.current_time()
+        if left > 0:
+            with anyio.move_on_after(left):
+                if len(batch) == 1:
+                    await one(0, batch[0])
+                else:
+                    async with anyio.create_task_group() as group:
+                        for n, request in enumerate(batch):
+                            group.start_soon(one, n, request)
+        if fenced:
+            raise fenced[0]
+        return tuple(answers)
+
+    def _note(self, request: Request, answer: Answer) -> None:
+        self._state.told(request, answer)
+        if (op := _OPS.get(type(request))) is not None:
+            self._metrics.writes.labels(op, type(answer).__name__.lower()).inc()
+
+    async def _answer(self, request: Request) -> Answer:
+        try:
+            return await self._send(request)
+        except Fenced:
+            raise
+        except NotFound:
+            if isinstance(request, CreateLease):
+                return Refused(
+                    f"namespace {self._lock_namespace} of the GPUs' locks is not there; create it "
+                    "again, with its Roles, as `helm upgrade` does"
+                )
+            return Missing()
+        except Conflict as error:
+            if isinstance(request, CreateLease):
+                return Exists() if error.reason == "AlreadyExists" else Refused(_why(error))
+            return protocol.Conflict()
+        except PreconditionFailed:
+            return protocol.Conflict()
+        except Invalid as error:
+            return Refused(_why(error))
+        except KubeError as error:
+            certain = 400 <= error.status < 500
+            # A request that the server turned away at its door was not looked at; a timeout (408)
+            # may have been done.
+            return Refused(_why(error)) if certain and error.status != 408 else Lost()
+
+    async def _send(self, request: Request) -> Answer:
+        client = self._client
+        match request:
+            case CreateLease():
+                return Stored(
+                    decoded(
+                        _LEASE,
+                        await client.create(self._leases, self._lease(request)),
+                        self._leases,
+                    )
+                )
+            case ReadLease():
+                return Stored(await client.get(f"{self._leases}/{request.name}", Lease))
+            case AdoptLease():
+                return await self._adopt(request)
+            case DeleteLease():
+                path = f"{self._leases}/{request.name}"
+                await client.delete(path, uid=request.uid, resource_version=request.version)
+                return Stored()
+            case ReadPod():
+                return Stored(await client.get(_pod(request.namespace, request.name), Pod))
+            case BindPod():
+                await client.create(
+                    _pod(request.namespace, request.name) + "/binding",
+                    _binding(request),
+                    tells=False,
+                )
+                return Stored()
+            case RaiseReclaimed():
+                wanted = {names.RECLAIMED_ANNOTATION: str(request.number)}
+                return await _annotate(client, request, wanted)
+            case ReservePod():
+                wanted = {names.RESERVED_ANNOTATION: allocation.written(request.reserved)}
+                return await _annotate(client, request, wanted, ungate=True)
+
+    async def _adopt(self, request: AdoptLease) -> Answer:
+        operations = [
+            test(pointer("metadata", "uid"), request.uid),
+            test(pointer("metadata", "resourceVersion"), request.version),
+            add(pointer("spec", "renewTime"), _now()),
+        ]
+        path = f"{self._leases}/{request.name}"
+        found = decoded(_LEASE, await self._client.json_patch(path, operations), path)
+        # A patch that changes nothing stores nothing, and whoever created the Lease could still
+        # give it back.
+        return (
+            protocol.Conflict()
+            if found.metadata.resource_version == request.version
+            else Stored(found)
+        )
+
+    def _lease(self, request: CreateLease) -> dict[str, Any]:
+        now = _now()
+        said = {
+            names.POD_ANNOTATION: "/".join(request.pod),
+            names.NODE_ANNOTATION: request.node,
+            names.ID_ANNOTATION: str(request.gpu),
+            **({names.UUID_ANNOTATION: request.uuid} if request.uuid else {}),
+        }
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": request.name,
+                "labels": {names.MANAGED_LABEL: "true", names.POD_UID_LABEL: request.holder},
+                "annotations": said,
+            },
+            "spec": {
+                "holderIdentity": request.holder,
+                "leaseDurationSeconds": self._duration,
+                "leaseTransitions": request.number,
+                "acquireTime": now,
+                "renewTime": now,
+            },
+        }
+
+
+def _binding(request: BindPod) -> dict[str, Any]:
+    """uid and resourceVersion are the API server's preconditions; the annotations go into the pod
+    in the same update.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": request.name,
+            "namespace": request.namespace,
+            "uid": request.uid,
+            "resourceVersion": request.version,
+            "annotations": request.annotations,
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
+    }
+
+
+async def _annotate(
+    client: Client,
+    request: RaiseReclaimed | ReservePod,
+    annotations: dict[str, str],
+    *,
+    ungate: bool = False,
+) -> Answer:
+    """In exactly this version of the pod; a strategic patch, as that takes a gate
+    away by its name.
+    """
+    about = {"uid": request.uid, "resourceVersion": request.version, "annotations": annotations}
+    gates = (
+        {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}} if ungate else {}
+    )
+    path = _pod(request.namespace, request.name)
+    return Stored(
+        decoded(_POD, await client.strategic_patch(path, {"metadata": about, **gates}), path)
+    )
+
+
+def _pod(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _why(error: KubeError) -> str:
+    return f"{error}"[:_MOST_WHY]

@@ -1,0 +1,1 @@
+"""Decisions as functions and generators over plain data, one file a rule."""

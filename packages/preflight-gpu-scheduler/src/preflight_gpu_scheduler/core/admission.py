@@ -1,0 +1,294 @@
+"""A pod that is created: what it becomes, or why not. One pure function, top to bottom.
+
+What is ours is rebuilt from the pod as it came, never found and skipped: a second call gives an
+empty patch, whoever came between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from preflight_kube.api import jsonpatch
+from preflight_proto.devices import IMPLICIT
+
+from preflight_gpu_scheduler.api import allocation, names
+from preflight_gpu_scheduler.api.claim import Claim
+from preflight_gpu_scheduler.api.types import Toleration
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.core.injection import (
+    REFERENCES,
+    VOID,
+    literal,
+    with_count,
+    with_variables,
+)
+
+__all__ = ["AdmissionVerdict", "admit"]
+
+Operation = dict[str, Any]
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
+_TOLERATION: Final = {
+    "key": names.MANAGED_TAINT,
+    "operator": "Equal",
+    "value": "true",
+    "effect": "NoSchedule",
+}
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+class AdmissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """``refused``: why the pod is not created, empty where it is; then ``patch`` is empty too."""
+
+    patch: tuple[Operation, ...] = ()
+    refused: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class _Resources(msgspec.Struct):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str = ""
+    env: list[dict[str, Any]] | None = None
+    resources: _Resources | None = None
+    restart_policy: str | None = None
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    name: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    containers: list[_Container]
+    init_containers: list[_Container] | None = None
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    tolerations: list[dict[str, Any]] | None = None
+    scheduling_gates: list[_Entry] | None = None
+    resource_claims: list[_Entry] | None = None
+
+
+class _About(msgspec.Struct):
+    annotations: dict[str, str] | None = None
+
+
+class _Shape(msgspec.Struct):
+    """What must have the right type for the rest to be read as it is."""
+
+    spec: _Spec
+    metadata: _About = msgspec.field(default_factory=_About)
+
+
+def admit(
+    pod: Mapping[str, Any],
+    claim: Claim | None,
+    config: Config,
+    *,
+    gpu_entries: Collection[str] = (),
+) -> AdmissionVerdict:
+    """``pod``: the object as it came. ``claim``: the one that it names, in its own namespace, or
+    None where that is not there. ``gpu_entries``: those of its ``resourceClaims`` (by name) that
+    are known to be for GPUs. Never raises."""
+    try:
+        shape = msgspec.convert(dict(pod), _Shape)
+    except (msgspec.ValidationError, RecursionError) as error:
+        what, _, where = str(error).partition(" - at `$.")
+        return AdmissionVerdict(
+            refused=f"{where.rstrip('`') or 'the pod'}: {what[:1].lower()}{what[1:200]}; correct it."
+        )
+    annotations = shape.metadata.annotations or {}
+    name = annotations.get(names.CLAIM_ANNOTATION)
+    if name is None:
+        return _without_claim(pod, annotations, config)
+    if refused := _refusals(pod, shape.spec, name, claim, config=config, gpu_entries=gpu_entries):
+        return AdmissionVerdict(refused=" ".join(refused))
+    return _with_claim(pod, shape.spec, annotations, claim, config)
+
+
+def _refusals(
+    pod: Mapping[str, Any],
+    spec: _Spec,
+    name: str,
+    claim: Claim | None,
+    *,
+    config: Config,
+    gpu_entries: Collection[str],
+) -> list[str]:
+    """Everything that speaks against the pod, one sentence each."""
+    found = []
+    where = f"annotation {names.CLAIM_ANNOTATION}"
+    if len(name) > 253 or not _NAME.fullmatch(name):
+        found.append(
+            f"{where}: {_shown(name)} is not the name of a GpuClaim; write the claim's name."
+        )
+    elif claim is None and config.missing_claim == "deny":
+        found.append(f"{where}: there is no GpuClaim {name} in this namespace; create it first.")
+    if spec.node_name:
+        found.append(
+            "spec.nodeName: is set, and the scheduler is what gives this pod its GPUs; remove it."
+        )
+    if spec.scheduler_name not in {None, "", _DEFAULT_SCHEDULER, config.scheduler_name}:
+        found.append(
+            f"spec.schedulerName: is {_shown(spec.scheduler_name or '')}, and only {config.scheduler_name} knows GpuClaims; "
+            "remove it, or the claim."
+        )
+    found += [
+        f"{_shown(resource)}: is asked for beside a GpuClaim, and would be other GPUs than the claim's; remove one of the two."
+        for resource in _other_resources(pod["spec"], config.gpu_classes)
+    ]
+    found += [
+        f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs beside a GpuClaim; remove one of the two."
+        for entry in spec.resource_claims or ()
+        if entry.name in gpu_entries
+    ]
+    if claim is not None and config.count_resource:
+        asked = allocation.total(pod["spec"], config.count_resource)
+        if asked not in {0, claim.spec.devices.count}:
+            said = "not a whole number" if asked is None else str(asked)
+            found.append(
+                f"{config.count_resource}: is {said}, and GpuClaim {name} is for {claim.spec.devices.count}; leave it out, it is added."
+            )
+    return found
+
+
+def _with_claim(
+    pod: Mapping[str, Any],
+    spec: _Spec,
+    annotations: Mapping[str, str],
+    claim: Claim | None,
+    config: Config,
+) -> AdmissionVerdict:
+    patch: list[Operation] = [
+        jsonpatch.remove(jsonpatch.pointer("metadata", "annotations", key))
+        for key in names.FORGEABLE
+        if key in annotations
+    ]
+    warnings = []
+    raw = pod["spec"]
+    patch += _variables(raw, REFERENCES)
+    if (
+        claim is not None
+        and config.count_resource
+        and allocation.total(raw, config.count_resource) == 0
+        and raw["containers"]
+    ):
+        resources = with_count(
+            raw["containers"][0], config.count_resource, claim.spec.devices.count
+        )
+        patch.append({"op": "add", "path": "/spec/containers/0/resources", "value": resources})
+    if not any(_tolerated(one) for one in spec.tolerations or ()):
+        patch.append(
+            {
+                "op": "add",
+                "path": "/spec/tolerations",
+                "value": [*(raw.get("tolerations") or ()), _TOLERATION],
+            }
+        )
+    waits = claim is None or claim.gang is not None
+    if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
+        gates = [*(raw.get("schedulingGates") or ()), {"name": names.GATE}]
+        patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
+    if spec.scheduler_name != config.scheduler_name:
+        patch.append({"op": "add", "path": "/spec/schedulerName", "value": config.scheduler_name})
+        warnings.append(
+            f"spec.schedulerName: set to {config.scheduler_name}, as the pod names a GpuClaim"
+        )
+    return AdmissionVerdict(patch=tuple(patch), warnings=tuple(warnings))
+
+
+def _without_claim(
+    pod: Mapping[str, Any], annotations: Mapping[str, str], config: Config
+) -> AdmissionVerdict:
+    allocated = annotations.get(names.ALLOCATED_ANNOTATION)
+    ids = "" if allocated is None else allocation.literal_ids(allocated)
+    if ids is None:
+        return AdmissionVerdict(
+            refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated or '')} is not <node>:<id>,<id>; write e.g. node-a:0,1."
+        )
+    entries = literal(ids) if ids else ()
+    return AdmissionVerdict(
+        patch=tuple(_variables(pod["spec"], entries, guard=config.guard_others))
+    )
+
+
+def _variables(
+    spec: Mapping[str, Any], entries: Sequence[dict[str, Any]], *, guard: bool = False
+) -> list[Operation]:
+    """``guard``: no container says itself which GPUs it sees. One that asks a device plugin gets
+    the plugin's variable, over which the container's own would win; a DRA driver's devices come by
+    CDI, and need none.
+    """
+    patch: list[Operation] = []
+    for kind in ("initContainers", "containers"):
+        for n, container in enumerate(spec.get(kind) or ()):
+            now = container.get("env") or []
+            wanted = with_variables(now, (*(VOID if guard else ()), *entries))
+            if guard and _of_plugin(container):
+                wanted.remove(VOID[0])
+            if [_stored(one) for one in now] != [_stored(one) for one in wanted]:
+                patch.append({"op": "add", "path": f"/spec/{kind}/{n}/env", "value": wanted})
+    return patch
+
+
+def _stored(entry: Any) -> Any:
+    """An entry as it is compared: the API server adds the version to a fieldRef that has none."""
+    source = entry.get("valueFrom") if isinstance(entry, dict) else None
+    field = source.get("fieldRef") if isinstance(source, dict) else None
+    if not isinstance(field, dict) or field.get("apiVersion"):
+        return entry
+    return (
+        {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
+        if isinstance(source, dict)
+        else entry
+    )
+
+
+def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
+    """Resources of a device plugin or a DRA driver that are GPUs too; an amount of 0 asks for
+    nothing.
+    """
+    implicit = tuple(IMPLICIT + one for one in classes)
+    found = set()
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        found |= _of_plugin(container, implicit)
+    return sorted(found)
+
+
+def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> set[str]:
+    return {
+        key
+        for part in allocation.resource_lists(container)
+        for key, amount in part.items()
+        if (key.startswith(names.PLUGIN_RESOURCES) or key in implicit)
+        and str(amount) not in {"0", ""}
+    }
+
+
+def tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
+    """As Kubernetes: an empty effect is any, `Exists` without a key is everything, an empty
+    operator is `Equal`.
+    """
+    if toleration.effect not in {"", effect} or (toleration.key and toleration.key != key):
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return (
+        bool(toleration.key) and toleration.operator in {"", "Equal"} and toleration.value == value
+    )
+
+
+def _tolerated(toleration: Mapping[str, Any]) -> bool:
+    said = {key: value for key, value in toleration.items() if isinstance(value, str)}
+    read = msgspec.convert(said, Toleration)
+    return tolerates(read, names.MANAGED_TAINT, "true", "NoSchedule")
+
+
+def _shown(text: str) -> str:
+    text = " ".join(text.split())
+    return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'

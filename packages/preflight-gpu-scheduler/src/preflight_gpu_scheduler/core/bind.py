@@ -1,0 +1,222 @@
+"""From a pod and the node that the scheduler chose to a bound pod: the extender's main flow, as
+steps of the protocol.
+
+A Binding is one write: node, the GPUs' annotations, and as preconditions the uid and the version of
+the pod whose number its leases carry. What an attempt created it gives back only when it *knows*
+that no Binding was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from preflight_gpu_scheduler.api import allocation
+from preflight_gpu_scheduler.api.allocation import Reserved
+from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.core.gpu_selection import Chosen
+from preflight_gpu_scheduler.core.lease_state import Sight, is_own
+from preflight_gpu_scheduler.core.leases import Need, give_back, take
+from preflight_gpu_scheduler.core.protocol import (
+    BindPod,
+    Conflict,
+    Look,
+    Lost,
+    Missing,
+    ReadLease,
+    ReadPod,
+    Steps,
+    Stored,
+    only,
+)
+
+__all__ = ["BindJob", "BindOutcome", "Choose", "bind"]
+
+Choose = Callable[[frozenset[int], tuple[int, ...]], Chosen]
+"""(ids found busy just now, ids whose leases the pod has) → the choice."""
+_CHOICES: Final = 4  # the first, and three more
+_VERSIONS: Final = 2
+_AT_ONCE: Final = 64
+GONE: Final = "pod is gone"
+NOT_COMMITTED: Final = "gang is not bound yet: its first member comes first"
+
+
+class BindJob(msgspec.Struct, frozen=True, kw_only=True):
+    """``pod``: the version that is known; ``own``: leases of its that a mirror shows on the node,
+    by id; ``uuids`` by id. ``gang``: whether its claim names a gang: then its plan says which
+    GPUs."""
+
+    pod: Pod
+    node: str
+    own: Mapping[int, Lease]
+    uuids: Mapping[int, str]
+    gang: bool = False
+
+
+class BindOutcome(msgspec.Struct, frozen=True):
+    """``error``: empty where the pod is bound with ``ids``; else one sentence for the scheduler.
+    ``sent``: whether a Binding is stored, or may be yet.
+    """
+
+    ids: tuple[int, ...] = ()
+    error: str = ""
+    sent: bool = False
+
+
+def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
+    """Lock GPUs of ``job.node`` for the pod as ``choose`` has them, and write its Binding.
+    ``look``: what a mirror shows of other pods.
+    """
+    pod = job.pod
+    if pod.bound:
+        return _already(pod, job.node, None)
+    if pod.ended or pod.deleting:
+        return BindOutcome(error=GONE)
+    if pod.reserved is not None:
+        return (yield from _reserved(job, pod.reserved, look))
+    if job.gang:
+        return BindOutcome(error="gang is not reserved yet")
+    own = {gpu: lease for gpu, lease in job.own.items() if is_own(lease, pod)}
+    created: dict[str, Lease] = {}
+    busy: frozenset[int] = frozenset()
+    held: set[int] = set()  # whose leases this attempt has written: they need no second write
+    for _ in range(_CHOICES):
+        chosen = choose(busy, tuple(sorted((own.keys() | held) - busy)))
+        if not chosen.ids:
+            yield from give_back(created.values())
+            return BindOutcome(error=chosen.why)
+        needs = [
+            Need(pod=pod, node=job.node, gpu=gpu, uuid=job.uuids.get(gpu, ""), known=own.get(gpu))
+            for gpu in chosen.ids
+            if gpu not in held
+        ]
+        taken = yield from take(needs, look, _AT_ONCE)
+        created |= taken.created
+        held |= {
+            need.gpu for need in needs if need.name in taken.created or need.name in taken.adopted
+        }
+        if taken.broken:
+            yield from give_back(created.values())
+            return BindOutcome(error=taken.broken)
+        if not taken.busy:
+            wanted = {Need(pod=pod, node=job.node, gpu=gpu).name for gpu in chosen.ids}
+            yield from give_back(lease for name, lease in created.items() if name not in wanted)
+            created = {name: lease for name, lease in created.items() if name in wanted}
+            return (yield from _written(job, chosen.ids, created))
+        busy |= {need.gpu for need in taken.busy}
+    yield from give_back(created.values())
+    return BindOutcome(error="other pods took the GPUs meanwhile")
+
+
+def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome]:
+    """A gang's member: its plan has acquired the leases, and takes them back behind the fence only,
+    so they need no further write.
+
+    The first member's Binding decides for all (see :mod:`.gang_reserve`): nobody else is bound
+    before it.
+    """
+    pod = job.pod
+    if reserved.node != job.node:
+        return BindOutcome(error="its GPUs are reserved on another node")
+    for gpu in reserved.ids:
+        lease = job.own.get(gpu)
+        if lease is None or not is_own(lease, pod):
+            answer = yield from only(ReadLease(name=Need(pod=pod, node=job.node, gpu=gpu).name))
+            found = answer.found if isinstance(answer, Stored) else None
+            if not isinstance(found, Lease) or not is_own(found, pod):
+                return BindOutcome(error="gang is not reserved yet")
+    if reserved.first_uid != pod.metadata.uid:
+        sight = look((pod.metadata.namespace, reserved.first))
+        if not _committed(sight, reserved):
+            answer = yield from only(ReadPod(namespace=pod.metadata.namespace, name=reserved.first))
+            first = answer.found if isinstance(answer, Stored) else None
+            if not isinstance(first, Pod) or not _committed(Sight(first, live=True), reserved):
+                return BindOutcome(error=NOT_COMMITTED)
+    return (yield from _written(job, reserved.ids, {}))
+
+
+def _committed(sight: Sight, reserved: Reserved) -> bool:
+    return (
+        sight.pod is not None and sight.pod.metadata.uid == reserved.first_uid and sight.pod.bound
+    )
+
+
+def _written(
+    job: BindJob, ids: tuple[int, ...], created: Mapping[str, Lease]
+) -> Steps[BindOutcome]:
+    """The Binding. After a 409 once more with the pod's new version, if that is still unbound and
+    of the same number.
+    """
+    pod, about = job.pod, job.pod.metadata
+    annotations = allocation.binding_annotations(job.node, ids, job.uuids)
+    for _ in range(_VERSIONS):
+        answer = yield from only(
+            BindPod(
+                namespace=about.namespace,
+                name=about.name,
+                uid=about.uid,
+                version=pod.metadata.resource_version,
+                node=job.node,
+                annotations=annotations,
+            )
+        )
+        if isinstance(answer, Stored):
+            return BindOutcome(ids=ids, sent=True)
+        if isinstance(answer, Lost):
+            return BindOutcome(
+                error="the API server did not say whether the pod is bound; its GPUs stay reserved",
+                sent=True,
+            )
+        if not isinstance(answer, Conflict):
+            yield from give_back(created.values())
+            why = GONE if isinstance(answer, Missing) else getattr(answer, "why", "") or "refused"
+            return BindOutcome(
+                error=f"the API server refused the Binding: {why}" if why != GONE else GONE
+            )
+        read = yield from only(ReadPod(namespace=about.namespace, name=about.name))
+        found = read.found if isinstance(read, Stored) else None
+        gone = isinstance(read, Missing) or (
+            isinstance(found, Pod) and found.metadata.uid != about.uid
+        )
+        if (
+            gone
+            or not isinstance(found, Pod)
+            or found.ended
+            or (found.deleting and not found.bound)
+        ):
+            yield from give_back(created.values())
+            return BindOutcome(
+                error=GONE
+                if gone or isinstance(found, Pod)
+                else "the API server does not answer about the pod"
+            )
+        if found.bound:
+            outcome = _already(found, job.node, ids)
+            kept = (
+                found.allocated.ids
+                if found.allocated and found.allocated.node == found.spec.node_name == job.node
+                else ()
+            )
+            names_kept = {Need(pod=pod, node=job.node, gpu=gpu).name for gpu in kept}
+            yield from give_back(lease for name, lease in created.items() if name not in names_kept)
+            return outcome
+        if found.number != pod.number:
+            yield from give_back(created.values())
+            return BindOutcome(error="its reservation was taken back")
+        pod = found
+    yield from give_back(created.values())
+    return BindOutcome(error="the pod keeps changing")
+
+
+def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> BindOutcome:
+    found = pod.allocated
+    if (
+        pod.spec.node_name == node
+        and found is not None
+        and found.node == node
+        and ids in {None, found.ids}
+    ):
+        return BindOutcome(ids=found.ids, sent=True)
+    return BindOutcome(error="pod is bound already", sent=True)

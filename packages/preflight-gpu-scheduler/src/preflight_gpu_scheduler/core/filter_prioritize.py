@@ -1,0 +1,277 @@
+"""What kube-scheduler asks an extender and what it is answered: filter and prioritize as functions
+of a view, and the words on the wire.
+
+Go's names as they are. The scheduler takes an answer only with status 200, so whatever is wrong
+stands in ``Error``. ``NodeNames: null`` in an answer means none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api.claim import Claim
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core.gpu_selection import Chosen, Topology, choose
+
+__all__ = [
+    "MOST_BODY",
+    "Answered",
+    "BindingArgs",
+    "BindingResult",
+    "FilterArgs",
+    "FilterResult",
+    "NodeView",
+    "Priority",
+    "Question",
+    "filter_nodes",
+    "prioritize",
+    "read_args",
+    "read_binding",
+    "result_of",
+    "suits",
+]
+
+MOST_BODY: Final = 4 * 1024 * 1024
+"""Bytes of a call: 10,000 names are 0.6 MB."""
+
+
+class _Go(msgspec.Struct, rename="pascal", frozen=True, kw_only=True):
+    pass
+
+
+class FilterArgs(_Go, frozen=True, kw_only=True):
+    """As k8s.io/kube-scheduler/extender/v1 ``ExtenderArgs``, with ``nodeCacheCapable: true``:
+    names, and no whole nodes.
+    """
+
+    pod: Pod
+    node_names: tuple[str, ...] | None = None
+
+
+class FilterResult(_Go, frozen=True, kw_only=True):
+    """As ``ExtenderFilterResult``: why not, by the name of each node that does not pass."""
+
+    node_names: tuple[str, ...] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class Priority(_Go, frozen=True):
+    """As ``HostPriority``: 0 to 10."""
+
+    host: str
+    score: int
+
+
+class BindingArgs(_Go, frozen=True, kw_only=True):
+    """As ``ExtenderBindingArgs``."""
+
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str
+
+
+class BindingResult(_Go, frozen=True):
+    """As ``ExtenderBindingResult``; an empty error is a pod that is bound."""
+
+    error: str = ""
+
+
+_ARGS: Final = msgspec.json.Decoder(FilterArgs)
+_BINDING: Final = msgspec.json.Decoder(BindingArgs)
+
+
+def read_args(body: bytes) -> FilterArgs | str:
+    """The arguments of filter and prioritize, or one sentence about what is wrong with them."""
+    if len(body) > MOST_BODY:
+        return f"the call has {len(body)} bytes, more than {MOST_BODY}; set nodeCacheCapable: true for this extender"
+    try:
+        args = _ARGS.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return f"the call is not an ExtenderArgs: {' '.join(str(error).split()):.200}"
+    if args.node_names is None:
+        return "the call has no NodeNames; set nodeCacheCapable: true for this extender"
+    return args
+
+
+def read_binding(body: bytes) -> BindingArgs | str:
+    """The arguments of bind, or one sentence about what is wrong with them."""
+    if len(body) > MOST_BODY:
+        return f"the call has {len(body)} bytes, more than {MOST_BODY}"
+    try:
+        args = _BINDING.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return f"the call is not an ExtenderBindingArgs: {' '.join(str(error).split()):.200}"
+    return (
+        args
+        if args.pod_name and args.pod_namespace and args.pod_uid and args.node
+        else "the call names no pod, no uid or no node"
+    )
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: one of
+    :mod:`~.api.messages` where no pod gets a GPU here at all, whatever is free."""
+
+    slots: Topology = ()
+    free: int = 0
+    labels: Mapping[str, str] = {}
+    blocked: str = ""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """``claim``: None where it is not known; ``own``: mask of the GPUs whose current leases the pod
+    has, and their ids, by node. A gang's member asks by what its plan reserved. ``refused``: why
+    no node does, empty where one may."""
+
+    pod: Pod
+    claim: Claim | None
+    valid: bool = True
+    own: Mapping[str, tuple[int, tuple[int, ...]]] = {}
+    refused: str = ""
+
+    @property
+    def starts(self) -> bool:
+        """Whether it is asked for a gang's member that has no GPUs yet."""
+        full = self.claim is not None and any(
+            len(ids) >= self.claim.want.count for _, ids in self.own.values()
+        )
+        ganged = self.claim is not None and self.claim.gang is not None and not self.refused
+        return ganged and self.pod.open and self.pod.start is not None and not full
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """Names that pass, and why the others do not."""
+
+    passed: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+def filter_nodes(
+    question: Question,
+    names: Sequence[str],
+    nodes: Mapping[str, NodeView],
+    kept: Mapping[str, int] | None = None,
+) -> Answered:
+    """Which of ``names`` can give the pod its GPUs. A node that is not in ``nodes`` is not known
+    here. ``kept``: how many free GPUs of a node are another's.
+    """
+    claim = question.claim
+    if claim is None:
+        return _all(names, messages.CLAIM_NOT_FOUND if question.valid else messages.CLAIM_NOT_VALID)
+    if question.refused:
+        return _all(names, question.refused)
+    reserved = question.pod.reserved
+    if reserved is not None:
+        return _alone(names, reserved.node)
+    if claim.gang is not None and question.pod.start is None:
+        return _all(names, messages.GANG_NOT_RESERVED)
+    want, wanted = claim.want, claim.spec.selector.match_labels
+    full = [node for node, (_, ids) in question.own.items() if len(ids) >= want.count]
+    if full:
+        return _alone(names, min(full))
+    begun = [
+        node
+        for node in sorted(question.own)
+        if node in names and not suits(question, node, nodes).why
+    ]
+    if begun:
+        return _alone(names, begun[0])
+    passed: list[str] = []
+    failed: dict[str, str] = {}
+    results: dict[tuple[int, int], str] = {}  # nodes of one kind share their topology object
+    for name in names:
+        node = nodes.get(name)
+        if node is None:
+            failed[name] = messages.NODE_UNKNOWN
+        elif node.blocked:
+            failed[name] = node.blocked
+        elif wanted and any(node.labels.get(key) != value for key, value in wanted.items()):
+            failed[name] = messages.LABELS_DIFFER
+        elif kept and node.free.bit_count() - want.count < kept.get(name, 0) > 0:
+            failed[name] = messages.KEPT
+        else:
+            key = (id(node.slots), node.free)
+            why = results.get(key)
+            if why is None:
+                why = results[key] = choose(node.slots, node.free, want).why
+            if why:
+                failed[name] = why
+            else:
+                passed.append(name)
+    return Answered(tuple(passed), failed)
+
+
+def suits(question: Question, name: str, nodes: Mapping[str, NodeView]) -> Chosen:
+    """What the pod would get on this node, its own leases counted as free."""
+    claim = question.claim
+    if claim is None:
+        return Chosen(why=messages.CLAIM_NOT_FOUND if question.valid else messages.CLAIM_NOT_VALID)
+    node, (mask, ids) = nodes.get(name), question.own.get(name, (0, ()))
+    if node is None:
+        return Chosen(why=messages.NODE_UNKNOWN)
+    if node.blocked:
+        return Chosen(why=node.blocked)
+    wanted = claim.spec.selector.match_labels
+    if any(node.labels.get(key) != value for key, value in wanted.items()):
+        return Chosen(why=messages.LABELS_DIFFER)
+    return choose(node.slots, node.free | mask, claim.want, ids)
+
+
+def _all(names: Sequence[str], why: str) -> Answered:
+    return Answered((), dict.fromkeys(names, why))
+
+
+def _alone(names: Sequence[str], node: str) -> Answered:
+    return Answered(
+        tuple(name for name in names if name == node),
+        {name: messages.ELSEWHERE for name in names if name != node},
+    )
+
+
+def result_of(answered: Answered) -> FilterResult:
+    """What evicting pods cannot change goes where preemption does not look."""
+    for_good = {name: why for name, why in answered.failed.items() if why in messages.UNRESOLVABLE}
+    return FilterResult(
+        node_names=answered.passed,
+        failed_nodes={
+            name: why for name, why in answered.failed.items() if why not in messages.UNRESOLVABLE
+        },
+        failed_and_unresolvable_nodes=for_good,
+    )
+
+
+def prioritize(
+    question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]
+) -> tuple[Priority, ...]:
+    """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
+    if question.claim is None or question.pod.reserved is not None or question.own:
+        return tuple(
+            Priority(name, 10 if _holds(question, name) else suits(question, name, nodes).score)
+            for name in names
+        )
+    want = question.claim.want
+    scores: dict[tuple[int, int], int] = {}
+    found: list[Priority] = []
+    for name in names:
+        node = nodes.get(name)
+        if node is None or node.blocked:
+            found.append(Priority(name, 0))
+            continue
+        key = (id(node.slots), node.free)
+        points = scores.get(key)
+        if points is None:
+            points = scores[key] = choose(node.slots, node.free, want).score
+        found.append(Priority(name, points))
+    return tuple(found)
+
+
+def _holds(question: Question, name: str) -> bool:
+    reserved = question.pod.reserved
+    return name == reserved.node if reserved is not None else name in question.own

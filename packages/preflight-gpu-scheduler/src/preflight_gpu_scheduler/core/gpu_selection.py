@@ -1,0 +1,243 @@
+"""Which GPUs of one node: `(topology, free, want) → ids | why not`, and how good a choice is.
+
+`contiguous` orders all sets of `count` free GPUs by: fewest islands; ids that are one run without a
+gap; fewest free GPUs left over on the islands touched; the highest bandwidth of the slowest GPU;
+lowest ids. `spread`: most islands, then bandwidth, then ids. `Ignore`: lowest ids. The search is
+exact: islands that a smallest cover needs are all touched by every set within it, so what is left
+over depends on the islands alone, and within them only runs, or the fastest GPUs, can be best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import combinations, islice
+from math import comb
+from typing import Final
+
+import msgspec
+
+from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api.claim import Want
+from preflight_gpu_scheduler.api.gpu_node_status import Device
+
+__all__ = ["Chosen", "Slot", "Topology", "choose", "mask_of", "score", "topology"]
+
+_MOST_COVERS: Final = 20_000
+"""Sets of islands that are compared; beyond, as on a node with more than 16 GPUs without links, the
+first ones in order of size are.
+"""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One GPU: ``bandwidth`` in GB/s."""
+
+    id: int
+    island: str
+    bandwidth: float
+
+
+Topology = tuple[Slot, ...]
+"""The usable GPUs of a node in ascending order of ids. A mask's bit n is the n-th of them."""
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """``ids`` in ascending order, empty where there is no choice, and then ``why`` says why not.
+    ``score``: 0–10, as prioritize answers.
+    """
+
+    ids: tuple[int, ...] = ()
+    score: int = 0
+    why: str = ""
+
+
+def topology(devices: Iterable[Device]) -> Topology:
+    """The usable ones. A GPU without an island is one by itself: nothing is known of its links."""
+    usable = (one for one in devices if one.usable)
+    slots = (Slot(one.id, one.island or f"gpu-{one.id}", one.bandwidth_gbps) for one in usable)
+    return tuple(sorted(slots, key=lambda slot: slot.id))
+
+
+def mask_of(slots: Topology, ids: Iterable[int]) -> int:
+    """The bits of those ``ids`` that are there."""
+    wanted = set(ids)
+    return sum(1 << n for n, slot in enumerate(slots) if slot.id in wanted)
+
+
+@lru_cache(
+    maxsize=65_536
+)  # nodes of one kind share their topologies, and pods of one claim their wants
+def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) -> Chosen:
+    """``own``: GPUs whose leases the pod has already; they are among ``free`` and are taken where a
+    choice with them is allowed.
+    """
+    there = [slot for n, slot in enumerate(slots) if free >> n & 1]
+    if len(there) < want.count:
+        return Chosen(why=messages.TOO_FEW if len(slots) >= want.count else messages.TOO_SMALL)
+    ids = {slot.id for slot in there}
+    kept = tuple(one for one in own if one in ids)[: want.count]
+    preferred = (
+        (*kept, *(one for one in want.prefer if one in ids and one not in kept))
+        if want.policy == "preferIds"
+        else kept
+    )
+    found: tuple[Slot, ...] | None = None
+    fixed = preferred[: want.count]
+    while found is None:
+        found = _search(there, want, frozenset(fixed))
+        if not fixed:
+            break
+        fixed = fixed[:-1]
+    if found is None:
+        return Chosen(why=_why(slots, there, want))
+    return Chosen(tuple(slot.id for slot in found), score(there, found, want))
+
+
+def score(there: Sequence[Slot], chosen: Sequence[Slot], want: Want) -> int:
+    """10: one island, adjacent, nothing left over on it; one less for each GPU left over, at most
+    4; 4: one island, not adjacent; 2: several islands. ``spread`` turns it round: 10 when every GPU
+    has an island of its own, 2 when all share one. ``Ignore`` likes all alike."""
+    islands = {slot.island for slot in chosen}
+    if want.policy == "spread":
+        most = min(len(chosen), len({slot.island for slot in there}))
+        return 10 if len(islands) == len(chosen) else 4 if len(islands) == most > 1 else 2
+    if want.mode == "Ignore":
+        return 5
+    if len(islands) > 1:
+        return 2
+    if not _adjacent(chosen):
+        return 4
+    return 10 - min(4, sum(slot.island in islands for slot in there) - len(chosen))
+
+
+def _why(slots: Topology, there: Sequence[Slot], want: Want) -> str:
+    def fits(group: Iterable[Slot]) -> bool:
+        counts: dict[str, int] = {}
+        for slot in group:
+            if slot.bandwidth >= want.least:
+                counts[slot.island] = counts.get(slot.island, 0) + 1
+        return max(counts.values(), default=0) >= want.count
+
+    if fits(there):
+        return messages.NOT_ADJACENT
+    return messages.NO_ISLAND if fits(slots) else messages.ISLANDS_TOO_SMALL
+
+
+def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[Slot, ...] | None:
+    """The best set with ``fixed`` in it; None where there is none that is allowed."""
+    if want.policy == "spread":
+        return _spread(there, want.count, fixed)
+    if want.mode == "Ignore":
+        return _completed(there, want.count, fixed)
+    allowed = (
+        [slot for slot in there if slot.bandwidth >= want.least]
+        if want.mode == "Required"
+        else list(there)
+    )
+    if not fixed <= {slot.id for slot in allowed}:
+        return None
+    sizes: dict[str, int] = {}
+    for slot in there:
+        sizes[slot.island] = sizes.get(slot.island, 0) + 1
+    best: tuple[tuple[int, ...], float, tuple[int, ...], tuple[Slot, ...]] | None = None
+    for cover in _covers(allowed, want.count, fixed):
+        if want.mode == "Required" and len(cover) > 1:
+            return None
+        group = [slot for slot in allowed if slot.island in cover]
+        left = sum(sizes[island] for island in cover) - want.count
+        for adjacent, found in _within(group, want.count, fixed):
+            if want.mode == "Required" and not adjacent:
+                continue
+            rank = (
+                (not adjacent, left),
+                -min(slot.bandwidth for slot in found),
+                tuple(slot.id for slot in found),
+                found,
+            )
+            if best is None or rank[:3] < best[:3]:
+                best = rank
+    return best[3] if best else None
+
+
+def _covers(allowed: Sequence[Slot], count: int, fixed: frozenset[int]) -> Iterable[frozenset[str]]:
+    """The smallest sets of islands that have room and contain those of ``fixed``."""
+    sizes: dict[str, int] = {}
+    for slot in allowed:
+        sizes[slot.island] = sizes.get(slot.island, 0) + 1
+    must = frozenset(slot.island for slot in allowed if slot.id in fixed)
+    others = sorted(
+        (island for island in sizes if island not in must),
+        key=lambda island: (-sizes[island], island),
+    )
+    room, more = sum(sizes[island] for island in must), 0
+    while room < count:
+        if more == len(others):
+            return
+        room += sizes[others[more]]
+        more += 1
+    tried = combinations(others, more)
+    for some in tried if comb(len(others), more) <= _MOST_COVERS else islice(tried, _MOST_COVERS):
+        if sum(sizes[island] for island in (*must, *some)) >= count:
+            yield must | frozenset(some)
+
+
+def _within(
+    group: Sequence[Slot], count: int, fixed: frozenset[int]
+) -> Iterable[tuple[bool, tuple[Slot, ...]]]:
+    """Of one cover: all runs of adjacent ids, and the best set that need not be one."""
+    for first in range(len(group) - count + 1):
+        run = tuple(group[first : first + count])
+        if _adjacent(run) and fixed <= {slot.id for slot in run}:
+            yield True, run
+    speeds = sorted((slot.bandwidth for slot in group if slot.id not in fixed), reverse=True)
+    more = count - len(fixed)
+    slowest = speeds[more - 1] if more else 0.0
+    slowest = min(
+        [slowest if more else float("inf"), *(slot.bandwidth for slot in group if slot.id in fixed)]
+    )
+    fast = [slot for slot in group if slot.bandwidth >= slowest]
+    found = _completed(fast, count, fixed)
+    yield _adjacent(found), found
+
+
+def _completed(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:
+    """``fixed`` and the lowest other ids."""
+    more = [slot for slot in group if slot.id not in fixed][: count - len(fixed)]
+    return tuple(
+        sorted([*more, *(slot for slot in group if slot.id in fixed)], key=lambda slot: slot.id)
+    )
+
+
+def _adjacent(run: Sequence[Slot]) -> bool:
+    return run[-1].id - run[0].id == len(run) - 1
+
+
+def _spread(there: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:
+    """Most islands; then the highest bandwidth of the slowest; then lowest ids."""
+    must = [slot for slot in there if slot.id in fixed]
+    islands = {slot.island for slot in there}
+    touched = {slot.island for slot in must}
+    most = min(len(islands), len(touched) + count - len(must))
+    for speed in sorted({slot.bandwidth for slot in there}, reverse=True):
+        group = [slot for slot in there if slot.bandwidth >= speed or slot.id in fixed]
+        if len(group) >= count and len({slot.island for slot in group}) >= most:
+            return _lowest_spread(group, count, fixed, most)
+    raise AssertionError("all that are free are enough")
+
+
+def _lowest_spread(
+    group: Sequence[Slot], count: int, fixed: frozenset[int], most: int
+) -> tuple[Slot, ...]:
+    """The lowest ids of ``group`` on ``most`` islands: an id is taken while enough places stay for
+    the islands still to come.
+    """
+    taken = [slot for slot in group if slot.id in fixed]
+    touched = {slot.island for slot in taken}
+    for slot in group:
+        if slot.id in fixed or len(taken) == count:
+            continue
+        new = slot.island not in touched
+        if new or count - len(taken) > most - len(touched):
+            taken.append(slot)
+            touched.add(slot.island)
+    return tuple(sorted(taken, key=lambda slot: slot.id))

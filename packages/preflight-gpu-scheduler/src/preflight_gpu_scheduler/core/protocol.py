@@ -1,0 +1,186 @@
+"""The protocol's words: what is asked of the API server, and what it may answer.
+
+The protocol is written as generators (:data:`Steps`): each yields a batch of requests, gets one
+answer for each, and returns what came of it. Whoever runs one sends them, side by side or in order,
+and never a request twice. So the code that talks to the API server and the code that is
+model-checked is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from preflight_gpu_scheduler.api.allocation import Reserved
+from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.core.lease_state import Sight
+
+__all__ = [
+    "AdoptLease",
+    "Answer",
+    "BindPod",
+    "Conflict",
+    "CreateLease",
+    "DeleteLease",
+    "Exists",
+    "Look",
+    "Lost",
+    "Missing",
+    "RaiseReclaimed",
+    "ReadLease",
+    "ReadPod",
+    "Refused",
+    "Request",
+    "ReservePod",
+    "Runner",
+    "Steps",
+    "Stored",
+    "only",
+]
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class CreateLease(_Request, frozen=True, kw_only=True):
+    """``pod``: (namespace, name) of the holder. ``number``: that of the reservation, stored as
+    ``leaseTransitions``.
+    """
+
+    name: str
+    node: str
+    gpu: int
+    uuid: str
+    pod: tuple[str, str]
+    holder: str
+    number: int
+
+
+class ReadLease(_Request, frozen=True, kw_only=True):
+    """From the API server's store, not from its cache."""
+
+    name: str
+
+
+class AdoptLease(_Request, frozen=True, kw_only=True):
+    """An update of nothing but ``renewTime``, in exactly this version. Whoever created it can then
+    no longer give it back: its delete names the version before."""
+
+    name: str
+    uid: str
+    version: str
+
+
+class DeleteLease(_Request, frozen=True, kw_only=True):
+    """Exactly this object in exactly this version."""
+
+    name: str
+    uid: str
+    version: str
+
+
+class ReadPod(_Request, frozen=True, kw_only=True):
+    """From the API server's store, not from its cache."""
+
+    namespace: str
+    name: str
+
+
+class BindPod(_Request, frozen=True, kw_only=True):
+    """One write: node and annotations, in exactly this version of the pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    node: str
+    annotations: dict[str, str]
+
+
+class RaiseReclaimed(_Request, frozen=True, kw_only=True):
+    """The fence: in exactly this version of the pod, which was unbound, say that ``number``
+    reservations have been taken back.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    number: int
+
+
+class ReservePod(_Request, frozen=True, kw_only=True):
+    """In exactly this version of the pod: write what the plan gives it, and take our gate away."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    reserved: Reserved
+
+
+Request = (
+    CreateLease
+    | ReadLease
+    | AdoptLease
+    | DeleteLease
+    | ReadPod
+    | BindPod
+    | RaiseReclaimed
+    | ReservePod
+)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """It was done. ``found``: the object as it is now, where it is one."""
+
+    found: Lease | Pod | None = None
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """404: there is no such object, for certain."""
+
+
+class Exists(msgspec.Struct, frozen=True):
+    """409 of a create: the name is taken."""
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """409: another uid or version, or a pod that is assigned, gated or being deleted. Nothing was
+    stored.
+    """
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Another refusal that says for certain that nothing was stored."""
+
+    why: str = ""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """No answer, or one that leaves open what happened: it was stored, or never will be, or will be
+    later.
+    """
+
+
+Answer = Stored | Missing | Exists | Conflict | Refused | Lost
+T = TypeVar("T")
+Steps = Generator[tuple[Request, ...], tuple[Answer, ...], T]
+Look = Callable[[tuple[str, str]], Sight]
+"""What a mirror shows of the pod with this (namespace, name)."""
+
+
+class Runner(Protocol):
+    """Whoever performs steps against an API server."""
+
+    async def run(self, steps: Steps[T], budget: float) -> T:
+        """What came of ``steps``, for which nothing is sent after ``budget`` seconds."""
+
+
+def only(request: Request) -> Steps[Answer]:
+    """One request by itself."""
+    answers = yield (request,)
+    return answers[0]

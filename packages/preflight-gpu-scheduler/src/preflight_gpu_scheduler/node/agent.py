@@ -1,0 +1,234 @@
+"""One node's agent: what NVML, the Node object and its pods say, as one GpuNodeStatus, every
+heartbeat and at once on change.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import anyio
+import msgspec
+from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.reflector import Change, Reflector
+
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus
+from preflight_gpu_scheduler.api.node_conditions import complaints
+from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.metrics import AgentMetrics
+from preflight_gpu_scheduler.node.nvml import NvmlFailed
+from preflight_gpu_scheduler.node.status import Facts, changed, claimed, conflicts, status
+
+__all__ = ["Agent"]
+
+log = get_logger(__name__)
+
+LOOK: Final = 5.0
+"""Seconds between two looks at NVML: a sick GPU is reported within them."""
+SETTLE: Final = 0.2
+"""Seconds from a change to the look, as changes come together."""
+
+
+class Driver(Protocol):
+    """What reports the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
+
+    def facts(self) -> list[Facts]: ...
+    def kept(self) -> None: ...
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    """A ResourceSlice as far as it says whose it is."""
+
+    metadata: Metadata
+    spec: Any = None
+
+    @property
+    def driver(self) -> str:
+        found = self.spec.get("driver") if isinstance(self.spec, dict) else None
+        return found if isinstance(found, str) else ""
+
+
+class _Written(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    status: Any = None
+
+
+class Agent:
+    """``boot``: the kernel's id of this boot. ``reflectors`` have to run; :meth:`run` goes on until
+    cancelled. The last status stays when it ends.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        node: str,
+        driver: Driver,
+        metrics: AgentMetrics,
+        *,
+        boot: str = "",
+        look: float = LOOK,
+    ) -> None:
+        self._client, self._config, self._node, self._driver, self._metrics = (
+            client,
+            config,
+            node,
+            driver,
+            metrics,
+        )
+        self._boot, self._look = boot, look
+        self._path = f"{names.STATUSES}/{node}"
+        self._woken = anyio.Event()
+        self._holders: dict[int, str] = {}
+        self._failure = ""
+        mine = {"fieldSelector": f"spec.nodeName={node}"}
+        self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
+        self._nodes = Reflector(
+            client,
+            "/api/v1/nodes",
+            Node,
+            on_change=self._changed,
+            params={"fieldSelector": f"metadata.name={node}"},
+        )
+        slices = "/apis/resource.k8s.io/v1/resourceslices"
+        self._slices = Reflector(client, slices, _Slice, on_change=self._changed, params=mine)
+        self.reflectors: tuple[Reflector[Any], ...] = (self._pods, self._nodes, self._slices)
+
+    async def run(self) -> None:
+        """Look at NVML, the node and its pods, and write what changed, until cancelled."""
+        for mirror in self.reflectors:
+            await mirror.synced.wait()
+        known, beat = await self._previous(), float("-inf")
+        while True:
+            self._woken = anyio.Event()
+            facts = await self._facts()
+            await self._ask_holders({one.id for one in known.devices})
+            now = self._client.clock()
+            found = self._status(known, facts)
+            due = found is not None and (
+                changed(known, found) or now - beat >= self._config.seconds("heartbeat")
+            )
+            if found is not None and due and await self._publish(found):
+                known, beat = found, now
+            if facts is not None and found is not None and not changed(known, found):
+                self._driver.kept()
+            left = max(0.0, beat + self._config.seconds("heartbeat") - self._client.clock())
+            with anyio.move_on_after(min(self._look, left) if left else self._look):
+                await self._woken.wait()
+                await anyio.sleep(SETTLE)
+
+    def _status(self, known: InventoryStatus, facts: list[Facts] | None) -> InventoryStatus | None:
+        node = next(
+            (one for one in self._nodes.store.values() if one.metadata.name == self._node), None
+        )
+        if node is None:
+            return None  # of a node that is not there nothing is said
+        drivers = {one.driver for one in self._slices.store.values()}
+        return status(
+            known,
+            facts,
+            complaints(node, self._config.node_conditions),
+            self._pods.store.values(),
+            self._node,
+            holders=self._holders,
+            conflicts=conflicts(node, drivers),
+            boot=self._boot,
+            observed=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        )
+
+    async def _facts(self) -> list[Facts] | None:
+        facts, failure = None, ""
+        try:
+            facts = await anyio.to_thread.run_sync(self._driver.facts)
+        except NvmlFailed as error:
+            failure = str(error)
+        self._metrics.nvml.set(not failure)
+        if failure and not self._failure:
+            log.warning("nothing is known of the GPUs", error=failure)
+        elif self._failure and not failure:
+            log.info("NVML answers again", before=self._failure)
+        self._failure = failure
+        return facts
+
+    async def _ask_holders(self, here: set[int]) -> None:
+        """Read the Leases of those GPUs ``here`` that a pod says it has: once for each pod, and
+        again at each look where they do not say so.
+        """
+        said = claimed(self._pods.store.values(), self._node)
+        self._holders = {gpu: uid for gpu, uid in self._holders.items() if uid in said.get(gpu, ())}
+        for gpu in sorted(here & said.keys()):
+            if said[gpu] == {self._holders.get(gpu)}:
+                continue
+            where = f"namespaces/{self._config.lock_namespace}/leases"
+            path = f"/apis/coordination.k8s.io/v1/{where}/{names.lease_name(self._node, gpu)}"
+            try:
+                found = await self._client.get_or_none(path, Lease)
+            except KubeError as error:
+                log.warning("a Lease cannot be read", gpu=gpu, error=str(error))
+                continue
+            self._holders.pop(gpu, None)
+            if found is not None and found.ours and found.gpu == (self._node, gpu):
+                self._holders[gpu] = found.holder
+
+    async def _previous(self) -> InventoryStatus:
+        """What was written last: it says which id each UUID has."""
+        while True:
+            try:
+                found = await self._client.get_or_none(self._path, _Written)
+                break
+            except KubeError as error:
+                log.warning("the status of before cannot be read", error=str(error))
+                await anyio.sleep(1.0)
+        if found is None or not isinstance(found.status, dict):
+            return InventoryStatus()
+        try:
+            return msgspec.convert(found.status, InventoryStatus)
+        except msgspec.ValidationError as error:
+            log.warning("the status of before is not valid, and begun anew", error=str(error))
+            return InventoryStatus()
+
+    async def _publish(self, found: InventoryStatus) -> bool:
+        """Whether it was stored."""
+        usable = sum(one.usable for one in found.devices)
+        body = {
+            "status": {
+                **msgspec.to_builtins(found),
+                "usable": usable,
+                "total": found.total,
+                "reason": found.reason or None,  # so that the last one goes
+                "conflicts": list(found.conflicts),
+            }
+        }
+        try:
+            await self._written(body)
+        except KubeError as error:
+            self._metrics.published.labels("failed").inc()
+            log.warning("not published", error=str(error))
+            return False
+        self._metrics.published.labels("ok").inc()
+        for health in ("Healthy", "Unhealthy", "Unknown"):
+            self._metrics.devices.labels(health).set(
+                sum(one.health == health for one in found.devices)
+            )
+        return True
+
+    async def _written(self, body: dict[str, Any]) -> None:
+        try:
+            await self._client.merge_patch(f"{self._path}/status", body)
+        except NotFound:
+            made = {
+                "apiVersion": names.API_VERSION,
+                "kind": "GpuNodeStatus",
+                "metadata": {"name": self._node},
+                "spec": {"nodeName": self._node},
+            }
+            with suppress(Conflict):  # somebody else made it meanwhile
+                await self._client.create(names.STATUSES, made)
+            await self._client.merge_patch(f"{self._path}/status", body)
+
+    def _changed(self, _: Change[Any]) -> None:
+        self._woken.set()

@@ -1,0 +1,266 @@
+"""A node's GpuNodeStatus from what NVML, the Node and its pods say. Pure: the agent asks, and
+writes.
+
+An id belongs to a UUID. A lease locks an id and a variable names a UUID: if they drifted apart, one
+GPU would be given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from preflight_gpu_scheduler.api.gpu_node_status import (
+    CONFLICT_DEVICE_PLUGIN,
+    CONFLICT_DRA,
+    MOST_XIDS,
+    Device,
+    Health,
+    InventoryStatus,
+)
+from preflight_gpu_scheduler.api.names import MOST_ID, PLUGIN_RESOURCES
+from preflight_gpu_scheduler.api.node_conditions import Complaints
+from preflight_gpu_scheduler.api.types import Node, Pod
+from preflight_gpu_scheduler.node.topology import Place, bus_id, islands
+
+__all__ = [
+    "APPLICATION_XIDS",
+    "Facts",
+    "changed",
+    "claimed",
+    "conflicts",
+    "health",
+    "ids",
+    "status",
+]
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
+LOST: Final = "NVML does not list it any more"
+SILENT: Final = "NVML does not answer"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
+    ``ecc_pending``: uncorrectable errors wait for a reset; ``remap_failed``: a row could not be
+    remapped. ``xids``: those seen since the last status. ``recovery``: nvml.h's
+    nvmlDeviceGpuRecoveryAction_t, None of a driver without it. ``processes``: None where they
+    cannot be decided. ``placed``: False where ``place`` is not all known. ``unknown``: why it is
+    not known whether the GPU may be given."""
+
+    uuid: str
+    place: Place
+    name: str = ""
+    answers: bool = True
+    ecc_pending: bool = False
+    remap_failed: bool = False
+    xids: tuple[int, ...] = ()
+    recovery: int | None = None
+    mig: bool = False
+    processes: int | None = None
+    placed: bool = True
+    unknown: str = ""
+
+
+def health(facts: Facts, complaint: str) -> tuple[Health, str]:
+    """The worst of what NVML and the node say, and why; Healthy has no reason. Unknown: NVML does
+    not say what speaks against it.
+    """
+    critical = sorted(set(facts.xids) - APPLICATION_XIDS)
+    found = (
+        (not facts.answers, "NVML says that the GPU is lost"),
+        (facts.ecc_pending, "uncorrectable memory errors wait for a reset"),
+        (facts.remap_failed, "a memory row could not be remapped"),
+        (bool(critical), f"XID {', '.join(map(str, critical[:8]))}"),
+        (bool(facts.recovery), "the driver asks for a reset or a restart"),
+        (bool(complaint), complaint),
+    )
+    sick: list[tuple[Health, str]] = [("Unhealthy", why) for true, why in found if true]
+    return (*sick, ("Unknown" if facts.unknown else "Healthy", facts.unknown))[0]
+
+
+def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
+    """The id of each of ``uuids``: the one it has in ``known``, else the lowest that nobody has.
+    Ids of ``known`` are never given to others.
+    """
+    taken = set(known.values())
+    found: dict[str, int] = {}
+    fresh = (one for one in range(MOST_ID + 1) if one not in taken)
+    for uuid in uuids:
+        number = known.get(uuid)
+        number = next(fresh, None) if number is None else number
+        if number is not None:
+            found[uuid] = number
+    return found
+
+
+def status(
+    previous: InventoryStatus,
+    facts: Sequence[Facts] | None,
+    complaints: Complaints,
+    pods: Iterable[Pod],
+    node: str,
+    *,
+    holders: Mapping[int, str],
+    conflicts: Sequence[str] = (),
+    observed: str,
+    boot: str = "",
+) -> InventoryStatus:
+    """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
+    known, nothing given and nobody blamed. ``holders``: the uid in each GPU's Lease; a pod that
+    says it has the GPU is believed only where it is that one.
+
+    A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still
+    name it, and it may come back. It is dropped when no pod has it and another GPU is in its slot.
+
+    XIDs are remembered until the node's next ``boot``, or until a driver that asked for a reset of
+    the GPU no longer does.
+    """
+    pods = tuple(pods)
+    users = {
+        gpu: (uid,)
+        for gpu, uids in claimed(pods, node).items()
+        if (uid := holders.get(gpu)) in uids
+    }
+    old = {one.uuid: one for one in previous.devices if one.uuid}
+    if facts is None:
+        known = [_with(one, "Unknown", SILENT, users) for one in previous.devices]
+        return InventoryStatus(
+            total=len(known) or None,  # of a node that has never been read; not 0
+            reason=SILENT,
+            boot_id=previous.boot_id,
+            observed_time=observed,
+            devices=tuple(known),
+            conflicts=tuple(conflicts),
+        )
+    listed = {one.uuid: one for one in facts}
+    slots = {bus_id(one.place.pci_bus_id) for one in facts if one.answers}
+    gone = [
+        one
+        for uuid, one in old.items()
+        if uuid not in listed and (users.get(one.id) or bus_id(one.pci_bus_id) not in slots)
+    ]
+    kept = {uuid: old[uuid].id for uuid in old if uuid in listed} | {
+        one.uuid: one.id for one in gone
+    }
+    for uuid, gpu in _remembered(pods, node).items():
+        if uuid not in kept and gpu not in kept.values():
+            kept[uuid] = gpu
+    ordered = sorted(listed.values(), key=lambda one: bus_id(one.place.pci_bus_id))
+    numbers = ids(kept, [one.uuid for one in ordered])
+    where = islands(
+        {
+            numbers[one.uuid]: one.place
+            for one in ordered
+            if one.uuid in numbers and one.answers and (one.placed or one.uuid not in old)
+        }
+    )
+    devices = [_with(one, "Unhealthy", LOST, users) for one in gone]
+    devices += [
+        _device(
+            one,
+            numbers[one.uuid],
+            where,
+            old.get(one.uuid),
+            remembers=previous.boot_id == boot,
+            complaint=complaints.about(one.uuid),
+            users=users,
+        )
+        for one in ordered
+        if one.uuid in numbers
+    ]
+    devices.sort(key=lambda one: one.id)
+    return InventoryStatus(
+        total=len(devices),
+        observed_time=observed,
+        devices=tuple(devices),
+        conflicts=tuple(conflicts),
+        boot_id=boot,
+    )
+
+
+def _device(
+    facts: Facts,
+    number: int,
+    where: Mapping[int, tuple[str, float]],
+    old: Device | None,
+    *,
+    remembers: bool,
+    complaint: str,
+    users: Mapping[int, tuple[str, ...]],
+) -> Device:
+    island, bandwidth = where.get(number, (old.island, old.bandwidth_gbps) if old else ("", 0.0))
+    xids = set(facts.xids)
+    if old is not None and remembers and not (old.recovery and facts.recovery == 0):
+        xids |= set(old.xids)
+    facts = msgspec.structs.replace(facts, xids=tuple(sorted(xids)[:MOST_XIDS]))
+    found, why = health(facts, complaint)
+    return Device(
+        id=number,
+        uuid=facts.uuid,
+        name=facts.name[:256],
+        pci_bus_id=bus_id(facts.place.pci_bus_id or (old.pci_bus_id if old else "")),
+        island=island,
+        bandwidth_gbps=bandwidth,
+        health=found,
+        reason=why[:256],
+        mig=facts.mig,
+        in_use_by=users.get(number, ()),
+        processes=facts.processes,
+        xids=facts.xids,
+        recovery=facts.recovery if facts.recovery is not None or old is None else old.recovery,
+    )
+
+
+def _with(device: Device, found: Health, why: str, users: Mapping[int, tuple[str, ...]]) -> Device:
+    return msgspec.structs.replace(
+        device, health=found, reason=why, in_use_by=users.get(device.id, ()), processes=None
+    )
+
+
+def claimed(pods: Iterable[Pod], node: str) -> dict[int, set[str]]:
+    """Uids of the pods that have not ended and say that they were given the id here. Who creates a
+    pod can write that.
+    """
+    found: dict[int, set[str]] = {}
+    for pod in pods:
+        allocated = pod.allocated
+        if pod.spec.node_name != node or pod.ended or allocated is None or allocated.node != node:
+            continue
+        for gpu in allocated.ids:
+            found.setdefault(gpu, set()).add(pod.metadata.uid)
+    return found
+
+
+def _remembered(pods: Iterable[Pod], node: str) -> dict[str, int]:
+    """Ids by UUID as living pods of the node have them: the memory where the status is lost."""
+    found: dict[str, int] = {}
+    for pod in pods:
+        placed = pod.placed if pod.claim and pod.spec.node_name == node and not pod.ended else None
+        if placed is not None and len(pod.uuids) == len(placed.ids):
+            found |= zip(pod.uuids, placed.ids, strict=True)
+    return found
+
+
+def conflicts(
+    node: Node, drivers: Collection[str], gpu_drivers: Collection[str] = ("gpu.nvidia.com",)
+) -> tuple[str, ...]:
+    """Who else hands out GPUs here: a device plugin (allocatable above 0, under any of its names),
+    or a DRA driver (``drivers`` of the node's ResourceSlices).
+    """
+    plugin = any(
+        resource.startswith(PLUGIN_RESOURCES) and str(amount) not in {"0", ""}
+        for resource, amount in (node.status.allocatable or {}).items()
+    )
+    return (
+        *((CONFLICT_DEVICE_PLUGIN,) if plugin else ()),
+        *((CONFLICT_DRA,) if set(drivers) & set(gpu_drivers) else ()),
+    )
+
+
+def changed(old: InventoryStatus, new: InventoryStatus) -> bool:
+    """Whether more than the heartbeat differs: that is written at once."""
+    blank: dict[str, Any] = {"observed_time": None}
+    return msgspec.structs.replace(old, **blank) != msgspec.structs.replace(new, **blank)

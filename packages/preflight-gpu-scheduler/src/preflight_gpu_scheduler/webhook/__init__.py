@@ -1,0 +1,1 @@
+"""What others ask over HTTP: kube-scheduler its extender, the API server its webhook."""

@@ -1,0 +1,238 @@
+"""What kube-scheduler asks: filter, prioritize and bind, over a snapshot. HTTP around it is
+:mod:`.http`'s.
+
+Every call is answered; what is wrong stands in the answer's ``Error``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+import msgspec
+from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.logs import get_logger
+
+from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api.allocation import Reserved
+from preflight_gpu_scheduler.api.claim import Claim
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.core import bind as binding
+from preflight_gpu_scheduler.core import filter_prioritize as verbs
+from preflight_gpu_scheduler.core.bind import BindJob, BindOutcome
+from preflight_gpu_scheduler.core.filter_prioritize import (
+    BindingArgs,
+    BindingResult,
+    FilterArgs,
+    FilterResult,
+    Priority,
+    Question,
+)
+from preflight_gpu_scheduler.core.gang_reserve import Arrival
+from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
+from preflight_gpu_scheduler.core.node_view import own_ids
+from preflight_gpu_scheduler.core.protocol import Runner, Steps
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
+from preflight_gpu_scheduler.metrics import ExtenderMetrics
+from preflight_gpu_scheduler.webhook.gang_barrier import Gathering
+from preflight_gpu_scheduler.webhook.gang_start import Starting
+
+__all__ = ["Extender"]
+
+log = get_logger(__name__)
+
+_ARRIVAL_LOOK: Final = 0.5
+"""Seconds between the looks of a member that waits for its gang; a change is seen at once."""
+NOT_READY: Final = "the cluster has not been read yet"
+
+
+class Extender:
+    """Its answers are those of one event loop: no two binds here ever choose one GPU."""
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        state: GpuSnapshot,
+        metrics: ExtenderMetrics,
+        runner: Runner,
+    ) -> None:
+        self._client, self._config, self._state, self._metrics = client, config, state, metrics
+        self._runner = runner
+        self._gathering = Gathering()
+        self._starting = Starting(state, config, runner)
+        state.listeners.append(self._changed)
+
+    def filter(self, args: FilterArgs) -> FilterResult:
+        """Which of the named nodes can give the pod its GPUs."""
+        if not self._state.synced:
+            return FilterResult(error=NOT_READY)
+        names = args.node_names or ()
+        question = self._question(args.pod)
+        if question.starts:
+            found = self._starting.filter(question, names)
+            return FilterResult(error=found) if isinstance(found, str) else verbs.result_of(found)
+        kept = self._starting.kept(question.pod.spec.priority or 0)
+        self._metrics.kept.set(sum(kept.values()))
+        return verbs.result_of(verbs.filter_nodes(question, names, self._state.views(), kept))
+
+    def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
+        """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
+        names = args.node_names or ()
+        return verbs.prioritize(self._question(args.pod), names, self._state.views())
+
+    async def bind(self, args: BindingArgs) -> BindingResult:
+        """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that
+        is bound is not asked about again.
+        """
+        if not self._state.synced:
+            return BindingResult(NOT_READY)
+        about = {
+            "pod": f"{args.pod_namespace}/{args.pod_name}",
+            "uid": args.pod_uid,
+            "node": args.node,
+        }
+        try:
+            outcome = await self._bind(args)
+        except KubeError as error:
+            outcome = BindOutcome(error=f"{error}")
+        self._metrics.bound("error" if outcome.error else "bound")
+        if outcome.error:
+            log.warning("not bound", error=outcome.error, **about)
+        else:
+            log.info("bound", gpus=list(outcome.ids), **about)
+        return BindingResult(outcome.error)
+
+    async def _bind(self, args: BindingArgs) -> BindOutcome:
+        pod = await self._pod(args)
+        if pod is None:
+            return BindOutcome(error=binding.GONE)
+        claim, absent = self._state.claim_of(pod)
+        if claim is None:
+            return BindOutcome(
+                error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID
+            )
+        if self._state.miscount(pod):
+            return BindOutcome(error=messages.COUNT_DIFFERS)
+        if claim.gang is not None and pod.open:
+            if why := await self._starting.arrive(pod, args.node):
+                return BindOutcome(error=why)
+            pod = self._state.pods.get(pod.key, pod)
+        reserved = pod.reserved
+        if claim.gang is None or pod.bound or reserved is None:
+            return await self._placed(pod, args.node, claim)
+        return await self._member(pod, reserved, args.node, claim)
+
+    async def _member(self, pod: Pod, reserved: Reserved, node: str, claim: Claim) -> BindOutcome:
+        """A gang's members wait here for each other; then the first one is bound, and after it the
+        others.
+        """
+        uid, key = pod.metadata.uid, pod.key
+        with self._gathering.joined(pod, reserved) as mine:
+            with anyio.move_on_after(self._config.seconds("gang_bind")):
+                while self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
+                    await mine.change(_ARRIVAL_LOOK)
+                    shown = self._state.pods.get(key)
+                    if shown is None or shown.metadata.uid != uid or not _of_plan(shown, mine.plan):
+                        return BindOutcome(error=messages.GANG_NOT_RESERVED)
+                    mine.pod = shown
+            if self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
+                return BindOutcome(error=messages.GANG_NOT_TOGETHER)
+            outcome = await self._placed(mine.pod, node, claim)
+            if not outcome.error:
+                self._gathering.bound(mine)
+            return outcome
+
+    def _first(self, pod: Pod) -> Pod | None:
+        """Its plan's first member."""
+        reserved = pod.reserved
+        key = (pod.metadata.namespace, reserved.first) if reserved is not None else None
+        return self._state.pods.get(key) if key is not None else None
+
+    async def _placed(self, pod: Pod, node: str, claim: Claim) -> BindOutcome:
+        budget = self._config.seconds("bind_budget")
+        return await self._runner.run(self.placing(pod, node, claim), budget)
+
+    def placing(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
+        """The steps that bind the pod to ``node``. What they choose is held in memory until they
+        end without a Binding, or a mirror shows what became of it: so one process never gives a GPU
+        twice, whatever happens to leases.
+        """
+        state, uid = self._state, pod.metadata.uid
+        uuids = state.uuids(node)
+        own = {}
+        for lease in state.held_by(uid):
+            if lease.ours and (gpu := lease.gpu) is not None and gpu[0] == node:
+                own[gpu[1]] = lease
+
+        def pick(busy: frozenset[int], mine: tuple[int, ...]) -> Chosen:
+            seen = state.view(node)
+            if seen.blocked or state.uuids(node) != uuids:
+                return Chosen(why=seen.blocked or messages.STATUS_CHANGED)
+            free = seen.free
+            # In memory a GPU may be held by this very bind already, and so not be free in the view.
+            free |= mask_of(seen.slots, mine) & ~mask_of(seen.slots, state.others(node, uid))
+            free &= ~mask_of(seen.slots, busy)
+            chosen = choose(seen.slots, free, claim.want, mine)
+            state.hold(node, chosen.ids, pod)
+            return chosen
+
+        if not pod.bound and (reserved := pod.reserved) is not None and reserved.node == node:
+            if state.view(node).blocked == messages.UNLOCKED:
+                return BindOutcome(error=messages.UNLOCKED)
+            if not set(reserved.ids) <= set(state.ids(node)):
+                return BindOutcome(error=messages.STATUS_CHANGED)
+            if state.others(node, uid) & set(reserved.ids):
+                return BindOutcome(error=messages.TAKEN)
+            state.hold(node, reserved.ids, pod)
+        job = BindJob(pod=pod, node=node, own=own, uuids=uuids, gang=claim.gang is not None)
+        outcome = BindOutcome(sent=True)  # until the contrary is known
+        try:
+            outcome = yield from binding.bind(job, pick, state.look)
+            return outcome
+        finally:
+            state.let_go(node, pod, sent=outcome.sent)
+
+    async def _pod(self, args: BindingArgs) -> Pod | None:
+        """As the mirror has it, or as the API server does where that shows another one or none."""
+        shown = self._state.pods.get((args.pod_namespace, args.pod_name))
+        if shown is not None and shown.metadata.uid == args.pod_uid:
+            return shown
+        try:
+            found = await self._client.get(
+                f"/api/v1/namespaces/{args.pod_namespace}/pods/{args.pod_name}", Pod
+            )
+        except NotFound:
+            return None
+        return found if found.metadata.uid == args.pod_uid else None
+
+    def _question(self, pod: Pod) -> Question:
+        """The scheduler's pod may be of an older version than the mirror's: of two the higher
+        number of reservations counts.
+        """
+        shown = self._state.pods.get(pod.key)
+        if shown is not None and shown.metadata.uid == pod.metadata.uid:
+            pod = shown
+        claim, absent = self._state.claim_of(pod)
+        own: dict[str, tuple[int, tuple[int, ...]]] = {}
+        if (leases := self._state.held_by(pod.metadata.uid)) and claim is not None:
+            for node, ids in own_ids(leases, pod).items():
+                own[node] = (mask_of(self._state.view(node).slots, ids), ids)
+        refused = messages.COUNT_DIFFERS if self._state.miscount(pod) else ""
+        return Question(pod=pod, claim=claim, valid=absent, own=own, refused=refused)
+
+    def _changed(self, kind: str, key: tuple[str, str]) -> None:
+        if kind == "pod":
+            self._gathering.changed(key, self._state.pods.get(key))
+            self._starting.changed(key, self._state.pods.get(key))
+
+
+def _of_plan(pod: Pod, plan: str) -> bool:
+    return pod.reserved is not None and pod.reserved.plan == plan
+
+
+def encoded(answer: FilterResult | BindingResult | Sequence[Priority]) -> bytes:
+    """As it goes over the wire."""
+    return msgspec.json.encode(answer)

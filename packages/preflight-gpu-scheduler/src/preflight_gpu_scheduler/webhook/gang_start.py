@@ -1,0 +1,367 @@
+"""Gangs that start: the nodes that kube-scheduler would have each member on, a plan on those, and
+the members in their binds until all of them are there.
+
+Nothing is held for a gang of which some member has no node, and nothing outside of this process
+before all have arrived: then their leases are acquired, all or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+
+from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api.allocation import GangStart
+from preflight_gpu_scheduler.api.claim import Claim
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.core import filter_prioritize as verbs
+from preflight_gpu_scheduler.core.filter_prioritize import Answered, NodeView, Question
+from preflight_gpu_scheduler.core.gang_plan import Member, place
+from preflight_gpu_scheduler.core.gang_reserve import Assignment, acquire
+from preflight_gpu_scheduler.core.protocol import Runner
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
+
+__all__ = ["Starting"]
+
+_FRESH: Final = 30.0
+"""Seconds for which the nodes count on which the scheduler would have had a member."""
+_SOON: Final = 15.0
+"""Seconds within which the scheduler asks again about a pod that some node might have: its back-off
+is 10 at most.
+"""
+_MOST_REST: Final = 20.0
+"""Seconds at most from an attempt that failed to the next."""
+_KEPT_FOR: Final = 0.5
+"""Seconds after which it is looked at anew what is kept."""
+_AT_ONCE: Final = 16
+_LOOK: Final = 0.5
+
+
+class _Attempt:
+    """What is known of the pods that start together."""
+
+    def __init__(self, start: GangStart, now: float) -> None:
+        self.start, self.since = start, now
+        self.pods: dict[Key, Pod] = {}  # those that wait, as a mirror has them
+        self.asked: dict[str, tuple[float, frozenset[str]]] = {}  # by uid: when, and which nodes
+        self.ever: set[str] = set()  # all nodes that the scheduler would have had one on
+        self.last = now  # when it was asked about one
+        self.failed, self.rests = 0, now
+        self.begun: float | None = None
+        self.placed: dict[str, tuple[str, tuple[int, ...]]] = {}  # by uid, while it is tried
+        self.refused: dict[Key, object] = {}  # what the scheduler had said when it began
+        self.arrived: dict[str, anyio.Event] = {}
+        self.locked = False
+
+    @property
+    def priority(self) -> int:
+        return max((pod.spec.priority or 0 for pod in self.pods.values()), default=0)
+
+    def ring(self) -> None:
+        for bell in self.arrived.values():
+            bell.set()
+
+
+class Starting:
+    """All in it is of one event loop; nothing but :meth:`arrive` waits."""
+
+    def __init__(self, state: GpuSnapshot, config: Config, runner: Runner) -> None:
+        self._state, self._config, self._runner = state, config, runner
+        self._tries: dict[GangStart, _Attempt] = {}
+        self._of: dict[Key, GangStart] = {}
+        self._grown: dict[str, tuple[int, float]] = {}  # free GPUs, and since when there are more
+        self._kept: tuple[_Attempt | None, float, Mapping[str, int]] = (None, 0.0, {})
+
+    # --- what changes
+
+    def changed(self, key: Key, pod: Pod | None) -> None:
+        """A pod is another one now, or None: gone."""
+        start = pod.start if pod is not None and pod.open else None
+        start = GangStart(start=start.start, need=start.need) if start is not None else None
+        before = self._of.get(key)
+        if before is not None and before != start:
+            self._left(key, before)
+        if start is None or pod is None:
+            return
+        self._of[key] = start
+        mine = self._tries.get(start)
+        if mine is None:
+            mine = self._tries[start] = _Attempt(start, self._state.now())
+        mine.pods[key] = pod
+        said = pod.status.conditions
+        if (
+            mine.begun is not None
+            and not mine.locked
+            and pod.metadata.uid in mine.placed
+            and pod.metadata.uid not in mine.arrived
+            and said
+            and said != mine.refused.get(key)
+        ):
+            self._fail(mine)  # the scheduler has no node for it beside the others
+
+    def _left(self, key: Key, start: GangStart) -> None:
+        del self._of[key]
+        mine = self._tries[start]
+        pod = mine.pods.pop(key)
+        uid = pod.metadata.uid
+        mine.asked.pop(uid, None)
+        if uid in mine.placed:
+            self._state.let_go(mine.placed[uid][0], pod)
+            if not mine.locked:
+                self._fail(mine)
+        if bell := mine.arrived.get(uid):
+            bell.set()
+        if not mine.pods:
+            del self._tries[start]
+        elif mine.locked and not any(one.metadata.uid in mine.placed for one in mine.pods.values()):
+            self._over(mine)  # all are told; who is left comes by itself
+
+    def _fail(self, mine: _Attempt) -> None:
+        """Nobody keeps anything, and it is tried again after a while."""
+        mine.failed += 1
+        mine.rests = self._state.now() + min(2.0 ** min(mine.failed - 1, 9), _MOST_REST)
+        mine.asked.clear()
+        self._over(mine)
+
+    def _over(self, mine: _Attempt) -> None:
+        for pod in mine.pods.values():
+            if (given := mine.placed.get(pod.metadata.uid)) is not None:
+                self._state.let_go(given[0], pod)
+        mine.begun, mine.locked, mine.placed = None, False, {}
+        mine.ring()
+
+    # --- filter
+
+    def filter(self, question: Question, nodes: Sequence[str]) -> Answered | str:
+        """The one node that the member is to have; or why there is none yet: it comes again after
+        the scheduler's back-off.
+        """
+        now, pod = self._state.now(), question.pod
+        self._expire(now)
+        mine = self._tries.get(self._of.get(pod.key, GangStart()))
+        if mine is None or pod.key not in mine.pods:
+            return messages.GANG_NOT_RESERVED
+        uid = pod.metadata.uid
+        found = verbs.filter_nodes(question, nodes, self._state.views())
+        mine.ever.update(nodes)
+        self._note(nodes, now)
+        if mine.begun is None and (why := self._others_first(mine, now)):
+            return why
+        mine.last = now
+        if uid not in mine.placed:
+            mine.asked[uid] = (now, frozenset(found.passed))
+        if mine.begun is None and (why := self._begin(mine, now)):
+            return why
+        given = mine.placed.get(uid)
+        if given is None:
+            return messages.GANG_TURN
+        if given[0] not in nodes and not self._move(mine, pod, question.claim, nodes):
+            self._fail(mine)
+            return messages.GANG_TOO_FEW
+        node = mine.placed[uid][0]
+        return Answered((node,), {name: messages.ELSEWHERE for name in nodes if name != node})
+
+    def _begin(self, mine: _Attempt, now: float) -> str:
+        if now < mine.rests:
+            return messages.GANG_RESTS
+        planned = self._plan(mine, now)
+        if isinstance(planned, str):
+            return planned
+        mine.begun, mine.placed = now, planned
+        mine.refused = {key: pod.status.conditions for key, pod in mine.pods.items()}
+        for pod in mine.pods.values():
+            if (given := planned.get(pod.metadata.uid)) is not None:
+                self._state.hold(*given, pod)
+        return ""
+
+    def _note(self, nodes: Sequence[str], now: float) -> None:
+        views = self._state.views()
+        for name in nodes:
+            free = views[name].free.bit_count() if name in views else 0
+            known, since = self._grown.get(name, (0, now))
+            self._grown[name] = (free, now if free > known else since)
+
+    def _others_first(self, mine: _Attempt, now: float) -> str:
+        """A gang that comes before this one and may fit, as far as is known: on nodes that the
+        scheduler would have it on, or that have got GPUs since it was asked.
+        """
+        rank = (-mine.priority, mine.since)
+        for other in self._tries.values():
+            if other.begun is not None or now < other.rests or other is mine:
+                continue
+            if (-other.priority, other.since) >= rank or not other.ever:
+                continue
+            if other.failed:
+                fits = self._plan(other, now)
+            else:
+                among = {
+                    name
+                    for name in mine.ever
+                    if other.last < (grown := self._grown[name][1]) and now - grown < _SOON
+                }
+                if among or now - other.last < _SOON:
+                    among |= other.ever
+                members = self._members(other)
+                alike = dict.fromkeys((one.pod.metadata.uid for one in members), frozenset(among))
+                fits = place(members, alike, self._state.views(), other.start.need)
+            if not isinstance(fits, str):
+                return messages.GANG_TURN
+        return ""
+
+    def _plan(self, mine: _Attempt, now: float) -> dict[str, tuple[str, tuple[int, ...]]] | str:
+        """Once an attempt has failed the scheduler has to have been asked about each; before, who
+        is not known is believed to be like the others. Of a PodGroup of its own the scheduler asks
+        about no other where one has no node.
+        """
+        need = mine.start.need
+        fresh = {uid: on for uid, (when, on) in mine.asked.items() if now - when <= _FRESH}
+        native = any(pod.spec.scheduling_group is not None for pod in mine.pods.values())
+        if fresh and (native or not mine.failed):
+            alike = next(reversed(fresh.values()))
+            fresh = {
+                one.metadata.uid: fresh.get(one.metadata.uid, alike) for one in mine.pods.values()
+            }
+        if len(fresh) < need:
+            return messages.GANG_GATHERS
+        return place(self._members(mine), fresh, self._beside(mine), need)
+
+    def _beside(self, mine: _Attempt) -> Mapping[str, NodeView]:
+        """The nodes without what is kept for another gang."""
+        views = self._state.views()
+        kept = self.kept(mine.priority, mine)
+        less = {}
+        for name, count in kept.items():
+            free = views[name].free
+            for _ in range(min(count, free.bit_count())):
+                free &= free - 1
+            less[name] = msgspec.structs.replace(views[name], free=free)
+        return {**views, **less} if less else views
+
+    def _move(self, mine: _Attempt, pod: Pod, claim: Claim | None, nodes: Sequence[str]) -> bool:
+        """Beside those that are placed already the scheduler would have it on ``nodes`` only."""
+        uid = pod.metadata.uid
+        self._state.let_go(mine.placed[uid][0], pod)
+        if claim is None:
+            return False
+        member = Member(pod=pod, claim=claim)
+        planned = place([member], {uid: frozenset(nodes)}, self._state.views(), 1)
+        if isinstance(planned, str):
+            return False
+        mine.placed[uid] = planned[uid]
+        self._state.hold(*planned[uid], pod)
+        return True
+
+    def _expire(self, now: float) -> None:
+        for mine in list(self._tries.values()):
+            late = mine.begun is not None and now - mine.begun > self._config.seconds("gang_bind")
+            if late and not mine.locked:
+                self._fail(mine)
+
+    # --- what is kept
+
+    def kept(self, priority: int, mine: _Attempt | None = None) -> Mapping[str, int]:
+        """How many GPUs of each node are kept from pods of this priority: for the gang of the
+        highest one that waits longest, once it has waited for ``gangPatience``; from ``mine``, too,
+        where that is another.
+        """
+        now, patience = self._state.now(), self._config.seconds("gang_patience")
+        self._expire(now)
+        waiting = (
+            one
+            for one in self._tries.values()
+            if one.begun is None and now - one.since > patience and one.priority >= priority
+        )
+        first = min(waiting, key=lambda one: (-one.priority, one.since), default=None)
+        if first is None or first is mine:
+            return {}
+        known, since, kept = self._kept
+        if known is not first or now - since > _KEPT_FOR:
+            kept = self._keep(first)
+            self._kept = first, now, kept
+        return kept
+
+    def _keep(self, first: _Attempt) -> Mapping[str, int]:
+        views, members, kept = self._state.views(), self._members(first), dict[str, int]()
+        ever = dict.fromkeys((one.pod.metadata.uid for one in members), frozenset(first.ever))
+        if first.failed and not isinstance(place(members, ever, views, first.start.need), str):
+            return {}  # what it lacks are not GPUs
+        room = {
+            name: (views[name].free.bit_count(), len(views[name].slots))
+            for name in first.ever
+            if name in views and not views[name].blocked
+        }
+        counts = sorted((one.claim.spec.devices.count for one in members), reverse=True)
+        for count in counts[: first.start.need]:
+            fits = [name for name, (_, left) in room.items() if left >= count]
+            if not fits:
+                break
+            name = max(fits, key=lambda one: (room[one], one))
+            room[name] = (room[name][0] - count, room[name][1] - count)
+            kept[name] = kept.get(name, 0) + count
+        return kept
+
+    def _members(self, mine: _Attempt) -> list[Member]:
+        return [
+            Member(pod=pod, claim=claim)
+            for pod in mine.pods.values()
+            if (claim := self._state.claim_of(pod)[0]) is not None
+        ]
+
+    # --- bind
+
+    async def arrive(self, pod: Pod, node: str) -> str:
+        """Wait until all have arrived, their leases are stored, and ``pod`` is told so; or why
+        not.
+        """
+        uid, now = pod.metadata.uid, self._state.now()
+        self._expire(now)
+        mine = self._tries.get(self._of.get(pod.key, GangStart()))
+        if mine is None or mine.begun is None or mine.placed.get(uid, ("",))[0] != node:
+            return messages.GANG_NOT_RESERVED
+        begun = mine.begun
+        bell = mine.arrived[uid] = anyio.Event()
+        try:
+            whole = mine.placed.keys() <= mine.arrived.keys() and not mine.locked
+            if whole and (why := await self._lock(mine)):
+                return why
+            gathers = self._config.seconds("gang_bind")
+            locks = self._config.seconds("bind_budget")
+            while mine.begun == begun and uid in mine.placed:
+                end = begun + gathers + (locks if mine.locked else 0.0)
+                left = end - self._state.now()
+                if left <= 0:
+                    self._fail(mine)
+                    break
+                with anyio.move_on_after(min(left, _LOOK)):
+                    await bell.wait()
+                if bell.is_set():
+                    bell = mine.arrived[uid] = anyio.Event()
+                shown = self._state.pods.get(pod.key)
+                if shown is None or shown.metadata.uid != uid:
+                    break
+                if shown.reserved is not None:
+                    return ""
+            shown = self._state.pods.get(pod.key)
+            told = shown is not None and shown.metadata.uid == uid and shown.reserved is not None
+            return "" if told else messages.GANG_NOT_TOGETHER
+        finally:
+            if mine.arrived.get(uid) is bell:
+                del mine.arrived[uid]
+
+    async def _lock(self, mine: _Attempt) -> str:
+        mine.locked = True
+        plan = []
+        for pod in mine.pods.values():
+            if (given := mine.placed.get(pod.metadata.uid)) is not None:
+                known = self._state.uuids(given[0])
+                named = tuple(known.get(gpu, "") for gpu in given[1])
+                plan.append(Assignment(pod=pod, node=given[0], ids=given[1], uuids=named))
+        steps = acquire(plan, self._state.look, at_once=_AT_ONCE)
+        why = await self._runner.run(steps, self._config.seconds("bind_budget"))
+        if why:
+            self._fail(mine)
+        return why

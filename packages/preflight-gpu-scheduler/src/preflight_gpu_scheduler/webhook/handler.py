@@ -1,0 +1,160 @@
+"""Admission: the AdmissionReview of a pod that is created, answered by :mod:`~.core.admission`
+with the claim that it names.
+
+The claim comes from a mirror; one that is not there is asked for once more, as it may have been
+made just now.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from preflight_kube.admission import limits
+from preflight_kube.admission.review import AdmissionRequest, Response
+from preflight_kube.admission.reviews import Unavailable
+from preflight_kube.client.client import Client, KubeError, Unreadable
+from preflight_kube.runtime.reflector import Change, Reflector
+
+from preflight_gpu_scheduler.api import claim as claims
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.claim import Claim
+from preflight_gpu_scheduler.api.types import Metadata
+from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.core.admission import admit
+
+__all__ = ["MUTATE", "Webhook"]
+
+MUTATE: Final = "/mutate-pods"
+_REFUSED: Final = 403
+Key = tuple[str, str]
+
+
+class _Raw(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: Any = None
+
+
+class Webhook:
+    """Call it with a request. ``claims`` has to run for it to follow the cluster."""
+
+    def __init__(self, client: Client, config: Config) -> None:
+        self._client, self._config = client, config
+        self._known: dict[Key, Claim | list[str]] = {}
+        self.claims = Reflector(
+            client, names.CLAIMS, _Raw, on_change=self._changed, on_unreadable=self._unreadable
+        )
+
+    async def __call__(self, request: AdmissionRequest) -> Response:
+        """The patch, or one sentence for each reason against the pod."""
+        if (
+            request.resource.resource != "pods"
+            or request.operation != "CREATE"
+            or request.sub_resource
+        ):
+            return Response()
+        pod = request.new(dict)
+        if _claim_name(pod) and (
+            refused := limits.of_list(pod, "spec.resourceClaims", limits.REQUESTS - 1)
+        ):
+            return Response.denied(refused, code=_REFUSED)
+        claim = await self._claim(request.namespace, pod)
+        if isinstance(claim, list):
+            return Response.denied(
+                f"the GpuClaim that the pod names is not valid: {' '.join(claim)}", code=_REFUSED
+            )
+        verdict = admit(
+            pod,
+            claim,
+            self._config,
+            gpu_entries=await self._gpu_entries(request.namespace, pod),
+        )
+        if verdict.refused:
+            return Response.denied(verdict.refused, code=_REFUSED, warnings=verdict.warnings)
+        return Response(patch=verdict.patch, warnings=verdict.warnings)
+
+    async def _claim(self, namespace: str, pod: dict[str, Any]) -> Claim | list[str] | None:
+        name = _claim_name(pod)
+        if not name:
+            return None
+        found = self._known.get((namespace, name))
+        if found is not None:
+            return found
+        try:
+            raw = await self._client.get_or_none(
+                f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}", _Raw
+            )
+        except KubeError as error:
+            raise Unavailable(f"GpuClaim {name} cannot be read ({error})") from None
+        return None if raw is None else _read(raw)
+
+    async def _gpu_entries(self, namespace: str, pod: dict[str, Any]) -> list[str]:
+        """Those of its resourceClaims that ask for a device class of GPUs. What cannot be found out
+        is not refused: the agent still sees that a DRA driver serves the node's GPUs."""
+        if not _claim_name(pod):
+            return []
+        spec = pod.get("spec")
+        found = []
+        for entry in (spec.get("resourceClaims") or ()) if isinstance(spec, dict) else ():
+            if not isinstance(entry, dict):
+                continue
+            for plural, field in (
+                ("resourceclaims", "resourceClaimName"),
+                ("resourceclaimtemplates", "resourceClaimTemplateName"),
+            ):
+                name = entry.get(field)
+                if isinstance(name, str) and claims_name(name):
+                    path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{plural}/{name}"
+                    if await self._asks_for_gpus(path):
+                        found.append(str(entry.get("name")))
+                    break  # one that names both is refused by the API server
+        return found
+
+    async def _asks_for_gpus(self, path: str) -> bool:
+        try:
+            raw: dict[str, Any] | None = await self._client.get_or_none(path, dict)
+        except KubeError as error:
+            raise Unavailable(f"a resource claim of the pod cannot be read ({error})") from None
+        text = msgspec.json.encode((raw or {}).get("spec")).decode()
+        return any(f'"deviceClassName":"{one}"' in text for one in self._config.gpu_classes)
+
+    def _changed(self, change: Change[_Raw]) -> None:
+        about = change.object.metadata
+        key = (about.namespace, about.name)
+        if change.kind == "deleted":
+            self._known.pop(key, None)
+        else:
+            self._known[key] = _read(change.object)
+
+    def _unreadable(self, one: Unreadable, bad: bool) -> None:
+        key = (one.metadata.namespace, one.metadata.name)
+        if bad:
+            self._known[key] = [f"it cannot be read: {one.why}"]
+        elif isinstance(self._known.get(key), list):
+            del self._known[key]
+
+
+def _read(raw: _Raw) -> Claim | list[str]:
+    about = raw.metadata
+    return claims.read(
+        {
+            "metadata": {"namespace": about.namespace, "name": about.name, "uid": about.uid},
+            "spec": raw.spec,
+        }
+    )
+
+
+def claims_name(name: str) -> bool:
+    """Whether it can stand in a path: names of objects are lower case letters, digits, dashes and
+    dots.
+    """
+    return 0 < len(name) <= 253 and all(
+        c.isascii() and (c.islower() or c.isdigit() or c in "-.") for c in name
+    )
+
+
+def _claim_name(pod: dict[str, Any]) -> str:
+    about = pod.get("metadata")
+    said = about.get("annotations") if isinstance(about, dict) else None
+    name = said.get(names.CLAIM_ANNOTATION) if isinstance(said, dict) else None
+    return name if isinstance(name, str) and claims_name(name) else ""

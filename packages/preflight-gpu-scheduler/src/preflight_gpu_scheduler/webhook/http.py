@@ -1,0 +1,158 @@
+"""The extender's port: plain HTTP for the kube-scheduler beside it, on loopback. Whoever can call
+bind can place any pod.
+
+Whatever a call is, its answer has status 200: the scheduler shows any other one as "failed filter
+with status code 500".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import anyio
+import uvicorn
+from preflight_kube.logs import get_logger
+
+from preflight_gpu_scheduler.core import filter_prioritize as verbs
+from preflight_gpu_scheduler.core.filter_prioritize import BindingResult, FilterResult
+from preflight_gpu_scheduler.metrics import ExtenderMetrics
+from preflight_gpu_scheduler.webhook.extender import Extender, encoded
+
+__all__ = ["Application", "listener", "serve", "serve_on"]
+
+log = get_logger(__name__)
+_HEAD: Final = [(b"content-type", b"application/json")]
+FAULT: Final = "the extender failed at this; its log says where"
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Application:
+    """An ASGI callable: /filter, /prioritize, /bind."""
+
+    def __init__(self, extender: Extender, metrics: ExtenderMetrics) -> None:
+        self._extender, self._metrics = extender, metrics
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request of HTTP; uvicorn calls it."""
+        verb = str(scope.get("path", "")).strip("/")
+        started = time.perf_counter()
+        said, error = await self._said(verb, await _body(receive))
+        known = verb if verb in {"filter", "prioritize", "bind"} else "other"
+        self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
+        self._metrics.calls.labels(known, "error" if error else "ok").inc()
+        head = [*_HEAD, (b"content-length", str(len(said)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": said})
+
+    async def _said(self, verb: str, body: bytes) -> tuple[bytes, bool]:
+        try:
+            if verb == "bind":
+                asked = verbs.read_binding(body)
+                result = (
+                    BindingResult(asked)
+                    if isinstance(asked, str)
+                    else await self._extender.bind(asked)
+                )
+                return encoded(result), bool(result.error)
+            if verb == "filter":
+                args = verbs.read_args(body)
+                found = (
+                    FilterResult(error=args)
+                    if isinstance(args, str)
+                    else self._extender.filter(args)
+                )
+                return encoded(found), bool(found.error)
+            if verb == "prioritize":
+                args = verbs.read_args(body)
+                if isinstance(args, str):
+                    log.warning("a call cannot be read", verb=verb, error=args)
+                    return b"[]", True
+                return encoded(self._extender.prioritize(args)), False
+        except Exception:
+            log.exception("a fault of this program", verb=verb)
+            return (b"[]" if verb == "prioritize" else encoded(BindingResult(FAULT))), True
+        return encoded(BindingResult(f"{verb:.40} is none of filter, prioritize, bind")), True
+
+
+async def _body(receive: Receive) -> bytes:
+    """The call's bytes; of one that is too long no more than shows that it is, though all of it is
+    read.
+    """
+    kept: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        piece = message.get("body", b"")
+        if size <= verbs.MOST_BODY:
+            kept.append(piece)
+        size += len(piece)
+        if not message.get("more_body"):
+            return b"".join(kept)
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens on ``host``, an address of this machine's loopback.
+
+    Raises:
+        ValueError: the address is another one.
+        OSError: it cannot be had.
+    """
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise ValueError(
+            f"{host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.create_server((host, port), family=family, backlog=1024)
+    # Head and body of an answer are two writes. Without this, which connections inherit, the second
+    # one waits for the first one's acknowledgement, 40 ms; asyncio sets it only where a socket
+    # names its protocol, and this one does not.
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the service's own handler stops it
+
+
+async def serve(application: Application, host: str, port: int) -> None:
+    """Until cancelled. Raises as :func:`listener`."""
+    await serve_on(application, listener(host, port))
+
+
+async def serve_on(application: Application, listening: socket.socket) -> None:
+    """As :func:`serve`, on a socket that is closed at the end."""
+    config = uvicorn.Config(
+        application,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        http="httptools",
+        timeout_keep_alive=300,
+        timeout_graceful_shutdown=2,
+    )
+    server = _Server(config)
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    try:
+        await asyncio.wait([serving])
+        serving.result()
+    finally:
+        server.should_exit = True
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait(
+                [serving]
+            )  # connections are closed; a bind under way has a moment to end
+        listening.close()
