@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 from preflight_kube.cli import commands
@@ -16,6 +17,9 @@ from preflight_kube.files import yaml_document as document
 
 from preflight_gpu_scheduler.config import Config, ConfigError, json_schema, of
 from preflight_gpu_scheduler.core.scheduler_config import EXTENDER_PORT, scheduler_config
+
+if TYPE_CHECKING:
+    from preflight_gpu_scheduler.service import Process
 
 __all__ = ["main"]
 
@@ -44,31 +48,25 @@ def main() -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser, subparsers = commands.parser(PROGRAM, _ABOUT)
 
-    extender = commands.command(
-        subparsers, "extender", _extender, help="answer kube-scheduler beside it"
-    )
-    _service(extender)
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], about: str, *, address: bool = False
+    ) -> argparse.ArgumentParser:
+        parser = commands.command(subparsers, name, run, help=about)
+        commands.add_config(parser)
+        if address:
+            commands.add_address(parser)
+        return parser
+
+    extender = command("extender", _extender, "answer kube-scheduler beside it", address=True)
     extender.add_argument(
         "--listen",
         default="127.0.0.1",
         help="address for kube-scheduler, on loopback (%(default)s)",
     )
-    _extender_port(extender)
-
-    controller = commands.command(
-        subparsers, "controller", _controller, help="be one replica of the controller"
+    commands.add_lease(
+        command("controller", _controller, "be one replica of the controller", address=True)
     )
-    _service(controller)
-    controller.add_argument(
-        "--namespace",
-        default=os.environ.get("POD_NAMESPACE") or "preflight",
-        help="where the leader's lease is kept (POD_NAMESPACE; here %(default)s)",
-    )
-
-    webhook = commands.command(
-        subparsers, "webhook", _webhook, help="admit pods that name a GpuClaim"
-    )
-    _service(webhook)
+    webhook = command("webhook", _webhook, "admit pods that name a GpuClaim", address=True)
     webhook.add_argument(
         "--certificates",
         type=Path,
@@ -80,32 +78,21 @@ def _parser() -> argparse.ArgumentParser:
     webhook.add_argument(
         "--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)"
     )
-
-    agent = commands.command(
-        subparsers, "agent", _agent, help="say which GPUs this node has, and how they are"
-    )
-    _service(agent)
+    agent = command("agent", _agent, "say which GPUs this node has, and how they are", address=True)
     agent.add_argument(
         "--node",
         default=os.environ.get("NODE_NAME", ""),
         help="the node that this runs on (NODE_NAME; here %(default)s)",
     )
 
-    show = commands.command(
-        subparsers, "show", _show, help="a row a node, a cell a GPU; or one pod"
-    )
-    _config(show)
+    show = command("show", _show, "a row a node, a cell a GPU; or one pod")
     show.add_argument(
         "pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for"
     )
     show.add_argument(
         "-n", "--namespace", default="default", help="the pod's namespace (%(default)s)"
     )
-
-    explain = commands.command(
-        subparsers, "explain", _explain, help="per node why not, and which GPUs it would be"
-    )
-    _config(explain)
+    explain = command("explain", _explain, "per node why not, and which GPUs it would be")
     explain.add_argument(
         *("-f", "--file"),
         action="append",
@@ -119,22 +106,25 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)"
     )
-
-    scheduler = commands.command(
-        subparsers,
+    scheduler = command(
         "scheduler-config",
         _scheduler_config,
-        help="the KubeSchedulerConfiguration that names the extender",
+        "the KubeSchedulerConfiguration that names the extender",
     )
-    _config(scheduler)
     scheduler.add_argument(
         "--kubeconfig", default="", help="what kube-scheduler uses; default: its ServiceAccount"
     )
     scheduler.add_argument(
         "--namespace", default="kube-system", help="where its lease is kept (%(default)s)"
     )
-    _extender_port(scheduler)
     scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
+    for parser_of_port in (extender, scheduler):
+        parser_of_port.add_argument(
+            "--extender-port",
+            type=commands.port,
+            default=EXTENDER_PORT,
+            help="port for kube-scheduler (%(default)s)",
+        )
 
     if sys.argv[1:2] == ["certs"]:  # what makes certificates is memory that no service need carry
         _certs(subparsers)
@@ -150,32 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _service(parser: argparse.ArgumentParser) -> None:
-    _config(parser)
-    parser.add_argument("--host", default="0.0.0.0", help="address of the plain port (%(default)s)")  # noqa: S104
-    parser.add_argument(
-        "--port",
-        type=commands.port,
-        default=8080,
-        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
-    )
-
-
-def _config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", metavar="FILE", help="configuration (YAML; see `schema`); default: all defaults"
-    )
-
-
-def _extender_port(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--extender-port",
-        type=commands.port,
-        default=EXTENDER_PORT,
-        help="port for kube-scheduler (%(default)s)",
-    )
-
-
 def _parse(text: str) -> Config:
     try:
         return of(document.read(text))
@@ -183,59 +147,31 @@ def _parse(text: str) -> Config:
         raise ConfigError(error.problems) from None
 
 
-def _load(path: str | None) -> Config:
+def _load(path: Path | None) -> Config:
     return Config() if path is None else commands.load(_parse, path)
 
 
-def _extender(args: argparse.Namespace) -> int:
+def _process(args: argparse.Namespace) -> Process:
     from preflight_kube.auth.connection import connection
 
-    from preflight_gpu_scheduler import service
+    from preflight_gpu_scheduler.service import Process
 
-    listen = (args.listen, args.extender_port)
-    try:
-        return service.extender(
-            connection(), _load(args.config), listen=listen, host=args.host, port=args.port
-        )
-    except ValueError as error:
-        raise commands.BadInput(f"--listen: {error}.") from None
-    except OSError as error:
-        raise commands.CommandFailed(
-            f"{args.listen}:{args.extender_port}: {error.strerror}; choose another port."
-        ) from None
+    return Process(connection(), _load(args.config), args.host, args.port)
+
+
+def _extender(args: argparse.Namespace) -> int:
+    return _process(args).extender(args.listen, args.extender_port)
 
 
 def _controller(args: argparse.Namespace) -> int:
-    from preflight_kube.auth.connection import connection
-
-    from preflight_gpu_scheduler import service
-
-    return service.controller(
-        connection(), _load(args.config), namespace=args.namespace, host=args.host, port=args.port
-    )
+    return _process(args).controller(args.namespace)
 
 
 def _webhook(args: argparse.Namespace) -> int:
-    from preflight_kube.auth.connection import connection
-
-    from preflight_gpu_scheduler import service
-
-    return service.webhook(
-        connection(),
-        _load(args.config),
-        certificates=args.certificates,
-        client_ca=args.client_ca,
-        admission_port=args.admission_port,
-        host=args.host,
-        port=args.port,
-    )
+    return _process(args).webhook(args.certificates, args.client_ca, args.admission_port)
 
 
 def _agent(args: argparse.Namespace) -> int:
-    from preflight_kube.auth.connection import connection
-
-    from preflight_gpu_scheduler import service
-
     if not args.node:
         raise commands.BadInput(
             "--node: is empty and NODE_NAME is not set; name the node that this runs on."
@@ -247,9 +183,7 @@ def _agent(args: argparse.Namespace) -> int:
         raise commands.BadInput(
             f"{path}: the boot's id cannot be read ({error}); name the kernel's own file by ALT_BOOT_ID_PATH."
         ) from None
-    return service.agent(
-        connection(), _load(args.config), node=args.node, boot=boot, host=args.host, port=args.port
-    )
+    return _process(args).agent(args.node, boot)
 
 
 def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -266,19 +200,17 @@ def _show(args: argparse.Namespace) -> int:
     from preflight_gpu_scheduler import service
     from preflight_gpu_scheduler.report.show import pod_text, table
 
-    target = connection(home=Path.home())
-    key = (args.namespace, args.pod)
-    now = datetime.now(UTC)
-    found = service.read(
-        target,
+    key, now = (args.namespace, args.pod), datetime.now(UTC)
+    text = service.read(
+        connection(home=Path.home()),
         _load(args.config),
         lambda state: pod_text(state, key) if args.pod else table(state, now),
     )
-    if not found:
+    if not text:
         raise commands.CommandFailed(
             f"no pod {args.pod} of this scheduler in namespace {args.namespace}; `-n` names another one."
         )
-    commands.say(found)
+    commands.say(text)
     return commands.DONE
 
 
@@ -326,7 +258,7 @@ def _scheduler_config(args: argparse.Namespace) -> int:
     return commands.DONE
 
 
-def _crds() -> list[dict[str, object]]:
+def _crds() -> list[dict[str, Any]]:
     from preflight_gpu_scheduler.api.crd import crds
 
     return list(crds())

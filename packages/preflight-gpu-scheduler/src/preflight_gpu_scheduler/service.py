@@ -6,10 +6,10 @@ neither the server of the webhook nor what chooses GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
 from preflight_kube.auth.connection import Connection
@@ -25,155 +25,126 @@ from preflight_gpu_scheduler.config import Config
 if TYPE_CHECKING:
     from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 
-__all__ = ["LEASE", "agent", "controller", "extender", "read", "webhook"]
+__all__ = ["LEASE", "Process", "read"]
 
 LEASE: Final = "gpu-scheduler-controller"
-_COMPONENT: Final = "gpu-scheduler"
 T = TypeVar("T")
 _PATIENCE: Final = 30.0
 """Seconds until a cluster that cannot be read is said not to be."""
 _log = get_logger(__name__)
 
 
-def extender(
-    target: Connection, config: Config, *, listen: tuple[str, int], host: str, port: int
-) -> int:
-    """``listen``: where kube-scheduler finds it, on loopback. The exit status, as of the others
-    here.
+class Process(NamedTuple):
+    """One process: which cluster, configured how, and the address of its plain port. Each method
+    runs a service until it is stopped, and returns the exit status.
     """
-    from preflight_gpu_scheduler.controller.apply import Executor
-    from preflight_gpu_scheduler.controller.cache import GpuCache
-    from preflight_gpu_scheduler.metrics import ExtenderMetrics, MirrorAges
-    from preflight_gpu_scheduler.webhook.extender import Extender
-    from preflight_gpu_scheduler.webhook.http import Application, listener, serve
 
-    registry = CollectorRegistry()
+    target: Connection
+    config: Config
+    host: str
+    port: int
 
-    async def build(client: Client) -> Parts:
-        cache, metrics = GpuCache(client, config), ExtenderMetrics(registry)
-        MirrorAges(registry, client.mirrors.behind)
-        executor = Executor(client, config, cache, metrics)
-        application = Application(Extender(client, config, cache, metrics, executor), metrics)
-        serving = partial(serve, application, *listen)
-        return Parts(reflectors=cache.reflectors, tasks={"extender": serving})
-
-    listener(*listen).close()  # what cannot be listened on is said at once
-    return run(
-        build,
-        target,
-        component=f"{_COMPONENT}-extender",
-        registry=registry,
-        host=host,
-        port=port,
-        concurrency=64,
-        log_level=config.log_level,
-        uvloop=True,
-    )
-
-
-def controller(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
-    """``namespace``: where the lease is by which one of the replicas leads."""
-    from preflight_gpu_scheduler.controller.cache import GpuCache
-    from preflight_gpu_scheduler.controller.controller import Controller
-    from preflight_gpu_scheduler.metrics import GpuControllerMetrics, MirrorAges
-
-    registry = CollectorRegistry()
-
-    async def build(client: Client) -> Parts:
-        cache, metrics = GpuCache(client, config, gangs=True), GpuControllerMetrics(registry)
-        MirrorAges(registry, client.mirrors.behind)
-
-        async def act(leadership: Leadership) -> None:
-            metrics.leader.set(1)
-            try:
-                await Controller(client.fenced(leadership.valid), config, cache, metrics).lead()
-            finally:
-                metrics.leader.set(0)
-
-        return Parts(reflectors=cache.reflectors, lead=act)
-
-    return run(
-        build,
-        target,
-        component=f"{_COMPONENT}-controller",
-        registry=registry,
-        host=host,
-        port=port,
-        election=Election(namespace, LEASE),
-        log_level=config.log_level,
-        uvloop=True,
-    )
-
-
-def webhook(
-    target: Connection,
-    config: Config,
-    *,
-    certificates: Path,
-    client_ca: Path | None = None,
-    admission_port: int,
-    host: str,
-    port: int,
-) -> int:
-    """``certificates``: the folder with tls.crt, tls.key and ca.crt,
-    read again when they change.
-    """
-    from preflight_kube.admission.metrics import AdmissionMetrics
-    from preflight_kube.admission.reviews import Reviews
-    from preflight_kube.admission.server import HttpServer
-    from preflight_kube.admission.tls import Certificate
-
-    from preflight_gpu_scheduler.webhook.handler import MUTATE, Webhook
-
-    registry = CollectorRegistry()
-
-    async def build(client: Client) -> Parts:
-        metrics = AdmissionMetrics("gpu_scheduler_webhook", registry)
-        deciding = Webhook(client, config)
-        certificate = Certificate(certificates, "`preflight-gpu-scheduler certs`", client_ca)
-        server = HttpServer(
-            "admission",
-            Reviews({MUTATE: deciding}, metrics),
-            metrics,
-            certificate,
-            port=admission_port,
+    def _run(
+        self,
+        part: str,
+        build: Callable[[Client], Awaitable[Parts]],
+        registry: CollectorRegistry,
+        **options: Any,
+    ) -> int:
+        return run(
+            build,
+            self.target,
+            component=f"gpu-scheduler-{part}",
+            registry=registry,
+            host=self.host,
+            port=self.port,
+            log_level=self.config.log_level,
+            **options,
         )
-        return Parts(reflectors=[deciding.claims], servers=[server])
 
-    return run(
-        build,
-        target,
-        component=f"{_COMPONENT}-webhook",
-        registry=registry,
-        host=host,
-        port=port,
-        linger=5.0,
-        log_level=config.log_level,
-    )
+    def extender(self, listen: str, port: int) -> int:
+        """Answer kube-scheduler at ``listen``:``port``, on loopback."""
+        from preflight_gpu_scheduler.controller.apply import Executor
+        from preflight_gpu_scheduler.controller.cache import GpuCache
+        from preflight_gpu_scheduler.metrics import ExtenderMetrics, MirrorAges
+        from preflight_gpu_scheduler.webhook.extender import Extender
+        from preflight_gpu_scheduler.webhook.http import Application, listener, serve
 
+        config, registry = self.config, CollectorRegistry()
 
-def agent(target: Connection, config: Config, *, node: str, boot: str, host: str, port: int) -> int:
-    """``node``: the name of the node that it runs on. ``boot``: the kernel's id of this boot."""
-    from preflight_gpu_scheduler.metrics import AgentMetrics
-    from preflight_gpu_scheduler.node.agent import Agent
-    from preflight_gpu_scheduler.node.nvml import NvmlProcess
+        async def build(client: Client) -> Parts:
+            cache, metrics = GpuCache(client, config), ExtenderMetrics(registry)
+            MirrorAges(registry, client.mirrors.behind)
+            executor = Executor(client, config, cache, metrics)
+            application = Application(Extender(client, config, cache, metrics, executor), metrics)
+            serving = partial(serve, application, listen, port)
+            return Parts(reflectors=cache.reflectors, tasks={"extender": serving})
 
-    nvml.start(_log.warning, lasting=True)  # before there are threads
-    registry = CollectorRegistry()
+        listener(listen, port).close()  # what cannot be listened on is said at once
+        return self._run("extender", build, registry, concurrency=64, uvloop=True)
 
-    async def build(client: Client) -> Parts:
-        acting = Agent(client, config, node, NvmlProcess(), AgentMetrics(registry), boot=boot)
-        return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
+    def controller(self, namespace: str) -> int:
+        """Be a replica of those of which one leads, by a lease in ``namespace``."""
+        from preflight_gpu_scheduler.controller.cache import GpuCache
+        from preflight_gpu_scheduler.controller.controller import Controller
+        from preflight_gpu_scheduler.metrics import GpuControllerMetrics, MirrorAges
 
-    return run(
-        build,
-        target,
-        component=f"{_COMPONENT}-agent",
-        registry=registry,
-        host=host,
-        port=port,
-        log_level=config.log_level,
-    )
+        config, registry = self.config, CollectorRegistry()
+
+        async def build(client: Client) -> Parts:
+            cache, metrics = GpuCache(client, config, gangs=True), GpuControllerMetrics(registry)
+            MirrorAges(registry, client.mirrors.behind)
+
+            async def act(leadership: Leadership) -> None:
+                metrics.leader.set(1)
+                try:
+                    await Controller(client.fenced(leadership.valid), config, cache, metrics).lead()
+                finally:
+                    metrics.leader.set(0)
+
+            return Parts(reflectors=cache.reflectors, lead=act)
+
+        election = Election(namespace, LEASE)
+        return self._run("controller", build, registry, election=election, uvloop=True)
+
+    def webhook(self, certificates: Path, client_ca: Path | None, port: int) -> int:
+        """Admit pods at ``port``. ``certificates``: the folder with tls.crt, tls.key and ca.crt,
+        read again when they change.
+        """
+        from preflight_kube.admission.metrics import AdmissionMetrics
+        from preflight_kube.admission.reviews import Reviews
+        from preflight_kube.admission.server import HttpServer
+        from preflight_kube.admission.tls import Certificate
+
+        from preflight_gpu_scheduler.webhook.handler import MUTATE, Webhook
+
+        registry = CollectorRegistry()
+
+        async def build(client: Client) -> Parts:
+            metrics = AdmissionMetrics("gpu_scheduler_webhook", registry)
+            deciding = Webhook(client, self.config)
+            certificate = Certificate(certificates, "`preflight-gpu-scheduler certs`", client_ca)
+            reviews = Reviews({MUTATE: deciding}, metrics)
+            server = HttpServer("admission", reviews, metrics, certificate, port=port)
+            return Parts(reflectors=[deciding.claims], servers=[server])
+
+        return self._run("webhook", build, registry, linger=5.0)
+
+    def agent(self, node: str, boot: str) -> int:
+        """Report the GPUs of ``node``, on which it runs. ``boot``: the kernel's id of this boot."""
+        from preflight_gpu_scheduler.metrics import AgentMetrics
+        from preflight_gpu_scheduler.node.agent import Agent
+        from preflight_gpu_scheduler.node.nvml import NvmlProcess
+
+        nvml.start(_log.warning, lasting=True)  # before there are threads
+        registry = CollectorRegistry()
+
+        async def build(client: Client) -> Parts:
+            metrics = AgentMetrics(registry)
+            acting = Agent(client, self.config, node, NvmlProcess(), metrics, boot=boot)
+            return Parts(reflectors=acting.reflectors, tasks={"agent": acting.run})
+
+        return self._run("agent", build, registry)
 
 
 def read(target: Connection, config: Config, say: Callable[[GpuSnapshot], T]) -> T:

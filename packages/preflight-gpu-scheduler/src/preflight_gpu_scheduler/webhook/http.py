@@ -17,9 +17,11 @@ from typing import Any, Final
 
 import anyio
 import uvicorn
+from preflight_kube.cli.commands import BadInput
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime import ports
 
-from preflight_gpu_scheduler.core import filter_prioritize as verbs
+from preflight_gpu_scheduler.core import filter_prioritize
 from preflight_gpu_scheduler.core.filter_prioritize import BindingResult, FilterResult
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
 from preflight_gpu_scheduler.webhook.extender import Extender, encoded
@@ -28,6 +30,7 @@ __all__ = ["Application", "listener", "serve", "serve_on"]
 
 log = get_logger(__name__)
 _HEAD: Final = [(b"content-type", b"application/json")]
+VERBS: Final = ("filter", "prioritize", "bind")
 FAULT: Final = "the extender failed at this; its log says where"
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -44,7 +47,7 @@ class Application:
         verb = str(scope.get("path", "")).strip("/")
         started = time.perf_counter()
         said, error = await self._said(verb, await _body(receive))
-        known = verb if verb in {"filter", "prioritize", "bind"} else "other"
+        known = verb if verb in VERBS else "other"
         self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
         self._metrics.calls.labels(known, "error" if error else "ok").inc()
         head = [*_HEAD, (b"content-length", str(len(said)).encode())]
@@ -54,31 +57,31 @@ class Application:
     async def _said(self, verb: str, body: bytes) -> tuple[bytes, bool]:
         try:
             if verb == "bind":
-                asked = verbs.read_binding(body)
-                result = (
-                    BindingResult(asked)
-                    if isinstance(asked, str)
-                    else await self._extender.bind(asked)
+                call = filter_prioritize.read_binding(body)
+                bound = (
+                    BindingResult(call)
+                    if isinstance(call, str)
+                    else await self._extender.bind(call)
                 )
-                return encoded(result), bool(result.error)
+                return encoded(bound), bool(bound.error)
+            if verb not in VERBS:
+                error = f"{verb:.40} is none of {', '.join(VERBS)}"
+                return encoded(BindingResult(error)), True
+            args = filter_prioritize.read_args(body)
             if verb == "filter":
-                args = verbs.read_args(body)
-                found = (
+                passed = (
                     FilterResult(error=args)
                     if isinstance(args, str)
                     else self._extender.filter(args)
                 )
-                return encoded(found), bool(found.error)
-            if verb == "prioritize":
-                args = verbs.read_args(body)
-                if isinstance(args, str):
-                    log.warning("a call cannot be read", verb=verb, error=args)
-                    return b"[]", True
-                return encoded(self._extender.prioritize(args)), False
+                return encoded(passed), bool(passed.error)
+            if isinstance(args, str):
+                log.warning("a call cannot be read", verb=verb, error=args)
+                return b"[]", True
+            return encoded(self._extender.prioritize(args)), False
         except Exception:
             log.exception("a fault of this program", verb=verb)
             return (b"[]" if verb == "prioritize" else encoded(BindingResult(FAULT))), True
-        return encoded(BindingResult(f"{verb:.40} is none of filter, prioritize, bind")), True
 
 
 async def _body(receive: Receive) -> bytes:
@@ -90,7 +93,7 @@ async def _body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         piece = message.get("body", b"")
-        if size <= verbs.MOST_BODY:
+        if size <= filter_prioritize.MOST_BODY:
             kept.append(piece)
         size += len(piece)
         if not message.get("more_body"):
@@ -98,27 +101,20 @@ async def _body(receive: Receive) -> bytes:
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens on ``host``, an address of this machine's loopback.
-
-    Raises:
-        ValueError: the address is another one.
-        OSError: it cannot be had.
+    """A socket that listens on ``host``, an address of this machine's loopback. Raises BadInput
+    where it is another one, or cannot be had.
     """
     try:
         local = ipaddress.ip_address(host).is_loopback
     except ValueError:
         local = False
     if not local:
-        raise ValueError(
-            f"{host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1"
+        raise BadInput(
+            f"--listen: {host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1."
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.create_server((host, port), family=family, backlog=1024)
-    # Head and body of an answer are two writes. Without this, which connections inherit, the second
-    # one waits for the first one's acknowledgement, 40 ms; asyncio sets it only where a socket
-    # names its protocol, and this one does not.
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+    listening = ports.listen(host, port)
+    listening.listen(1024)
+    return listening
 
 
 class _Server(uvicorn.Server):
